@@ -1,0 +1,56 @@
+# Everything a person or CI does here is one target. `make` alone prints them.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := methods platform privacy storage
+
+# What an install depends on. The stamp's name carries its digest (and this folder, to which an
+# editable install points), so a checkout that only changes file times installs nothing anew.
+INPUTS := requirements.lock pyproject.toml setup.py platform/_startup_hook.py
+STAMP := $(VENV)/installed-$(shell (echo "$(CURDIR)"; cat $(INPUTS)) | sha256sum | cut -c 1-16)
+
+PYTEST := $(BIN)/python -m pytest
+# Two cores are shared by tests that are small: threads would only wait for each other.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow check pretrain clean
+
+help:  ## Print this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' \
+		| while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+
+install: $(STAMP)  ## Create .venv with the locked versions and an editable install
+
+$(STAMP):
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	rm -f $(VENV)/installed-*
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet \
+		--no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(STAMP)  ## Run the quickstart: one private federated run
+	OMP_NUM_THREADS=$${DEMO_THREADS:-2} $(BIN)/python -m platform.coordinator
+
+test: $(STAMP)  ## Run the tests with coverage, without the slow ones
+	$(PYTEST) -m "not slow" --cov --cov-report=term:skip-covered
+
+test-slow: $(STAMP)  ## Run the slow tests only
+	$(PYTEST) -m slow
+
+check: $(STAMP)  ## Lint, format, types, layering, house style and documents
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
+	$(PYTEST) -q tests/repository/test_layering.py tests/repository/test_house_style.py \
+		tests/repository/test_docs.py
+
+pretrain: $(STAMP)  ## Train the tiny CLIP that ships with the package (CPU, minutes)
+	OMP_NUM_THREADS=$${PRETRAIN_THREADS:-2} $(BIN)/python -m platform.pretraining
+
+clean:  ## Delete .venv, caches and build output; runs/ is kept
+	rm -rf $(VENV) build dist *.egg-info .coverage .coverage.* htmlcov \
+		.mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

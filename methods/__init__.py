@@ -1,0 +1,53 @@
+"""Federated methods: what each paper does on a client and on the server, and nothing else.
+
+The life of one round, as the platform drives it: `Method.broadcast` says what a client is sent,
+`Method.client_update` trains on the client, the platform protects and sums what leaves it, and
+`Method.server_update` makes the next server state. `Method.predict` classifies at any time, and
+`Method.personalise` runs once after the last release.
+"""
+
+from __future__ import annotations
+
+from methods._errors import BackboneError, MethodError, UnknownMethod, UpdateSpecMismatch
+from methods._interface import (
+    Aggregate,
+    Arrays,
+    Examples,
+    LocalResult,
+    Mechanism,
+    Method,
+    Need,
+    Objective,
+    ParameterGroup,
+    PoolPolicy,
+    Task,
+    TensorSpec,
+    Trainer,
+    Visibility,
+    Weighting,
+)
+from methods._registry import MethodInfo, Registry
+
+__all__ = [
+    "Aggregate",
+    "Arrays",
+    "BackboneError",
+    "Examples",
+    "LocalResult",
+    "Mechanism",
+    "Method",
+    "MethodError",
+    "MethodInfo",
+    "Need",
+    "Objective",
+    "ParameterGroup",
+    "PoolPolicy",
+    "Registry",
+    "Task",
+    "TensorSpec",
+    "Trainer",
+    "UnknownMethod",
+    "UpdateSpecMismatch",
+    "Visibility",
+    "Weighting",
+]

@@ -1,0 +1,27 @@
+"""Errors of the methods package.
+
+    MethodError
+      UnknownMethod        a method's name is not in the registry
+      UpdateSpecMismatch   an array differs from the spec that it was promised under
+      BackboneError        the frozen CLIP model cannot be loaded or used as asked
+
+Messages are one plain sentence that names the field, the value and what is valid.
+"""
+
+from __future__ import annotations
+
+
+class MethodError(Exception):
+    """Root of all errors that this package raises on purpose."""
+
+
+class UnknownMethod(MethodError):
+    """The named method is not in the registry."""
+
+
+class UpdateSpecMismatch(MethodError):
+    """An array's name, shape or dtype differs from its `TensorSpec`."""
+
+
+class BackboneError(MethodError):
+    """The frozen CLIP model cannot be loaded, or was asked for what it cannot do."""

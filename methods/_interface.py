@@ -1,0 +1,287 @@
+"""What a federated method is: the one interface that every method of this package implements.
+
+A method is a small value with pure functions: state goes in, state comes out. It never learns
+who a client is, draws no noise, opens no file and sends nothing; the platform does all of that
+around it. What crosses the boundary is names mapped to arrays (`Arrays`), so every state can be
+stored and sent without pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from methods._clip import Backbone
+
+Arrays = Mapping[str, NDArray[Any]]
+Mechanism = Literal["none", "dp_sgd", "upload_noise", "distributed_noise", "central_noise"]
+Need = Literal["features", "tokens", "pixels", "text"]
+
+
+class Weighting(StrEnum):
+    """How one shared tensor is combined over the clients of a round."""
+
+    EXAMPLES = "examples"
+    """Mean weighted by the number of examples (uniform under a privacy mechanism)."""
+    UNIFORM = "uniform"
+    """Plain mean."""
+    SUM = "sum"
+    """Plain sum."""
+
+
+class Visibility(StrEnum):
+    """What `Method.server_update` must be shown."""
+
+    AGGREGATE_ONLY = "aggregate_only"
+    """The combined tensors suffice: compatible with secure aggregation."""
+    PER_CLIENT = "per_client"
+    """Each client's update is needed: refused unless uploads are noised or privacy is off."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """Shape, dtype and combination rule of one array that leaves a client."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    weighting: Weighting = Weighting.EXAMPLES
+
+
+@dataclass(frozen=True)
+class PoolPolicy:
+    """How a method uses the expert pool.
+
+    Attributes:
+        spec: The arrays of one entry.
+        k: Number of experts a client is handed, its own excluded.
+        select: `nearest` by l2 distance from the client's own newest entry, `random`, or `all`.
+        exclude_self: Whether the client's own entries are left out.
+        minimum: Smallest pool that is served from; None for the platform's rule 2(k+1).
+        fixed: Whether experts are fetched once, kept in a fixed order with the client's own
+            entry, and never replaced (PM-MoE's second phase).
+    """
+
+    spec: Mapping[str, TensorSpec]
+    k: int
+    select: Literal["nearest", "random", "all"] = "nearest"
+    exclude_self: bool = True
+    minimum: int | None = None
+    fixed: bool = False
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a method is built for.
+
+    Attributes:
+        classes: Class names in label order.
+        domains: Domain names in domain-index order.
+        population: Number of clients in the federation.
+        backbone: The frozen CLIP model, None for methods that bring their own network.
+    """
+
+    classes: tuple[str, ...]
+    domains: tuple[str, ...]
+    population: int
+    backbone: Backbone | None = None
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """What the server learns from one round.
+
+    Attributes:
+        values: Each shared tensor, combined as its `TensorSpec.weighting` says.
+        total_weight: Sum of the weights behind the `examples` means.
+        cohort_size: Number of clients in the sum.
+        population: Number of clients in the federation.
+        individual: Each client's update, for `PER_CLIENT` methods, under the same opaque key that
+            `Method.broadcast` is given for that client; else None.
+    """
+
+    values: Arrays
+    total_weight: float
+    cohort_size: int
+    population: int
+    individual: Mapping[str, Arrays] | None = None
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A client's data as the data layer provides it, row i of each array being example i.
+
+    Attributes:
+        arrays: What `Method.needs` asked for (`features`: (n, d) float32, l2-normalised; ...)
+            and `labels`: (n,) int64.
+    """
+
+    arrays: Arrays
+
+    @property
+    def num_examples(self) -> int:
+        """Number of rows."""
+        return len(self.arrays["labels"])
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What one client's training gives.
+
+    Attributes:
+        update: Difference to what was broadcast, one array per shared tensor. Protected, then sent.
+        pool_entry: The client's expert in absolute terms (not a difference), or None. Protected,
+            then sent.
+        personal: The client's own state. Stays in its store.
+        metrics: Numbers for the client's own store; a simulation may read them.
+    """
+
+    update: Arrays
+    pool_entry: Arrays | None
+    personal: Arrays
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Objective(Protocol):
+    """A loss in two stages, so that per-example gradients stay cheap.
+
+    The encoder sees no data: for prompts it maps context tokens to the text features of all
+    classes, once a step. The head maps those features and a batch to one loss per example.
+    """
+
+    encoder_parameters: frozenset[str]
+    """Names of the parameters that `encode` reads; all others reach the loss through `losses`."""
+
+    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Data-free part, e.g. `{"text": (C, d)}`. Empty where there is none."""
+        ...
+
+    def losses(
+        self,
+        parameters: Mapping[str, Tensor],
+        encoded: Mapping[str, Tensor],
+        batch: Mapping[str, Tensor],
+    ) -> Tensor:
+        """Loss of each example, shape (B,); row i depends on example i alone."""
+        ...
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters trained with one learning rate; None takes `training.learning_rate`."""
+
+    names: tuple[str, ...]
+    learning_rate: float | None = None
+
+
+class Trainer(Protocol):
+    """Local training. It is the only way by which a method's parameters meet a client's data."""
+
+    def fit(
+        self,
+        objective: Objective,
+        parameters: Arrays,
+        examples: Arrays,
+        *,
+        groups: Sequence[ParameterGroup],
+        rng: np.random.Generator,
+        steps: int | None = None,
+        after_step: Callable[[Mapping[str, Tensor]], None] | None = None,
+    ) -> Mapping[str, NDArray[Any]]:
+        """Trains the parameters that a group names and returns all of them.
+
+        Args:
+            objective: The loss.
+            parameters: Starting values; those in no group are constants.
+            examples: The client's data, row i of each array being example i.
+            groups: Disjoint groups of trained parameters.
+            rng: Draws the batches (simulation).
+            steps: Number of steps in place of the configured amount.
+            after_step: Data-free correction of the trained tensors, run after clipping and noise.
+
+        Returns:
+            The parameters after training, new arrays.
+        """
+        ...
+
+
+class Method(Protocol):
+    """A federated method. See the package's documentation for the life of one round."""
+
+    needs: frozenset[Need]
+    visibility: Visibility
+    admits: frozenset[Mechanism]
+
+    def shared_spec(self) -> Mapping[str, TensorSpec]:
+        """What is summed over clients; empty for local methods: no protocol, no charge."""
+        ...
+
+    def pool_policy(self) -> PoolPolicy | None:
+        """How the expert pool is used, None if it is not."""
+        ...
+
+    def init_server(self, rng: np.random.Generator) -> Arrays:
+        """Server state before the first round."""
+        ...
+
+    def init_client(
+        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
+    ) -> Arrays:
+        """Personal state before a client's first round; `shared_rng` is alike for all clients."""
+        ...
+
+    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
+        """What is sent to a client; `client` matters to `PER_CLIENT` methods only."""
+        ...
+
+    def client_update(
+        self,
+        broadcast: Arrays,
+        experts: Sequence[Arrays],
+        personal: Arrays,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Trains on one client. Reaches the data through `trainer`."""
+        ...
+
+    def server_update(
+        self,
+        state: Arrays,
+        aggregate: Aggregate,
+        pool: Sequence[Arrays],
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """The next server state; `pool` holds this round's entries, without owners."""
+        ...
+
+    def personalise(
+        self,
+        broadcast: Arrays,
+        experts: Sequence[Arrays],
+        personal: Arrays,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """Personal state after the last release; nothing that follows leaves the client."""
+        ...
+
+    def predict(
+        self,
+        broadcast: Arrays,
+        experts: Sequence[Arrays],
+        personal: Arrays,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32]:
+        """Logits (n, len(classes)) of a batch for the given class names."""
+        ...

@@ -1,0 +1,232 @@
+"""The frozen text tower of an open_clip model, run from token embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from open_clip.transformer import ResidualAttentionBlock, Transformer
+from torch import Tensor, nn
+from torch.nn import functional
+
+from methods._errors import BackboneError
+
+
+@dataclass(frozen=True, eq=False)
+class TextTower:
+    """The parts of a causal text transformer that pools at the end-of-text token.
+
+    Attributes:
+        token_embedding: Vocabulary to (token_dim,).
+        positional_embedding: (context_length, token_dim).
+        blocks: The transformer's residual attention blocks.
+        final_norm: Layer norm before the projection.
+        projection: Matrix (token_dim, embed_dim), a linear layer, or None.
+        pools_largest_id: Whether the end of a text is its largest id, else the id `end_id`.
+        end_id: The end-of-text token's id where `pools_largest_id` is false.
+        embed_dim: Width of the features.
+    """
+
+    token_embedding: nn.Embedding
+    positional_embedding: Tensor
+    blocks: Sequence[nn.Module]
+    final_norm: nn.Module
+    projection: Tensor | nn.Linear | None
+    pools_largest_id: bool
+    end_id: int
+    embed_dim: int
+
+    @classmethod
+    def of(cls, model: Any, name: str) -> TextTower:
+        """Takes the text tower out of a model.
+
+        Args:
+            model: A `CLIP` or `CustomTextCLIP` of open_clip.
+            name: The model's name, for the message.
+
+        Returns:
+            The tower; it shares the model's tensors.
+
+        Raises:
+            BackboneError: The text tower is of a kind whose prompts cannot be cut or pooled here.
+        """
+        source = getattr(model, "text", model)
+        pool = getattr(source, "pool_type", None) or getattr(source, "text_pool_type", None)
+        causal = getattr(source, "attn_mask", None) is not None
+        plain = isinstance(getattr(source, "transformer", None), Transformer)
+        if not (plain and causal and pool in ("argmax", "eos")) or _has_class_token(source):
+            raise BackboneError(
+                f"task.model.name is {name!r}, whose text tower is not supported; valid are "
+                "open_clip models with a causal text transformer pooled at the end-of-text token."
+            )
+        end_id = getattr(source, "eos_id", getattr(source, "text_eos_id", 0))
+        return cls(
+            token_embedding=source.token_embedding,
+            positional_embedding=source.positional_embedding,
+            blocks=tuple(source.transformer.resblocks),
+            final_norm=source.ln_final,
+            projection=source.text_projection,
+            pools_largest_id=pool == "argmax",
+            end_id=int(end_id),
+            embed_dim=_width(source.text_projection, source.ln_final),
+        )
+
+    @property
+    def context_length(self) -> int:
+        """Number of positions."""
+        return len(self.positional_embedding)
+
+    def end_of_text(self, ids: Tensor) -> Tensor:
+        """Finds where each text ends, as open_clip pools it.
+
+        Args:
+            ids: Token ids, int64 (n, context_length).
+
+        Returns:
+            Positions, int64 (n,).
+        """
+        if self.pools_largest_id:
+            return ids.argmax(dim=-1)
+        return (ids == self.end_id).int().argmax(dim=-1)
+
+    def encode(self, embeddings: Tensor, end_of_text: Tensor) -> Tensor:
+        """Encodes whole texts.
+
+        Args:
+            embeddings: (n, L, token_dim), without positions.
+            end_of_text: (n,).
+
+        Returns:
+            Features of length one, (n, embed_dim).
+        """
+        empty = embeddings.new_zeros((0, embeddings.shape[2]))
+        return self.encode_prefixed(empty, embeddings, end_of_text)
+
+    def encode_prefixed(self, prefix: Tensor, suffixes: Tensor, end_of_text: Tensor) -> Tensor:
+        """Encodes texts whose first positions are shared.
+
+        Args:
+            prefix: (P, token_dim), without positions.
+            suffixes: (n, S, token_dim), without positions.
+            end_of_text: Positions within the whole text, (n,).
+
+        Returns:
+            Features of length one, (n, embed_dim).
+        """
+        start, length = len(prefix), len(prefix) + suffixes.shape[1]
+        if not all(isinstance(block, ResidualAttentionBlock) for block in self.blocks):
+            whole = torch.cat([prefix.expand(len(suffixes), -1, -1), suffixes], dim=1)
+            return self._finish(self._encode_by_blocks(whole, end_of_text))
+        shared = (prefix + self.positional_embedding[:start]).unsqueeze(0) if start else None
+        x = suffixes + self.positional_embedding[start:length]
+        hidden = _causal_mask(length, x.device)
+        for block in self.blocks[:-1]:
+            past = None if shared is None else _heads(block, shared)
+            x = _step(block, x, past=past, hidden=hidden[start:])
+            if shared is not None:
+                shared = _step(block, shared, past=None, hidden=hidden[:start, :start])
+        last = self.blocks[-1]
+        past = None if shared is None else _heads(last, shared)
+        rows = torch.arange(len(x), device=x.device)
+        return self._finish(_last_step(last, x, past=past, end=(rows, end_of_text - start)))
+
+    def _encode_by_blocks(self, whole: Tensor, end_of_text: Tensor) -> Tensor:
+        # Blocks of open_clip's other kinds are called as they are.
+        length = whole.shape[1]
+        x = whole + self.positional_embedding[:length]
+        mask = torch.zeros((length, length), device=x.device)
+        mask.masked_fill_(_causal_mask(length, x.device), float("-inf"))
+        for block in self.blocks:
+            x = block(x, attn_mask=mask)
+        return x[torch.arange(len(x), device=x.device), end_of_text]
+
+    def _finish(self, pooled: Tensor) -> Tensor:
+        return functional.normalize(self._project(self.final_norm(pooled)), dim=-1)
+
+    def _project(self, pooled: Tensor) -> Tensor:
+        if self.projection is None:
+            return pooled
+        if isinstance(self.projection, nn.Linear):
+            return functional.linear(pooled, self.projection.weight, self.projection.bias)
+        return pooled @ self.projection
+
+
+def _has_class_token(source: Any) -> bool:
+    return getattr(source, "cls_emb", None) is not None
+
+
+def _width(projection: Tensor | nn.Linear | None, norm: nn.Module) -> int:
+    if projection is None:
+        return int(norm.weight.shape[0])  # type: ignore[union-attr,index]
+    if isinstance(projection, nn.Linear):
+        return projection.out_features
+    return int(projection.shape[1])
+
+
+def _causal_mask(length: int, device: torch.device) -> Tensor:
+    return torch.ones((length, length), dtype=torch.bool, device=device).triu(1)
+
+
+def _heads(block: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of every position, each (n, heads, positions, head width)."""
+    attention = block.attn
+    packed = functional.linear(block.ln_1(x), attention.in_proj_weight, attention.in_proj_bias)
+    split = packed.unflatten(-1, (3, attention.num_heads, attention.head_dim))
+    queries, keys, values = split.permute(2, 0, 3, 1, 4)
+    return queries, keys, values
+
+
+def _attend(block: Any, queries: Tensor, keys: Tensor, values: Tensor, hidden: Tensor) -> Tensor:
+    """Scaled dot-product attention and its output projection, (n, positions, width)."""
+    # Written out: for a few dozen positions torch's fused kernels cost more than they save.
+    scores = (queries * queries.shape[-1] ** -0.5) @ keys.transpose(-2, -1)
+    weights = scores.masked_fill(hidden, float("-inf")).softmax(dim=-1)
+    mixed = (weights @ values).transpose(1, 2).flatten(2)
+    projected: Tensor = block.attn.out_proj(mixed)
+    return projected
+
+
+def _residual(block: Any, x: Tensor, attended: Tensor) -> Tensor:
+    x = x + block.ls_1(attended)
+    result: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
+    return result
+
+
+def _with_past(
+    past: tuple[Tensor, Tensor, Tensor] | None, keys: Tensor, values: Tensor
+) -> tuple[Tensor, Tensor]:
+    if past is None:
+        return keys, values
+    rows = (len(keys), -1, -1, -1)
+    return (
+        torch.cat([past[1].expand(rows), keys], dim=2),
+        torch.cat([past[2].expand(rows), values], dim=2),
+    )
+
+
+def _step(
+    block: Any, x: Tensor, *, past: tuple[Tensor, Tensor, Tensor] | None, hidden: Tensor
+) -> Tensor:
+    queries, keys, values = _heads(block, x)
+    keys, values = _with_past(past, keys, values)
+    return _residual(block, x, _attend(block, queries, keys, values, hidden))
+
+
+def _last_step(
+    block: Any,
+    x: Tensor,
+    *,
+    past: tuple[Tensor, Tensor, Tensor] | None,
+    end: tuple[Tensor, Tensor],
+) -> Tensor:
+    """The last block at one position of each row, (n, width)."""
+    queries, keys, values = _heads(block, x)
+    keys, values = _with_past(past, keys, values)
+    before = keys.shape[2] - x.shape[1]
+    columns = torch.arange(keys.shape[2], device=x.device)
+    hidden = columns > (end[1] + before)[:, None]
+    one = queries.transpose(1, 2)[end].unsqueeze(2)
+    attended = _attend(block, one, keys, values, hidden[:, None, None, :])
+    return _residual(block, x[end].unsqueeze(1), attended).squeeze(1)

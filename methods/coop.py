@@ -1,0 +1,93 @@
+"""CoOp: each client learns its own prompt and shares nothing.
+
+Zhou et al. 2022, "Learning to Prompt for Vision-Language Models" (IJCV), Eqs. 2-3; the local
+baseline of the federated papers. The prompt carries on from round to round, so that T rounds of E
+local epochs are one local training of T x E epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from methods._interface import (
+    Aggregate,
+    Arrays,
+    Examples,
+    LocalResult,
+    Method,
+    Task,
+    TensorSpec,
+    Trainer,
+)
+from methods._prompt import CONTEXT, PromptConfig, PromptMethod, build_encoder
+
+
+@dataclass(frozen=True)
+class Config(PromptConfig):
+    """Options: those of every prompt."""
+
+
+@dataclass(frozen=True)
+class CoOp(PromptMethod):
+    """Local prompt learning."""
+
+    def shared_spec(self) -> Mapping[str, TensorSpec]:
+        """Nothing is shared."""
+        return {}
+
+    def init_server(self, rng: np.random.Generator) -> Arrays:
+        """No state."""
+        return {}
+
+    def init_client(
+        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
+    ) -> Arrays:
+        """The client's own context."""
+        return {CONTEXT: self.encoder.init_context(client_rng, self.config.context_init)}
+
+    def client_update(
+        self,
+        broadcast: Arrays,
+        experts: Sequence[Arrays],
+        personal: Arrays,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Trains the own prompt on."""
+        context = self.train_prompt(personal[CONTEXT], data, trainer, rng)
+        return LocalResult({}, None, {CONTEXT: context})
+
+    def server_update(
+        self,
+        state: Arrays,
+        aggregate: Aggregate,
+        pool: Sequence[Arrays],
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """Nothing to update."""
+        return state
+
+    def predict(
+        self,
+        broadcast: Arrays,
+        experts: Sequence[Arrays],
+        personal: Arrays,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32]:
+        """CLIP's logits (n, C) under the own prompt."""
+        return self.prompt_logits(personal[CONTEXT], batch, classes)
+
+
+def build(config: Config, task: Task) -> Method:
+    """Builds the method.
+
+    Raises:
+        BackboneError: If the task has no backbone or the prompt does not fit into it.
+    """
+    return CoOp(build_encoder(config, task), config, task.classes)

@@ -1,0 +1,293 @@
+"""pFedMoAP: federated mixture of adaptive prompts.
+
+Luo et al. 2025, "Mixture of Experts Made Personalized: Federated Prompt Learning for
+Vision-Language Models" (ICLR), Algorithm 1 and Eqs. 6-11. Prompts are averaged (Eq. 6) and also
+kept apart in a pool of the previous round (Eq. 7), from which a client gets its K nearest (l2) as
+non-local experts, fixed during local training (Eq. 8). A gate by multi-head attention, which never
+leaves the client, mixes local and non-local text features per image (Eqs. 9, 11), and
+
+    logit(c) = sim(pool(I), T_MoE(c)) + lambda sim(I, T_L(c))                             (Eq. 10)
+
+Clients without an entry in the pool train the plain prompt (footnote 1). The pool's rules
+(generations in place of overwriting, minimum size) are the platform's.
+
+The published code departs from the paper; its choices are options: `select: random` in place of
+nearest, `gate_scale: 10` in place of 1/sqrt(head size), `gate_pool: stride` in place of the mean,
+`moe_similarity: dot` in place of the cosine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from methods._errors import MethodError
+from methods._interface import (
+    Arrays,
+    Examples,
+    LocalResult,
+    Method,
+    ParameterGroup,
+    PoolPolicy,
+    Task,
+    Trainer,
+)
+from methods._prompt import (
+    CONTEXT,
+    PromptConfig,
+    PromptEncoder,
+    PromptMethod,
+    as_tensor,
+    build_encoder,
+    inverse_square_root,
+)
+
+PROJECTIONS = ("query", "key", "value", "output")
+PUBLISHED_GATE_SCALE = 10.0
+
+
+@dataclass(frozen=True)
+class Config(PromptConfig):
+    """Options.
+
+    Attributes:
+        experts: Number K of non-local experts.
+        local_weight: lambda of Eq. 10.
+        gate_dim: Dimension d_gating that features are pooled to.
+        gate_heads: Number h of attention heads; divides `gate_dim`.
+        gate_learning_rate: Learning rate of the gate (the paper's eta_2).
+        select: Which entries of the pool become experts.
+        gate_scale: Factor of the attention scores: 1/sqrt(head size) or the constant 10.
+        gate_pool: Mean over neighbouring coordinates, or every r-th coordinate.
+        moe_similarity: Cosine, or the plain product with the normalised pooled image feature.
+    """
+
+    experts: Annotated[int, Ge(1)] = 9
+    local_weight: Annotated[float, Ge(0.0)] = 0.5
+    gate_dim: Annotated[int, Ge(1)] = 128
+    gate_heads: Annotated[int, Ge(1)] = 8
+    gate_learning_rate: Annotated[float, Ge(0.0)] = 0.01
+    select: Literal["nearest", "random"] = "nearest"
+    gate_scale: Literal["sqrt", "10"] = "sqrt"
+    gate_pool: Literal["mean", "stride"] = "mean"
+    moe_similarity: Literal["cosine", "dot"] = "cosine"
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The attention-based gating network G of Eq. 11, with its parameters passed in."""
+
+    config: Config
+    feature_dim: int
+
+    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+        """Four d_gating x d_gating projections with bias, uniform in +-1/sqrt(d_gating)."""
+        size = self.config.gate_dim
+        bound = inverse_square_root(size)
+        arrays: dict[str, NDArray[np.float32]] = {}
+        for name in PROJECTIONS:
+            arrays[f"gate.{name}.weight"] = _uniform(rng, bound, (size, size))
+            arrays[f"gate.{name}.bias"] = _uniform(rng, bound, (size,))
+        return arrays
+
+    def pool(self, features: Tensor) -> Tensor:
+        """Reduces the last dimension from d to d_gating (the paper's Pooling layer)."""
+        blocks = features.unflatten(-1, (self.config.gate_dim, -1))
+        return blocks.mean(-1) if self.config.gate_pool == "mean" else blocks[..., 0]
+
+    def mix(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+        """Enhanced text features T_MoE (B, C, d_gating).
+
+        Args:
+            parameters: The gate's projections.
+            image: Pooled image features (B, d_gating), the query.
+            experts: Pooled text features (E, C, d_gating) of all experts, keys and values.
+        """
+        query = self._heads(_project(parameters, "query", image))
+        key = self._heads(_project(parameters, "key", experts))
+        value = self._heads(_project(parameters, "value", experts))
+        scores = torch.einsum("bhd,echd->bche", query, key) * self._scale
+        mixed = torch.einsum("bche,echd->bchd", scores.softmax(-1), value)
+        return _project(parameters, "output", mixed.flatten(-2))
+
+    def logits(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+        """sim(pool(I), T_MoE) of Eq. 10, shape (B, C), before the temperature."""
+        query = self.pool(image)
+        mixed = self.mix(parameters, query, experts)
+        if self.config.moe_similarity == "cosine":
+            query, mixed = functional.normalize(query, dim=-1), functional.normalize(mixed, dim=-1)
+        return torch.einsum("bd,bcd->bc", query, mixed)
+
+    @property
+    def _scale(self) -> float:
+        if self.config.gate_scale == "10":
+            return PUBLISHED_GATE_SCALE
+        return inverse_square_root(self.config.gate_dim // self.config.gate_heads)
+
+    def _heads(self, projected: Tensor) -> Tensor:
+        return projected.unflatten(-1, (self.config.gate_heads, -1))
+
+
+@dataclass(frozen=True)
+class MixtureObjective:
+    """Cross-entropy of Eq. 10 with fixed non-local experts."""
+
+    encoder: PromptEncoder
+    classes: tuple[str, ...]
+    gate: Gate
+    experts: Tensor
+    """Pooled non-local text features (K, C, d_gating), constants."""
+    encoder_parameters: frozenset[str] = frozenset({CONTEXT})
+
+    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Local text features T_L (C, d)."""
+        return {"text": self.encoder.text_features(parameters[CONTEXT], self.classes)}
+
+    def logits(
+        self, parameters: Mapping[str, Tensor], encoded: Mapping[str, Tensor], image: Tensor
+    ) -> Tensor:
+        """Eq. 10 over the temperature, shape (B, C)."""
+        text = encoded["text"]
+        experts = torch.cat((self.gate.pool(text).unsqueeze(0), self.experts))
+        mixture = self.gate.logits(parameters, image, experts)
+        local = image @ text.T
+        scale = self.encoder.backbone.logit_scale
+        return scale * (mixture + self.gate.config.local_weight * local)
+
+    def losses(
+        self,
+        parameters: Mapping[str, Tensor],
+        encoded: Mapping[str, Tensor],
+        batch: Mapping[str, Tensor],
+    ) -> Tensor:
+        """Cross-entropy of each example, shape (B,)."""
+        logits = self.logits(parameters, encoded, batch["features"])
+        return functional.cross_entropy(logits, batch["labels"], reduction="none")
+
+
+@dataclass(frozen=True)
+class PFedMoAP(PromptMethod):
+    """Federated mixture of adaptive prompts."""
+
+    config: Config
+    gate: Gate
+
+    def pool_policy(self) -> PoolPolicy | None:
+        """K experts of the previous rounds' entries (Eq. 7)."""
+        spec = {CONTEXT: self.encoder.spec}
+        return PoolPolicy(spec, self.config.experts, self.config.select)
+
+    def init_client(
+        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
+    ) -> Arrays:
+        """The client's own gate; it has no prompt of its own before it first takes part."""
+        return self.gate.init(client_rng)
+
+    def client_update(
+        self,
+        broadcast: Arrays,
+        experts: Sequence[Arrays],
+        personal: Arrays,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """ClientUpdate of Algorithm 1: starts from the global prompt."""
+        start = broadcast[CONTEXT]
+        gate = {name: value for name, value in personal.items() if name != CONTEXT}
+        if experts:
+            trained = self._train_mixture({CONTEXT: start, **gate}, experts, data, trainer, rng)
+        else:
+            trained = {CONTEXT: self.train_prompt(start, data, trainer, rng), **gate}
+        context = trained[CONTEXT]
+        return LocalResult({CONTEXT: context - start}, {CONTEXT: context}, trained)
+
+    def predict(
+        self,
+        broadcast: Arrays,
+        experts: Sequence[Arrays],
+        personal: Arrays,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32]:
+        """Eq. 10 with the client's own prompt P_i, or the plain prompt where no expert is there."""
+        context = personal.get(CONTEXT, broadcast[CONTEXT])
+        if not experts:
+            return self.prompt_logits(context, batch, classes)
+        objective = self._objective(experts, tuple(classes))
+        backbone = self.encoder.backbone
+        with torch.no_grad():
+            parameters = {n: as_tensor(v, backbone) for n, v in personal.items()}
+            parameters[CONTEXT] = as_tensor(context, backbone)
+            image = as_tensor(batch["features"], backbone)
+            logits = objective.logits(parameters, objective.encode(parameters), image)
+        return logits.cpu().numpy().astype(np.float32)
+
+    def _train_mixture(
+        self,
+        parameters: Arrays,
+        experts: Sequence[Arrays],
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> Arrays:
+        objective = self._objective(experts, self.classes)
+        gate = tuple(name for name in parameters if name != CONTEXT)
+        groups = (
+            ParameterGroup((CONTEXT,)),
+            ParameterGroup(gate, self.config.gate_learning_rate),
+        )
+        return trainer.fit(objective, parameters, data.arrays, groups=groups, rng=rng)
+
+    def _objective(self, experts: Sequence[Arrays], classes: tuple[str, ...]) -> MixtureObjective:
+        # Eq. 8: the non-local features stay fixed during local training, so once is enough.
+        with torch.no_grad():
+            contexts = [as_tensor(entry[CONTEXT], self.encoder.backbone) for entry in experts]
+            features = [self.encoder.text_features(context, classes) for context in contexts]
+            pooled = self.gate.pool(torch.stack(features))
+        return MixtureObjective(self.encoder, classes, self.gate, pooled)
+
+
+def build(config: Config, task: Task) -> Method:
+    """Builds the method.
+
+    Raises:
+        MethodError: If the gate does not fit the backbone, or there are more experts than other
+            clients.
+        BackboneError: If the task has no backbone or the prompt does not fit into it.
+    """
+    encoder = build_encoder(config, task)
+    width = encoder.backbone.embed_dim
+    if config.experts >= task.population:
+        raise MethodError(
+            f"method.experts: {config.experts} is more than the other clients; valid: 1 to "
+            f"{task.population - 1} with task.clients = {task.population}"
+        )
+    if width % config.gate_dim:
+        raise MethodError(
+            f"method.gate_dim: {config.gate_dim} is not valid; it must divide the feature "
+            f"dimension {width}"
+        )
+    if config.gate_dim % config.gate_heads:
+        raise MethodError(
+            f"method.gate_heads: {config.gate_heads} is not valid; it must divide "
+            f"method.gate_dim = {config.gate_dim}"
+        )
+    return PFedMoAP(encoder, config, task.classes, Gate(config, width))
+
+
+def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    return rng.uniform(-bound, bound, shape).astype(np.float32)
+
+
+def _project(parameters: Mapping[str, Tensor], name: str, value: Tensor) -> Tensor:
+    weight: Any = parameters[f"gate.{name}.weight"]
+    return functional.linear(value, weight, parameters[f"gate.{name}.bias"])

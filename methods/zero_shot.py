@@ -1,0 +1,141 @@
+"""Zero-shot CLIP: the frozen model with a hand-written prompt, nothing learned, nothing shared.
+
+Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision",
+section 3.1.4; the template is the one that pFedMoAP compares with (its section 5.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from methods._clip import Backbone
+from methods._errors import MethodError
+from methods._interface import (
+    Aggregate,
+    Arrays,
+    Examples,
+    LocalResult,
+    Mechanism,
+    Method,
+    Need,
+    PoolPolicy,
+    Task,
+    TensorSpec,
+    Trainer,
+    Visibility,
+)
+from methods._prompt import ALL_MECHANISMS, as_tensor, require_backbone
+
+
+@dataclass(frozen=True)
+class Config:
+    """Options.
+
+    Attributes:
+        template: Caption with `{}` where the class name goes.
+    """
+
+    template: str = "a photo of a {}."
+
+
+@dataclass(frozen=True)
+class ZeroShot:
+    """CLIP as it was trained."""
+
+    backbone: Backbone
+    template: str
+
+    needs: frozenset[Need] = field(default=frozenset({"features"}), init=False)
+    visibility: Visibility = field(default=Visibility.AGGREGATE_ONLY, init=False)
+    admits: frozenset[Mechanism] = field(default=ALL_MECHANISMS, init=False)
+
+    def shared_spec(self) -> Mapping[str, TensorSpec]:
+        """Nothing is shared."""
+        return {}
+
+    def pool_policy(self) -> PoolPolicy | None:
+        """No pool."""
+        return None
+
+    def init_server(self, rng: np.random.Generator) -> Arrays:
+        """No state."""
+        return {}
+
+    def init_client(
+        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
+    ) -> Arrays:
+        """Nothing personal."""
+        return {}
+
+    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
+        """Nothing."""
+        return {}
+
+    def client_update(
+        self,
+        broadcast: Arrays,
+        experts: Sequence[Arrays],
+        personal: Arrays,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Learns nothing."""
+        return LocalResult({}, None, {})
+
+    def server_update(
+        self,
+        state: Arrays,
+        aggregate: Aggregate,
+        pool: Sequence[Arrays],
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """Nothing to update."""
+        return state
+
+    def personalise(
+        self,
+        broadcast: Arrays,
+        experts: Sequence[Arrays],
+        personal: Arrays,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """Changes nothing."""
+        return personal
+
+    def predict(
+        self,
+        broadcast: Arrays,
+        experts: Sequence[Arrays],
+        personal: Arrays,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32]:
+        """CLIP's logits (n, C) under the template."""
+        captions = [self.template.format(name) for name in classes]
+        with torch.no_grad():
+            text = self.backbone.encode_texts(captions)
+            features = as_tensor(batch["features"], self.backbone)
+            logits = self.backbone.logit_scale * features @ text.T
+        return logits.cpu().numpy().astype(np.float32)
+
+
+def build(config: Config, task: Task) -> Method:
+    """Builds the method.
+
+    Raises:
+        MethodError: If the template has no `{}`.
+        BackboneError: If the task has no backbone.
+    """
+    if config.template.count("{}") != 1:
+        raise MethodError(
+            f"method.template: {config.template!r} is not valid; it must contain {{}} exactly once"
+        )
+    return ZeroShot(require_backbone(task), config.template)

@@ -1,0 +1,106 @@
+"""What the coordinator writes into the audit log, in one place, so that it can be read as a whole.
+
+An entry names pseudonyms at most; never a pool handle, an entry, which experts were served, a
+vector, a size or a class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from platform.errors import RoundAborted
+from platform.round import RoundOutcome, RoundPlan
+from privacy import Release
+from storage.audit import AuditRepository
+
+COORDINATOR = "coordinator"
+
+
+@dataclass(frozen=True)
+class AuditTrail:
+    """Writes one run's entries."""
+
+    log: AuditRepository
+    run_id: str
+
+    def run_created(self, config_digest: str) -> None:
+        """A run was set up."""
+        self._append("run.created", detail={"config_sha256": config_digest})
+
+    def run_begins(self, completed: int) -> None:
+        """A run starts, or goes on after some committed rounds."""
+        action = "run.resumed" if completed else "run.started"
+        self._append(action, detail={"completed_rounds": completed})
+
+    def run_ended(self, status: str, reason: str | None) -> None:
+        """A run finished, or stopped for a reason."""
+        self._append(f"run.{status}", detail={"reason": reason} if reason else {})
+
+    def reserved(self, releases: Sequence[Release]) -> None:
+        """A round's spend is in the ledger; one entry a channel."""
+        for channel in sorted({release.channel for release in releases}):
+            of_channel = [release for release in releases if release.channel == channel]
+            first = of_channel[0]
+            self._append(
+                "release.reserved",
+                round_number=first.round_number,
+                channel=channel,
+                detail={
+                    "attempt": first.attempt,
+                    "clients": len(of_channel),
+                    "clipping_norm": first.clipping_norm,
+                    "mechanism": first.mechanism,
+                    "relation": first.relation,
+                    "standard_deviation": first.standard_deviation,
+                },
+            )
+
+    def round_opened(self, plan: RoundPlan) -> None:
+        """Invitations are about to go out."""
+        detail = {"attempt": plan.attempt, "cohort": len(plan.cohort)}
+        self._append("round.opened", round_number=plan.round_number, detail=detail)
+
+    def round_aborted(self, plan: RoundPlan, error: RoundAborted) -> None:
+        """A round ended without a result."""
+        detail = {
+            "attempt": plan.attempt,
+            "charged": error.uploads_asked,
+            "phase": error.phase,
+        }
+        self._append("round.aborted", round_number=plan.round_number, detail=detail)
+
+    def round_committed(self, plan: RoundPlan, outcome: RoundOutcome) -> None:
+        """A round's result is kept."""
+        number, attempt = plan.round_number, plan.attempt
+        survivors = len(outcome.survivors)
+        detail = {"attempt": attempt, "survivors": survivors}
+        self._append("round.committed", round_number=number, channel="sum", detail=detail)
+        if outcome.entries:
+            detail = {"attempt": attempt, "entries": len(outcome.entries)}
+            self._append("pool.committed", round_number=number, channel="pool", detail=detail)
+        if outcome.entries_void is not None:
+            voided = {"attempt": attempt, "reason": outcome.entries_void}
+            self._append("pool.discarded", round_number=number, channel="pool", detail=voided)
+
+    def exported(self, what: str) -> None:
+        """Trained prompts were written to a file."""
+        self._append("model.exported", detail={"part": what})
+
+    def _append(
+        self,
+        action: str,
+        *,
+        detail: dict[str, Any],
+        round_number: int | None = None,
+        channel: str | None = None,
+    ) -> None:
+        self.log.append(
+            self.run_id,
+            actor=COORDINATOR,
+            action=action,
+            round=round_number,
+            channel=channel,
+            detail=detail,
+        )

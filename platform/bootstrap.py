@@ -1,0 +1,281 @@
+"""Wiring: the only place that joins methods, privacy, storage and the run.
+
+Everything that can be refused is built and refused before anything is written.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from methods import Method, MethodError, Registry, Task
+from platform.audit_trail import AuditTrail
+from platform.cohort import simulated_losses
+from platform.config import RunConfig, Sources, dump_config, parse_config
+from platform.data.features import cached_features
+from platform.data.loading import load_task_data
+from platform.environment import config_digest, environment, resolve_device
+from platform.errors import ConfigError, UnknownRun
+from platform.layout import build_layout
+from platform.method_building import build_method
+from platform.observing import Observer
+from platform.pool import PoolRules, default_minimum
+from platform.protection import Protection
+from platform.records import write_text
+from platform.round import RoundRunner
+from platform.simulation import announcing, build_population, deal_examples
+from platform.transport import InProcessTransport
+from platform.wiring import Budget, Learning, Wiring
+from privacy import (
+    CalibrationError,
+    ClientMechanism,
+    NoProtection,
+    UploadNoise,
+    calibrate_noise_multiplier,
+)
+from storage import Database, NotFound, open_database
+
+DEFAULT_VALUE_BOUND = 8.0
+SQLITE_PREFIX = "sqlite:///"
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a run takes from outside its configuration; tests give their own.
+
+    Attributes:
+        registry: The methods.
+        sources: Packaged configurations and method presets.
+        now: The time, for records.
+        clock: Seconds, for durations.
+    """
+
+    registry: Registry = field(default_factory=Registry)
+    sources: Sources = field(default_factory=Sources)
+    now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    clock: Callable[[], float] = time.perf_counter
+
+
+def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings) -> Wiring:
+    """Sets up a new run.
+
+    Raises:
+        ConfigError: If the configuration cannot be run; nothing is written then.
+    """
+    plan = _plan(config, observer, surroundings)
+    run_id = _run_id(config, surroundings.now())
+    database = open_storage(config.storage.url)
+    text, facts = dump_config(config), environment(plan.learning.device)
+    digest = config_digest(text)
+    with database.unit_of_work() as uow:
+        uow.runs.create(
+            run_id,
+            name=config.name,
+            config_json=json.dumps(config.model_dump(mode="json")),
+            config_digest=digest,
+            versions_json=json.dumps(facts),
+        )
+        AuditTrail(uow.audit, run_id).run_created(digest)
+        uow.commit()
+    folder = run_folder(config.storage.url, run_id)
+    effective = {"noise_multiplier": plan.budget.noise_multiplier, "environment": facts}
+    write_text(folder / "config.yaml", text)
+    write_text(folder / "effective.yaml", yaml.safe_dump(effective, sort_keys=False))
+    return _wire(plan, run_id, database, observer, surroundings)
+
+
+def reopen_run(run_id: str, url: str, observer: Observer, surroundings: Surroundings) -> Wiring:
+    """Sets up a run that exists, from the configuration that it was started with.
+
+    Raises:
+        UnknownRun: If there is none of this name.
+        ConfigError: If its configuration cannot be run here.
+    """
+    database = open_storage(url)
+    config = stored_config(database, run_id, surroundings)
+    plan = _plan(config, observer, surroundings)
+    return _wire(plan, run_id, database, observer, surroundings)
+
+
+def stored_config(database: Database, run_id: str, surroundings: Surroundings) -> RunConfig:
+    """The configuration that a run was started with.
+
+    Raises:
+        UnknownRun: If there is no such run.
+    """
+    try:
+        with database.unit_of_work(read_only=True) as uow:
+            text = uow.runs.get(run_id).config_json
+    except NotFound as error:
+        raise UnknownRun(str(error)) from error
+    return parse_config(json.loads(text), sources=surroundings.sources)
+
+
+def open_storage(url: str) -> Database:
+    """The coordinator's database, its folder made if missing.
+
+    Raises:
+        ConfigError: If the URL is none of a SQLite file.
+    """
+    database_file(url).parent.mkdir(parents=True, exist_ok=True)
+    return open_database(url)
+
+
+def database_file(url: str) -> Path:
+    """The file of a SQLite URL.
+
+    Raises:
+        ConfigError: If the URL is none of a SQLite file.
+    """
+    name = url.removeprefix(SQLITE_PREFIX)
+    if name == url or not name or name == ":memory:":
+        raise ConfigError(
+            f"storage.url: {url!r} is not valid; it must be {SQLITE_PREFIX} and a file's path"
+        )
+    return Path(name)
+
+
+def run_folder(url: str, run_id: str) -> Path:
+    """Where a run's files lie: beside the database."""
+    return database_file(url).parent / run_id
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A run that has passed every check, before anything is written."""
+
+    config: RunConfig
+    learning: Learning
+    protection: Protection
+    budget: Budget
+    pool_rules: PoolRules | None
+
+
+def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> _Plan:
+    learning = _learning(config, observer, surroundings)
+    method = learning.method
+    noise_multiplier = _noise_multiplier(config, method)
+    protection = _protection(config, method, _mechanism(config, noise_multiplier))
+    section = config.privacy
+    budget = Budget(
+        section.target_delta, section.target_epsilon, section.accountant, noise_multiplier
+    )
+    return _Plan(config, learning, protection, budget, _pool_rules(config, method))
+
+
+def _learning(config: RunConfig, observer: Observer, surroundings: Surroundings) -> Learning:
+    from methods._clip import load_backbone
+
+    device, model = resolve_device(config.device), config.task.model
+    data = load_task_data(config)
+    try:
+        backbone = load_backbone(model.name, model.pretrained, device)
+    except MethodError as error:
+        raise ConfigError(str(error)) from error
+    dataset = data.dataset
+    task = Task(dataset.classes, dataset.domains, config.task.clients, backbone)
+    method = build_method(surroundings.registry, config, task)
+    cache = database_file(config.storage.url).parent / "cache" / "features"
+
+    def encode(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        tell = partial(observer.preparing, "image features")
+        return cached_features(backbone, images, cache, tell)
+
+    train, test = deal_examples(data, method.needs, encode)
+    return Learning(method, dataset.classes, train, test, device, backbone.encode_images)
+
+
+def _noise_multiplier(config: RunConfig, method: Method) -> float | None:
+    section = config.privacy
+    if section.mechanism == "none" or section.target_epsilon is None:
+        return section.noise_multiplier
+    channels = _protection(config, method, NoProtection(DEFAULT_VALUE_BOUND)).channels
+    if not channels:
+        # Nothing is released, so any noise would do; one is as good as another.
+        return 1.0
+    try:
+        return calibrate_noise_multiplier(
+            section.target_epsilon,
+            section.target_delta,
+            releases_per_round=len(channels),
+            rounds=config.rounds + section.spare_attempts,
+            relation=config.relation,
+            accountant=section.accountant,
+        )
+    except CalibrationError as error:
+        raise ConfigError(f"privacy.target_epsilon: {error}") from error
+
+
+def _mechanism(config: RunConfig, noise_multiplier: float | None) -> ClientMechanism:
+    section = config.privacy
+    if section.mechanism == "none" or section.clipping_norm is None or noise_multiplier is None:
+        bound = config.secure_aggregation.value_bound
+        return NoProtection(DEFAULT_VALUE_BOUND if bound is None else bound, config.relation)
+    return UploadNoise(section.clipping_norm, noise_multiplier, config.relation)
+
+
+def _protection(config: RunConfig, method: Method, mechanism: ClientMechanism) -> Protection:
+    policy = method.pool_policy()
+    layout = build_layout(method.shared_spec(), config.privacy.mechanism)
+    return Protection(
+        mechanism=mechanism,
+        layout=layout,
+        pool_spec=None if policy is None else policy.spec,
+        pool_noise=config.pool_noise,
+        bits=config.secure_aggregation.bits,
+        masked=config.secure_aggregation.enabled and layout.coordinates > 0,
+    )
+
+
+def _pool_rules(config: RunConfig, method: Method) -> PoolRules | None:
+    policy = method.pool_policy()
+    if policy is None:
+        return None
+    minimum = config.pool.minimum
+    return PoolRules(
+        policy, default_minimum(policy) if minimum is None else minimum, config.pool.generations
+    )
+
+
+def _wire(
+    plan: _Plan,
+    run_id: str,
+    database: Database,
+    observer: Observer,
+    surroundings: Surroundings,
+) -> Wiring:
+    config = plan.config
+    folder = run_folder(config.storage.url, run_id)
+    population = build_population(config, run_id, folder, plan.learning, plan.protection)
+    handlers = {n: announcing(c.handle, observer) for n, c in population.clients.items()}
+    losses = simulated_losses(config, tuple(population.clients))
+    return Wiring(
+        config=config,
+        run_id=run_id,
+        folder=folder,
+        method=plan.learning.method,
+        classes=plan.learning.classes,
+        encode_images=plan.learning.encode_images,
+        protection=plan.protection,
+        budget=plan.budget,
+        pool_rules=plan.pool_rules,
+        population=population,
+        runner=RoundRunner(InProcessTransport(handlers, losses), plan.protection),
+        database=database,
+        clock=surroundings.clock,
+    )
+
+
+def _run_id(config: RunConfig, now: datetime) -> str:
+    """Name, time and two random bytes, so that two runs of one second differ."""
+    return f"{config.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

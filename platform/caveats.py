@@ -1,0 +1,72 @@
+"""What a report must say so that its numbers are not misread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from platform.wiring import Wiring
+
+
+def run_warnings(
+    wiring: Wiring, documents: Sequence[Mapping[str, Any]], ended_early: str | None
+) -> list[str]:
+    """All warnings of a finished run, most important first."""
+    return [
+        *([f"the run {ended_early}"] if ended_early else []),
+        *_privacy(wiring),
+        *_pool(wiring, documents),
+        *_aggregation(wiring),
+        *_attempts(wiring, documents),
+    ]
+
+
+def _privacy(wiring: Wiring) -> Iterator[str]:
+    section, clients = wiring.config.privacy, wiring.config.task.clients
+    if not wiring.protection.channels:
+        return
+    if section.mechanism == "none":
+        yield "mechanism none: epsilon is infinite; nothing bounds what an upload reveals"
+        return
+    if section.noise_source == "seeded":
+        yield "noise_source seeded: the noise can be recomputed from the seed; it protects nobody"
+    if section.target_delta > 1 / clients:
+        yield f"delta {section.target_delta:g} is above 1/clients = {1 / clients:g}"
+    yield "upload_noise draws floating-point noise: attacks on its lowest bits are not covered"
+
+
+def _pool(wiring: Wiring, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    rules = wiring.pool_rules
+    if rules is None:
+        return
+    yield "expert pool: against server and peers its entries are linkable; only epsilon bounds them"
+    safe = 2 * (rules.policy.k + 1)
+    if rules.minimum < safe:
+        yield f"pool.minimum {rules.minimum} is below 2(K+1) = {safe}"
+    fewest = min((d["cohort"] - d["dropped"] for d in documents), default=0)
+    if fewest * rules.generations < rules.minimum:
+        yield (
+            f"pool: {fewest} survivors a round are fewer than pool.minimum = {rules.minimum}, so "
+            "experts may not have been served"
+        )
+
+
+def _aggregation(wiring: Wiring) -> Iterator[str]:
+    if wiring.protection.masked:
+        yield "secure aggregation: semi-honest server; an active one is not covered"
+    elif wiring.protection.layout.spec:
+        yield "secure aggregation is off: the server sees every client's upload"
+
+
+def _attempts(wiring: Wiring, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    with wiring.database.unit_of_work() as uow:
+        rows = uow.ledger.rows(wiring.run_id)
+    committed = {document["round"] for document in documents}
+    most = {number: 0 for number in committed}
+    for row in rows:
+        if row.status != "aborted":
+            most[row.round_number] = max(most.get(row.round_number, 0), row.attempt)
+    repeated = sorted(number for number, attempt in most.items() if attempt > 1)
+    if repeated:
+        listed = ", ".join(map(str, repeated))
+        yield f"interrupted attempts of round {listed} stay charged beside their repetition"

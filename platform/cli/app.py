@@ -1,0 +1,216 @@
+"""Commands and exit codes.
+
+Exit codes: 0 done; 1 a run could not go on; 2 bad input; 3 an audit log does not verify;
+130 interrupted. Heavy imports happen inside the commands, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_STORAGE = "sqlite:///runs/sotto.db"
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_AUDIT_BROKEN, EXIT_INTERRUPTED = 1, 2, 3, 130
+
+app = typer.Typer(
+    name="python -m platform.coordinator",
+    help=(
+        "Sotto: private federated prompt learning. Without a command it runs the quickstart: "
+        "pFedMoAP on rendered shapes, ten clients, noised uploads under secure aggregation."
+    ),
+    no_args_is_help=False,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+audit_app = typer.Typer(help="Query and verify the audit log.", no_args_is_help=True)
+app.add_typer(audit_app, name="audit")
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else to stdout.")]
+Storage = Annotated[
+    str, typer.Option("--storage", help="The coordinator's database, as storage.url states it.")
+]
+ClientOption = Annotated[
+    int | None,
+    typer.Option("--client", help="Use this simulated client's personal part, from 0.", min=0),
+]
+
+
+@app.callback(invoke_without_command=True)
+def default(context: typer.Context) -> None:
+    """Runs the quickstart if no command is given."""
+    if context.invoked_subcommand is None:
+        from platform.cli.running import run_command
+
+        run_command(Path("quickstart"), [], as_json=False)
+
+
+@app.command()
+def run(
+    config: Annotated[
+        Path | None, typer.Argument(help="A YAML file, or a packaged name such as quickstart.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override a key: section.key=value. Repeatable."),
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option("--resume", help="Go on with this run; takes no CONFIG.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Run a federation from a configuration, or resume one."""
+    from platform.cli.running import resume_command, run_command
+    from platform.errors import ConfigError
+
+    overrides = list(set_ or [])
+    if device is not None:
+        overrides.append(f"device={device}")
+    if seed is not None:
+        overrides.append(f"seed={seed}")
+    if resume is None:
+        if storage != DEFAULT_STORAGE:
+            overrides.append(f"storage.url={storage}")
+        run_command(config or Path("quickstart"), overrides, as_json=as_json)
+        return
+    if config is not None or overrides:
+        raise ConfigError(
+            "--resume: goes on with the run's own configuration; leave CONFIG, --set, --device "
+            "and --seed out"
+        )
+    resume_command(resume, storage, as_json=as_json)
+
+
+@app.command()
+def methods(as_json: Json = False) -> None:
+    """List the methods and their options."""
+    from platform.cli.listing import print_methods
+
+    print_methods(as_json=as_json)
+
+
+@app.command()
+def datasets(as_json: Json = False) -> None:
+    """List the data sets with their classes and domains."""
+    from platform.cli.listing import print_datasets
+
+    print_datasets(as_json=as_json)
+
+
+@app.command()
+def runs(storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
+    """List the runs, newest first."""
+    from platform.cli.listing import print_runs
+
+    print_runs(storage, as_json=as_json)
+
+
+@app.command()
+def report(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or `latest`.")],
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Show a run: accuracy, epsilon and traffic of every round."""
+    from platform.cli.reporting import print_report
+
+    print_report(run_id, storage, as_json=as_json)
+
+
+@audit_app.command("query")
+def audit_query(
+    run_id: Annotated[str | None, typer.Option("--run", help="Entries of this run.")] = None,
+    actor: Annotated[str | None, typer.Option(help="Who acted.")] = None,
+    action: Annotated[str | None, typer.Option(help="What was done.")] = None,
+    round_number: Annotated[int | None, typer.Option("--round", help="In this round.")] = None,
+    channel: Annotated[str | None, typer.Option(help="sum, pool or metrics.")] = None,
+    since: Annotated[str | None, typer.Option(help="At or after this ISO time.")] = None,
+    until: Annotated[str | None, typer.Option(help="Before this ISO time.")] = None,
+    detail: Annotated[str | None, typer.Option(help="Text that the detail contains.")] = None,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Show audit entries, filtered on any field."""
+    from platform.cli.auditing import AuditFilter, print_audit
+
+    wanted = AuditFilter(run_id, actor, action, round_number, channel, since, until, detail)
+    print_audit(wanted, storage, as_json=as_json)
+
+
+@audit_app.command("verify")
+def audit_verify(
+    run_id: Annotated[
+        str | None, typer.Option("--run", help="This run only; otherwise all.")
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(help="COUNT:HASH as summary.json states it; finds a cut tail. Needs --run."),
+    ] = None,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Recompute the hash chains; exit code 3 if one does not hold."""
+    from platform.cli.auditing import verify_audit
+
+    verify_audit(run_id, head, storage, as_json=as_json)
+
+
+@app.command()
+def export(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or `latest`.")],
+    output: Annotated[Path | None, typer.Option(help="Folder; default exports/RUN.")] = None,
+    client: ClientOption = None,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Write the trained prompts as safetensors, with a model card."""
+    from platform.cli.models import export_command
+
+    export_command(run_id, storage, output=output, client=client, as_json=as_json)
+
+
+@app.command()
+def predict(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or `latest`.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files.")],
+    client: ClientOption = None,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Classify images with a run's prompts."""
+    from platform.cli.models import predict_command
+
+    predict_command(run_id, images, storage, client=client, as_json=as_json)
+
+
+def main() -> None:
+    """Runs the command line and exits."""
+    try:
+        app()
+    except Exception as error:
+        code = _exit_code(error)
+        if code is None:
+            raise
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(code)
+
+
+def _exit_code(error: Exception) -> int | None:
+    """The exit code of an error that is meant for the user; None for a programming mistake."""
+    from methods import MethodError
+    from platform.errors import ConfigError, PlatformError, UnknownRun
+    from privacy import PrivacyError
+    from storage import AuditChainBroken, StorageError
+
+    if isinstance(error, (ConfigError, UnknownRun)):
+        return EXIT_BAD_INPUT
+    if isinstance(error, AuditChainBroken):
+        return EXIT_AUDIT_BROKEN
+    known = (PlatformError, MethodError, PrivacyError, StorageError)
+    return EXIT_FAILED if isinstance(error, known) else None

@@ -1,0 +1,55 @@
+"""`methods`, `datasets` and `runs`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from methods import Registry
+from platform.bootstrap import open_storage
+from platform.cli.output import console, print_json, table
+from platform.data.loading import dataset_infos
+
+
+def print_methods(*, as_json: bool) -> None:
+    """All methods with their options."""
+    registry = Registry()
+    infos = [registry.info(name) for name in registry.available()]
+    if as_json:
+        print_json([asdict(info) for info in infos])
+        return
+    rows = [(info.name, info.title, ", ".join(info.options)) for info in infos]
+    console().print(table(None, ("method", "what it is", "options"), rows))
+
+
+def print_datasets(*, as_json: bool) -> None:
+    """All data sets with classes and domains."""
+    infos = dataset_infos()
+    if as_json:
+        print_json([asdict(info) for info in infos])
+        return
+    rows = [
+        (
+            info.name,
+            info.title,
+            f"{len(info.classes)}: {', '.join(info.classes)}",
+            ", ".join(info.domains),
+        )
+        for info in infos
+    ]
+    console().print(table(None, ("data set", "what it is", "classes", "domains"), rows))
+
+
+def print_runs(storage: str, *, as_json: bool) -> None:
+    """All runs, newest first."""
+    database = open_storage(storage)
+    with database.unit_of_work() as uow:
+        found = [
+            (run.run_id, run.name, run.status, run.created, len(uow.rounds.all(run.run_id)))
+            for run in reversed(uow.runs.list())
+        ]
+    database.close()
+    names = ("run", "config", "status", "created", "rounds")
+    if as_json:
+        print_json([dict(zip(names, row, strict=True)) for row in found])
+        return
+    console().print(table(None, names, found))

@@ -1,0 +1,168 @@
+"""`export` and `predict`: what a run trained, as files and at work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from methods import Arrays
+from platform.audit_trail import AuditTrail
+from platform.bootstrap import Surroundings, reopen_run
+from platform.cli.access import require_summary
+from platform.cli.output import console, fraction, print_json, table
+from platform.client import PersonalState
+from platform.codec import decode_arrays
+from platform.errors import ConfigError
+from platform.finishing import final_attempt
+from platform.model_card import model_card
+from platform.observing import SilentObserver
+from platform.records import write_text
+from platform.wiring import Wiring
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """What a finished run can predict with.
+
+    Attributes:
+        wiring: The run.
+        summary: Its report.
+        broadcast: The shared parameters after the last round.
+        state: The chosen client's personal part; empty for the shared prompts alone.
+        client: That client's name, None for the shared prompts alone.
+    """
+
+    wiring: Wiring
+    summary: Mapping[str, Any]
+    broadcast: Arrays
+    state: PersonalState
+    client: str | None
+
+
+def load_trained(run_id: str, storage: str, client: int | None) -> TrainedModel:
+    """Loads a finished run.
+
+    Raises:
+        UnknownRun: If there is no such run, or it has not finished.
+        ConfigError: If there is no such client.
+    """
+    summary = require_summary(run_id, storage)
+    wiring = reopen_run(summary["run_id"], storage, SilentObserver(), Surroundings())
+    with wiring.database.unit_of_work(read_only=True) as uow:
+        latest = uow.states.latest(wiring.run_id)
+    state = {} if latest is None else decode_arrays(latest.blob)
+    names = list(wiring.population.clients)
+    if client is None:
+        broadcast = wiring.method.broadcast(state)
+        return TrainedModel(wiring, summary, broadcast, PersonalState({}, ()), None)
+    if client >= len(names):
+        raise ConfigError(f"--client: {client} is not valid; it must be 0 to {len(names) - 1}")
+    name = names[client]
+    personal = wiring.population.clients[name].state(final_attempt(wiring))
+    return TrainedModel(wiring, summary, wiring.method.broadcast(state, name), personal, name)
+
+
+def export_command(
+    run_id: str, storage: str, *, output: Path | None, client: int | None, as_json: bool
+) -> None:
+    """Writes `prompts.safetensors` and `MODEL_CARD.md`.
+
+    Raises:
+        UnknownRun: If there is no such run, or it has not finished.
+        ConfigError: If there is nothing to export.
+    """
+    from safetensors.numpy import save
+
+    model = load_trained(run_id, storage, client)
+    arrays = _export_arrays(model)
+    folder = output if output is not None else Path("exports") / model.wiring.run_id
+    folder.mkdir(parents=True, exist_ok=True)
+    header = {"run_id": model.wiring.run_id, "method": str(model.summary["method"])}
+    part = "shared prompts" if model.client is None else "shared prompts and one personal part"
+    with model.wiring.database.unit_of_work() as uow:
+        AuditTrail(uow.audit, model.wiring.run_id).exported(part)
+        uow.commit()
+    (folder / "prompts.safetensors").write_bytes(save(arrays, header))
+    write_text(folder / "MODEL_CARD.md", model_card(model.wiring, model.summary, arrays, part))
+    files = [str(folder / name) for name in ("prompts.safetensors", "MODEL_CARD.md")]
+    if as_json:
+        print_json({"run_id": model.wiring.run_id, "files": files, "tensors": sorted(arrays)})
+        return
+    console().print("\n".join(files))
+
+
+def predict_command(
+    run_id: str, images: Sequence[Path], storage: str, *, client: int | None, as_json: bool
+) -> None:
+    """Classifies image files.
+
+    Raises:
+        UnknownRun: If there is no such run, or it has not finished.
+        ConfigError: If a file is no image, or the method has no prediction without a client.
+    """
+    pictures = [read_image(path) for path in images]
+    model = load_trained(run_id, storage, client)
+    if client is None and not model.broadcast and model.summary["method"] != "zero_shot":
+        raise ConfigError(
+            f"--client: {model.summary['method']} shares nothing, so a client must be chosen; "
+            f"valid: 0 to {len(model.wiring.population.clients) - 1}"
+        )
+    rows = [
+        {"image": str(path), **_classify(model, picture)}
+        for path, picture in zip(images, pictures, strict=True)
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    shown = [(row["image"], row["class"], fraction(row["probability"])) for row in rows]
+    console().print(table(None, ("image", "class", "probability"), shown))
+
+
+def read_image(path: Path) -> NDArray[np.uint8]:
+    """An image file as RGB (H, W, 3).
+
+    Raises:
+        ConfigError: If it is missing or no image.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            return np.asarray(image.convert("RGB"), np.uint8)
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise ConfigError(f"IMAGES: {str(path)!r} is no readable image file") from error
+
+
+def _classify(model: TrainedModel, picture: NDArray[np.uint8]) -> dict[str, Any]:
+    wiring = model.wiring
+    features = wiring.encode_images(picture[None])
+    logits = wiring.method.predict(
+        model.broadcast,
+        model.state.experts,
+        model.state.personal,
+        {"features": features, "pixels": picture[None]},
+        wiring.classes,
+    )[0]
+    odds = np.exp(logits - logits.max())
+    best = int(logits.argmax())
+    return {"class": wiring.classes[best], "probability": float(odds[best] / odds.sum())}
+
+
+def _export_arrays(model: TrainedModel) -> dict[str, NDArray[Any]]:
+    arrays = {f"shared.{name}": np.ascontiguousarray(a) for name, a in model.broadcast.items()}
+    for name, array in model.state.personal.items():
+        arrays[f"personal.{name}"] = np.ascontiguousarray(array)
+    for position, expert in enumerate(model.state.experts):
+        for name, array in expert.items():
+            arrays[f"expert.{position}.{name}"] = np.ascontiguousarray(array)
+    if not arrays:
+        raise ConfigError(
+            f"--client: {model.summary['method']} shares nothing; choose a client with --client, "
+            "if the method trains at all"
+        )
+    return arrays

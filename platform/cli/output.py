@@ -1,0 +1,52 @@
+"""How things are printed: JSON for machines, tables for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def print_json(value: Any) -> None:
+    """Strict JSON to stdout."""
+    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def console(*, error: bool = False) -> Console:
+    """Where people read; wide enough for a report even if the terminal's width is unknown."""
+    plain = Console(stderr=error, highlight=False)
+    return plain if plain.is_terminal else Console(stderr=error, highlight=False, width=120)
+
+
+def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    """A table of text; numbers to the right."""
+    shown = Table(title=title, title_justify="left", header_style="bold")
+    for index, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
+        shown.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*("" if value is None else str(value) for value in row))
+    return shown
+
+
+def fraction(value: float | None) -> str:
+    """An accuracy in percent."""
+    return "-" if value is None else f"{100 * value:.1f}%"
+
+
+def epsilon(value: float | str | None) -> str:
+    """An epsilon; infinity as inf."""
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else f"{value:.3f}"
+
+
+def size(value: int | None) -> str:
+    """Bytes, in decimal units."""
+    if value is None:
+        return "-"
+    return f"{value} B" if value < 1000 else f"{value / 1000:.1f} kB"

@@ -1,0 +1,68 @@
+"""`report`: what a run gave and what it gave away."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from platform.cli.access import require_summary
+from platform.cli.output import console, epsilon, fraction, print_json, table
+from platform.cli.watching import heading, round_line
+
+
+def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
+    """Prints a finished run.
+
+    Raises:
+        UnknownRun: If there is no such run, or it has not finished.
+    """
+    summary = require_summary(run_id, storage)
+    if as_json:
+        print_json(summary)
+        return
+    out = console()
+    out.print(f"run {summary['run_id']}")
+    out.print(heading(summary["delta"]))
+    for document in summary["rounds"]:
+        out.print(round_line(document))
+    print_summary(summary)
+
+
+def print_summary(summary: Mapping[str, Any]) -> None:
+    """Prints accuracy and epsilon side by side, then what to know about them."""
+    out = console()
+    out.print()
+    out.print(table(None, ("result", "value"), _rows(summary)))
+    for text in summary["warnings"]:
+        out.print(f"note: {text}", soft_wrap=True)
+
+
+def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    final, gain = summary["final"], summary["gain_over_local"]
+    accuracy, spent = final["accuracy"], final["epsilon"]
+    head = summary["audit_head"]
+    return [
+        ("method, data", f"{summary['method']} on {summary['dataset']}"),
+        (
+            "accuracy (exact, simulation)",
+            f"{fraction(accuracy['mean'])} mean over clients, std {fraction(accuracy['std'])}, "
+            f"worst {fraction(accuracy['worst'])}",
+        ),
+        ("gain over local", "-" if gain is None else f"{100 * gain:+.1f} points"),
+        *[(f"epsilon for {name}", _claim(summary, spent[name])) for name in spent],
+        ("accounting", _accounting(summary)),
+        ("audit head", f"{head['count']}:{head['hash']}"),
+    ]
+
+
+def _claim(summary: Mapping[str, Any], value: float | str) -> str:
+    return f"{epsilon(value)} at delta {summary['delta']:g}"
+
+
+def _accounting(summary: Mapping[str, Any]) -> str:
+    if summary["unit"] is None:
+        return f"mechanism {summary['mechanism']}: no guarantee"
+    return (
+        f"{summary['mechanism']}, unit {summary['unit']}, {summary['relation']}, accountant "
+        f"{summary['accountant']}, no sampling assumed, noise from {summary['noise_source']}"
+    )

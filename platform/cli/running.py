@@ -1,0 +1,66 @@
+"""`run`: from a configuration, or resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import typer
+
+from platform.bootstrap import Surroundings, create_run, open_storage, reopen_run, stored_config
+from platform.cli.access import resolve_run
+from platform.cli.output import print_json
+from platform.cli.reporting import print_summary
+from platform.cli.watching import ScreenObserver
+from platform.config import RunConfig, load_config
+from platform.errors import ConfigError
+from platform.finishing import execute
+from platform.wiring import Wiring
+
+EXIT_INTERRUPTED = 130
+
+
+def run_command(config: Path, overrides: Sequence[str], *, as_json: bool) -> None:
+    """Runs a configuration from its first round.
+
+    Raises:
+        ConfigError: If it cannot be run; nothing is written then.
+    """
+    surroundings = Surroundings()
+    loaded = load_config(config, overrides, surroundings.sources)
+    _execute(loaded, lambda screen: create_run(loaded, screen, surroundings), as_json=as_json)
+
+
+def resume_command(run_id: str, storage: str, *, as_json: bool) -> None:
+    """Goes on with a run.
+
+    Raises:
+        UnknownRun: If there is none of this name.
+        ConfigError: If it has finished.
+    """
+    surroundings = Surroundings()
+    found = resolve_run(run_id, storage)
+    database = open_storage(storage)
+    with database.unit_of_work() as uow:
+        if uow.runs.get(found).status == "finished":
+            raise ConfigError(f"--resume: run {found} has finished; see `report {found}`")
+    config = stored_config(database, found, surroundings)
+    database.close()
+    _execute(
+        config, lambda screen: reopen_run(found, storage, screen, surroundings), as_json=as_json
+    )
+
+
+def _execute(config: RunConfig, wire: Callable[[ScreenObserver], Wiring], *, as_json: bool) -> None:
+    screen = ScreenObserver(config.privacy.target_delta, quiet=as_json)
+    try:
+        with screen:
+            summary = execute(wire(screen), screen)
+    except KeyboardInterrupt:
+        where = f"; resume with --resume {screen.run_id}" if screen.run_id else ""
+        typer.echo(f"interrupted{where}", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    if as_json:
+        print_json(summary)
+    else:
+        print_summary(summary)

@@ -1,0 +1,115 @@
+"""A run on the screen: progress while it works, then one line a round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+
+from platform.cli.output import console, epsilon, fraction, size
+
+COLUMNS = ("round", "cohort", "lost", "accuracy", "std", "worst", "eps server/peers/observer")
+LAYOUT = "{:>5}  {:>6}  {:>4}  {:>8}  {:>6}  {:>6}  {:>25}  {:>9}  {:>9}  {:>7}"
+
+
+def heading(delta: float) -> str:
+    """The line above the rounds."""
+    names = (*COLUMNS[:6], f"eps s/p/o, delta {delta:g}", "up", "down", "seconds")
+    return LAYOUT.format(*names)
+
+
+def round_line(document: Mapping[str, Any]) -> str:
+    """One round on one line: bytes are means per invited client."""
+    accuracy, spent = document["accuracy"], document["epsilon"]
+    adversaries = "/".join(epsilon(spent[name]) for name in ("server", "peers", "observer"))
+    return LAYOUT.format(
+        document["round"],
+        document["cohort"],
+        document["dropped"],
+        fraction(accuracy["mean"]),
+        fraction(accuracy["std"]),
+        fraction(accuracy["worst"]),
+        adversaries,
+        size(document["bytes_up"]),
+        size(document["bytes_down"]),
+        f"{document['seconds']:.1f}",
+    )
+
+
+class ScreenObserver:
+    """Shows a run: a transient progress bar on stderr, lines on stdout."""
+
+    def __init__(self, delta: float, *, quiet: bool) -> None:
+        """Takes the delta of the epsilons; `quiet` leaves stdout to JSON."""
+        self._delta = delta
+        self._quiet = quiet
+        self._out = console()
+        self._error: Console = console(error=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            console=self._error,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+        self.run_id: str | None = None
+
+    def __enter__(self) -> Self:
+        """Shows the bar."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Removes the bar."""
+        self._progress.stop()
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Moves the bar."""
+        self._show(what, total, done)
+
+    def run_started(self, run_id: str, rounds: int, resumed_after: int) -> None:
+        """Names the run."""
+        self.run_id = run_id
+        again = f", resumed after round {resumed_after}" if resumed_after else ""
+        self._print(f"run {run_id}: {rounds} rounds{again}")
+        self._print(heading(self._delta))
+
+    def round_started(self, round_number: int, cohort: int) -> None:
+        """Starts the round's bar; a client answers up to four stages."""
+        self._show(f"round {round_number}", cohort * 4, 0)
+
+    def client_answered(self) -> None:
+        """Moves the round's bar."""
+        if self._task is not None:
+            self._progress.advance(self._task)
+
+    def round_finished(self, document: Mapping[str, Any]) -> None:
+        """Prints the round."""
+        self._clear()
+        self._print(round_line(document))
+
+    def warning(self, text: str) -> None:
+        """Leaves warnings to the report, which lists them all."""
+
+    def _show(self, what: str, total: int, done: int) -> None:
+        self._clear()
+        if done < total:
+            self._task = self._progress.add_task(what, total=total, completed=done)
+
+    def _clear(self) -> None:
+        if self._task is not None:
+            self._progress.remove_task(self._task)
+            self._task = None
+
+    def _print(self, text: str) -> None:
+        if not self._quiet:
+            self._progress.print(text) if self._out.is_terminal else self._out.print(text)

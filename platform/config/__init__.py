@@ -1,0 +1,45 @@
+"""Configuration: one frozen, typed tree, read from YAML with overrides."""
+
+from __future__ import annotations
+
+from platform.config.loading import (
+    PACKAGED_CONFIGS,
+    Sources,
+    dump_config,
+    load_config,
+    parse_config,
+)
+from platform.config.schema import (
+    CohortConfig,
+    EvaluationConfig,
+    MethodConfig,
+    PartitionConfig,
+    PoolConfig,
+    PrivacyConfig,
+    RunConfig,
+    SecureAggregationConfig,
+    SeedConfig,
+    StorageConfig,
+    TaskConfig,
+    TrainingConfig,
+)
+
+__all__ = [
+    "PACKAGED_CONFIGS",
+    "CohortConfig",
+    "EvaluationConfig",
+    "MethodConfig",
+    "PartitionConfig",
+    "PoolConfig",
+    "PrivacyConfig",
+    "RunConfig",
+    "SecureAggregationConfig",
+    "SeedConfig",
+    "Sources",
+    "StorageConfig",
+    "TaskConfig",
+    "TrainingConfig",
+    "dump_config",
+    "load_config",
+    "parse_config",
+]

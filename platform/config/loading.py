@@ -1,0 +1,183 @@
+"""Reading a configuration: YAML, method presets, dotted overrides, and errors in one sentence.
+
+Overrides are applied in two passes. Setting `method.name` replaces the whole method section by the
+method's preset, and setting `privacy.mechanism` to `none` drops the keys that mean nothing then;
+both happen before any other override, whatever the order on the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from platform.config.schema import RunConfig
+from platform.errors import ConfigError
+
+PACKAGED_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+NOISE_KEYS = ("clipping_norm", "noise_multiplier", "target_epsilon", "relation", "spare_attempts")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where packaged configurations and method presets lie."""
+
+    configs: Path = PACKAGED_CONFIGS
+    presets: Path = PACKAGED_CONFIGS / "methods"
+
+
+def load_config(
+    path: Path, overrides: Sequence[str] = (), sources: Sources | None = None
+) -> RunConfig:
+    """Reads a configuration file.
+
+    Args:
+        path: A file, or the name of a packaged configuration such as `quickstart`.
+        overrides: `dotted.key=value` with the value in YAML.
+        sources: Where packaged files lie.
+
+    Raises:
+        ConfigError: Naming the field, its value and what is valid.
+    """
+    where = sources or Sources()
+    return parse_config(_read_yaml(_find(path, where)), overrides, where)
+
+
+def parse_config(
+    tree: Mapping[str, Any], overrides: Sequence[str] = (), sources: Sources | None = None
+) -> RunConfig:
+    """Validates a configuration tree after applying overrides.
+
+    Raises:
+        ConfigError: Naming the field, its value and what is valid.
+    """
+    where = sources or Sources()
+    merged = _apply(dict(tree), [_parse_override(text) for text in overrides], where)
+    try:
+        return RunConfig.model_validate(_tuples(merged))
+    except ValidationError as error:
+        raise ConfigError(sentence(error.errors()[0])) from error
+
+
+def dump_config(config: RunConfig) -> str:
+    """The effective configuration as YAML; reading it back gives the same configuration."""
+    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    return text
+
+
+def _find(path: Path, sources: Sources) -> Path:
+    if path.is_file():
+        return path
+    packaged = sources.configs / f"{path}.yaml"
+    if len(path.parts) == 1 and packaged.is_file():
+        return packaged
+    names = ", ".join(sorted(p.stem for p in sources.configs.glob("*.yaml")))
+    raise ConfigError(
+        f"CONFIG: {str(path)!r} is no file; valid: a path to a YAML file, or a packaged "
+        f"configuration ({names})"
+    )
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"CONFIG: {str(path)!r} is not readable YAML: {reason}") from error
+    if not isinstance(tree, dict):
+        raise ConfigError(f"CONFIG: {str(path)!r} holds no mapping; valid: sections with keys")
+    return tree
+
+
+def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
+    key, separator, value = text.partition("=")
+    if not separator or not all(key.split(".")):
+        raise ConfigError(f"--set: {text!r} is not valid; it must be section.key=value")
+    try:
+        return tuple(key.split(".")), yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set: {text!r} has no valid YAML value") from error
+
+
+def _apply(
+    tree: dict[str, Any], overrides: Iterable[tuple[tuple[str, ...], Any]], sources: Sources
+) -> dict[str, Any]:
+    rest: list[tuple[tuple[str, ...], Any]] = []
+    for path, value in overrides:
+        if path == ("method", "name"):
+            tree["method"] = _preset(value, sources)
+        elif path == ("privacy", "mechanism") and value == "none":
+            kept = dict(tree.get("privacy") or {})
+            tree["privacy"] = {k: v for k, v in kept.items() if k not in NOISE_KEYS}
+            rest.append((path, value))
+        else:
+            rest.append((path, value))
+    for path, value in rest:
+        _set(tree, path, value)
+    return tree
+
+
+def _preset(name: Any, sources: Sources) -> dict[str, Any]:
+    path = sources.presets / f"{name}.yaml"
+    if not isinstance(name, str) or "/" in name or not path.is_file():
+        valid = ", ".join(sorted(p.stem for p in sources.presets.glob("*.yaml")))
+        raise ConfigError(f"method.name: {name!r} is unknown; valid: {valid}")
+    return _read_yaml(path)
+
+
+def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for depth, key in enumerate(path[:-1]):
+        section = tree.get(key)
+        if section is not None and not isinstance(section, dict):
+            raise ConfigError(f"--set: {'.'.join(path[: depth + 1])} is a value, not a section")
+        # A copy, so that the caller's tree is never changed through a shared section.
+        tree[key] = dict(section or {})
+        tree = tree[key]
+    tree[path[-1]] = value
+
+
+def _tuples(value: Any) -> Any:
+    """YAML lists as tuples, which is what strict frozen sections hold."""
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+def sentence(error: ErrorDetails, section: str = "") -> str:
+    """A validation error as one sentence naming the field, the value and what is valid.
+
+    Args:
+        error: The first error of a validation.
+        section: Name of the section that was validated, if it was not the whole tree.
+    """
+    field = ".".join(str(part) for part in (section, *error["loc"]) if part != "")
+    field = field or "configuration"
+    message = error["msg"].removeprefix("Value error, ")
+    match error["type"]:
+        case "value_error" if not error["loc"]:
+            return message
+        case "missing":
+            return f"{field}: is missing; it must be given"
+        case "extra_forbidden":
+            return f"{field}: is not a known key; valid keys: {_known_keys(error['loc'])}"
+        case "value_error":
+            return f"{field}: {message}"
+        case _:
+            return f"{field}: {error['input']!r} is not valid; {_lower_first(message)}"
+
+
+def _known_keys(path: tuple[int | str, ...]) -> str:
+    fields = RunConfig.model_fields
+    for part in path[:-1]:
+        annotation = fields[str(part)].annotation
+        fields = getattr(annotation, "model_fields", fields)
+    return ", ".join(fields)
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,113 @@
+"""Checks that join sections of a configuration.
+
+Each rule raises ValueError with one sentence that names the field, its value and what is valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from platform.config.schema import RunConfig
+
+IMPLEMENTED_MECHANISMS = ("none", "upload_noise")
+
+
+def default_threshold(clients: int) -> int:
+    """Bonawitz et al. 2017: more than two thirds of the cohort, floor(2n/3) + 1."""
+    return 2 * clients // 3 + 1
+
+
+def require_consistent(config: RunConfig) -> None:
+    """Refuses a configuration whose sections contradict each other.
+
+    Raises:
+        ValueError: With the first contradiction as one sentence.
+    """
+    for problem in _problems(config):
+        raise ValueError(problem)
+
+
+def _problems(config: RunConfig) -> Iterator[str]:
+    yield from _cohort(config)
+    yield from _secure_aggregation(config)
+    yield from _privacy(config)
+
+
+def _cohort(config: RunConfig) -> Iterator[str]:
+    size, clients = config.cohort_size, config.task.clients
+    if size > clients:
+        yield f"cohort.size: {size} is more than the clients; valid: 1 to task.clients = {clients}"
+    if config.cohort.minimum > size:
+        yield (
+            f"cohort.minimum: {config.cohort.minimum} is more than the cohort; valid: 1 to "
+            f"cohort.size = {size}"
+        )
+    left = size - config.lost_per_round
+    if left < config.cohort.minimum:
+        yield (
+            f"cohort.dropout_rate: {config.cohort.dropout_rate} leaves {left} of {size} clients; "
+            f"cohort.minimum = {config.cohort.minimum} must remain"
+        )
+
+
+def _secure_aggregation(config: RunConfig) -> Iterator[str]:
+    section = config.secure_aggregation
+    if not section.enabled:
+        return
+    size, threshold = config.cohort_size, config.threshold
+    if size < 2:
+        yield f"cohort.size: {size} is too small for secure aggregation; valid: at least 2"
+    if threshold > size:
+        yield (
+            f"secure_aggregation.threshold: {threshold} is more than the cohort; valid: "
+            f"{section.corrupt + 1} to cohort.size = {size}"
+        )
+    if threshold < 2:
+        yield "secure_aggregation.threshold: 1 would open a single update; valid: at least 2"
+    if threshold <= section.corrupt:
+        yield (
+            f"secure_aggregation.threshold: {threshold} does not exceed "
+            f"secure_aggregation.corrupt = {section.corrupt}; valid: at least {section.corrupt + 1}"
+        )
+    left = size - config.lost_per_round
+    if left < threshold:
+        yield (
+            f"cohort.dropout_rate: {config.cohort.dropout_rate} leaves {left} of {size} clients, "
+            f"fewer than secure_aggregation.threshold = {threshold}"
+        )
+
+
+def _privacy(config: RunConfig) -> Iterator[str]:
+    section = config.privacy
+    if section.mechanism not in IMPLEMENTED_MECHANISMS:
+        yield (
+            f"privacy.mechanism: {section.mechanism!r} is not available in this version; valid: "
+            f"{', '.join(IMPLEMENTED_MECHANISMS)}"
+        )
+    if section.mechanism == "none":
+        yield from _without_noise(config)
+        return
+    if section.clipping_norm is None:
+        yield f"privacy.clipping_norm: is missing; {section.mechanism} needs a number above 0"
+    if (section.noise_multiplier is None) == (section.target_epsilon is None):
+        yield (
+            "privacy.noise_multiplier: give exactly one of privacy.noise_multiplier and "
+            f"privacy.target_epsilon under {section.mechanism}"
+        )
+    if config.secure_aggregation.value_bound is not None:
+        yield (
+            "secure_aggregation.value_bound: is derived from the clipping norm and the noise under "
+            f"{section.mechanism}; leave it out"
+        )
+
+
+def _without_noise(config: RunConfig) -> Iterator[str]:
+    for name in ("clipping_norm", "noise_multiplier", "target_epsilon"):
+        value = getattr(config.privacy, name)
+        if value is not None:
+            yield (
+                f"privacy.{name}: {value} has no meaning under privacy.mechanism = none; leave it "
+                "out or choose upload_noise"
+            )

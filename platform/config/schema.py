@@ -1,0 +1,219 @@
+"""The configuration tree. Every section is frozen and refuses unknown keys.
+
+Checks that need one section only are here, as types and bounds; those that join sections are in
+`RunConfig`. The method's own options are validated against the method's `Config` by
+`platform.bootstrap`, since only the method's module knows them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from platform.config.rules import default_threshold, require_consistent
+
+PositiveInt = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """A frozen part of the tree."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
+
+
+class ModelConfig(Section):
+    """The frozen CLIP: an open_clip model name with a pretrained tag or a local checkpoint."""
+
+    name: str = "sotto-tiny"
+    pretrained: str | None = None
+
+
+class PartitionConfig(Section):
+    """How the training and test images are dealt out to clients.
+
+    `pathological`: disjoint classes, evenly; `iid`: all classes everywhere.
+    """
+
+    kind: Literal["pathological", "iid"] = "pathological"
+
+
+class TaskConfig(Section):
+    """Data, clients and model."""
+
+    dataset: str = "shapes"
+    domains: tuple[str, ...] | None = None
+    clients: PositiveInt = 10
+    shots: PositiveInt = 16
+    test_per_class: PositiveInt = 60
+    partition: PartitionConfig = PartitionConfig()
+    model: ModelConfig = ModelConfig()
+
+
+class MethodConfig(BaseModel):
+    """The method's name and its options, which its own `Config` validates."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+
+class TrainingConfig(Section):
+    """Local training: stochastic gradient descent, fresh in every round."""
+
+    local_epochs: PositiveInt | None = None
+    local_steps: PositiveInt | None = None
+    batch_size: PositiveInt = 16
+    learning_rate: Positive = 0.002
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    weight_decay: NonNegative = 0.0
+
+    @model_validator(mode="after")
+    def _one_amount(self) -> Self:
+        if (self.local_epochs is None) == (self.local_steps is None):
+            raise ValueError("give exactly one of local_epochs and local_steps")
+        return self
+
+
+class CohortConfig(Section):
+    """Who takes part in a round.
+
+    `dropout_rate` is for simulation: exactly that share of the cohort, rounded to whole clients,
+    is lost between key sharing and masked input in every round.
+    """
+
+    size: PositiveInt | None = None
+    minimum: PositiveInt = 2
+    sampling: Literal["fixed_size"] = "fixed_size"
+    dropout_rate: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+
+
+class PrivacyConfig(Section):
+    """What protects an upload. See `docs/privacy.md`."""
+
+    mechanism: Literal["none", "dp_sgd", "upload_noise", "distributed_noise", "central_noise"] = (
+        "none"
+    )
+    relation: Literal["replace_one", "add_or_remove_one"] | None = None
+    personal: Literal["joint", "decoupled"] = "joint"
+    clipping_norm: Positive | None = None
+    per_sample_clipping_norm: Positive | None = None
+    noise_multiplier: Positive | None = None
+    target_epsilon: Positive | None = None
+    target_delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
+    accountant: Literal["auto", "exact", "pld", "rdp"] = "auto"
+    noise_source: Literal["os", "seeded"] = "os"
+    spare_attempts: Annotated[int, Field(ge=0)] = 0
+
+
+class SecureAggregationConfig(Section):
+    """Pairwise-masked sums."""
+
+    enabled: bool = False
+    adversary: Literal["semi_honest"] = "semi_honest"
+    threshold: PositiveInt | None = None
+    graph: Literal["complete"] = "complete"
+    corrupt: Annotated[int, Field(ge=0)] = 0
+    value_bound: Positive | None = None
+    bits: Annotated[int, Field(ge=8, le=32)] = 20
+
+
+class PoolConfig(Section):
+    """The anonymised expert pool."""
+
+    fetch: Literal["experts"] = "experts"
+    noise: Literal["same", "independent"] | None = None
+    minimum: PositiveInt | None = None
+    generations: PositiveInt = 1
+
+
+class EvaluationConfig(Section):
+    """What is measured, and when."""
+
+    when: Literal["after_update"] = "after_update"
+    protocol: Literal["client_mean"] = "client_mean"
+    every: PositiveInt = 1
+
+
+class SeedConfig(Section):
+    """Seeds that differ from the run's; None takes the run's seed."""
+
+    class_map: int | None = None
+    shots: int | None = None
+    initialisation: int | None = None
+    cohort: int | None = None
+    batches: int | None = None
+
+
+class StorageConfig(Section):
+    """The coordinator's database; run folders lie beside it."""
+
+    url: str = "sqlite:///runs/sotto.db"
+
+
+class RunConfig(Section):
+    """A whole run."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+    seed: Annotated[int, Field(ge=0)] = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    rounds: PositiveInt = 10
+    task: TaskConfig = TaskConfig()
+    method: MethodConfig
+    training: TrainingConfig
+    cohort: CohortConfig = CohortConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    secure_aggregation: SecureAggregationConfig = SecureAggregationConfig()
+    pool: PoolConfig = PoolConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    seeds: SeedConfig = SeedConfig()
+    storage: StorageConfig = StorageConfig()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        require_consistent(self)
+        return self
+
+    def seed_of(self, purpose: str) -> int:
+        """The seed of one purpose: its own in `seeds`, else the run's."""
+        own: int | None = getattr(self.seeds, purpose)
+        return self.seed if own is None else own
+
+    @property
+    def cohort_size(self) -> int:
+        """Clients asked to take part in a round."""
+        return self.cohort.size if self.cohort.size is not None else self.task.clients
+
+    @property
+    def lost_per_round(self) -> int:
+        """Simulated dropouts in every round."""
+        return round(self.cohort.dropout_rate * self.cohort_size)
+
+    @property
+    def threshold(self) -> int:
+        """Smallest number of clients whose sum may be opened."""
+        configured = self.secure_aggregation.threshold
+        return configured if configured is not None else default_threshold(self.cohort_size)
+
+    @property
+    def relation(self) -> Literal["replace_one", "add_or_remove_one"]:
+        """The neighbouring relation, by default that of the mechanism's unit."""
+        if self.privacy.relation is not None:
+            return self.privacy.relation
+        return "add_or_remove_one" if self.privacy.mechanism == "dp_sgd" else "replace_one"
+
+    @property
+    def pool_noise(self) -> Literal["same", "independent"]:
+        """Whether a pool entry carries the sum's noise or its own."""
+        if self.pool.noise is not None:
+            return self.pool.noise
+        shared = ("none", "upload_noise", "dp_sgd")
+        return "same" if self.privacy.mechanism in shared else "independent"

@@ -1,0 +1,1 @@
+"""Data: images, partitions over clients, and the cache of encoded features."""

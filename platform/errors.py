@@ -1,0 +1,47 @@
+"""Errors of the platform, and what the command line makes of them.
+
+PlatformError
+|- ConfigError          a value in a configuration or on the command line is not valid
+|- UnknownRun           no such run
+|- ProtocolError        a message does not parse or does not belong here
+|- RoundAborted         a round ended without a result; the phase is named
+|- RunStopped           the run cannot go on
+"""
+
+from __future__ import annotations
+
+
+class PlatformError(Exception):
+    """Root of the platform's errors; the message is one plain sentence for the user."""
+
+
+class ConfigError(PlatformError):
+    """A field, its value and what is valid."""
+
+
+class UnknownRun(PlatformError):
+    """The named run is not in the database."""
+
+
+class ProtocolError(PlatformError):
+    """A message was refused; it changed nothing."""
+
+
+class RoundAborted(PlatformError):
+    """A round ended without a result.
+
+    Attributes:
+        phase: The phase in which it ended.
+        uploads_asked: Whether clients had been asked to train and upload, so that something may
+            have left them.
+    """
+
+    def __init__(self, phase: str, message: str, *, uploads_asked: bool) -> None:
+        """Names the phase and what may have left the clients."""
+        super().__init__(message)
+        self.phase = phase
+        self.uploads_asked = uploads_asked
+
+
+class RunStopped(PlatformError):
+    """A run cannot go on, for a reason that a retry does not change."""

@@ -1,0 +1,256 @@
+"""The run: round after round, with the ledger before everything that leaves a client.
+
+An attempt's spend is priced and written before its first message; its state, metrics, ledger
+status, pool entries and audit entries are one transaction. A run can stop at any point and go on:
+what was committed stays, and the interrupted attempt is repeated where its vector will be the same
+again, else replaced by a new one, which is charged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from methods import Aggregate, Arrays
+from platform.audit_trail import AuditTrail
+from platform.codec import decode_arrays, encode_arrays
+from platform.cohort import draw_cohort
+from platform.errors import RoundAborted, RunStopped
+from platform.evaluation import Accuracy, client_accuracy, summarise
+from platform.messages import Attempt
+from platform.observing import Observer
+from platform.pool import encode_entry, serve_experts
+from platform.randomness import stream
+from platform.records import round_document
+from platform.round import Experts, RoundOutcome, RoundPlan
+from platform.spending import Spending
+from platform.transport import ClientId
+from platform.vectors import unflatten
+from platform.wiring import Wiring
+from privacy import BudgetExhausted
+from storage import UnitOfWork
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come.
+
+    Attributes:
+        completed: Number of committed rounds.
+        committed: For each client the last committed attempt that its update is part of.
+        state: The server state after it.
+    """
+
+    completed: int
+    committed: Mapping[ClientId, Attempt]
+    state: Arrays
+
+
+class Federation:
+    """One run of a simulation."""
+
+    def __init__(self, wiring: Wiring, observer: Observer) -> None:
+        """Takes everything the run needs and who watches it."""
+        self._wiring = wiring
+        self._observer = observer
+        self._spending = Spending(wiring)
+
+    def run_rounds(self) -> tuple[Progress, str | None]:
+        """Runs the rounds that are missing.
+
+        Returns:
+            How far the run has come, and why it ended early if it did.
+
+        Raises:
+            RunStopped: If a round was aborted; the run can be resumed.
+        """
+        wiring = self._wiring
+        progress = self._begin()
+        self._observer.run_started(wiring.run_id, wiring.config.rounds, progress.completed)
+        for round_number in range(progress.completed + 1, wiring.config.rounds + 1):
+            try:
+                progress = self._round(round_number, progress)
+            except BudgetExhausted as error:
+                return progress, f"ended before round {round_number}: {error}"
+        return progress, None
+
+    def measure(self, state: Arrays, committed: Mapping[ClientId, Attempt]) -> Accuracy:
+        """Every client's accuracy as it is once these attempts are committed."""
+        wiring = self._wiring
+        tests = wiring.population.tests
+        accuracies = [
+            client_accuracy(
+                wiring.method,
+                wiring.method.broadcast(state, name),
+                client.state(committed.get(name)),
+                tests[name],
+                wiring.classes,
+            )
+            for name, client in wiring.population.clients.items()
+        ]
+        return summarise(accuracies, [tests[name].num_examples for name in tests])
+
+    def initial_state(self) -> Arrays:
+        """The server state before the first round."""
+        seed = self._wiring.config.seed_of("initialisation")
+        return self._wiring.method.init_server(stream(seed, "server"))
+
+    def _begin(self) -> Progress:
+        wiring = self._wiring
+        with wiring.database.unit_of_work() as uow:
+            rounds, latest = uow.rounds.all(wiring.run_id), uow.states.latest(wiring.run_id)
+            AuditTrail(uow.audit, wiring.run_id).run_begins(len(rounds))
+            uow.runs.set_status(wiring.run_id, "running")
+            uow.commit()
+        if not rounds or latest is None:
+            return Progress(0, {}, self.initial_state())
+        committed: dict[ClientId, Attempt] = {}
+        for row in rounds:
+            survivors = row.document["survivors"]
+            committed.update(dict.fromkeys(survivors, (row.round_number, row.attempt)))
+        return Progress(rounds[-1].round_number, committed, decode_arrays(latest.blob))
+
+    def _round(self, round_number: int, progress: Progress) -> Progress:
+        wiring, started = self._wiring, self._wiring.clock()
+        cohort = draw_cohort(wiring.config, tuple(wiring.population.clients), round_number)
+        self._observer.round_started(round_number, len(cohort))
+        attempt = self._spending.reserve(round_number, cohort)
+        plan = self._plan(round_number, attempt, cohort, progress)
+        outcome = self._attempt(plan, progress.state)
+        entries = self._open_entries(outcome, progress.state)
+        state = self._server_update(round_number, progress.state, outcome, [e for _, e in entries])
+        mine = dict.fromkeys(outcome.survivors, (round_number, attempt))
+        committed = {**progress.committed, **mine}
+        document = round_document(
+            plan,
+            outcome,
+            self._evaluate(round_number, state, committed),
+            self._spending.price(),
+            seconds=wiring.clock() - started,
+        )
+        self._commit(plan, outcome, state, entries, document)
+        self._observer.round_finished(document)
+        return Progress(round_number, committed, state)
+
+    def _plan(
+        self,
+        round_number: int,
+        attempt: int,
+        cohort: tuple[ClientId, ...],
+        progress: Progress,
+    ) -> RoundPlan:
+        wiring, config = self._wiring, self._wiring.config
+        with wiring.database.unit_of_work() as uow:
+            live = {entry.generation for entry in uow.pool.entries(wiring.run_id)}
+            plan = RoundPlan(
+                wiring.run_id,
+                round_number,
+                attempt,
+                cohort,
+                progress.committed,
+                minimum=config.cohort.minimum,
+                threshold=config.threshold if wiring.protection.masked else None,
+                corrupt=config.secure_aggregation.corrupt,
+                generations=tuple(sorted(live)),
+            )
+            AuditTrail(uow.audit, wiring.run_id).round_opened(plan)
+            uow.commit()
+        return plan
+
+    def _attempt(self, plan: RoundPlan, state: Arrays) -> RoundOutcome:
+        wiring, method = self._wiring, self._wiring.method
+        try:
+            return wiring.runner.run(
+                plan, lambda client: method.broadcast(state, client), self._experts(plan)
+            )
+        except RoundAborted as error:
+            self._abort(plan, error)
+            raise RunStopped(
+                f"round {plan.round_number} was aborted in phase {error.phase}: {error}; "
+                f"resume with --resume {wiring.run_id}"
+            ) from error
+
+    def _experts(self, plan: RoundPlan) -> Experts:
+        rules, run_id = self._wiring.pool_rules, self._wiring.run_id
+        if rules is None:
+            return lambda handles: ()
+        with self._wiring.database.unit_of_work() as uow:
+            entries = uow.pool.entries(run_id)
+        rng = stream(self._wiring.config.seed, "experts", plan.round_number)
+        return lambda handles: serve_experts(entries, handles, rules, rng)
+
+    def _abort(self, plan: RoundPlan, error: RoundAborted) -> None:
+        """Frees what provably left nobody; all else stays charged."""
+        run_id = self._wiring.run_id
+        with self._wiring.database.unit_of_work() as uow:
+            if not error.uploads_asked:
+                uow.ledger.set_status(run_id, plan.round_number, plan.attempt, "aborted")
+            AuditTrail(uow.audit, run_id).round_aborted(plan, error)
+            uow.runs.set_status(run_id, "interrupted")
+            uow.commit()
+
+    def _open_entries(
+        self, outcome: RoundOutcome, state: Arrays
+    ) -> list[tuple[bytes, Mapping[str, Any]]]:
+        protection = self._wiring.protection
+        # An entry travels as the difference to what this round broadcast.
+        base = self._wiring.method.broadcast(state)
+        return [(e.handle, protection.open_entry(e.entry, base)) for e in outcome.entries]
+
+    def _server_update(
+        self, round_number: int, state: Arrays, outcome: RoundOutcome, pool: Sequence[Arrays]
+    ) -> Arrays:
+        wiring, spec = self._wiring, self._wiring.protection.layout.spec
+        individual = outcome.individual
+        aggregate = Aggregate(
+            unflatten(outcome.summed.vector, spec),
+            outcome.summed.total_weight,
+            cohort_size=len(outcome.survivors),
+            population=wiring.config.task.clients,
+            individual=None
+            if individual is None
+            else {client: unflatten(vector, spec) for client, vector in individual.items()},
+        )
+        rng = stream(wiring.config.seed, "server", round_number)
+        return wiring.method.server_update(state, aggregate, pool, rng)
+
+    def _evaluate(
+        self, round_number: int, state: Arrays, committed: Mapping[ClientId, Attempt]
+    ) -> Accuracy | None:
+        every, rounds = self._wiring.config.evaluation.every, self._wiring.config.rounds
+        if round_number % every and round_number != rounds:
+            return None
+        return self.measure(state, committed)
+
+    def _commit(
+        self,
+        plan: RoundPlan,
+        outcome: RoundOutcome,
+        state: Arrays,
+        entries: Sequence[tuple[bytes, Arrays]],
+        document: Mapping[str, Any],
+    ) -> None:
+        wiring, run_id = self._wiring, self._wiring.run_id
+        number, attempt = plan.round_number, plan.attempt
+        pseudonyms = [wiring.population.pseudonyms[client] for client in outcome.survivors]
+        with wiring.database.unit_of_work() as uow:
+            uow.states.save(run_id, number, encode_arrays(state))
+            stored = {**document, "survivors": list(outcome.survivors)}
+            uow.rounds.add(run_id, number, attempt, stored)
+            # A lost client's row stays reserved, hence charged: what it sent cannot be known.
+            uow.ledger.set_status(run_id, number, attempt, "released", pseudonyms=pseudonyms)
+            self._commit_pool(uow, number, entries)
+            AuditTrail(uow.audit, run_id).round_committed(plan, outcome)
+            uow.commit()
+
+    def _commit_pool(
+        self, uow: UnitOfWork, round_number: int, entries: Sequence[tuple[bytes, Arrays]]
+    ) -> None:
+        rules, run_id = self._wiring.pool_rules, self._wiring.run_id
+        if rules is None:
+            return
+        if entries:
+            stored = [(handle, encode_entry(entry)) for handle, entry in entries]
+            uow.pool.add_generation(run_id, round_number, stored)
+        uow.pool.keep_generations(run_id, rules.generations)

@@ -1,0 +1,116 @@
+"""After the last round: personalise, measure, compare with local training, and say it all.
+
+What `personalise` makes never leaves a client; it is kept in the client's own store under an
+attempt of its own, one past the last round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from methods import Trainer
+from platform.audit_trail import AuditTrail
+from platform.caveats import run_warnings
+from platform.client import ClientProfile
+from platform.evaluation import Accuracy, client_accuracy, summarise
+from platform.federation import Federation, Progress
+from platform.messages import Attempt
+from platform.observing import Observer
+from platform.records import summary_document, write_run_files
+from platform.spending import Spending
+from platform.twin import train_twin
+from platform.wiring import Wiring
+
+
+def final_attempt(wiring: Wiring) -> Attempt:
+    """Where personalised state is kept: one round past the last, attempt 0."""
+    return (wiring.config.rounds + 1, 0)
+
+
+def execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
+    """Runs what is missing of a run, and reports it.
+
+    Returns:
+        The summary, which is also written to the run's folder.
+
+    Raises:
+        RunStopped: If a round was aborted; the run can be resumed.
+    """
+    federation = Federation(wiring, observer)
+    progress, ended_early = federation.run_rounds()
+    personalise(wiring, progress)
+    last = dict.fromkeys(wiring.population.clients, final_attempt(wiring))
+    final = federation.measure(progress.state, last)
+    documents = _documents(wiring)
+    gain = _gain(wiring, federation, observer, documents, final)
+    observer.preparing("local twins", 1, 1)
+    warnings = run_warnings(wiring, documents, ended_early)
+    summary = summary_document(
+        wiring,
+        documents,
+        final=final,
+        epsilon=Spending(wiring).price(),
+        gain_over_local=gain,
+        warnings=warnings,
+    )
+    _close(wiring, summary, ended_early)
+    for text in warnings:
+        observer.warning(text)
+    return summary
+
+
+def personalise(wiring: Wiring, progress: Progress) -> None:
+    """Lets every client personalise, and keeps the result in its own store."""
+    number, attempt = final_attempt(wiring)
+    for name, client in wiring.population.clients.items():
+        broadcast = wiring.method.broadcast(progress.state, name)
+        client.personalise(broadcast, progress.committed.get(name), (number, attempt))
+
+
+def _documents(wiring: Wiring) -> list[Mapping[str, Any]]:
+    with wiring.database.unit_of_work() as uow:
+        return [row.document for row in uow.rounds.all(wiring.run_id)]
+
+
+def _gain(
+    wiring: Wiring,
+    federation: Federation,
+    observer: Observer,
+    documents: Sequence[Mapping[str, Any]],
+    final: Accuracy,
+) -> float:
+    local = measure_twins(wiring, federation, observer, documents)
+    return final.mean - local.mean
+
+
+def measure_twins(
+    wiring: Wiring,
+    federation: Federation,
+    observer: Observer,
+    documents: Sequence[Mapping[str, Any]],
+) -> Accuracy:
+    """Every client's accuracy after the same training alone."""
+    population, start = wiring.population, federation.initial_state()
+    accuracies = []
+    for position, (name, client) in enumerate(population.clients.items()):
+        observer.preparing("local twins", position, len(population.clients))
+        rounds = [d["round"] for d in documents if name in d["survivors"]]
+        trainer: Trainer = population.make_trainer()
+        profile: ClientProfile = client.profile
+        broadcast, state = train_twin(profile, trainer, start, rounds)
+        accuracies.append(
+            client_accuracy(wiring.method, broadcast, state, population.tests[name], wiring.classes)
+        )
+    return summarise(accuracies, [test.num_examples for test in population.tests.values()])
+
+
+def _close(wiring: Wiring, summary: dict[str, Any], ended_early: str | None) -> None:
+    with wiring.database.unit_of_work() as uow:
+        AuditTrail(uow.audit, wiring.run_id).run_ended("finished", ended_early)
+        head = uow.audit.head(wiring.run_id)
+        summary["audit_head"] = {"count": head.count, "hash": head.hash}
+        # Files first: a finished run always has its report.
+        write_run_files(wiring.folder, summary)
+        uow.runs.set_status(wiring.run_id, "finished")
+        uow.commit()

@@ -1,0 +1,124 @@
+"""How an update lies in the vector that is summed, and what the sum means.
+
+Tensors lie flat in the order of their names. Where any is averaged by number of examples, a client
+multiplies the levels of those tensors by its weight after quantisation, and appends the weight as
+one more coordinate, so that the secure sum yields numerator and denominator together. Under a
+privacy mechanism weights are uniform and nothing is appended: a weight would leak the number of
+examples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from methods import Weighting
+from platform.errors import ProtocolError
+from platform.vectors import Spec, vector_length
+from privacy import Quantiser
+
+LARGEST_WEIGHT = 1 << 20
+"""Most examples a client may claim; it fixes the ring, so it cannot depend on data."""
+
+
+@dataclass(frozen=True)
+class Summed:
+    """What a round's sum yields.
+
+    Attributes:
+        vector: Per coordinate the mean or the sum that the tensor's weighting asks for.
+        total_weight: Sum of the weights.
+    """
+
+    vector: NDArray[np.float64]
+    total_weight: float
+
+
+@dataclass(frozen=True)
+class UploadLayout:
+    """The vector of one method's uploads.
+
+    Attributes:
+        spec: The shared tensors.
+        weighted: Whether weights apply (mechanism `none` and a tensor averaged by examples).
+    """
+
+    spec: Spec
+    weighted: bool
+
+    @property
+    def coordinates(self) -> int:
+        """Coordinates of the update itself."""
+        return vector_length(self.spec)
+
+    @property
+    def length(self) -> int:
+        """Coordinates of what is summed, the weight included."""
+        return self.coordinates + int(self.weighted)
+
+    def ring_bits(self, quantiser: Quantiser, clients: int) -> int:
+        """The ring that holds the sum of a cohort of this size."""
+        return quantiser.ring_bits(clients * (LARGEST_WEIGHT if self.weighted else 1))
+
+    def weigh(self, levels: NDArray[np.uint64], weight: int) -> NDArray[np.uint64]:
+        """The ring vector of one client: weighted levels and the weight.
+
+        Raises:
+            ProtocolError: If the weight is not in 1..2^20.
+        """
+        if not self.weighted:
+            return levels
+        if not 1 <= weight <= LARGEST_WEIGHT:
+            raise ProtocolError(f"weight: {weight} is not valid; it must be 1 to {LARGEST_WEIGHT}")
+        factors = np.where(self._by_examples(), np.uint64(weight), np.uint64(1))
+        return np.append(levels * factors, np.uint64(weight))
+
+    def open_sum(self, total: NDArray[np.uint64], clients: int, quantiser: Quantiser) -> Summed:
+        """The result of a secure sum over this many clients."""
+        levels = total[: self.coordinates]
+        if not self.weighted:
+            return self._divide(quantiser.dequantise_sum(levels, clients), clients, clients)
+        weight, mask = int(total[-1]), self._by_examples()
+        sums = np.empty(self.coordinates)
+        sums[mask] = quantiser.dequantise_sum(levels[mask], weight)
+        sums[~mask] = quantiser.dequantise_sum(levels[~mask], clients)
+        return self._divide(sums, clients, weight)
+
+    def sum_plain(self, vectors: Sequence[NDArray[np.float64]], weights: Sequence[int]) -> Summed:
+        """The same from vectors in the clear, in the order given."""
+        used = list(weights) if self.weighted else [1] * len(vectors)
+        mask = self._by_examples()
+        sums = np.zeros(self.coordinates)
+        for vector, weight in zip(vectors, used, strict=True):
+            sums += vector * np.where(mask, weight, 1)
+        return self._divide(sums, len(vectors), sum(used))
+
+    def _divide(self, sums: NDArray[np.float64], clients: int, weight: int) -> Summed:
+        divisors = self._per_coordinate(
+            {Weighting.EXAMPLES: weight, Weighting.UNIFORM: clients, Weighting.SUM: 1}
+        )
+        return Summed(sums / divisors, float(weight))
+
+    def _by_examples(self) -> NDArray[np.bool_]:
+        mask = self._per_coordinate(
+            {Weighting.EXAMPLES: True, Weighting.UNIFORM: False, Weighting.SUM: False}
+        )
+        return mask.astype(np.bool_)
+
+    def _per_coordinate(self, value: dict[Weighting, Any]) -> NDArray[Any]:
+        parts = [
+            np.full(math.prod(self.spec[name].shape), value[self.spec[name].weighting])
+            for name in sorted(self.spec)
+        ]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def build_layout(spec: Spec, mechanism: str) -> UploadLayout:
+    """The layout of a method's uploads under a mechanism."""
+    by_examples = any(t.weighting is Weighting.EXAMPLES for t in spec.values())
+    return UploadLayout(spec, mechanism == "none" and by_examples)

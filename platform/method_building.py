@@ -1,0 +1,88 @@
+"""From a configuration's method section to a method: options validated against its own `Config`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from methods import Method, MethodError, Registry, Task, Visibility
+from platform.config import MethodConfig, RunConfig
+from platform.config.loading import sentence
+from platform.errors import ConfigError
+
+PROVIDED_NEEDS = frozenset({"features", "pixels"})
+SEES_UPLOADS = ("none", "upload_noise", "dp_sgd")
+"""Mechanisms under which an individual upload may be shown to the server."""
+
+
+def validate_options(registry: Registry, config: MethodConfig) -> object:
+    """The method's options as its own frozen dataclass.
+
+    Raises:
+        ConfigError: If the method or an option is unknown or not valid.
+    """
+    try:
+        config_type = registry.config_type(config.name)
+    except MethodError as error:
+        raise ConfigError(str(error)) from error
+    known = [field.name for field in dataclasses.fields(config_type)]
+    for name in config.options:
+        if name not in known:
+            raise ConfigError(
+                f"method.{name}: is not a known option of {config.name}; valid: {', '.join(known)}"
+            )
+    try:
+        # JSON, because strict validation builds a dataclass from nothing else.
+        text = json.dumps(config.options)
+        options: object = TypeAdapter(config_type).validate_json(text, strict=True)
+    except ValidationError as error:
+        raise ConfigError(sentence(error.errors()[0], "method")) from error
+    return options
+
+
+def build_method(registry: Registry, config: RunConfig, task: Task) -> Method:
+    """Builds the configured method.
+
+    Raises:
+        ConfigError: If the method, an option, or the combination with the rest is not valid.
+    """
+    options: Any = validate_options(registry, config.method)
+    try:
+        method = registry.build(config.method.name, options, task)
+    except MethodError as error:
+        raise ConfigError(str(error)) from error
+    _require_fitting(method, config)
+    return method
+
+
+def _require_fitting(method: Method, config: RunConfig) -> None:
+    name, mechanism = config.method.name, config.privacy.mechanism
+    if mechanism not in method.admits:
+        raise ConfigError(
+            f"privacy.mechanism: {mechanism!r} is not admitted by {name}; valid: "
+            f"{', '.join(sorted(method.admits))}"
+        )
+    missing = method.needs - PROVIDED_NEEDS
+    if missing:
+        raise ConfigError(
+            f"method.name: {name} needs {', '.join(sorted(missing))}, which the data layer does "
+            f"not provide; provided: {', '.join(sorted(PROVIDED_NEEDS))}"
+        )
+    if method.visibility is Visibility.PER_CLIENT:
+        _require_visible(name, mechanism, config)
+
+
+def _require_visible(name: str, mechanism: str, config: RunConfig) -> None:
+    if mechanism not in SEES_UPLOADS:
+        raise ConfigError(
+            f"method.name: {name} needs each client's update, which privacy.mechanism = "
+            f"{mechanism} does not protect; valid: {', '.join(SEES_UPLOADS)}"
+        )
+    if config.secure_aggregation.enabled:
+        raise ConfigError(
+            f"secure_aggregation.enabled: true hides each client's update, which {name} needs; "
+            "valid: false"
+        )

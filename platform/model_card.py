@@ -1,0 +1,69 @@
+"""The model card that goes with exported prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from platform.wiring import Wiring
+
+CARD = """# Prompts of run {run_id}
+
+- **Method**: {method} on {dataset} ({clients} clients, {rounds} rounds)
+- **Backbone**: {model}; the prompts work with this frozen model only
+- **Contents**: {part}
+- **Accuracy** (exact, simulation): {accuracy}
+- **Classes**: {classes}
+
+## Privacy
+
+{privacy}
+
+{warnings}
+
+## Tensors
+
+| name | shape | dtype |
+|---|---|---|
+{tensors}
+"""
+
+
+def model_card(
+    wiring: Wiring, summary: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], part: str
+) -> str:
+    """Markdown that says what the tensors are and what they cost in privacy."""
+    config, accuracy = wiring.config, summary["final"]["accuracy"]
+    return CARD.format(
+        run_id=summary["run_id"],
+        method=summary["method"],
+        dataset=summary["dataset"],
+        clients=config.task.clients,
+        rounds=len(summary["rounds"]),
+        model=" ".join(filter(None, (config.task.model.name, config.task.model.pretrained))),
+        part=part,
+        accuracy=f"{100 * accuracy['mean']:.1f}% mean over clients, {100 * accuracy['worst']:.1f}% "
+        "worst client",
+        classes=", ".join(wiring.classes),
+        privacy=_privacy(summary, part),
+        warnings="\n".join(f"- {text}" for text in summary["warnings"]),
+        tensors="\n".join(
+            f"| {name} | {'x'.join(map(str, array.shape))} | {array.dtype} |"
+            for name, array in sorted(arrays.items())
+        ),
+    )
+
+
+def _privacy(summary: Mapping[str, Any], part: str) -> str:
+    spent = summary["final"]["epsilon"]
+    unit, relation = summary["unit"], summary["relation"]
+    scope = f" (unit {unit}, {relation}, accountant {summary['accountant']})" if unit else ""
+    claim = (
+        f"Epsilon at delta {summary['delta']:g}{scope}: server {spent['server']}, "
+        f"peers {spent['peers']}, observer of the shared prompts {spent['observer']}."
+    )
+    if "personal" in part:
+        return claim + " The personal part was never released and is covered by none of these."
+    return claim

@@ -1,0 +1,100 @@
+"""The expert pool as the coordinator serves it: who is handed what, without saying whose it is.
+
+Entries live in the coordinator's database under keyed hashes of their owners' secrets (`handle`).
+A fetch presents the client's own handles: the newest is the query of the nearest-neighbour search,
+all are excluded. Experts are handed out without handle, owner, round or meaningful order: ties and
+order are resolved by the entries' bytes, so a result does not depend on how rows lie in a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from methods import Arrays, PoolPolicy
+from platform.codec import decode_arrays, encode_arrays
+from platform.vectors import flatten
+from storage import PoolEntry
+
+
+@dataclass(frozen=True)
+class PoolRules:
+    """How a run serves its pool.
+
+    Attributes:
+        policy: What the method asks for.
+        minimum: Smallest pool that is served from.
+        generations: Rounds whose entries are kept.
+    """
+
+    policy: PoolPolicy
+    minimum: int
+    generations: int
+
+
+def handle(secret: bytes, run_id: str, round_number: int) -> bytes:
+    """Name of a client's entry of one round: a keyed hash that only its owner can make."""
+    text = json.dumps(["sotto pool handle", run_id, round_number])
+    return hmac.new(secret, text.encode(), hashlib.sha256).digest()
+
+
+def default_minimum(policy: PoolPolicy) -> int:
+    """Smallest pool that is served from: 2(K+1), unless the method says otherwise."""
+    return policy.minimum if policy.minimum is not None else 2 * (policy.k + 1)
+
+
+def serve_experts(
+    entries: Sequence[PoolEntry],
+    handles: Sequence[bytes],
+    rules: PoolRules,
+    rng: np.random.Generator,
+) -> tuple[Arrays, ...]:
+    """The experts of one client.
+
+    Args:
+        entries: The whole live pool.
+        handles: The client's own handles, newest first.
+        rules: The run's rules.
+        rng: For `select: random`.
+
+    Returns:
+        At most K experts, none where the pool is too small or the client has no live entry
+        (it counts as first-time).
+    """
+    own = {entry.handle: entry for entry in entries if entry.handle in set(handles)}
+    newest = next((own[name] for name in handles if name in own), None)
+    others = [e for e in entries if not (rules.policy.exclude_self and e.handle in own)]
+    if newest is None or len(entries) < rules.minimum:
+        return ()
+    # Sorted by content first, so that what follows is the same whatever the rows' order.
+    candidates = sorted(others, key=lambda entry: entry.entry)
+    chosen = _choose(candidates, newest, rules.policy, rng)
+    return tuple(decode_arrays(payload) for payload in sorted(chosen))
+
+
+def encode_entry(entry: Arrays) -> bytes:
+    """A pool entry as it is stored."""
+    return encode_arrays(entry)
+
+
+def _choose(
+    candidates: Sequence[PoolEntry],
+    own: PoolEntry,
+    policy: PoolPolicy,
+    rng: np.random.Generator,
+) -> list[bytes]:
+    payloads = [candidate.entry for candidate in candidates]
+    if policy.select == "all" or len(payloads) <= policy.k:
+        return payloads
+    if policy.select == "random":
+        return [payloads[i] for i in rng.choice(len(payloads), policy.k, replace=False)]
+    query = flatten(decode_arrays(own.entry), policy.spec)
+    points = [flatten(decode_arrays(payload), policy.spec) for payload in payloads]
+    distances = [float(np.linalg.norm(point - query)) for point in points]
+    nearest = np.argsort(np.asarray(distances), kind="stable")[: policy.k]
+    return [payloads[i] for i in nearest]

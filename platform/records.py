@@ -1,0 +1,135 @@
+"""The documents of a run: one a round, and the summary (`summary.json`, `metrics.csv`).
+
+Both are plain JSON. Epsilon is the maximum over clients and cumulative over rounds, infinity as
+"inf"; cohort and dropped are counts; bytes are means per invited client.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from platform.evaluation import Accuracy, accuracy_document
+from platform.round import RoundOutcome, RoundPlan
+from platform.wiring import Wiring
+from privacy import Epsilons
+
+SCHEMA_VERSION = 1
+ADVERSARIES = ("server", "peers", "observer")
+ROUND_KEYS = (
+    "round",
+    "cohort",
+    "dropped",
+    "accuracy",
+    "epsilon",
+    "bytes_up",
+    "bytes_down",
+    "seconds",
+)
+
+
+def round_document(
+    plan: RoundPlan,
+    outcome: RoundOutcome,
+    accuracy: Accuracy | None,
+    epsilon: Epsilons,
+    *,
+    seconds: float,
+) -> dict[str, Any]:
+    """One round, as `summary.json` states it."""
+    return {
+        "round": plan.round_number,
+        "cohort": len(plan.cohort),
+        "dropped": len(plan.cohort) - len(outcome.survivors),
+        "accuracy": accuracy_document(accuracy),
+        "epsilon": epsilon_document(epsilon),
+        "bytes_up": outcome.traffic.up,
+        "bytes_down": outcome.traffic.down,
+        "seconds": round(seconds, 3),
+    }
+
+
+def epsilon_document(epsilon: Epsilons) -> dict[str, float | str]:
+    """Epsilon against each adversary."""
+    return {name: json_number(getattr(epsilon, name)) for name in ADVERSARIES}
+
+
+def json_number(value: float) -> float | str:
+    """A number that strict JSON can hold: infinity becomes "inf"."""
+    return "inf" if math.isinf(value) else value
+
+
+def summary_document(
+    wiring: Wiring,
+    rounds: Sequence[Mapping[str, Any]],
+    *,
+    final: Accuracy,
+    epsilon: Epsilons,
+    gain_over_local: float | None,
+    warnings: Sequence[str],
+) -> dict[str, Any]:
+    """The whole run, as `summary.json` states it."""
+    config = wiring.config
+    protected = config.privacy.mechanism != "none"
+    last = dict(rounds[-1]) if rounds else dict.fromkeys(ROUND_KEYS)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": wiring.run_id,
+        "config": config.name,
+        "method": config.method.name,
+        "dataset": config.task.dataset,
+        "unit": "client" if protected else None,
+        "mechanism": config.privacy.mechanism,
+        "relation": config.relation if protected else None,
+        "noise_source": config.privacy.noise_source if protected else None,
+        "delta": wiring.budget.delta,
+        "accountant": epsilon.accountant,
+        "rounds": [{key: document[key] for key in ROUND_KEYS} for document in rounds],
+        "final": {
+            **{key: last[key] for key in ROUND_KEYS},
+            "accuracy": accuracy_document(final),
+            "epsilon": epsilon_document(epsilon),
+        },
+        "gain_over_local": gain_over_local,
+        "warnings": list(warnings),
+    }
+
+
+def write_run_files(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Writes `summary.json` and `metrics.csv`, each whole or not at all."""
+    write_text(folder / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
+    write_text(folder / "metrics.csv", metrics_csv(summary["rounds"]))
+
+
+def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """One line a round."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [f"epsilon_{name}" for name in ADVERSARIES]
+    scores = ["mean", "std", "worst"]
+    writer.writerow(
+        ["round", "cohort", "dropped", *(f"accuracy_{s}" for s in scores), *names]
+        + ["bytes_up", "bytes_down", "seconds"]
+    )
+    for document in rounds:
+        writer.writerow(
+            [document["round"], document["cohort"], document["dropped"]]
+            + [document["accuracy"][score] for score in scores]
+            + [document["epsilon"][name] for name in ADVERSARIES]
+            + [document["bytes_up"], document["bytes_down"], document["seconds"]]
+        )
+    return text.getvalue()
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file under another name first, so that a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)

@@ -1,0 +1,381 @@
+"""One attempt at one round: invite, assign, collect, open the sum, collect the pool entries.
+
+The coordinator sees masked vectors and their sum, never an update of its own, except where there
+is no secure aggregation. An attempt either yields an outcome or raises `RoundAborted` naming the
+phase; it writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from methods import Arrays, MethodError
+from platform.client import round_parameters
+from platform.errors import PlatformError, ProtocolError, RoundAborted
+from platform.layout import Summed
+from platform.messages import (
+    Assignment,
+    Attempt,
+    Disclosure,
+    Envelope,
+    Invitation,
+    Relay,
+    SecureRound,
+    Stage,
+    Upload,
+    decode_answer,
+    decode_disclosure,
+    decode_relay,
+    decode_upload,
+    encode_assignment,
+    encode_invitation,
+    encode_relay,
+)
+from platform.protection import Protection
+from platform.transport import ClientId, Dropout, Transport
+from privacy import PrivacyError, ThresholdNotMet
+from privacy.secure_aggregation import Finished, ServerState
+from privacy.secure_aggregation import server as unmasking
+
+Message = TypeVar("Message")
+Experts = Callable[[Sequence[bytes]], tuple[Arrays, ...]]
+HANDLE_BYTES = 32
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """What is fixed before anything is sent.
+
+    Attributes:
+        run_id: The run.
+        round_number: The round, from 1.
+        attempt: The attempt, from 1.
+        cohort: The clients that are invited, sorted.
+        committed: The last committed attempt that each client's update is part of; clients
+            without one are absent.
+        minimum: Fewest survivors of a valid round.
+        threshold: Fewest survivors whose masked sum may be opened; None without masks.
+        corrupt: Clients that may collude with the server.
+        generations: Rounds whose pool entries are alive.
+        deadline: Seconds to wait for each stage, None for as long as it takes.
+    """
+
+    run_id: str
+    round_number: int
+    attempt: int
+    cohort: tuple[ClientId, ...]
+    committed: Mapping[ClientId, Attempt]
+    minimum: int
+    threshold: int | None
+    corrupt: int = 0
+    generations: tuple[int, ...] = ()
+    deadline: float | None = None
+
+    def envelope(self, client: ClientId) -> Envelope:
+        """The envelope of every message to and from one client in this attempt."""
+        last = self.committed.get(client)
+        return Envelope(self.run_id, self.round_number, self.attempt, last)
+
+
+@dataclass(frozen=True)
+class PoolUpload:
+    """One pool entry as it arrived, in absolute terms."""
+
+    handle: bytes
+    entry: Arrays
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Mean bytes per invited client."""
+
+    up: int
+    down: int
+
+
+@dataclass(frozen=True)
+class RoundOutcome:
+    """What an attempt yields.
+
+    Attributes:
+        survivors: Clients whose vector is in the sum, sorted.
+        summed: The sum.
+        individual: Each survivor's vector where there is no secure aggregation, else None.
+        entries: Pool entries of exactly the survivors, or none at all.
+        entries_void: Why the round's entries were discarded, None if they were not.
+        traffic: Bytes sent.
+    """
+
+    survivors: tuple[ClientId, ...]
+    summed: Summed
+    individual: Mapping[ClientId, NDArray[np.float64]] | None
+    entries: tuple[PoolUpload, ...]
+    entries_void: str | None
+    traffic: Traffic
+
+
+@dataclass
+class _Exchange:
+    """Sends stages and counts bytes."""
+
+    transport: Transport
+    plan: RoundPlan
+    up: int = 0
+    down: int = 0
+    sent: list[Stage] = field(default_factory=list)
+
+    def __call__(
+        self,
+        stage: Stage,
+        messages: Mapping[ClientId, bytes],
+        decode: Callable[[bytes], Message],
+    ) -> dict[ClientId, Message]:
+        """The answers that parse and belong to this attempt; all else is a dropout."""
+        self.sent.append(stage)
+        self.down += sum(map(len, messages.values()))
+        answers: dict[ClientId, Message] = {}
+        for client, reply in self.transport.exchange(stage, messages, self.plan.deadline).items():
+            if isinstance(reply, Dropout) or client not in messages:
+                continue
+            self.up += len(reply)
+            message = self._read(client, reply, decode)
+            if message is not None:
+                answers[client] = message
+        return answers
+
+    def traffic(self) -> Traffic:
+        """Mean bytes per invited client so far."""
+        clients = len(self.plan.cohort)
+        return Traffic(self.up // clients, self.down // clients)
+
+    def _read(
+        self, client: ClientId, reply: bytes, decode: Callable[[bytes], Message]
+    ) -> Message | None:
+        try:
+            message: Any = decode(reply)
+        except ProtocolError:
+            return None
+        return message if message.envelope == self.plan.envelope(client) else None
+
+
+@dataclass(frozen=True)
+class RoundRunner:
+    """Runs attempts over one transport.
+
+    Attributes:
+        transport: Carries the messages.
+        protection: How uploads are protected.
+    """
+
+    transport: Transport
+    protection: Protection
+
+    def run(
+        self,
+        plan: RoundPlan,
+        broadcasts: Callable[[ClientId], Arrays],
+        experts: Experts,
+    ) -> RoundOutcome:
+        """Runs one attempt.
+
+        Args:
+            plan: What is fixed.
+            broadcasts: What each client is sent.
+            experts: The experts of a client that presents these handles.
+
+        Raises:
+            RoundAborted: If too few clients are left; its `uploads_asked` says whether anything
+                may have left a client.
+        """
+        exchange = _Exchange(self.transport, plan)
+        try:
+            return self._run(exchange, broadcasts, experts)
+        except ThresholdNotMet as error:
+            raise RoundAborted(
+                str(error.phase), str(error), uploads_asked="train" in exchange.sent
+            ) from error
+        except PrivacyError as error:
+            raise RoundAborted(
+                exchange.sent[-1], str(error), uploads_asked="train" in exchange.sent
+            ) from error
+
+    def _run(
+        self, exchange: _Exchange, broadcasts: Callable[[ClientId], Arrays], experts: Experts
+    ) -> RoundOutcome:
+        plan = exchange.plan
+        places = {client: i for i, client in enumerate(plan.cohort, start=1)}
+        secure = _SecureSide.start(self.protection, plan)
+        answers = exchange("advertise", self._invitations(plan, places, secure), decode_answer)
+        relays: Mapping[ClientId, bytes] = dict.fromkeys(answers, b"")
+        if secure is not None:
+            relays = secure.advance({c: a.payload for c, a in answers.items()}, places)
+            shares = exchange("share", _relays(plan, relays), decode_relay)
+            relays = secure.advance({c: m.payload for c, m in shares.items()}, places)
+        assignments = {
+            client: encode_assignment(
+                Assignment(
+                    plan.envelope(client),
+                    payload,
+                    broadcasts(client),
+                    experts(answers[client].handles),
+                )
+            )
+            for client, payload in relays.items()
+        }
+        uploads = exchange("train", assignments, decode_upload)
+        if secure is not None:
+            return self._open_masked(exchange, secure, uploads, places)
+        return self._open_plain(exchange, uploads, broadcasts)
+
+    def _invitations(
+        self,
+        plan: RoundPlan,
+        places: Mapping[ClientId, int],
+        secure: _SecureSide | None,
+    ) -> dict[ClientId, bytes]:
+        return {
+            client: encode_invitation(
+                Invitation(
+                    plan.envelope(client),
+                    plan.generations,
+                    None if secure is None else secure.seat(places[client]),
+                )
+            )
+            for client in plan.cohort
+        }
+
+    def _open_masked(
+        self,
+        exchange: _Exchange,
+        secure: _SecureSide,
+        uploads: Mapping[ClientId, Upload],
+        places: Mapping[ClientId, int],
+    ) -> RoundOutcome:
+        plan, layout = exchange.plan, self.protection.layout
+        relays = secure.advance({c: u.payload for c, u in uploads.items()}, places)
+        answers = exchange("unmask", _relays(plan, relays), decode_disclosure)
+        secure.advance({c: d.payload for c, d in answers.items()}, places)
+        finished = secure.finished()
+        names = {place: client for client, place in places.items()}
+        survivors = tuple(sorted(names[i] for i in finished.survivors))
+        quantiser = self.protection.quantiser(layout.coordinates)
+        summed = layout.open_sum(finished.total, len(survivors), quantiser)
+        return self._outcome(exchange, survivors, summed, answers)
+
+    def _open_plain(
+        self,
+        exchange: _Exchange,
+        uploads: Mapping[ClientId, Upload],
+        broadcasts: Callable[[ClientId], Arrays],
+    ) -> RoundOutcome:
+        plan, layout = exchange.plan, self.protection.layout
+        vectors = {
+            c: u.vector
+            for c, u in uploads.items()
+            if u.vector is not None and u.vector.shape == (layout.coordinates,)
+        }
+        survivors = tuple(sorted(vectors))
+        if len(survivors) < plan.minimum:
+            raise ThresholdNotMet(
+                f"round {plan.round_number}: {len(survivors)} of {len(plan.cohort)} "
+                f"clients are left at phase masked_input; at least {plan.minimum} must be",
+                phase="masked_input",
+            )
+        summed = layout.sum_plain(
+            [vectors[c] for c in survivors], [uploads[c].weight for c in survivors]
+        )
+        answers: Mapping[ClientId, Disclosure] = {}
+        if self.protection.pool_spec is not None:
+            messages = _relays(plan, dict.fromkeys(survivors, b""))
+            answers = exchange("unmask", messages, decode_disclosure)
+        return self._outcome(exchange, survivors, summed, answers, individual=vectors)
+
+    def _outcome(
+        self,
+        exchange: _Exchange,
+        survivors: tuple[ClientId, ...],
+        summed: Summed,
+        answers: Mapping[ClientId, Disclosure],
+        individual: Mapping[ClientId, NDArray[np.float64]] | None = None,
+    ) -> RoundOutcome:
+        collected = tuple(d for c, d in sorted(answers.items()) if c in survivors)
+        void = self._entries_problem(collected, len(survivors))
+        kept = () if void is not None or self.protection.pool_spec is None else collected
+        uploads = tuple(PoolUpload(d.handle, d.entry) for d in kept)
+        return RoundOutcome(survivors, summed, individual, uploads, void, exchange.traffic())
+
+    def _entries_problem(self, collected: Sequence[Disclosure], survivors: int) -> str | None:
+        """Why entries may not be kept: the sum minus a subset of them would name the rest."""
+        if self.protection.pool_spec is None:
+            return None
+        if len(collected) < survivors or any(not d.entry for d in collected):
+            return "a survivor's pool entry is missing"
+        if survivors < 2:
+            return "a single entry would name its owner"
+        handles = {d.handle for d in collected}
+        if len(handles) < survivors or any(len(h) != HANDLE_BYTES for h in handles):
+            return "a pool handle is not valid"
+        try:
+            for disclosure in collected:
+                self.protection.verify_entry(disclosure.entry)
+        except (PlatformError, PrivacyError, MethodError):
+            return "a pool entry is not valid"
+        return None
+
+
+@dataclass
+class _SecureSide:
+    """The server's state machine, with clients' names in place of share indices."""
+
+    state: ServerState
+    template: SecureRound
+
+    @classmethod
+    def start(cls, protection: Protection, plan: RoundPlan) -> _SecureSide | None:
+        """The protocol's first state, None where the sum is not masked."""
+        if not protection.masked or plan.threshold is None:
+            return None
+        layout = protection.layout
+        quantiser = protection.quantiser(layout.coordinates)
+        template = SecureRound(
+            index=0,
+            clients=len(plan.cohort),
+            threshold=plan.threshold,
+            vector_length=layout.length,
+            ring_bits=layout.ring_bits(quantiser, len(plan.cohort)),
+            corrupt=plan.corrupt,
+        )
+        return cls(
+            unmasking.start(round_parameters(plan.envelope(plan.cohort[0]), template)), template
+        )
+
+    def seat(self, index: int) -> SecureRound:
+        """What one client is told."""
+        kept = self.template
+        return SecureRound(
+            index, kept.clients, kept.threshold, kept.vector_length, kept.ring_bits, kept.corrupt
+        )
+
+    def advance(
+        self, payloads: Mapping[ClientId, bytes], places: Mapping[ClientId, int]
+    ) -> dict[ClientId, bytes]:
+        """One step: answers in, next messages out."""
+        messages = {places[client]: payload for client, payload in payloads.items()}
+        names = {place: client for client, place in places.items()}
+        self.state, outgoing = unmasking.step(self.state, messages)
+        return {names[place]: payload for place, payload in outgoing.items()}
+
+    def finished(self) -> Finished:
+        """The last state."""
+        if not isinstance(self.state, Finished):
+            raise TypeError("the protocol has not finished")
+        return self.state
+
+
+def _relays(plan: RoundPlan, payloads: Mapping[ClientId, bytes]) -> dict[ClientId, bytes]:
+    return {c: encode_relay(Relay(plan.envelope(c), payload)) for c, payload in payloads.items()}

@@ -1,0 +1,57 @@
+"""The local twin: what a client would have reached without the federation.
+
+Same method, seeds, number of steps and per-sample clip; no experts, nobody else's updates and no
+noise. It is a federation of one: the client's own update is the aggregate. The difference of the
+final accuracies is the *gain over local*, what federation bought.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from methods import Aggregate, Arrays, Trainer
+from platform.client import ClientProfile, PersonalState, batches_of, first_state
+from platform.randomness import stream
+
+
+def train_twin(
+    profile: ClientProfile,
+    trainer: Trainer,
+    server_state: Arrays,
+    rounds: Sequence[int],
+) -> tuple[Arrays, PersonalState]:
+    """Trains one client alone.
+
+    Args:
+        profile: The client.
+        trainer: Its trainer.
+        server_state: The server state that the federation started from.
+        rounds: The rounds in which the client took part, ascending; their batches are the same.
+
+    Returns:
+        What would be broadcast to it, and its personal state, after `personalise`.
+    """
+    method, state = profile.method, server_state
+    personal = first_state(profile)
+    for round_number in rounds:
+        broadcast = method.broadcast(state, profile.name)
+        result = method.client_update(
+            broadcast, (), personal, profile.data, trainer, batches_of(profile, round_number)
+        )
+        state = method.server_update(state, _alone(profile, result.update), (), _server(profile))
+        personal = result.personal
+    broadcast = method.broadcast(state, profile.name)
+    last = batches_of(profile, len(rounds) + 1)
+    personal = method.personalise(broadcast, (), personal, profile.data, trainer, last)
+    return broadcast, PersonalState(personal, ())
+
+
+def _alone(profile: ClientProfile, update: Arrays) -> Aggregate:
+    size = float(profile.data.num_examples)
+    return Aggregate(update, size, cohort_size=1, population=1, individual={profile.name: update})
+
+
+def _server(profile: ClientProfile) -> np.random.Generator:
+    return stream(profile.seeds.initialisation, "twin's server", profile.name)

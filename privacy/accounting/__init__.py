@@ -1,0 +1,19 @@
+"""What a ledger of releases costs: one adapter per accountant, and the rules around them."""
+
+from __future__ import annotations
+
+from privacy.accounting.adversaries import Epsilons, epsilons
+from privacy.accounting.budget import require_affordable
+from privacy.accounting.calibration import calibrate_noise_multiplier
+from privacy.accounting.headline import ACCOUNTANTS, Accountant, EpsilonResult, epsilon
+
+__all__ = [
+    "ACCOUNTANTS",
+    "Accountant",
+    "EpsilonResult",
+    "Epsilons",
+    "calibrate_noise_multiplier",
+    "epsilon",
+    "epsilons",
+    "require_affordable",
+]

@@ -1,0 +1,40 @@
+"""What both dp_accounting adapters share: terms become its events, its refusals become ours."""
+
+from __future__ import annotations
+
+from dp_accounting import (
+    DpEvent,
+    GaussianDpEvent,
+    PoissonSampledDpEvent,
+    PrivacyAccountant,
+    UnsupportedEventError,
+)
+
+from privacy.accounting.composition import Composition, Term
+from privacy.errors import UnsupportedEvent
+
+
+def compose_all(accountant: PrivacyAccountant, composition: Composition, unit: float) -> None:
+    """Compose every term into a fresh accountant.
+
+    Args:
+        accountant: Of dp_accounting, without events so far.
+        composition: What was charged; all of it noised.
+        unit: What this accountant measures noise in, as a multiple of C.
+
+    Raises:
+        UnsupportedEvent: dp_accounting refuses a term; its reason is in the message.
+    """
+    for term in composition.terms:
+        try:
+            accountant.compose(_event(term, unit), term.count)
+        except UnsupportedEventError as error:
+            name = type(accountant).__name__
+            raise UnsupportedEvent(f"{name} refuses a release: {error}") from error
+
+
+def _event(term: Term, unit: float) -> DpEvent:
+    gaussian = GaussianDpEvent(term.noise_to_clip / unit)
+    if term.sampling_probability == 1.0:
+        return gaussian
+    return PoissonSampledDpEvent(term.sampling_probability, gaussian)

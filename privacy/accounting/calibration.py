@@ -1,0 +1,115 @@
+"""Calibration: the least noise that keeps a planned run within its target epsilon."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from privacy._validate import require_member, require_probability
+from privacy.accounting.composition import Composition, Term, round_digits
+from privacy.accounting.headline import ACCOUNTANTS, Accountant, price
+from privacy.errors import CalibrationError
+from privacy.events import RELATIONS, Relation
+
+_PRECISION = 1e-6
+_STORED_DIGITS = 10
+_LARGEST = 1e12
+
+
+def calibrate_noise_multiplier(
+    target_epsilon: float,
+    target_delta: float,
+    *,
+    releases_per_round: int,
+    rounds: int,
+    relation: Relation,
+    accountant: Accountant = "auto",
+) -> float:
+    """Find the smallest noise multiplier with which all planned releases fit the target.
+
+    The result never costs more than the target, is at most 1e-6 (relative) above the smallest
+    that would do, and has 10 significant digits, so that it survives a YAML file and a product
+    with C unchanged.
+
+    Args:
+        target_epsilon: What the whole run may cost one client.
+        target_delta: Strictly between 0 and 1.
+        releases_per_round: 1 where the pool entry is the noised upload itself, 2 where it is
+            noised independently.
+        rounds: Planned rounds, spare attempts included.
+        relation: Of the run; replace_one needs twice the noise of add_or_remove_one.
+        accountant: Who will price the run.
+
+    Returns:
+        Standard deviation of the noise divided by the clipping norm.
+
+    Raises:
+        CalibrationError: The target is not a positive number, nothing is planned, or the
+            accountant reports more than the target whatever the noise (rdp at tiny targets).
+        ValueError: `target_delta`, `relation` or `accountant` is not valid.
+    """
+    require_probability(target_delta=target_delta)
+    require_member(RELATIONS, relation=relation)
+    require_member(ACCOUNTANTS, accountant=accountant)
+    if not (math.isfinite(target_epsilon) and target_epsilon > 0):
+        raise CalibrationError(
+            f"privacy.target_epsilon is {target_epsilon}; it must be finite and above zero"
+        )
+    releases = releases_per_round * rounds
+    if releases_per_round < 1 or rounds < 1:
+        raise CalibrationError(
+            f"releases_per_round is {releases_per_round} and rounds is {rounds}; both must be at "
+            "least 1"
+        )
+
+    def fits(name: Accountant) -> Callable[[float], bool]:
+        return lambda z: _cost(z, releases, relation, target_delta, name) <= target_epsilon
+
+    smallest = smallest_fit(fits("exact"), 1.0)
+    if accountant in ("auto", "exact"):
+        return smallest
+    # The exact answer bounds the others' from below; they are slow where noise is small, so the
+    # search starts there.
+    return smallest_fit(fits(accountant), smallest)
+
+
+def _cost(z: float, releases: int, relation: Relation, delta: float, name: Accountant) -> float:
+    return price(Composition(relation, (Term(z, 1.0, releases),)), delta, name).epsilon
+
+
+def smallest_fit(fits: Callable[[float], bool], start: float) -> float:
+    """Find the smallest z that fits, by galloping away from `start` and then bisection.
+
+    Args:
+        fits: Monotone: false below some z, true from there on.
+        start: Where to begin; the search takes few steps if the answer is near.
+
+    Returns:
+        A z with 10 digits that fits, at most 1e-6 (relative) above the smallest.
+
+    Raises:
+        CalibrationError: Nothing up to 1e12 fits.
+    """
+    low, high, factor = start, start, 1.0 + _PRECISION
+    while not fits(high):
+        low, high, factor = high, high * factor, min(2.0, factor * factor)
+        if high > _LARGEST:
+            raise CalibrationError(
+                f"no noise multiplier up to {_LARGEST:g} reaches the target; "
+                "the accountant cannot report an epsilon this small"
+            )
+    factor = 1.0 + _PRECISION
+    while low == high or fits(low):
+        low, high, factor = low / factor, low, min(2.0, factor * factor)
+        if low < 1.0 / _LARGEST:
+            break
+    while high / low > 1.0 + _PRECISION / 4.0:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return _round_up(high, fits)
+
+
+def _round_up(z: float, fits: Callable[[float], bool]) -> float:
+    """Round to 10 digits without losing the fit."""
+    rounded = round_digits(z, _STORED_DIGITS)
+    return rounded if fits(rounded) else round_digits(z * (1.0 + 1e-9), _STORED_DIGITS)

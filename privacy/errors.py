@@ -1,0 +1,105 @@
+"""Every error that `privacy` raises on purpose, as one tree.
+
+    PrivacyError
+    ├── UnknownMechanism            a mechanism that is not built is asked for
+    ├── CalibrationError            no noise or ring is large enough for what is asked
+    ├── BudgetExhausted             the next release would pass the target epsilon
+    ├── UnsupportedEvent            an accountant cannot bound a release of the ledger
+    ├── SensitivityViolation        an upload may move by more than the accountant was told
+    │   └── NonFiniteUpdate         an update holds NaN or infinity, so no norm bounds it
+    ├── UploadSaturated             a coordinate is beyond what the quantiser can carry
+    └── ProtocolViolation           a party or a message left the protocol
+        ├── Authentication          a signature, tag or key does not verify
+        ├── InvalidShare            a secret share is malformed or not the one committed to
+        └── ThresholdNotMet         too few clients are left to unmask the sum
+
+Messages are one plain sentence that names the field, the value and what is valid; they never hold
+a key, a share, a mask or a coordinate of anybody's update. `ValueError` is kept for programmers'
+mistakes at a function's door (a negative count, a matrix where a vector belongs).
+"""
+
+from __future__ import annotations
+
+
+class PrivacyError(Exception):
+    """Root of everything that `privacy` raises on purpose."""
+
+    def diagnostics(self) -> str:
+        """Return what a person should read: the message, which never holds a secret."""
+        return str(self)
+
+
+class UnknownMechanism(PrivacyError):
+    """A mechanism is asked for that is not built yet, or that nobody knows."""
+
+
+class CalibrationError(PrivacyError):
+    """No noise multiplier or ring is large enough, or the target itself is meaningless."""
+
+
+class BudgetExhausted(PrivacyError):
+    """The releases asked for would pass the target epsilon; raised before anything is sent.
+
+    Attributes:
+        epsilon: What the ledger would cost with the planned releases.
+        target_epsilon: What it may cost.
+    """
+
+    def __init__(self, message: str, *, epsilon: float, target_epsilon: float) -> None:
+        """Keep the two numbers beside the sentence, for reports."""
+        super().__init__(message)
+        self.epsilon = epsilon
+        self.target_epsilon = target_epsilon
+
+
+class UnsupportedEvent(PrivacyError):
+    """The accountant asked has no bound for a release of the ledger, so it gives no number."""
+
+
+class SensitivityViolation(PrivacyError):
+    """An upload may move by more than the sensitivity that the accountant was told."""
+
+
+class NonFiniteUpdate(SensitivityViolation):
+    """An update holds NaN or infinity: its norm is undefined and no clipping bounds it."""
+
+
+class UploadSaturated(PrivacyError):
+    """A coordinate is beyond the quantiser's range and nothing but refusal keeps the sum right.
+
+    Attributes:
+        index: Position of the worst coordinate in the flat vector; the caller, which knows the
+            layout, turns it into the tensor's name.
+        saturated: Number of coordinates beyond the range.
+    """
+
+    def __init__(self, message: str, *, index: int, saturated: int) -> None:
+        """Keep the position beside the sentence, for a caller that knows the tensors' names."""
+        super().__init__(message)
+        self.index = index
+        self.saturated = saturated
+
+
+class ProtocolViolation(PrivacyError):
+    """A party or a message left the secure aggregation protocol; nothing has changed."""
+
+
+class Authentication(ProtocolViolation):
+    """A signature, an authentication tag or a key does not verify."""
+
+
+class InvalidShare(ProtocolViolation):
+    """A secret share is malformed, or is not the one that its dealer committed to."""
+
+
+class ThresholdNotMet(ProtocolViolation):
+    """Fewer clients are left than the threshold needs, so the sum stays masked.
+
+    Attributes:
+        phase: Stage of the protocol at which too few answered, such as "share_keys".
+    """
+
+    def __init__(self, message: str = "", *, phase: str) -> None:
+        """Make the sentence from the phase where the caller has none of its own."""
+        super().__init__(message or f"too few clients are left at phase {phase!r}")
+        self.phase = phase

@@ -1,0 +1,114 @@
+"""What left a client, as immutable facts: the rows of the privacy ledger.
+
+A `Release` says what happened; `privacy.accounting` says what it costs. Events never change their
+meaning: a new kind of release becomes a new field value or a new type, and whoever cannot price it
+must refuse. A row never holds a bare noise multiplier, because whether a multiplier is relative to
+C or to the sensitivity differs between accountants; it holds the standard deviation, C and the
+relation, and each accountant's adapter converts.
+
+What is charged: `reserved` (written before anything is sent, so a crash leaves a charge),
+`released`, and `aborted` unless it is known that nothing left the client. A resend of identical
+bytes is the same release and gets no second row; a retry with fresh noise is another attempt and
+another row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from privacy._validate import require_member, require_not_negative, require_positive
+from privacy.errors import UnknownMechanism
+
+Mechanism = Literal["none", "dp_sgd", "upload_noise", "distributed_noise", "central_noise"]
+Relation = Literal["replace_one", "add_or_remove_one"]
+Sampling = Literal["none", "poisson"]
+Channel = Literal["sum", "pool", "metrics"]
+Status = Literal["reserved", "released", "aborted"]
+
+MECHANISMS: tuple[str, ...] = get_args(Mechanism)
+RELATIONS: tuple[str, ...] = get_args(Relation)
+SAMPLINGS: tuple[str, ...] = get_args(Sampling)
+CHANNELS: tuple[str, ...] = get_args(Channel)
+STATUSES: tuple[str, ...] = get_args(Status)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """One thing that leaves, or may have left, one client: a row of the ledger.
+
+    Attributes:
+        mechanism: What protects it.
+        standard_deviation: Of the noise on each coordinate, in the units of the update; 0 under
+            `none`, which costs infinity.
+        clipping_norm: C, the bound on the L2 norm of what was noised, in the same units; 0 where
+            nothing bounds it (only under `none`).
+        relation: What a neighbour is; sensitivity is 2C under replace_one, else C.
+        channel: Where it goes: the secure sum, the expert pool or the metrics.
+        run_id: The run, whatever its form.
+        round_number: The round, from 0 or 1 as the platform counts.
+        attempt: Which try of that round; each draws fresh noise and is charged.
+        pseudonym: The client, under the name that its ledger uses.
+        status: How far it got.
+        sampling: Whether a secret coin chose who took part.
+        sampling_probability: Of that coin; 1 where `sampling` is `none`.
+        left_client: Whether anything left the client, or may have. False only beside `aborted`,
+            and only where it is known; it is what makes an aborted attempt free of charge.
+    """
+
+    mechanism: Mechanism
+    standard_deviation: float
+    clipping_norm: float
+    relation: Relation
+    channel: Channel
+    run_id: str
+    round_number: int
+    attempt: int
+    pseudonym: str
+    status: Status
+    sampling: Sampling = "none"
+    sampling_probability: float = 1.0
+    left_client: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse words outside the vocabulary and numbers that mean nothing."""
+        if self.mechanism not in MECHANISMS:
+            raise UnknownMechanism(
+                f"mechanism is {self.mechanism!r}; valid are {', '.join(MECHANISMS)}"
+            )
+        require_member(RELATIONS, relation=self.relation)
+        require_member(CHANNELS, channel=self.channel)
+        require_member(STATUSES, status=self.status)
+        require_member(SAMPLINGS, sampling=self.sampling)
+        require_not_negative(
+            standard_deviation=self.standard_deviation,
+            clipping_norm=self.clipping_norm,
+            round_number=self.round_number,
+            attempt=self.attempt,
+        )
+        self._require_consistent()
+
+    def _require_consistent(self) -> None:
+        if self.mechanism == "none" and self.standard_deviation:
+            raise ValueError("standard_deviation must be 0 under mechanism 'none', which has none")
+        if self.mechanism != "none":
+            require_positive(clipping_norm=self.clipping_norm)
+        if self.sampling == "none" and self.sampling_probability != 1.0:
+            raise ValueError("sampling_probability must be 1 where sampling is 'none'")
+        if not 0.0 < self.sampling_probability <= 1.0:
+            raise ValueError(
+                f"sampling_probability is {self.sampling_probability}; it must be above 0 and at "
+                "most 1"
+            )
+        if not self.left_client and self.status != "aborted":
+            raise ValueError(f"left_client can be false only beside 'aborted', not {self.status!r}")
+
+    @property
+    def sensitivity(self) -> float:
+        """How far a neighbour moves what was noised, in L2: 2C under replace_one, else C."""
+        return self.clipping_norm * (2.0 if self.relation == "replace_one" else 1.0)
+
+    @property
+    def charged(self) -> bool:
+        """Whether it counts towards epsilon: everything but an abort that nothing left."""
+        return self.left_client

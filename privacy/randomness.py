@@ -1,0 +1,133 @@
+"""Two kinds of randomness, of which one type cannot stand in for the other.
+
+`SystemNoise` draws from the operating system's entropy and protects people; `SeededNoise` wraps a
+seeded generator, makes simulations repeatable and protects nobody, as whoever knows the seed can
+subtract the noise. A bare `numpy.random.Generator` is neither and is refused by `privacy`.
+
+The law of `SystemNoise` is the Box-Muller transform (Box and Muller 1958) of uniform numbers of 64
+bits. Its tails reach sqrt(2 ln 2^65) = 9.49 standard deviations, beyond which a Gaussian has mass
+2e-21. Floating-point noise leaves artefacts in the lowest bits (Mironov 2012) that this module
+does not remove: attacks on them are outside what is claimed for float noise.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Entropy = Callable[[int], bytes]
+"""Takes a number of bytes, returns that many uniform and independent ones."""
+
+
+@runtime_checkable
+class NoiseSource(Protocol):
+    """Where a mechanism's noise comes from, and whether that protects anybody."""
+
+    @property
+    def name(self) -> str:
+        """The value of `privacy.noise_source` that asks for this source."""
+        ...
+
+    @property
+    def protects(self) -> bool:
+        """Whether noise drawn here may be counted on against an adversary."""
+        ...
+
+    def standard_normal(self, size: int) -> NDArray[np.float64]:
+        """Return `size` independent draws of mean 0 and variance 1."""
+        ...
+
+
+class SystemNoise:
+    """Noise from the operating system's entropy: the only kind that protects real data."""
+
+    __slots__ = ()
+
+    @property
+    def name(self) -> str:
+        """Always "os"."""
+        return "os"
+
+    @property
+    def protects(self) -> bool:
+        """Always true."""
+        return True
+
+    def standard_normal(self, size: int) -> NDArray[np.float64]:
+        """Return `size` fresh standard normal numbers that nobody can draw again.
+
+        Args:
+            size: How many, at least 0.
+
+        Returns:
+            A float64 vector of that length.
+        """
+        return standard_normal_from(os.urandom, size)
+
+
+class SeededNoise:
+    """Noise from a seeded generator, for simulations: the report says it protects nobody."""
+
+    __slots__ = ("_generator",)
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        """Wrap `generator`, whose state advances with every draw.
+
+        Raises:
+            TypeError: It is not a `numpy.random.Generator`.
+        """
+        if not isinstance(generator, np.random.Generator):
+            raise TypeError(
+                f"generator is a {type(generator).__name__}; it must be a numpy.random.Generator"
+            )
+        self._generator = generator
+
+    @property
+    def name(self) -> str:
+        """Always "seeded"."""
+        return "seeded"
+
+    @property
+    def protects(self) -> bool:
+        """Always false."""
+        return False
+
+    def standard_normal(self, size: int) -> NDArray[np.float64]:
+        """Return the generator's next `size` standard normal numbers, as a float64 vector."""
+        return self._generator.standard_normal(size)
+
+
+def standard_normal_from(entropy: Entropy, size: int) -> NDArray[np.float64]:
+    """Turn uniform bytes into independent standard normal numbers.
+
+    Each pair of 64-bit words (u, v) gives r cos t and r sin t with r = sqrt(-2 ln u) and t = 2 pi
+    v, both words read as little-endian fractions at the middle of their cell, so that u is never
+    zero. One call to `entropy` asks for 16 bytes a pair.
+
+    Args:
+        entropy: Source of the bytes; a recorded string of bytes repeats the noise exactly.
+        size: How many numbers, at least 0.
+
+    Returns:
+        A float64 vector of length `size`.
+
+    Raises:
+        ValueError: `size` is negative, or the source returned too few bytes.
+    """
+    if size < 0:
+        raise ValueError(f"size is {size}; it must not be negative")
+    pairs = (size + 1) // 2
+    raw = entropy(16 * pairs)
+    if len(raw) != 16 * pairs:
+        raise ValueError(f"the entropy source gave {len(raw)} bytes; {16 * pairs} were asked for")
+    words = np.frombuffer(raw, dtype="<u8").reshape(pairs, 2)
+    fractions = (words.astype(np.float64) + 0.5) * 2.0**-64
+    radius = np.sqrt(-2.0 * np.log(fractions[:, 0]))
+    angle = (2.0 * math.pi) * fractions[:, 1]
+    normals = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    return np.ravel(normals)[:size]

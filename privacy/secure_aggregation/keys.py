@@ -1,0 +1,148 @@
+"""Key pairs, and the keys that each pair of clients derives from them.
+
+Every client has two X25519 pairs per attempt: the *channel* pair encrypts shares between clients
+and is forgotten once they are read; the *mask* pair gives the pairwise masks, and its private half
+is what the others rebuild if the client drops out (Bonawitz et al. 2017, section 4). HKDF-SHA256
+binds every derived key to the parameters' digest, a purpose, the pair of clients in a fixed order
+and both public keys, so no key serves two rounds, two pairs or two purposes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass, field
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from privacy.errors import Authentication
+from privacy.secure_aggregation.parameters import RoundParameters
+
+KEY_BYTES = 32
+NONCE_BYTES = 12
+TAG_BYTES = 16
+
+_PAIRWISE_MASK = b"sotto/secure-aggregation/pairwise-mask"
+_CHANNEL = b"sotto/secure-aggregation/channel"
+_SELF_MASK = b"sotto/secure-aggregation/self-mask"
+_COMMITMENT = b"sotto/secure-aggregation/seed-commitment"
+_PROBE = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
+
+
+@dataclass(frozen=True)
+class PublicKeys:
+    """The public halves of a client's two pairs, 32 bytes each."""
+
+    channel: bytes
+    mask: bytes
+
+
+@dataclass(frozen=True)
+class ChannelKeys:
+    """AES-256-GCM keys between one client and one peer, one for each direction."""
+
+    sending: bytes = field(repr=False)
+    receiving: bytes = field(repr=False)
+
+
+class PrivateKey:
+    """One X25519 private key of one client, ready to agree with peers.
+
+    Args:
+        client: Share index of the owner.
+        private: 32 secret bytes.
+    """
+
+    def __init__(self, client: int, private: bytes) -> None:
+        """Load the key once; every agreement reuses it."""
+        self._client = client
+        self._key = X25519PrivateKey.from_private_bytes(private)
+        self.public = self._key.public_key().public_bytes_raw()
+
+    def pairwise_mask_key(self, parameters: RoundParameters, peer: int, public: bytes) -> bytes:
+        """Derive the mask key of this pair; both ends get the same 32 bytes.
+
+        Raises:
+            Authentication: If the peer's public key is not a usable point.
+        """
+        return self._derive(parameters, peer, public, _PAIRWISE_MASK, KEY_BYTES)
+
+    def channel_keys(self, parameters: RoundParameters, peer: int, public: bytes) -> ChannelKeys:
+        """Derive the two channel keys of this pair.
+
+        Raises:
+            Authentication: If the peer's public key is not a usable point.
+        """
+        both = self._derive(parameters, peer, public, _CHANNEL, 2 * KEY_BYTES)
+        upward, downward = both[:KEY_BYTES], both[KEY_BYTES:]
+        # The first half carries from the lower index to the higher one, the second half back.
+        if self._client < peer:
+            return ChannelKeys(sending=upward, receiving=downward)
+        return ChannelKeys(sending=downward, receiving=upward)
+
+    def _derive(
+        self, parameters: RoundParameters, peer: int, public: bytes, purpose: bytes, size: int
+    ) -> bytes:
+        try:
+            secret = self._key.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError:
+            raise Authentication("a public key is not a usable point") from None
+        ends = sorted(((self._client, self.public), (peer, public)))
+        pair = b"".join(struct.pack("<I", index) + key for index, key in ends)
+        return _expand(secret, purpose + parameters.digest + pair, size)
+
+
+def self_mask_key(parameters: RoundParameters, client: int, seed: bytes) -> bytes:
+    """Derive the key of a client's self mask from its 32-byte seed."""
+    info = _SELF_MASK + parameters.digest + struct.pack("<I", client)
+    return _expand(seed, info, KEY_BYTES)
+
+
+def commit_to_seed(parameters: RoundParameters, client: int, seed: bytes) -> bytes:
+    """Hash a self-mask seed so that a wrongly rebuilt one is noticed.
+
+    The seed has 256 bits of entropy, so the 32-byte hash hides it.
+    """
+    owner = struct.pack("<I", client)
+    return hashlib.sha256(_COMMITMENT + parameters.digest + owner + seed).digest()
+
+
+def is_usable(public: bytes) -> bool:
+    """Tell whether a public key gives a shared secret; points of small order do not."""
+    try:
+        _PROBE.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        return False
+    return True
+
+
+def seal(key: bytes, plaintext: bytes, *, nonce: bytes, associated: bytes) -> bytes:
+    """Encrypt for one receiver with AES-256-GCM.
+
+    The nonce is random although a key seals one message only: a client that is restarted from a
+    stored state would otherwise encrypt other shares under the same key and nonce.
+
+    Returns:
+        Nonce, ciphertext and tag: 28 bytes more than the plaintext.
+    """
+    return nonce + AESGCM(key).encrypt(nonce, plaintext, associated)
+
+
+def unseal(key: bytes, box: bytes, *, associated: bytes) -> bytes:
+    """Decrypt what `seal` made.
+
+    Raises:
+        Authentication: If the box, its associated data or the key is another.
+    """
+    try:
+        return AESGCM(key).decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], associated)
+    except InvalidTag:
+        raise Authentication("an encrypted share does not verify") from None
+
+
+def _expand(secret: bytes, info: bytes, size: int) -> bytes:
+    return HKDF(algorithm=SHA256(), length=size, salt=None, info=info).derive(secret)

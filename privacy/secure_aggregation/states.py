@@ -1,0 +1,205 @@
+"""What a party knows in each phase: one frozen type per phase and party.
+
+A step takes a state and returns the next one; it never changes the state it was given, so a
+message that is refused leaves nothing behind. A phase holds what later phases need and nothing
+else: private keys are gone once shares are dealt, channel keys once shares are read, seed and mask
+keys once the masked vector exists, and `Done` has no secret at all.
+
+States are values, and a value can be used twice. Whoever keeps them must go forward only: masking
+two vectors from one `ReadyToMask`, or answering two survivor lists from one `Masked`, gives the
+server what the protocol hides. A client's owner therefore records the attempt durably before
+sending and resends the same bytes if asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privacy.secure_aggregation.keys import PublicKeys
+from privacy.secure_aggregation.masking import Words
+from privacy.secure_aggregation.parameters import Phase, RoundParameters
+
+
+@dataclass(frozen=True)
+class HeldShares:
+    """One dealer's two shares for this client, 33 bytes each. At most one is ever revealed."""
+
+    key: bytes = field(repr=False)
+    seed: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Advertised:
+    """Client: keys are announced, the roster is awaited.
+
+    Attributes:
+        parameters: The round.
+        client: Own share index.
+        channel_private: Private half of the channel pair, 32 bytes.
+        mask_private: Private half of the mask pair, 32 bytes.
+    """
+
+    parameters: RoundParameters
+    client: int
+    channel_private: bytes = field(repr=False)
+    mask_private: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Client: shares are dealt, those of the peers are awaited.
+
+    Attributes:
+        parameters: The round.
+        client: Own share index.
+        seed: Seed of the self mask, 32 bytes.
+        own: The shares that this client dealt to itself.
+        mask_keys: Key of the pairwise mask with every peer on the roster.
+        receiving_keys: For every peer on the roster, the key that opens its box.
+    """
+
+    parameters: RoundParameters
+    client: int
+    seed: bytes = field(repr=False)
+    own: HeldShares
+    mask_keys: Mapping[int, bytes] = field(repr=False)
+    receiving_keys: Mapping[int, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class ReadyToMask:
+    """Client: everything is there but the vector.
+
+    Attributes:
+        parameters: The round.
+        client: Own share index.
+        seed: Seed of the self mask, 32 bytes.
+        mask_keys: Key of the pairwise mask with every peer whose shares arrived.
+        shares: For every such peer and this client itself, the shares held.
+    """
+
+    parameters: RoundParameters
+    client: int
+    seed: bytes = field(repr=False)
+    mask_keys: Mapping[int, bytes] = field(repr=False)
+    shares: Mapping[int, HeldShares]
+
+
+@dataclass(frozen=True)
+class Masked:
+    """Client: the masked vector exists, the survivor list is awaited.
+
+    Attributes:
+        parameters: The round.
+        client: Own share index.
+        shares: For every peer whose mask was added and this client itself, the shares held.
+    """
+
+    parameters: RoundParameters
+    client: int
+    shares: Mapping[int, HeldShares]
+
+
+@dataclass(frozen=True)
+class Done:
+    """Client: one kind of share per peer was revealed, for this survivor list and no other."""
+
+    parameters: RoundParameters
+    client: int
+    survivors: tuple[int, ...]
+
+
+ClientState = Advertised | Shared | ReadyToMask | Masked | Done
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A message that the server did not take, which counts as that client's dropout."""
+
+    client: int
+    phase: Phase
+
+
+@dataclass(frozen=True)
+class CollectingKeys:
+    """Server: waiting for the public keys of the invited clients."""
+
+    parameters: RoundParameters
+
+
+@dataclass(frozen=True)
+class CollectingShares:
+    """Server: the roster U1 is out, dealt shares are awaited.
+
+    Attributes:
+        parameters: The round.
+        roster: Public keys of the clients in U1.
+        refused: Messages not taken so far.
+    """
+
+    parameters: RoundParameters
+    roster: Mapping[int, PublicKeys]
+    refused: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True)
+class CollectingMasked:
+    """Server: shares are forwarded, masked vectors are awaited.
+
+    Attributes:
+        parameters: The round.
+        roster: Public keys of the clients in U2, those whose shares all others hold.
+        commitments: Hash of the self-mask seed of each of them.
+        refused: Messages not taken so far.
+    """
+
+    parameters: RoundParameters
+    roster: Mapping[int, PublicKeys]
+    commitments: Mapping[int, bytes]
+    refused: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class CollectingUnmasking:
+    """Server: the survivor list is out, shares are awaited.
+
+    Attributes:
+        parameters: The round.
+        roster: Public keys of the clients in U2.
+        commitments: Hash of the self-mask seed of each of them.
+        survivors: The clients U3 whose vectors are in the sum, ascending.
+        masked_sum: Sum of their masked vectors, shape (vector_length,), in ring words.
+        refused: Messages not taken so far.
+    """
+
+    parameters: RoundParameters
+    roster: Mapping[int, PublicKeys]
+    commitments: Mapping[int, bytes]
+    survivors: tuple[int, ...]
+    masked_sum: Words = field(repr=False)
+    refused: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """Server: the exact sum.
+
+    Attributes:
+        parameters: The round.
+        total: Sum of the survivors' vectors modulo 2^ring_bits, uint64, shape (vector_length,),
+            read-only.
+        survivors: The clients whose vectors are in it, ascending.
+        refused: Messages not taken during the round.
+    """
+
+    parameters: RoundParameters
+    total: NDArray[np.uint64] = field(repr=False)
+    survivors: tuple[int, ...]
+    refused: tuple[Refusal, ...] = ()
+
+
+ServerState = CollectingKeys | CollectingShares | CollectingMasked | CollectingUnmasking | Finished

@@ -1,0 +1,22 @@
+"""Local training with a bound on what one example can do to it.
+
+The only part of `privacy` that knows torch and Opacus. `privacy` itself does not import it, so
+that accounting and secure aggregation start without them.
+"""
+
+from __future__ import annotations
+
+from privacy.training.per_sample import Objective, PerSampleGradients, per_sample_gradients
+from privacy.training.plan import Clipping, FitReport, TrainingPlan
+from privacy.training.trainer import LocalTrainer, ParameterGroup
+
+__all__ = [
+    "Clipping",
+    "FitReport",
+    "LocalTrainer",
+    "Objective",
+    "ParameterGroup",
+    "PerSampleGradients",
+    "TrainingPlan",
+    "per_sample_gradients",
+]

@@ -1,0 +1,98 @@
+"""How much is trained, what bounds one example, and what is reported: frozen values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """The amount of local training and its optimiser, plain SGD that starts afresh in each fit.
+
+    Attributes:
+        local_steps: Optimiser steps of one fit; None if `local_epochs` is given.
+        local_epochs: Passes over the data of one fit; None if `local_steps` is given.
+        batch_size: Examples per step; all of them where there are fewer.
+        learning_rate: Step size of groups that name none.
+        momentum: In [0, 1).
+        weight_decay: L2 penalty's factor. It depends on no data and is added after clipping.
+    """
+
+    local_steps: int | None = None
+    local_epochs: int | None = None
+    batch_size: int
+    learning_rate: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.local_steps is None) == (self.local_epochs is None):
+            raise ValueError(
+                f"local_steps is {self.local_steps} and local_epochs is {self.local_epochs}; "
+                "valid is exactly one of them"
+            )
+        for name in ("local_steps", "local_epochs", "batch_size"):
+            value = getattr(self, name)
+            if value is not None:
+                require_count(name, value)
+        require_positive("learning_rate", self.learning_rate)
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"momentum is {self.momentum}; valid is at least 0 and below 1")
+        require_not_negative("weight_decay", self.weight_decay)
+
+    def steps_for(self, num_examples: int) -> int:
+        """Number of optimiser steps of one fit over this many examples (at least 1)."""
+        if self.local_steps is not None:
+            return self.local_steps
+        # The constructor leaves exactly one of the two set.
+        return (self.local_epochs or 0) * math.ceil(num_examples / self.batch_size)
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """Each example's gradient is scaled to a bounded norm; no noise, so no guarantee by itself.
+
+    Attributes:
+        norm: Largest L2 norm of one example's gradient over all trained parameters together.
+    """
+
+    norm: float
+
+    def __post_init__(self) -> None:
+        require_positive("per_sample_clipping_norm", self.norm)
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """What one fit did. It is computed from the data without noise: it must not leave the client.
+
+    Attributes:
+        steps: Optimiser steps taken.
+        examples_seen: Sum of the batch sizes.
+        mean_loss: Mean loss over the examples seen, each before the step that used it.
+        clipped_fraction: Share of the examples seen that were scaled down; None without clipping.
+    """
+
+    steps: int
+    examples_seen: int
+    mean_loss: float
+    clipped_fraction: float | None
+
+
+def require_count(name: str, value: int) -> None:
+    """Raises ValueError unless the value is at least 1."""
+    if value < 1:
+        raise ValueError(f"{name} is {value}; valid is 1 or above")
+
+
+def require_positive(name: str, value: float) -> None:
+    """Raises ValueError unless the value is finite and above 0."""
+    if not 0.0 < value < math.inf:
+        raise ValueError(f"{name} is {value}; valid is above 0 and finite")
+
+
+def require_not_negative(name: str, value: float) -> None:
+    """Raises ValueError unless the value is finite and at least 0."""
+    if not 0.0 <= value < math.inf:
+        raise ValueError(f"{name} is {value}; valid is 0 or above and finite")

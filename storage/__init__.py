@@ -1,0 +1,71 @@
+"""Where Sotto's state lives: the coordinator's database and each client's own store.
+
+Knows tables, transactions, the anonymous expert pool, the privacy ledger and the hash-chained
+audit log; does not know what an update or a mask means. Start at ``open_database`` and
+``open_client_store``; ``storage.errors`` draws the tree of errors.
+"""
+
+from __future__ import annotations
+
+from storage.client_store import ClientStore, open_client_store
+from storage.database import Database, UnitOfWork, open_database
+from storage.errors import (
+    AlreadyExistsError,
+    AuditChainBroken,
+    CheckpointError,
+    ClientAheadError,
+    DatabaseBusy,
+    InvalidRecordError,
+    InvalidTransitionError,
+    NotFound,
+    ReleaseRefusedError,
+    SchemaMismatch,
+    StorageError,
+    StorageFull,
+)
+from storage.records import (
+    AuditEntry,
+    AuditHead,
+    ClientIdentity,
+    LedgerRow,
+    LedgerStatus,
+    PersonalState,
+    PoolEntry,
+    Receipt,
+    RoundRecord,
+    RunRecord,
+    RunStatus,
+    StateRecord,
+)
+
+__all__ = [
+    "AlreadyExistsError",
+    "AuditChainBroken",
+    "AuditEntry",
+    "AuditHead",
+    "CheckpointError",
+    "ClientAheadError",
+    "ClientIdentity",
+    "ClientStore",
+    "Database",
+    "DatabaseBusy",
+    "InvalidRecordError",
+    "InvalidTransitionError",
+    "LedgerRow",
+    "LedgerStatus",
+    "NotFound",
+    "PersonalState",
+    "PoolEntry",
+    "Receipt",
+    "ReleaseRefusedError",
+    "RoundRecord",
+    "RunRecord",
+    "RunStatus",
+    "SchemaMismatch",
+    "StateRecord",
+    "StorageError",
+    "StorageFull",
+    "UnitOfWork",
+    "open_client_store",
+    "open_database",
+]

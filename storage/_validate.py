@@ -1,0 +1,76 @@
+"""Checks at the door, one line each, so that messages are uniform and never show contents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+
+from storage.errors import InvalidRecordError
+
+_INTEGER_LIMIT = 2**63
+
+
+def require_text(**values: object) -> None:
+    """Each value is a non-empty string that can be stored as UTF-8."""
+    for name, value in values.items():
+        if not isinstance(value, str) or not value:
+            raise InvalidRecordError(f"{name} must be a non-empty string")
+        _require_utf8(name, value)
+
+
+def require_count(**values: object) -> None:
+    """Each value is an integer of at least 0 that fits a 64-bit column."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidRecordError(f"{name} must be an integer, not {type(value).__name__}")
+        if not 0 <= value < _INTEGER_LIMIT:
+            raise InvalidRecordError(f"{name} is {value}; it must be at least 0 and below 2^63")
+
+
+def require_bytes(**values: object) -> None:
+    """Each value is a ``bytes`` object."""
+    for name, value in values.items():
+        if not isinstance(value, bytes):
+            raise InvalidRecordError(f"{name} must be bytes, not {type(value).__name__}")
+
+
+def require_member(name: str, value: object, allowed: Collection[str]) -> None:
+    """The value is one of the allowed words."""
+    if value not in allowed:
+        raise InvalidRecordError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+
+
+def canonical_json(name: str, document: Mapping[str, object]) -> str:
+    """The one JSON text of an object: sorted keys, no spaces, no NaN or infinity."""
+    if not isinstance(document, Mapping):
+        raise InvalidRecordError(f"{name} must be a mapping, not {type(document).__name__}")
+    try:
+        text = json.dumps(
+            dict(document),
+            sort_keys=True,
+            separators=(",", ":"),
+            ensure_ascii=False,
+            allow_nan=False,
+        )
+    except (TypeError, ValueError) as error:
+        # The library's message may quote a value, so it is not passed on.
+        raise InvalidRecordError(
+            f"{name} must be a JSON object with text keys and finite numbers"
+        ) from error
+    _require_utf8(name, text)
+    return text
+
+
+def utc_text(name: str, moment: datetime) -> str:
+    """A moment as ISO 8601 in UTC of fixed width, so that text order is time order."""
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        raise InvalidRecordError(f"{name} must carry a time zone")
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def _require_utf8(name: str, value: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRecordError(f"{name} must be valid Unicode text") from error

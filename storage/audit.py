@@ -1,0 +1,251 @@
+"""The audit log: one hash chain per run, to which rows are only ever added.
+
+Each row's hash covers the previous row's hash and all of its own fields, so a row that is
+changed, removed or moved breaks the chain at a row that ``verify`` names. A tail that is cut off
+leaves a shorter chain that is valid in itself: only a head kept elsewhere (``AuditHead``) shows it.
+Whoever can rewrite the whole file can also rewrite the whole chain, up to such a head.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import ColumnElement, func, insert, select
+from sqlalchemy.orm import Session
+
+from storage._validate import canonical_json, require_count, require_text, utc_text
+from storage.errors import AuditChainBroken
+from storage.records import AuditEntry, AuditHead
+from storage.runs import require_run
+from storage.tables import Audit
+
+# Changing what is hashed, or how, needs a new marker.
+HASH_PREFIX: Final = b"sotto-audit-v1\n"
+GENESIS_HASH: Final = "0" * 64
+
+
+def entry_hash(
+    previous: str,
+    *,
+    sequence: int,
+    run: str,
+    actor: str,
+    action: str,
+    round: int | None,
+    channel: str | None,
+    time: str,
+    detail: str,
+) -> str:
+    """Hex SHA-256 of the marker and of a JSON array of the previous hash and all fields.
+
+    A JSON array in ASCII with a fixed order and number of items is read back in one way only, so
+    no two different rows have the same encoding.
+    """
+    array = [previous, sequence, run, actor, action, round, channel, time, detail]
+    text = json.dumps(array, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(HASH_PREFIX + text.encode("ascii")).hexdigest()
+
+
+class AuditRepository:
+    """Adds to, reads and verifies the audit log."""
+
+    def __init__(self, session: Session, now: Callable[[], datetime]) -> None:
+        """Work within the session's transaction; ``now`` dates the entries."""
+        self._session = session
+        self._now = now
+
+    def append(
+        self,
+        run: str,
+        *,
+        actor: str,
+        action: str,
+        round: int | None = None,
+        channel: str | None = None,
+        detail: Mapping[str, object] | None = None,
+    ) -> AuditEntry:
+        """Add an entry to the end of the run's chain.
+
+        ``detail`` is kept for ever and read by many: it must never hold a handle, an entry of the
+        pool, a digest of one, or which experts a client was served.
+
+        Args:
+            run: The run.
+            actor: Who acts.
+            action: What is done.
+            round: The round, if any.
+            channel: The channel, if any.
+            detail: A JSON object; default empty.
+
+        Raises:
+            NotFound: Unknown run.
+            InvalidRecordError: A text is empty, or the detail is not JSON.
+        """
+        require_text(actor=actor, action=action)
+        if round is not None:
+            require_count(round=round)
+        if channel is not None:
+            require_text(channel=channel)
+        text = canonical_json("detail", {} if detail is None else detail)
+        moment = utc_text("time", self._now())
+        head = self.head(run)
+        entry = _seal(
+            head,
+            AuditEntry(head.count + 1, run, actor, action, round, channel, moment, text, ""),
+        )
+        self._session.execute(
+            insert(Audit).values(
+                run_id=run,
+                sequence=entry.sequence,
+                actor=actor,
+                action=action,
+                round_number=round,
+                channel=channel,
+                time=moment,
+                detail=text,
+                hash=entry.hash,
+            )
+        )
+        return entry
+
+    def query(
+        self,
+        *,
+        run: str | None = None,
+        actor: str | None = None,
+        action: str | None = None,
+        round: int | None = None,
+        channel: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        detail_contains: str | None = None,
+    ) -> tuple[AuditEntry, ...]:
+        """The entries that meet every condition given, by run and sequence.
+
+        Args:
+            run: Of this run; it must exist.
+            actor: By this actor.
+            action: Of this action.
+            round: Of this round.
+            channel: On this channel.
+            since: At this moment or later; with a time zone.
+            until: At this moment or earlier; with a time zone.
+            detail_contains: Text that the detail's canonical JSON contains, case-sensitive.
+
+        Raises:
+            NotFound: Unknown run.
+            InvalidRecordError: A moment has no time zone.
+        """
+        if run is not None:
+            require_run(self._session, run)
+        equal = (
+            (Audit.run_id, run),
+            (Audit.actor, actor),
+            (Audit.action, action),
+            (Audit.round_number, round),
+            (Audit.channel, channel),
+        )
+        where: list[ColumnElement[bool]] = [
+            column == value for column, value in equal if value is not None
+        ]
+        if since is not None:
+            where.append(Audit.time >= utc_text("since", since))
+        if until is not None:
+            where.append(Audit.time <= utc_text("until", until))
+        if detail_contains is not None:
+            where.append(func.instr(Audit.detail, detail_contains) > 0)
+        return tuple(self._entries(*where))
+
+    def head(self, run: str) -> AuditHead:
+        """How long the run's chain is and what it ends in.
+
+        Raises:
+            NotFound: Unknown run.
+        """
+        require_run(self._session, run)
+        last = self._session.execute(
+            select(Audit.sequence, Audit.hash)
+            .where(Audit.run_id == run)
+            .order_by(Audit.sequence.desc())
+            .limit(1)
+        ).one_or_none()
+        return AuditHead(0, GENESIS_HASH) if last is None else AuditHead(last[0], last[1])
+
+    def verify(self, run: str, head: AuditHead | None = None) -> AuditHead:
+        """Recompute the run's whole chain.
+
+        Args:
+            run: The run.
+            head: The end of the chain at some earlier time, kept outside the database. Entries
+                after it are fine; without it a cut tail is not noticed.
+
+        Returns:
+            The verified end of the chain.
+
+        Raises:
+            AuditChainBroken: Naming the first entry that is wrong or missing.
+            NotFound: Unknown run.
+        """
+        require_run(self._session, run)
+        reached = AuditHead(0, GENESIS_HASH)
+        met = head is None or head == reached
+        for entry in self._entries(Audit.run_id == run):
+            expected = reached.count + 1
+            if entry.sequence != expected:
+                raise AuditChainBroken(run, expected, f"entry {entry.sequence} is in its place")
+            if entry.hash != _seal(reached, entry).hash:
+                raise AuditChainBroken(run, expected, "its contents do not match its hash")
+            reached = AuditHead(entry.sequence, entry.hash)
+            met = met or head == reached
+            if head is not None and reached.count == head.count and not met:
+                raise AuditChainBroken(run, expected, "it is not the entry that the head names")
+        if head is not None and not met:
+            reason = f"the head says there are {head.count} entries, but there are {reached.count}"
+            raise AuditChainBroken(run, min(reached.count, head.count) + 1, reason)
+        return reached
+
+    def _entries(self, *where: ColumnElement[bool]) -> Iterator[AuditEntry]:
+        columns = (
+            Audit.sequence,
+            Audit.run_id,
+            Audit.actor,
+            Audit.action,
+            Audit.round_number,
+            Audit.channel,
+            Audit.time,
+            Audit.detail,
+            Audit.hash,
+        )
+        query = select(*columns).where(*where).order_by(Audit.run_id, Audit.sequence)
+        for row in self._session.execute(query.execution_options(yield_per=1000)):
+            yield AuditEntry(*row)
+
+
+def _seal(head: AuditHead, entry: AuditEntry) -> AuditEntry:
+    """The entry with the hash that it must have after ``head``."""
+    sealed = entry_hash(
+        head.hash,
+        sequence=entry.sequence,
+        run=entry.run,
+        actor=entry.actor,
+        action=entry.action,
+        round=entry.round,
+        channel=entry.channel,
+        time=entry.time,
+        detail=entry.detail,
+    )
+    return AuditEntry(
+        entry.sequence,
+        entry.run,
+        entry.actor,
+        entry.action,
+        entry.round,
+        entry.channel,
+        entry.time,
+        entry.detail,
+        sealed,
+    )

@@ -1,0 +1,191 @@
+"""Engines over SQLite whose every connection is set up alike, and plain errors out of them.
+
+Sources: SQLite's documentation of ``PRAGMA secure_delete``, ``wal_checkpoint`` and transactions;
+SQLAlchemy's notes on pysqlite (the driver must not begin transactions by itself).
+"""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, Pool, create_engine, event
+from sqlalchemy.engine import URL, ExceptionContext, make_url
+from sqlalchemy.exc import ArgumentError
+
+from storage.errors import (
+    AlreadyExistsError,
+    CheckpointError,
+    DatabaseBusy,
+    InvalidRecordError,
+    NotFound,
+    SchemaMismatch,
+    StorageError,
+    StorageFull,
+)
+
+# How a connection opens its transactions, as an execution option of ours.
+BEGIN_OPTION = "sotto_begin"
+BEGIN_READ = "BEGIN"
+BEGIN_WRITE = "BEGIN IMMEDIATE"
+BEGIN_NOTHING = ""
+
+_CHECKPOINT_PAUSE = 0.02
+
+# A full disk is also met as one of these, depending on which file could not grow.
+_WRITE_FAILURES = (
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_FSYNC,
+    sqlite3.SQLITE_IOERR_TRUNCATE,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+    sqlite3.SQLITE_IOERR_SHMOPEN,
+    sqlite3.SQLITE_IOERR_SHMMAP,
+)
+
+
+def sqlite_url(url: str) -> URL:
+    """The parsed URL of an SQLite file.
+
+    Raises:
+        InvalidRecordError: Another database, or one in memory, which no second connection sees.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise InvalidRecordError(
+            "storage.url cannot be parsed; it must look like sqlite:///runs/sotto.db"
+        ) from error
+    in_file = parsed.database and parsed.database != ":memory:"
+    if parsed.get_backend_name() != "sqlite" or not in_file or parsed.query:
+        raise InvalidRecordError(
+            "storage.url must name an SQLite file, such as sqlite:///runs/sotto.db"
+        )
+    return parsed.set(drivername="sqlite+pysqlite")
+
+
+def prepare_file(path: Path) -> None:
+    """Create the file and its folder where absent, readable by its owner only."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600, exist_ok=True)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+        kind = StorageFull if full else StorageError
+        raise kind(f"database {path} cannot be created: {error.strerror}") from error
+
+
+def make_engine(url: URL, *, busy_timeout: float, poolclass: type[Pool] | None = None) -> Engine:
+    """An engine whose connections are all set up by ``configure_connection``.
+
+    Args:
+        url: As ``sqlite_url`` gives it.
+        busy_timeout: Seconds to wait for a lock.
+        poolclass: SQLAlchemy's pool; default is its own choice for files.
+    """
+    # Parameters hold experts and personal state: they must not reach a log or a message.
+    engine = create_engine(url, hide_parameters=True, poolclass=poolclass)
+    where = str(url.database)
+
+    def connect(connection: sqlite3.Connection, _: object) -> None:
+        configure_connection(connection, busy_timeout=busy_timeout)
+
+    def begin(connection: Connection) -> None:
+        statement = connection.get_execution_options().get(BEGIN_OPTION, BEGIN_WRITE)
+        if statement:
+            connection.exec_driver_sql(statement)
+
+    def fail(context: ExceptionContext) -> None:
+        if isinstance(context.original_exception, sqlite3.Error):
+            raise translate(context.original_exception, where)
+
+    event.listen(engine, "connect", connect)
+    event.listen(engine, "begin", begin)
+    event.listen(engine, "handle_error", fail)
+    return engine
+
+
+def configure_connection(connection: sqlite3.Connection, *, busy_timeout: float) -> None:
+    """Set what must hold on every connection, since SQLite remembers only WAL in the file."""
+    # Otherwise the driver commits before DDL and begins deferred transactions, which fail at
+    # once (not after the timeout) when they turn from reading to writing.
+    connection.isolation_level = None
+    for pragma in (
+        f"busy_timeout={round(busy_timeout * 1000)}",
+        "journal_mode=WAL",
+        "secure_delete=ON",
+        "foreign_keys=ON",
+        "synchronous=FULL",
+        # Sorting must not spill experts into temporary files, which nobody zeroes.
+        "temp_store=MEMORY",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def translate(error: sqlite3.Error, where: str) -> StorageError:
+    """Our error for one of the driver's; SQLite's own messages never contain values."""
+    code = getattr(error, "sqlite_errorcode", None) or 0
+    name = getattr(error, "sqlite_errorname", None) or type(error).__name__
+    primary = code & 0xFF
+    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return DatabaseBusy(f"database {where} is in use by another process; try again later")
+    if primary == sqlite3.SQLITE_FULL or code in _WRITE_FAILURES:
+        return StorageFull(f"database {where} cannot grow: the disk or the database is full")
+    if primary == sqlite3.SQLITE_READONLY:
+        return StorageFull(f"database {where} is read-only")
+    if primary == sqlite3.SQLITE_NOTADB:
+        return SchemaMismatch(f"file {where} is not an SQLite database")
+    if code in (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE):
+        return AlreadyExistsError(f"the row exists already ({error})")
+    if code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
+        return NotFound("the run that this row belongs to does not exist")
+    return StorageError(f"database {where} failed: {error} ({name})")
+
+
+def checkpoint(
+    engine: Engine,
+    *,
+    patience: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Move the write-ahead log into the database file and truncate it to nothing.
+
+    ``PRAGMA wal_checkpoint`` does not fail when a reader is in its way: it answers with a busy
+    flag. So the flag is read, and the checkpoint is repeated until it is clear.
+
+    Args:
+        engine: From ``make_engine``.
+        patience: Seconds to go on trying.
+        clock: Monotonic seconds.
+        sleep: Waits for some seconds.
+
+    Raises:
+        CheckpointError: A reader is still in the way after ``patience``, or the disk is full; what
+            was committed stays so.
+    """
+    deadline = clock() + patience
+    while _is_checkpoint_busy(engine):
+        if clock() >= deadline:
+            raise _not_erased(engine, "another process reads it")
+        sleep(_CHECKPOINT_PAUSE)
+
+
+def _is_checkpoint_busy(engine: Engine) -> bool:
+    with engine.connect().execution_options(**{BEGIN_OPTION: BEGIN_NOTHING}) as connection:
+        try:
+            row = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
+        except DatabaseBusy:
+            return True
+        except StorageFull as error:
+            raise _not_erased(engine, "the disk is full") from error
+    return bool(row[0])
+
+
+def _not_erased(engine: Engine, reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"database {engine.url.database} is committed, but {reason}, so deleted rows stay in its"
+        " write-ahead log until the next checkpoint"
+    )

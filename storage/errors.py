@@ -1,0 +1,89 @@
+"""Everything that storage raises, as one tree.
+
+    StorageError
+    ├── NotFound                 a run, round or row that was asked for does not exist
+    ├── AlreadyExistsError       a row with this key was written before
+    ├── InvalidRecordError       a value that may not be stored (also a ``ValueError``)
+    ├── InvalidTransitionError   a ledger row may not move to this status
+    ├── ReleaseRefusedError      a client was asked for a second release of one attempt
+    ├── ClientAheadError         a client's state is newer than what it is told to roll to
+    ├── AuditChainBroken         a row of the audit log was changed, removed, moved or cut off
+    ├── SchemaMismatch           the file is not ours, or of a version that we do not know
+    ├── StorageFull              the disk is full or the file cannot be written to
+    ├── DatabaseBusy             somebody else holds the database
+    └── CheckpointError          committed, but old pages could not be erased yet
+
+Messages name fields, runs and files; never the contents of a row.
+"""
+
+from __future__ import annotations
+
+
+class StorageError(Exception):
+    """Root of all errors of this package; also an unexpected failure of the database itself."""
+
+
+class NotFound(StorageError):
+    """What was asked for is not in the database."""
+
+
+class AlreadyExistsError(StorageError):
+    """A row with the same key is in the database already; rows are never overwritten."""
+
+
+class InvalidRecordError(StorageError, ValueError):
+    """A value that may not be stored: wrong type, range or form."""
+
+
+class InvalidTransitionError(StorageError):
+    """A ledger row may only move from ``reserved`` to ``released`` or ``aborted``, and once."""
+
+
+class ReleaseRefusedError(StorageError):
+    """A second, different release was asked for under a (run, round, attempt, channel)."""
+
+
+class ClientAheadError(StorageError):
+    """The client committed something newer than the coordinator says is the newest."""
+
+
+class AuditChainBroken(StorageError):
+    """The audit log does not hash to what it claims.
+
+    Attributes:
+        run: The run whose chain is broken.
+        sequence: The first sequence number that is wrong or missing (the chain starts at 1).
+    """
+
+    def __init__(self, run: str, sequence: int, reason: str) -> None:
+        """Name the first bad row and what is wrong with it."""
+        super().__init__(f"the audit log of run {run!r} is broken at entry {sequence}: {reason}")
+        self.run = run
+        self.sequence = sequence
+
+
+class SchemaMismatch(StorageError):
+    """The file is no database of ours, or was written by a version that we do not know."""
+
+
+class StorageFull(StorageError):
+    """Nothing more can be written: the disk is full or the file is read-only."""
+
+
+class DatabaseBusy(StorageError):
+    """Another connection held the database for longer than the busy timeout."""
+
+
+class CheckpointError(StorageError):
+    """Whatever was committed *stays committed*, but old pages could not be erased.
+
+    A reader was in the way, or the disk is full. Until a later checkpoint succeeds (the next
+    commit and the next opening try again), deleted rows may still lie in the write-ahead log.
+    """
+
+
+def run_not_found(run_id: str) -> NotFound:
+    """The error for an unknown run, with the way to see which runs there are."""
+    return NotFound(
+        f"run {run_id!r} does not exist; list the runs with `python -m platform.coordinator runs`"
+    )

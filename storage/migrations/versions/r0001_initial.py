@@ -1,0 +1,148 @@
+"""The first schema: runs, states, rounds, ledger, audit log and expert pool."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+
+_AUDIT_TRIGGERS = tuple(
+    f"""
+    CREATE TRIGGER audit_no_{event.lower()} BEFORE {event} ON audit
+    BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END
+    """
+    for event in ("UPDATE", "DELETE")
+)
+
+_LEDGER_TRIGGERS = (
+    """
+    CREATE TRIGGER ledger_no_delete BEFORE DELETE ON ledger
+    BEGIN SELECT RAISE(ABORT, 'ledger rows are never deleted'); END
+    """,
+    """
+    CREATE TRIGGER ledger_facts_fixed
+    BEFORE UPDATE OF run_id, round_number, attempt, pseudonym, channel, mechanism,
+        standard_deviation, clipping_norm, relation, sampling ON ledger
+    BEGIN SELECT RAISE(ABORT, 'only the status of a ledger row may change'); END
+    """,
+    """
+    CREATE TRIGGER ledger_settled_once BEFORE UPDATE OF status ON ledger
+    WHEN OLD.status <> 'reserved'
+    BEGIN SELECT RAISE(ABORT, 'a settled ledger row may not change'); END
+    """,
+)
+
+
+def upgrade() -> None:
+    """Create all tables and the triggers that guard the append-only ones."""
+    _create_run_tables()
+    _create_ledger()
+    _create_audit()
+    _create_pool()
+    for statement in _AUDIT_TRIGGERS + _LEDGER_TRIGGERS:
+        op.execute(statement)
+
+
+def downgrade() -> None:
+    """There is nothing before the first schema."""
+    for table in ("pool", "audit", "ledger", "rounds", "states", "runs"):
+        op.drop_table(table)
+
+
+def _text(name: str, *, nullable: bool = False) -> sa.Column[str]:
+    return sa.Column(name, sa.Text(), nullable=nullable)
+
+
+def _integer(name: str, *, nullable: bool = False) -> sa.Column[int]:
+    return sa.Column(name, sa.Integer(), nullable=nullable)
+
+
+def _bytes(name: str) -> sa.Column[bytes]:
+    return sa.Column(name, sa.LargeBinary(), nullable=False)
+
+
+def _of_run(table: str) -> sa.ForeignKeyConstraint:
+    return sa.ForeignKeyConstraint(["run_id"], ["runs.run_id"], name=f"fk_{table}_run_id")
+
+
+def _create_run_tables() -> None:
+    op.create_table(
+        "runs",
+        *(_text(name) for name in ("run_id", "name", "config_json", "config_digest")),
+        *(_text(name) for name in ("versions_json", "status", "created")),
+        sa.CheckConstraint(
+            "status IN ('running', 'finished', 'interrupted', 'stopped', 'failed')",
+            name="ck_runs_status",
+        ),
+        sa.PrimaryKeyConstraint("run_id", name="pk_runs"),
+    )
+    op.create_table(
+        "states",
+        _text("run_id"),
+        _integer("round_number"),
+        _bytes("blob"),
+        _of_run("states"),
+        sa.PrimaryKeyConstraint("run_id", "round_number", name="pk_states"),
+    )
+    op.create_table(
+        "rounds",
+        _text("run_id"),
+        _integer("round_number"),
+        _integer("attempt"),
+        _text("document"),
+        _of_run("rounds"),
+        sa.PrimaryKeyConstraint("run_id", "round_number", name="pk_rounds"),
+    )
+
+
+def _create_ledger() -> None:
+    op.create_table(
+        "ledger",
+        _text("run_id"),
+        _integer("round_number"),
+        _integer("attempt"),
+        *(_text(name) for name in ("pseudonym", "channel", "mechanism")),
+        sa.Column("standard_deviation", sa.Double(), nullable=False),
+        sa.Column("clipping_norm", sa.Double(), nullable=False),
+        *(_text(name) for name in ("relation", "sampling", "status")),
+        sa.CheckConstraint(
+            "status IN ('reserved', 'released', 'aborted')", name="ck_ledger_status"
+        ),
+        _of_run("ledger"),
+        sa.PrimaryKeyConstraint(
+            "run_id", "round_number", "attempt", "pseudonym", "channel", name="pk_ledger"
+        ),
+    )
+
+
+def _create_audit() -> None:
+    op.create_table(
+        "audit",
+        _text("run_id"),
+        _integer("sequence"),
+        _text("actor"),
+        _text("action"),
+        _integer("round_number", nullable=True),
+        _text("channel", nullable=True),
+        *(_text(name) for name in ("time", "detail", "hash")),
+        _of_run("audit"),
+        sa.PrimaryKeyConstraint("run_id", "sequence", name="pk_audit"),
+    )
+
+
+def _create_pool() -> None:
+    op.create_table(
+        "pool",
+        _bytes("key"),
+        _text("run_id"),
+        _integer("generation"),
+        _bytes("cover"),
+        _bytes("handle"),
+        _bytes("entry"),
+        _of_run("pool"),
+        sa.PrimaryKeyConstraint("key", name="pk_pool"),
+        sqlite_with_rowid=False,
+    )
+    op.create_index("ix_pool_run_id", "pool", ["run_id", "generation"])

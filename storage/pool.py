@@ -1,0 +1,151 @@
+"""The expert pool, stored so that its rows cannot be tied to clients (``disk`` adversary).
+
+What would tell who wrote a row, and what is done about it:
+
+- *Order of insertion*, which a hidden rowid keeps: the table has none, its key is random, and a
+  generation is shuffled before it is written. Both draw on the operating system's entropy.
+- *Time*: there is none; generations are deleted whole.
+- *Being alone*: a generation has at least two entries.
+- *Old pages*: deleted cells are zeroed (``secure_delete``) and the write-ahead log is truncated
+  after each commit. That is not enough by itself: when SQLite splits a page it copies rows to
+  another one and leaves stale copies in the old page's free space, which a later deletion does not
+  zero. Only the first bytes of a long row lie in such pages, the rest in overflow pages, which
+  are never copied. So each row starts with a ``cover`` of zeros as long as the longest
+  such part (SQLite file format, section 1.6), and handle and entry come after it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+
+from sqlalchemy import delete, insert, select
+from sqlalchemy.orm import Session
+
+from storage._validate import require_bytes, require_count
+from storage.errors import AlreadyExistsError, InvalidRecordError
+from storage.records import PoolEntry
+from storage.runs import require_run
+from storage.tables import Pool
+
+MINIMUM_ENTRIES = 2
+KEY_BYTES = 16
+
+Entries = Sequence[tuple[bytes, bytes]]
+
+
+class PoolRepository:
+    """The expert pools of all runs."""
+
+    def __init__(self, session: Session) -> None:
+        """Work within the session's transaction."""
+        self._session = session
+
+    def add_generation(self, run_id: str, generation: int, entries: Entries) -> None:
+        """Add one round's entries, all at once and shuffled.
+
+        Args:
+            run_id: The run.
+            generation: The round's number; each round adds at most one generation.
+            entries: At least two pairs (handle, entry); handles differ.
+
+        Raises:
+            NotFound: Unknown run.
+            AlreadyExistsError: The generation exists; entries are never overwritten.
+            InvalidRecordError: Fewer than two entries, or a handle twice.
+        """
+        require_count(generation=generation)
+        _require_entries(generation, entries)
+        require_run(self._session, run_id)
+        if generation in self._generations(run_id):
+            raise AlreadyExistsError(
+                f"generation {generation} of run {run_id!r} is in the pool already"
+            )
+        page_size = self._session.connection().exec_driver_sql("PRAGMA page_size").scalar_one()
+        cover = bytes(local_payload_limit(page_size))
+        rows = arrange(entries, shuffle=secrets.SystemRandom().shuffle, key=_fresh_key)
+        shared = {"run_id": run_id, "generation": generation, "cover": cover}
+        self._session.execute(
+            insert(Pool),
+            [
+                {"key": key, "handle": handle, "entry": entry, **shared}
+                for key, handle, entry in rows
+            ],
+        )
+
+    def entries(self, run_id: str) -> tuple[PoolEntry, ...]:
+        """All live entries, ordered by generation and then by their own bytes.
+
+        So the order is the same for the same contents, whoever wrote them and whenever.
+
+        Raises:
+            NotFound: Unknown run.
+        """
+        require_run(self._session, run_id)
+        query = select(Pool.generation, Pool.handle, Pool.entry).where(Pool.run_id == run_id)
+        rows = self._session.execute(query.order_by(Pool.generation, Pool.entry, Pool.handle))
+        return tuple(PoolEntry(*row) for row in rows)
+
+    def keep_generations(self, run_id: str, n: int) -> None:
+        """Delete all but the run's newest ``n`` generations, whole.
+
+        Raises:
+            NotFound: Unknown run.
+            InvalidRecordError: ``n`` is negative.
+        """
+        require_count(n=n)
+        require_run(self._session, run_id)
+        expired = self._generations(run_id)[n:]
+        if expired:
+            self._session.execute(
+                delete(Pool).where(Pool.run_id == run_id, Pool.generation <= expired[0])
+            )
+
+    def _generations(self, run_id: str) -> tuple[int, ...]:
+        """The run's generations, newest first."""
+        query = select(Pool.generation).where(Pool.run_id == run_id).distinct()
+        return tuple(self._session.scalars(query.order_by(Pool.generation.desc())))
+
+
+def arrange(
+    entries: Entries,
+    *,
+    shuffle: Callable[[list[tuple[bytes, bytes]]], None],
+    key: Callable[[], bytes],
+) -> list[tuple[bytes, bytes, bytes]]:
+    """The rows (key, handle, entry) in the order in which they are to be written.
+
+    Args:
+        entries: Pairs (handle, entry).
+        shuffle: Permutes a list in place.
+        key: Draws a row's key.
+    """
+    shuffled = list(entries)
+    shuffle(shuffled)
+    return [(key(), handle, entry) for handle, entry in shuffled]
+
+
+def local_payload_limit(page_size: int) -> int:
+    """Most bytes of a row that a table without rowid keeps outside overflow pages.
+
+    Source: SQLite file format, section 1.6, "index b-tree pages", no reserved bytes.
+    """
+    return (page_size - 12) * 64 // 255 - 23
+
+
+def _fresh_key() -> bytes:
+    return secrets.token_bytes(KEY_BYTES)
+
+
+def _require_entries(generation: int, entries: Entries) -> None:
+    if len(entries) < MINIMUM_ENTRIES:
+        raise InvalidRecordError(
+            f"generation {generation} has {len(entries)} entries; a lone entry names its owner, so"
+            f" at least {MINIMUM_ENTRIES} are needed"
+        )
+    for handle, entry in entries:
+        require_bytes(handle=handle, entry=entry)
+        if not handle or not entry:
+            raise InvalidRecordError("handle and entry must not be empty")
+    if len({handle for handle, _ in entries}) != len(entries):
+        raise InvalidRecordError(f"generation {generation} holds the same handle twice")

@@ -1,0 +1,175 @@
+"""The frozen values that storage takes and gives: one type per table, no behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple
+
+RunStatus = Literal["running", "finished", "interrupted", "stopped", "failed"]
+LedgerStatus = Literal["reserved", "released", "aborted"]
+
+RUN_STATUSES: Final = ("running", "finished", "interrupted", "stopped", "failed")
+LEDGER_STATUSES: Final = ("reserved", "released", "aborted")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run.
+
+    Attributes:
+        run_id: The run's key.
+        name: The configuration's name, for people.
+        config_json: The effective configuration as JSON text.
+        config_digest: Digest of its canonical form, as text.
+        versions_json: Versions of the software as JSON text.
+        status: Where the run stands.
+        created: ISO 8601, UTC, microseconds.
+    """
+
+    run_id: str
+    name: str
+    config_json: str
+    config_digest: str
+    versions_json: str
+    status: RunStatus
+    created: str
+
+
+class StateRecord(NamedTuple):
+    """The server state after a round: round number and opaque bytes."""
+
+    round_number: int
+    blob: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One committed round.
+
+    Attributes:
+        round_number: The round.
+        attempt: The attempt that succeeded.
+        document: Its metrics, as they were given.
+    """
+
+    round_number: int
+    attempt: int
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """One release of one client, priced by nobody here: facts only, never a bare multiplier.
+
+    Attributes:
+        run_id: The run.
+        round_number: The round.
+        attempt: The attempt within the round.
+        pseudonym: Whose data.
+        channel: What carries the release: ``sum``, ``pool``, ``metrics``, ...
+        mechanism: Name of the mechanism.
+        standard_deviation: Of the noise, in the units of ``clipping_norm``; at least 0, finite.
+        clipping_norm: L2 bound on what was released; above 0, infinity where nothing bounds it.
+        relation: Neighbouring relation, such as ``replace_one``.
+        sampling: The sampling assumption, as the caller's own text.
+        status: ``reserved`` before anything leaves, then ``released`` or ``aborted``.
+    """
+
+    run_id: str
+    round_number: int
+    attempt: int
+    pseudonym: str
+    channel: str
+    mechanism: str
+    standard_deviation: float
+    clipping_norm: float
+    relation: str
+    sampling: str
+    status: LedgerStatus = "reserved"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolEntry:
+    """One expert of the pool; says nothing about whose it is.
+
+    Attributes:
+        generation: The round that wrote it.
+        handle: Opaque key that its owner can recompute.
+        entry: The expert itself.
+    """
+
+    generation: int
+    handle: bytes = field(repr=False)
+    entry: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One row of the audit log.
+
+    Attributes:
+        sequence: 1, 2, ... within the run.
+        run: The run.
+        actor: Who acted.
+        action: What was done.
+        round: The round, if any.
+        channel: The channel, if any.
+        time: ISO 8601, UTC, microseconds.
+        detail: Canonical JSON text of an object.
+        hash: Hex SHA-256 over the previous hash and all other fields.
+    """
+
+    sequence: int
+    run: str
+    actor: str
+    action: str
+    round: int | None
+    channel: str | None
+    time: str
+    detail: str
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditHead:
+    """The end of a run's audit chain; kept elsewhere, it shows that a tail was cut off.
+
+    Attributes:
+        count: Number of entries.
+        hash: Hex hash of the last one.
+    """
+
+    count: int
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientIdentity:
+    """Who a client is towards the coordinator.
+
+    Attributes:
+        pseudonym: Its public name.
+        handle_secret: 32 bytes that key its pool handles; never leaves the client's store.
+    """
+
+    pseudonym: str
+    handle_secret: bytes = field(repr=False)
+
+
+class PersonalState(NamedTuple):
+    """A client's personal part after (round, attempt): its own arrays and its experts."""
+
+    round_number: int
+    attempt: int
+    personal: bytes
+    experts: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What the coordinator acknowledged to a client, as opaque bytes."""
+
+    run_id: str
+    round_number: int
+    attempt: int
+    receipt: bytes = field(repr=False)

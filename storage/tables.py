@@ -1,0 +1,143 @@
+"""The coordinator's tables, typed; what each column means is said in ``storage.records``.
+
+The schema that a database really has is written by ``storage.migrations``; a test holds the two
+together. ``run_id`` is in every table, because one file serves all runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    CheckConstraint,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from storage.records import LEDGER_STATUSES, RUN_STATUSES
+
+# Named constraints, because SQLite can only alter a table by copying it (Alembic's batch mode).
+NAMING_CONVENTION = {
+    "pk": "pk_%(table_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "ix": "ix_%(table_name)s_%(column_0_name)s",
+}
+
+TYPES: dict[Any, Any] = {str: Text, bytes: LargeBinary, float: Double, int: Integer}
+
+
+def one_of(column: str, words: tuple[str, ...]) -> CheckConstraint:
+    """The constraint that a text column holds one of some words."""
+    listed = ", ".join(f"'{word}'" for word in words)
+    return CheckConstraint(f"{column} IN ({listed})", name=column)
+
+
+class Base(DeclarativeBase):
+    """Root of the coordinator's tables."""
+
+    metadata = MetaData(naming_convention=NAMING_CONVENTION)
+    type_annotation_map: ClassVar[dict[Any, Any]] = TYPES
+
+
+class Runs(Base):
+    """One row per run."""
+
+    __tablename__ = "runs"
+    __table_args__ = (one_of("status", RUN_STATUSES),)
+
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    config_json: Mapped[str]
+    config_digest: Mapped[str]
+    versions_json: Mapped[str]
+    status: Mapped[str]
+    created: Mapped[str]
+
+
+class States(Base):
+    """Server states; only the newest two of each run are kept."""
+
+    __tablename__ = "states"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"), primary_key=True)
+    round_number: Mapped[int] = mapped_column(primary_key=True)
+    blob: Mapped[bytes]
+
+
+class Rounds(Base):
+    """One row per committed round."""
+
+    __tablename__ = "rounds"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"), primary_key=True)
+    round_number: Mapped[int] = mapped_column(primary_key=True)
+    attempt: Mapped[int]
+    document: Mapped[str]
+
+
+class LedgerColumns:
+    """The columns of a privacy ledger; the coordinator's and each client's have the same."""
+
+    round_number: Mapped[int] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True)
+    pseudonym: Mapped[str] = mapped_column(primary_key=True)
+    channel: Mapped[str] = mapped_column(primary_key=True)
+    mechanism: Mapped[str]
+    standard_deviation: Mapped[float]
+    clipping_norm: Mapped[float]
+    relation: Mapped[str]
+    sampling: Mapped[str]
+    status: Mapped[str]
+
+
+class Ledger(LedgerColumns, Base):
+    """The coordinator's ledger: rows are added and settled, never deleted (triggers see to it)."""
+
+    __tablename__ = "ledger"
+    __table_args__ = (one_of("status", LEDGER_STATUSES),)
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"), primary_key=True, sort_order=-1)
+
+
+class Audit(Base):
+    """The audit log: rows are only ever added (triggers see to it)."""
+
+    __tablename__ = "audit"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"), primary_key=True)
+    sequence: Mapped[int] = mapped_column(primary_key=True)
+    actor: Mapped[str]
+    action: Mapped[str]
+    round_number: Mapped[int | None]
+    channel: Mapped[str | None]
+    time: Mapped[str]
+    detail: Mapped[str]
+    hash: Mapped[str]
+
+
+class Pool(Base):
+    """The expert pool: see ``storage.pool`` for why it looks as it does.
+
+    The order of the columns matters: ``cover`` fills the part of a row that SQLite may copy when
+    it splits a page, so that ``handle`` and ``entry`` never lie there.
+    """
+
+    __tablename__ = "pool"
+    __table_args__ = (
+        Index("ix_pool_run_id", "run_id", "generation"),
+        {"sqlite_with_rowid": False},
+    )
+
+    key: Mapped[bytes] = mapped_column(primary_key=True)
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"))
+    generation: Mapped[int]
+    cover: Mapped[bytes]
+    handle: Mapped[bytes]
+    entry: Mapped[bytes]

@@ -1,0 +1,124 @@
+"""The wire format, byte by byte, and that decoders raise one error for everything else."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privacy.errors import ProtocolViolation
+from privacy.secure_aggregation import messages
+from privacy.secure_aggregation.keys import PublicKeys
+from privacy.secure_aggregation.messages import Envelope, Kind, pack_records, unpack_records
+from tests.privacy.secure_aggregation._drive import make_parameters
+
+PARAMETERS = make_parameters(3)
+KEYS = PublicKeys(channel=b"c" * 32, mask=b"m" * 32)
+DECODERS = {
+    Kind.ADVERTISED_KEYS: messages.decode_advertised_keys,
+    Kind.ROSTER: messages.decode_roster,
+    Kind.DEALT_SHARES: messages.decode_dealt_shares,
+    Kind.FORWARDED_SHARES: messages.decode_forwarded_shares,
+    Kind.MASKED_INPUT: messages.decode_masked_input,
+    Kind.SURVIVORS: messages.decode_survivors,
+    Kind.REVEALED_SHARES: messages.decode_revealed_shares,
+}
+FROM_SERVER = {Kind.ROSTER, Kind.FORWARDED_SHARES, Kind.SURVIVORS}
+
+
+def envelope(kind):
+    party = "receiver" if kind in FROM_SERVER else "sender"
+    return Envelope(PARAMETERS, kind, **{party: 2})
+
+
+def test_a_message_byte_by_byte():
+    message = messages.encode_advertised_keys(PARAMETERS, 2, KEYS)
+    header = b"SA\x01\x01" + PARAMETERS.digest + struct.pack("<4I", 3, 0, 2, 0)
+    assert message[:52] == header
+    assert message[52:116] == b"c" * 32 + b"m" * 32
+    assert message[116:] == hashlib.sha256(message[:116]).digest()[:16]
+    assert messages.decode_advertised_keys(PARAMETERS, 2, message) == KEYS
+
+
+def test_a_message_from_the_server_names_its_receiver():
+    message = messages.encode_survivors(PARAMETERS, 2, (1, 2))
+    assert message[:4] == b"SA\x01\x06"
+    assert message[36:52] == struct.pack("<4I", 3, 0, 0, 2)
+    assert message[52:-16] == struct.pack("<2I", 1, 2)
+
+
+def test_the_parameters_byte_by_byte():
+    expected = struct.pack("<BBIIIIIHI", 1, 32, 3, 0, 3, 0, 8, 3, 3)
+    expected += b"run" + struct.pack("<3I", 1, 2, 3)
+    assert PARAMETERS.encode() == expected
+    prefix = b"sotto/secure-aggregation/parameters"
+    assert PARAMETERS.digest == hashlib.sha256(prefix + expected).digest()
+
+
+def test_a_vector_is_read_in_place():
+    words = np.arange(8, dtype="<u4")
+    message = messages.encode_masked_input(PARAMETERS, 2, words)
+    read = messages.decode_masked_input(PARAMETERS, 2, message)
+    assert np.array_equal(read, words)
+    assert np.shares_memory(read, np.frombuffer(message, np.uint8))
+    assert not read.flags.writeable
+
+
+def test_records_are_ascending_and_distinct():
+    assert pack_records({3: b"b", 1: b"a"}) == b"\1\0\0\0a\3\0\0\0b"
+    assert unpack_records(b"\1\0\0\0a\3\0\0\0b", 1) == {1: b"a", 3: b"b"}
+    for bad in (
+        b"\3\0\0\0b\1\0\0\0a",
+        b"\1\0\0\0a\1\0\0\0a",
+        b"\0\0\0\0a",
+        b"\1\0\0\0",
+        b"\1\0\0\0ab",
+    ):
+        with pytest.raises(ProtocolViolation):
+            unpack_records(bad, 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        (Kind.ADVERTISED_KEYS, (0, 63, 65, 128)),
+        (Kind.DEALT_SHARES, (0, 28, 31, 33)),
+        (Kind.MASKED_INPUT, (0, 31, 33, 28, 36, 64)),
+    ],
+)
+def test_a_body_of_another_length_is_refused(kind, sizes):
+    for size in sizes:
+        with pytest.raises(ProtocolViolation):
+            DECODERS[kind](PARAMETERS, 2, envelope(kind).close(bytes(size)))
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_repeated_or_disordered_client_is_refused(kind):
+    size = {Kind.ROSTER: 64, Kind.DEALT_SHARES: 94, Kind.FORWARDED_SHARES: 94, Kind.SURVIVORS: 0}
+    size |= {Kind.REVEALED_SHARES: 34}
+    if kind not in size:
+        return
+    start = bytes(32) if kind is Kind.DEALT_SHARES else b""
+    value = b"\1" + bytes(33) if kind is Kind.REVEALED_SHARES else bytes(size[kind])
+    one, three = (struct.pack("<I", index) + value for index in (1, 3))
+    read = DECODERS[kind]
+    read(PARAMETERS, 2, envelope(kind).close(start + one + three))
+    for body in (start + three + one, start + one + one, start + one + three + b"\0"):
+        with pytest.raises(ProtocolViolation):
+            read(PARAMETERS, 2, envelope(kind).close(body))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.binary(max_size=300), st.sampled_from(Kind), st.booleans())
+def test_decoders_raise_one_error(garbage, kind, sealed):
+    message = envelope(kind).close(garbage) if sealed else garbage
+    try:
+        DECODERS[kind](PARAMETERS, 2, message)
+    except ProtocolViolation as error:
+        assert str(error) == "the message was refused"
+    else:
+        assert sealed

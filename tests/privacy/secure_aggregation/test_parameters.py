@@ -1,0 +1,93 @@
+"""Parameters refuse what no round can run with, and every field is in the digest."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from privacy.secure_aggregation import RoundParameters, default_threshold
+from privacy.secure_aggregation.parameters import decode_parameters
+from tests.privacy.secure_aggregation._drive import make_parameters
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"run_id": ""}, "run_id"),
+        ({"run_id": "x" * 65_536}, "run_id"),
+        ({"round_number": -1}, "round_number"),
+        ({"round_number": 2**32}, "round_number"),
+        ({"attempt": -1}, "attempt"),
+        ({"corrupt": -1}, "corrupt"),
+        ({"clients": (1,)}, "clients"),
+        ({"clients": ()}, "clients"),
+        ({"clients": (0, 1, 2)}, "clients"),
+        ({"clients": (1, 2, 2**32)}, "clients"),
+        ({"clients": (1, 1, 2)}, "clients"),
+        ({"clients": (3, 2, 1)}, "clients"),
+        ({"threshold": 1}, "threshold"),
+        ({"threshold": 6}, "threshold"),
+        ({"threshold": 3, "corrupt": 3}, "corrupt"),
+        ({"vector_length": 0}, "vector_length"),
+        ({"ring_bits": 16}, "ring_bits"),
+    ],
+)
+def test_a_field_out_of_range_is_named(change, named):
+    with pytest.raises(ValueError, match=named):
+        make_parameters(5, **change)
+
+
+def test_the_smallest_and_largest_are_taken():
+    make_parameters(2, threshold=2)
+    make_parameters(2, clients=(1, 2**32 - 1))
+    make_parameters(5, threshold=3, corrupt=2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run_id": "rum"},
+        {"round_number": 4},
+        {"attempt": 1},
+        {"clients": (1, 2, 3, 4, 6)},
+        {"threshold": 3},
+        {"vector_length": 9},
+        {"ring_bits": 64},
+        {"corrupt": 1},
+    ],
+)
+def test_every_field_changes_the_digest(change):
+    assert set(change) <= {field.name for field in dataclasses.fields(RoundParameters)}
+    assert make_parameters(5, **change).digest != make_parameters(5).digest
+
+
+def test_equal_parameters_have_equal_digests():
+    assert make_parameters(5).digest == make_parameters(5).digest
+    assert len(make_parameters(5).digest) == 32
+
+
+def test_the_encoding_reads_back():
+    parameters = make_parameters(5, run_id="räum", corrupt=2)
+    assert decode_parameters(parameters.encode()) == parameters
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: data[:-1],
+        lambda data: data + b"\0",
+        lambda data: data[:10],
+        lambda data: b"\x02" + data[1:],
+        lambda data: data[:1] + b"\x21" + data[2:],
+        lambda data: data.replace(b"run", b"r\xffn"),
+    ],
+)
+def test_other_encodings_are_refused(spoil):
+    with pytest.raises(ValueError):
+        decode_parameters(spoil(make_parameters(5).encode()))
+
+
+def test_a_default_threshold_needs_two_clients():
+    with pytest.raises(ValueError, match="at least 2"):
+        default_threshold(1)

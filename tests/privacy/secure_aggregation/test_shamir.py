@@ -1,0 +1,153 @@
+"""Shamir's scheme against polynomials worked by hand, and its two promises."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sympy import isprime
+
+from privacy.errors import InvalidShare
+from privacy.secure_aggregation import shamir
+from tests.privacy.secure_aggregation._drive import FixedEntropy
+
+
+def encode(value, size):
+    return value.to_bytes(size, "little")
+
+
+def test_the_modulus_is_the_largest_prime_below_2_to_the_257():
+    assert isprime(shamir.PRIME)
+    assert not any(isprime(candidate) for candidate in range(shamir.PRIME + 1, 2**257))
+    assert shamir.PRIME > 2**256
+
+
+def test_a_line_and_a_parabola_by_hand():
+    # 7 + 3x at 1, 2, 5; 1 + 2x + 3x^2 at 1, 2, 10.
+    line = shamir.deal(encode(7, 32), coefficients=(3,), indices=(1, 2, 5))
+    assert line == [encode(value, 33) for value in (10, 13, 22)]
+    parabola = shamir.deal(encode(1, 32), coefficients=(2, 3), indices=(1, 2, 10))
+    assert parabola == [encode(value, 33) for value in (6, 17, 321)]
+
+
+def test_lagrange_coefficients_by_hand():
+    # At 1 and 2 the line through them has the value 2 f(1) - f(2) at zero.
+    assert shamir.lagrange_at_zero((1, 2)) == (2, shamir.PRIME - 1)
+    # At 1, 2, 3: 3 f(1) - 3 f(2) + f(3).
+    assert shamir.lagrange_at_zero((1, 2, 3)) == (3, shamir.PRIME - 3, 1)
+    # At 2 and 5: 5/3 f(2) - 2/3 f(5).
+    third = pow(3, -1, shamir.PRIME)
+    assert shamir.lagrange_at_zero((2, 5)) == (
+        5 * third % shamir.PRIME,
+        -2 * third % shamir.PRIME,
+    )
+
+
+def test_any_three_of_five_rebuild_the_secret():
+    secret = FixedEntropy("secret")(32)
+    coefficients = shamir.draw_coefficients(2, entropy=FixedEntropy("polynomial"))
+    indices = (1, 2, 7, 40, 2**32 - 1)
+    shares = dict(
+        zip(indices, shamir.deal(secret, coefficients=coefficients, indices=indices), strict=True)
+    )
+    for chosen in itertools.permutations(indices, 3):
+        weights = shamir.lagrange_at_zero(chosen)
+        assert shamir.combine([shares[index] for index in chosen], weights) == secret
+    for chosen in itertools.combinations(indices, 2):
+        try:
+            wrong = shamir.combine([shares[i] for i in chosen], shamir.lagrange_at_zero(chosen))
+        except InvalidShare:
+            continue
+        assert wrong != secret
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    secret=st.binary(min_size=32, max_size=32),
+    count=st.integers(2, 12),
+    data=st.data(),
+)
+def test_any_t_of_n_rebuild_any_secret(secret, count, data):
+    threshold = data.draw(st.integers(1, count))
+    indices = tuple(range(1, count + 1))
+    coefficients = shamir.draw_coefficients(threshold - 1, entropy=os.urandom)
+    shares = shamir.deal(secret, coefficients=coefficients, indices=indices)
+    chosen = data.draw(st.permutations(indices))[:threshold]
+    weights = shamir.lagrange_at_zero(chosen)
+    assert shamir.combine([shares[index - 1] for index in chosen], weights) == secret
+
+
+@pytest.mark.parametrize("secret", [bytes(32), b"\xff" * 32])
+def test_the_ends_of_the_secrets(secret):
+    coefficients = (shamir.PRIME - 1, shamir.PRIME - 1)
+    shares = shamir.deal(secret, coefficients=coefficients, indices=(1, 2, 3))
+    assert all(shamir.is_share(share) for share in shares)
+    assert shamir.combine(shares, shamir.lagrange_at_zero((1, 2, 3))) == secret
+
+
+def test_fewer_than_t_shares_fit_every_secret_equally():
+    # Perfect secrecy: for two shares of a 3-of-n secret, every other secret has exactly one
+    # polynomial that gives the same two shares, found here by solving for its coefficients.
+    prime = shamir.PRIME
+    shares = shamir.deal(encode(7, 32), coefficients=(11, 13), indices=(1, 2))
+    one, two = (int.from_bytes(share, "little") for share in shares)
+    for other in (0, 1, 8, 2**256 - 1):
+        # a + b = one - other and 2a + 4b = two - other.
+        second = (two - other - 2 * (one - other)) * pow(2, -1, prime) % prime
+        first = (one - other - second) % prime
+        again = shamir.deal(encode(other, 32), coefficients=(first, second), indices=(1, 2))
+        assert again == shares
+
+
+def test_coefficients_are_uniform_over_the_field():
+    # Top and bottom bits of 4,000 draws: six standard deviations is 190.
+    drawn = shamir.draw_coefficients(4_000, entropy=FixedEntropy("uniform"))
+    assert all(0 <= value < shamir.PRIME for value in drawn)
+    for bit in (0, 1, 128, 255, 256):
+        assert abs(sum(value >> bit & 1 for value in drawn) - 2_000) < 190
+
+
+def test_numbers_outside_the_field_are_drawn_again():
+    draws = iter([b"\xff" * 33, encode(shamir.PRIME, 33), encode(5, 33)])
+    assert shamir.draw_coefficients(1, entropy=lambda size: next(draws)) == (5,)
+    with pytest.raises(ValueError, match="entropy"):
+        shamir.draw_coefficients(1, entropy=lambda size: b"\xff" * size)
+    with pytest.raises(ValueError, match="entropy"):
+        shamir.draw_coefficients(1, entropy=lambda size: b"\0" * (size - 1))
+
+
+def test_a_wrong_share_is_noticed_only_if_it_leaves_the_range():
+    # f(0) = 2^256 is a field element but no 32-byte secret.
+    with pytest.raises(InvalidShare):
+        shamir.combine([encode(2**256, 33)], (1,))
+    assert shamir.combine([encode(2**256 - 1, 33)], (1,)) == b"\xff" * 32
+
+
+@pytest.mark.parametrize(
+    ("share", "valid"),
+    [
+        (encode(shamir.PRIME - 1, 33), True),
+        (encode(shamir.PRIME, 33), False),
+        (bytes(33), True),
+        (bytes(32), False),
+        (bytes(34), False),
+        (b"", False),
+    ],
+)
+def test_shares_have_one_encoding(share, valid):
+    assert shamir.is_share(share) is valid
+
+
+def test_misuse_is_refused():
+    with pytest.raises(ValueError, match="32"):
+        shamir.deal(bytes(31), coefficients=(), indices=(1,))
+    for indices in ((0, 1), (1, 1), (-1, 2)):
+        with pytest.raises(ValueError, match="indices"):
+            shamir.lagrange_at_zero(indices)
+    with pytest.raises(ValueError, match="index 0"):
+        shamir.deal(bytes(32), coefficients=(1,), indices=(0, 1))
+    with pytest.raises(ValueError):
+        shamir.combine([bytes(33)], (1, 2))

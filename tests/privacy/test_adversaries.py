@@ -1,0 +1,81 @@
+"""Each adversary is charged for what it sees, and the worst client speaks for the run."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from privacy.accounting import epsilon, epsilons
+from privacy.errors import UnsupportedEvent
+from privacy.events import Release
+from privacy.mechanisms import NoProtection, UploadNoise, release
+
+NOISE = UploadNoise(clipping_norm=0.5, noise_multiplier=4.0)
+DELTA = 1e-5
+
+
+def row(pseudonym: str, **changes: Any) -> Release:
+    fields = {"channel": "sum", "run_id": "r", "round_number": 1, "attempt": 0}
+    return release(changes.pop("mechanism", NOISE), pseudonym=pseudonym, **fields | changes)
+
+
+def cost(*releases: Release) -> float:
+    return epsilon(releases, DELTA).epsilon
+
+
+def test_one_noised_vector_for_sum_and_pool_is_one_charge_for_all() -> None:
+    result = epsilons([row("a")], DELTA)
+    assert result.server == result.peers == result.observer == cost(row("a"))
+    assert result.accountant == "exact"
+
+
+@pytest.mark.parametrize("channel", ["pool", "metrics"])
+def test_other_channels_are_not_seen_by_the_observer(channel: str) -> None:
+    ledger = [row("a"), row("a", channel=channel)]
+    result = epsilons(ledger, DELTA)
+    assert result.server == result.peers == cost(*ledger) > cost(row("a"))
+    assert result.observer == cost(row("a"))
+
+
+def test_the_maximum_is_over_clients_and_not_their_sum() -> None:
+    ledger = [row("a"), row("b"), row("b", round_number=2), row("c")]
+    assert epsilons(ledger, DELTA).server == cost(row("b"), row("b", round_number=2))
+
+
+def test_the_worst_client_may_differ_by_adversary() -> None:
+    ledger = [row("a"), row("b", channel="pool"), row("b", channel="pool", round_number=2)]
+    result = epsilons(ledger, DELTA)
+    assert result.server == cost(row("b"), row("b"))
+    assert result.observer == cost(row("a"))
+
+
+def test_a_retry_is_charged_and_an_unsent_attempt_is_not() -> None:
+    retried = [row("a", status="aborted"), row("a", attempt=1)]
+    assert epsilons(retried, DELTA).server == cost(row("a"), row("a"))
+
+
+def test_none_is_infinite_for_who_sees_it_and_nothing_released_is_zero() -> None:
+    bare = NoProtection(8.0)
+    everything = epsilons([row("a", mechanism=bare)], DELTA)
+    assert everything.server == everything.peers == everything.observer == math.inf
+    pool_only = epsilons([row("a"), row("b", mechanism=bare, channel="pool")], DELTA)
+    assert pool_only.server == pool_only.peers == math.inf
+    assert pool_only.observer == cost(row("a"))
+    nothing = epsilons([], DELTA)
+    assert (nothing.server, nothing.peers, nothing.observer) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mechanism": "central_noise"}, "not settled"),
+        ({"mechanism": "dp_sgd"}, "not settled"),
+        ({"sampling": "poisson", "sampling_probability": 0.1}, "amplifies nothing"),
+    ],
+)
+def test_what_is_not_settled_is_refused(changes: dict[str, Any], message: str) -> None:
+    fields = {name: getattr(row("a"), name) for name in Release.__dataclass_fields__}
+    with pytest.raises(UnsupportedEvent, match=message):
+        epsilons([Release(**fields | changes)], DELTA)

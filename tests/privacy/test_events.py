@@ -1,0 +1,92 @@
+"""Ledger rows mean something, know their sensitivity, and say whether they are charged."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from privacy.errors import UnknownMechanism
+from privacy.events import Release
+
+ROW: dict[str, Any] = {
+    "mechanism": "upload_noise",
+    "standard_deviation": 0.6,
+    "clipping_norm": 0.3,
+    "relation": "replace_one",
+    "channel": "sum",
+    "run_id": "run",
+    "round_number": 1,
+    "attempt": 0,
+    "pseudonym": "a",
+    "status": "reserved",
+}
+
+
+def test_sensitivity_follows_the_relation() -> None:
+    assert Release(**ROW).sensitivity == 0.6
+    assert Release(**ROW | {"relation": "add_or_remove_one"}).sensitivity == 0.3
+
+
+@pytest.mark.parametrize(
+    ("status", "left_client", "charged"),
+    [
+        ("reserved", True, True),
+        ("released", True, True),
+        ("aborted", True, True),
+        ("aborted", False, False),
+    ],
+)
+def test_only_an_abort_that_nothing_left_is_free(
+    status: str, left_client: bool, charged: bool
+) -> None:
+    row = Release(**ROW | {"status": status, "left_client": left_client})
+    assert row.charged is charged
+
+
+def test_aborts_are_charged_unless_said_otherwise() -> None:
+    assert Release(**ROW | {"status": "aborted"}).charged
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"relation": "replace"},
+        {"channel": "pools"},
+        {"status": "done"},
+        {"sampling": "fixed"},
+        {"standard_deviation": -1.0},
+        {"standard_deviation": float("nan")},
+        {"standard_deviation": float("inf")},
+        {"clipping_norm": 0.0},
+        {"round_number": -1},
+        {"attempt": -1},
+        {"mechanism": "none"},  # with noise
+        {"sampling_probability": 0.5},  # without sampling
+        {"sampling": "poisson", "sampling_probability": 0.0},
+        {"sampling": "poisson", "sampling_probability": 1.5},
+        {"left_client": False},  # while reserved
+        {"left_client": False, "status": "released"},
+    ],
+    ids=str,
+)
+def test_rows_that_mean_nothing_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"\w+ (is|must|can)"):
+        Release(**ROW | change)
+
+
+def test_unknown_mechanisms_are_refused() -> None:
+    with pytest.raises(UnknownMechanism, match="valid are none, dp_sgd"):
+        Release(**ROW | {"mechanism": "magic"})
+
+
+def test_rows_are_frozen_and_hashable() -> None:
+    row = Release(**ROW)
+    assert len({row, Release(**ROW)}) == 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        row.standard_deviation = 1.0  # type: ignore[misc]
+
+
+def test_no_row_holds_a_bare_multiplier() -> None:
+    assert not [field.name for field in dataclasses.fields(Release) if "multiplier" in field.name]

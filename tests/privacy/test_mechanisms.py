@@ -1,0 +1,245 @@
+"""What is done to an upload is what the ledger says was done."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+import privacy
+from privacy.accounting.composition import compose
+from privacy.accounting.gaussian import total_mu
+from privacy.errors import NonFiniteUpdate, PrivacyError, UnknownMechanism, UploadSaturated
+from privacy.events import Relation
+from privacy.mechanisms import (
+    AVAILABLE,
+    ClientMechanism,
+    NoProtection,
+    ProtectedUpload,
+    UploadNoise,
+    protect,
+    release,
+    require_available,
+    value_bound,
+)
+from privacy.quantisation import Quantiser
+from privacy.randomness import NoiseSource, SeededNoise, SystemNoise
+
+DIMENSION = 200_000
+
+
+def seeded(seed: int = 0) -> SeededNoise:
+    return SeededNoise(np.random.default_rng(seed))
+
+
+def quantiser_for(mechanism: ClientMechanism, dimension: int, bits: int = 24) -> Quantiser:
+    return Quantiser(value_bound(mechanism, dimension), bits)
+
+
+def upload(
+    vector: NDArray[np.float64], mechanism: ClientMechanism, noise: NoiseSource | None
+) -> tuple[ProtectedUpload, NDArray[np.float64]]:
+    quantiser = quantiser_for(mechanism, vector.size)
+    result = protect(vector, mechanism, quantiser, noise)
+    return result, quantiser.dequantise(result.levels)
+
+
+@pytest.mark.parametrize(
+    ("noise", "alpha"),
+    [pytest.param(seeded(5), 1e-6, id="seeded"), pytest.param(SystemNoise(), 1e-9, id="os")],
+)
+@pytest.mark.parametrize(("clipping_norm", "noise_multiplier"), [(0.3, 4.0), (10.0, 0.05)])
+def test_noise_on_the_wire_has_the_variance_of_the_ledger(
+    noise: NoiseSource, alpha: float, clipping_norm: float, noise_multiplier: float
+) -> None:
+    mechanism = UploadNoise(clipping_norm, noise_multiplier)
+    row = release(mechanism, channel="sum", run_id="r", round_number=1, attempt=0, pseudonym="a")
+    _, sent = upload(np.zeros(DIMENSION), mechanism, noise)
+    square = float(np.sum((sent / row.standard_deviation) ** 2))
+    assert stats.chi2.ppf(alpha / 2, DIMENSION) < square < stats.chi2.isf(alpha / 2, DIMENSION)
+    assert abs(sent.mean()) / row.standard_deviation < stats.norm.isf(alpha / 2) / math.sqrt(
+        DIMENSION
+    )
+
+
+@pytest.mark.parametrize(
+    ("noise", "alpha"),
+    [pytest.param(seeded(6), 1e-6, id="seeded"), pytest.param(SystemNoise(), 1e-9, id="os")],
+)
+def test_noise_is_independent_between_rounds(noise: NoiseSource, alpha: float) -> None:
+    mechanism = UploadNoise(1.0, 2.0)
+    first, second = (upload(np.zeros(DIMENSION), mechanism, noise)[1] for _ in range(2))
+    correlation = float(np.corrcoef(first, second)[0, 1])
+    assert abs(correlation) * math.sqrt(DIMENSION) < stats.norm.isf(alpha / 2)
+
+
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
+def test_neighbours_are_as_far_apart_as_the_accountant_believes(relation: Relation) -> None:
+    # The worst neighbours under each relation, both far beyond C, through the whole mechanism:
+    # the distance of their means over the noise's deviation is the accountant's mu.
+    mechanism = UploadNoise(2.0, 0.8, relation)
+    direction = np.zeros(4_096)
+    direction[17] = 1.0
+    far, other = 1e3 * direction, -1e3 * direction
+    neighbour = other if relation == "replace_one" else None
+    _, sent = upload(far, mechanism, seeded(1))
+    reference = (
+        upload(neighbour, mechanism, seeded(1))[1]
+        if neighbour is not None
+        else upload(np.zeros(4_096), mechanism, seeded(1))[1]
+    )
+    row = release(mechanism, channel="sum", run_id="r", round_number=1, attempt=0, pseudonym="a")
+    distance = float(np.linalg.norm(sent - reference))
+    mu = total_mu(compose([row]))
+    assert distance / row.standard_deviation == pytest.approx(mu, rel=1e-4)
+    assert distance == pytest.approx(row.sensitivity, rel=1e-4)
+
+
+def test_upload_is_clipped_then_noised_then_quantised() -> None:
+    mechanism = UploadNoise(5.0, 1.0)
+    result, sent = upload(np.array([30.0, 40.0]), mechanism, seeded(2))
+    noise = seeded(2).standard_normal(2)
+    step = quantiser_for(mechanism, 2).step
+    np.testing.assert_allclose(sent, [3.0, 4.0] + 5.0 * noise, atol=step)
+    assert (result.norm, result.was_clipped, result.saturated) == (50.0, True, 0)
+    assert result.levels.dtype == np.uint64
+
+
+def test_short_uploads_are_not_scaled() -> None:
+    result, _ = upload(np.array([0.3, 0.4]), UploadNoise(5.0, 1.0), seeded())
+    assert (result.norm, result.was_clipped) == (0.5, False)
+
+
+def test_zero_noise_needs_no_source_and_costs_infinity() -> None:
+    mechanism = UploadNoise(1.0, 0.0)
+    _, sent = upload(np.array([0.6, 0.0]), mechanism, None)
+    np.testing.assert_allclose(sent, [0.6, 0.0], atol=1e-6)
+    row = release(mechanism, channel="sum", run_id="r", round_number=1, attempt=0, pseudonym="a")
+    assert privacy.epsilon([row], 1e-5).epsilon == math.inf
+
+
+def test_noise_must_come_from_a_source_that_says_what_it_is() -> None:
+    mechanism = UploadNoise(1.0, 1.0)
+    quantiser = quantiser_for(mechanism, 2)
+    for noise in (None, np.random.default_rng(0)):
+        with pytest.raises(TypeError, match="SystemNoise or SeededNoise"):
+            protect(np.ones(2), mechanism, quantiser, noise)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dimension", [1, 100, 8_192, 10**7])
+@pytest.mark.parametrize("noise_multiplier", [0.0, 0.5, 20.0])
+def test_headroom_bounds_the_chance_of_saturation(dimension: int, noise_multiplier: float) -> None:
+    mechanism = UploadNoise(0.4, noise_multiplier)
+    bound = value_bound(mechanism, dimension)
+    if noise_multiplier == 0.0:
+        assert bound == 0.4
+        return
+    # The worst coordinate sits at C; the union bound over all of them.
+    chance = 2 * dimension * stats.norm.sf((bound - 0.4) / (0.4 * noise_multiplier))
+    assert 2.0**-42 < chance < 2.0**-40
+
+
+def test_saturation_of_noise_is_counted_and_not_refused() -> None:
+    mechanism = UploadNoise(1.0, 10.0)
+    result = protect(np.zeros(10_000), mechanism, Quantiser(10.0, 16), seeded())
+    # One standard deviation: 31.7 % of the coordinates.
+    assert stats.binomtest(result.saturated, 10_000, 2 * stats.norm.sf(1.0)).pvalue > 1e-6
+    assert int(result.levels.max()) == 2**16 - 1
+
+
+def test_none_carries_the_update_within_half_a_step() -> None:
+    mechanism = NoProtection(8.0)
+    vector = np.random.default_rng(0).uniform(-8, 8, 1_000)
+    result, sent = upload(vector, mechanism, None)
+    assert np.abs(sent - vector).max() <= quantiser_for(mechanism, 1_000).step / 2 * (1 + 1e-6)
+    assert result.norm == pytest.approx(float(np.linalg.norm(vector)))
+    assert (result.was_clipped, result.saturated) == (False, 0)
+
+
+def test_none_refuses_saturation_and_names_the_worst_coordinate() -> None:
+    vector = np.array([0.0, 8.5, -9.25, 8.0])
+    with pytest.raises(UploadSaturated, match=r"2 of 4 .*value_bound 8, the worst at 2") as caught:
+        protect(vector, NoProtection(8.0), Quantiser(8.0, 16), None)
+    assert (caught.value.index, caught.value.saturated) == (2, 2)
+    assert "9.25" not in caught.value.diagnostics()
+
+
+@pytest.mark.parametrize("mechanism", [NoProtection(8.0), UploadNoise(1.0, 1.0)])
+def test_non_finite_updates_are_refused_by_every_mechanism(mechanism: ClientMechanism) -> None:
+    with pytest.raises(NonFiniteUpdate):
+        protect(np.array([0.0, np.nan]), mechanism, Quantiser(8.0, 16), seeded())
+
+
+def test_ledger_rows_repeat_the_mechanism() -> None:
+    row = release(
+        UploadNoise(0.5, 3.0, "add_or_remove_one"),
+        channel="pool",
+        run_id="r",
+        round_number=4,
+        attempt=2,
+        pseudonym="p",
+    )
+    assert (row.mechanism, row.standard_deviation, row.clipping_norm) == ("upload_noise", 1.5, 0.5)
+    assert (row.relation, row.channel, row.status) == ("add_or_remove_one", "pool", "reserved")
+    assert (row.run_id, row.round_number, row.attempt, row.pseudonym) == ("r", 4, 2, "p")
+    bare = release(
+        NoProtection(8.0),
+        channel="sum",
+        run_id="r",
+        round_number=1,
+        attempt=0,
+        pseudonym="p",
+        status="released",
+    )
+    assert (bare.mechanism, bare.standard_deviation, bare.status) == ("none", 0.0, "released")
+
+
+def test_available_mechanisms_and_refusals() -> None:
+    for name in AVAILABLE:
+        require_available(name)
+    for name in set(privacy.MECHANISMS) - set(AVAILABLE):
+        with pytest.raises(UnknownMechanism, match="not available yet"):
+            require_available(name)
+    with pytest.raises(UnknownMechanism, match="valid are none, upload_noise"):
+        require_available("magic")
+
+
+@pytest.mark.parametrize(
+    ("clipping_norm", "noise_multiplier"), [(0.0, 1.0), (-1.0, 1.0), (1.0, -1.0), (1.0, math.nan)]
+)
+def test_meaningless_mechanisms_are_refused(clipping_norm: float, noise_multiplier: float) -> None:
+    with pytest.raises(ValueError, match=r"clipping_norm|noise_multiplier"):
+        UploadNoise(clipping_norm, noise_multiplier)
+    with pytest.raises(ValueError, match="relation"):
+        UploadNoise(1.0, 1.0, "swap")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="value_bound"):
+        NoProtection(0.0)
+    with pytest.raises(ValueError, match="dimension"):
+        value_bound(UploadNoise(1.0, 1.0), 0)
+
+
+def test_every_public_name_is_importable_and_every_error_has_one_root() -> None:
+    names = privacy.__all__
+    assert sorted(names) == sorted(set(names))
+    for name in names:
+        assert hasattr(privacy, name)
+    errors = [getattr(privacy.errors, name) for name in dir(privacy.errors)]
+    own = [error for error in errors if isinstance(error, type)]
+    assert own
+    assert all(issubclass(error, PrivacyError) for error in own)
+    assert privacy.ThresholdNotMet(phase="unmask").phase == "unmask"
+    assert "unmask" in str(privacy.ThresholdNotMet(phase="unmask"))
+
+
+def test_importing_privacy_is_cheap() -> None:
+    code = (
+        "import sys, privacy\n"
+        "print(*sorted({'torch', 'opacus', 'dp_accounting', 'cryptography'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

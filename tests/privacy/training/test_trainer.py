@@ -1,0 +1,380 @@
+"""Local training: laws, Opacus' clipping against clipping by hand, and what is refused."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
+
+from methods._interface import ParameterGroup, Trainer
+from privacy.errors import NonFiniteUpdate, PrivacyError
+from privacy.training import FitReport, LocalTrainer, TrainingPlan
+from privacy.training.trainer import shuffled_batches
+from tests.privacy.training._gated import (
+    TRAINED,
+    looped_gradients,
+    make_examples,
+    make_gated,
+    make_parameters,
+    to_tensors,
+)
+
+Arrays = dict[str, NDArray[Any]]
+CLASSES = 4
+BOTH = [None, 0.05]
+
+
+def make_plan(**changes: Any) -> TrainingPlan:
+    return TrainingPlan(**{"local_steps": 3, "batch_size": 4, "learning_rate": 0.1, **changes})
+
+
+def fit(
+    trainer: LocalTrainer, *, count: int = 10, seed: int = 5, **options: Any
+) -> dict[str, NDArray[Any]]:
+    groups = options.pop("groups", [ParameterGroup(TRAINED)])
+    return trainer.fit(
+        make_gated(),
+        options.pop("parameters", make_parameters(CLASSES)),
+        options.pop("examples", make_examples(count, CLASSES)),
+        groups=groups,
+        rng=np.random.default_rng(seed),
+        **options,
+    )
+
+
+def clipped_mean(gradients: Mapping[str, Tensor], norm: float) -> tuple[Arrays, float]:
+    """By hand, in numpy: each example's gradient as one vector, scaled, averaged; share scaled."""
+    arrays = {name: g.numpy() for name, g in gradients.items()}
+    size = len(next(iter(arrays.values())))
+    total = {name: np.zeros(g.shape[1:]) for name, g in arrays.items()}
+    scaled = 0
+    for i in range(size):
+        length = np.sqrt(sum(float((g[i] ** 2).sum()) for g in arrays.values()))
+        scaled += length > norm
+        for name, g in arrays.items():
+            total[name] += g[i] * min(1.0, norm / length) / size
+    return total, scaled / size
+
+
+def middle_norm(count: int) -> float:
+    """A clipping norm that half of the examples exceed."""
+    gradients = looped_gradients(
+        make_gated(),
+        to_tensors(make_parameters(CLASSES)),
+        to_tensors(make_examples(count, CLASSES)),
+    )
+    flat = torch.cat([g.reshape(count, -1) for g in gradients.values()], dim=1)
+    return float(flat.norm(dim=1).median()) * 1.01
+
+
+# Without momentum a step is learning_rate x mean; the size is also the number of classes once.
+@pytest.mark.parametrize("count", [1, CLASSES, 10])
+def test_opacus_clips_as_by_hand_over_all_tensors_jointly(count: int) -> None:
+    norm = middle_norm(count) if count > 1 else 0.3
+    trainer = LocalTrainer(make_plan(local_steps=1, batch_size=count), norm)
+    start = make_parameters(CLASSES)
+    result = fit(trainer, count=count)
+    gradients = looped_gradients(
+        make_gated(), to_tensors(start), to_tensors(make_examples(count, CLASSES))
+    )
+    mean, scaled = clipped_mean(gradients, norm)
+    assert 0.0 < scaled <= 1.0
+    assert count == 1 or scaled < 1.0
+    for name in TRAINED:
+        # Opacus adds 1e-6 to each norm before dividing.
+        np.testing.assert_allclose(
+            start[name] - result[name], 0.1 * mean[name], rtol=1e-5, atol=1e-9
+        )
+    assert trainer.reports[0].clipped_fraction == pytest.approx(scaled)
+
+
+def test_clipping_each_tensor_or_the_mean_would_give_something_else() -> None:
+    """The oracle above can tell the right clipping from the two tempting wrong ones."""
+    norm, batch = middle_norm(10), to_tensors(make_examples(10, CLASSES))
+    gradients = looped_gradients(make_gated(), to_tensors(make_parameters(CLASSES)), batch)
+    right, _ = clipped_mean(gradients, norm)
+    apart = {n: clipped_mean({n: g}, norm)[0][n] for n, g in gradients.items()}
+    late, _ = clipped_mean({n: g.mean(dim=0, keepdim=True) for n, g in gradients.items()}, norm)
+    for wrong in (apart, late):
+        assert any(not np.allclose(wrong[n], right[n], rtol=1e-3) for n in TRAINED)
+
+
+def test_a_step_without_clipping_is_the_mean_gradient() -> None:
+    start, count = make_parameters(CLASSES), 6
+    result = fit(LocalTrainer(make_plan(local_steps=1, batch_size=count)), count=count)
+    gradients = looped_gradients(
+        make_gated(), to_tensors(start), to_tensors(make_examples(count, CLASSES))
+    )
+    for name in TRAINED:
+        expected = start[name] - 0.1 * gradients[name].mean(dim=0).numpy()
+        np.testing.assert_allclose(result[name], expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("trained", [TRAINED, ("context",), ("mix", "gate.out_proj.weight")])
+def test_a_huge_norm_is_unclipped_training(trained: tuple[str, ...]) -> None:
+    plan = make_plan(local_steps=7, momentum=0.9, weight_decay=0.01)
+    groups = [ParameterGroup(trained)]
+    clipped = LocalTrainer(plan, 1e6)
+    plain = LocalTrainer(plan)
+    ours, expected = fit(clipped, groups=groups), fit(plain, groups=groups)
+    for name in expected:
+        np.testing.assert_allclose(ours[name], expected[name], rtol=1e-6, atol=1e-9)
+    assert clipped.reports[0].clipped_fraction == 0.0
+    assert clipped.reports[0].mean_loss == pytest.approx(plain.reports[0].mean_loss)
+
+
+def test_one_example_moves_the_parameters_by_at_most_the_norm() -> None:
+    start, norm = make_parameters(CLASSES), 1e-3
+    result = fit(LocalTrainer(make_plan(local_steps=1, learning_rate=1.0), norm), count=1)
+    moved = np.sqrt(sum(float(((result[n] - start[n]) ** 2).sum()) for n in TRAINED))
+    assert moved == pytest.approx(norm, rel=2e-3)
+    assert moved <= norm
+
+
+@pytest.mark.parametrize("norm", BOTH)
+def test_the_same_generator_gives_the_same_bits(norm: float | None) -> None:
+    first, again = fit(LocalTrainer(make_plan(), norm)), fit(LocalTrainer(make_plan(), norm))
+    other = fit(LocalTrainer(make_plan(), norm), seed=6)
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    assert not np.array_equal(first["context"], other["context"])
+
+
+@pytest.mark.parametrize("norm", BOTH)
+def test_a_fit_remembers_nothing_of_the_last(norm: float | None) -> None:
+    trainer = LocalTrainer(make_plan(momentum=0.9), norm)
+    first = fit(trainer)
+    fit(trainer, seed=7)
+    again = fit(trainer)
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    assert [report.steps for report in trainer.reports] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("norm", BOTH)
+def test_arrays_are_copied_in_and_out(norm: float | None) -> None:
+    parameters, examples = make_parameters(CLASSES), make_examples(10, CLASSES)
+    before = {name: array.copy() for name, array in parameters.items()}
+    for array in (*parameters.values(), *examples.values()):
+        array.flags.writeable = False  # as memory-mapped features are
+    result = fit(LocalTrainer(make_plan(), norm), parameters=parameters, examples=examples)
+    assert result.keys() == parameters.keys()
+    for name, array in result.items():
+        assert np.array_equal(parameters[name], before[name])
+        assert not np.shares_memory(array, parameters[name])
+        assert array.flags.writeable
+        assert (array.shape, array.dtype) == (before[name].shape, before[name].dtype)
+    for name in ("class_tokens", "experts"):
+        assert np.array_equal(result[name], before[name])
+    assert all(not np.array_equal(result[name], before[name]) for name in TRAINED)
+
+
+@pytest.mark.parametrize("norm", BOTH)
+def test_a_tensor_kept_by_a_hook_is_not_the_result(norm: float | None) -> None:
+    kept: list[Tensor] = []
+    result = fit(LocalTrainer(make_plan(), norm), after_step=lambda t: kept.append(t["context"]))
+    before = result["context"].copy()
+    kept[-1].fill_(9.0)
+    assert np.array_equal(result["context"], before)
+
+
+@pytest.mark.parametrize("norm", BOTH)
+def test_after_step_sees_and_corrects_the_trained_tensors(norm: float | None) -> None:
+    seen: list[set[str]] = []
+
+    def reset(tensors: Mapping[str, Tensor]) -> None:
+        seen.append(set(tensors))
+        tensors["context"].fill_(0.25 * len(seen))
+
+    groups = [ParameterGroup(("context",)), ParameterGroup(("mix",))]
+    result = fit(LocalTrainer(make_plan(), norm), groups=groups, after_step=reset)
+    assert seen == [{"context", "mix"}] * 3
+    assert np.array_equal(result["context"], np.full_like(result["context"], 0.75))
+
+
+@pytest.mark.parametrize("norm", BOTH)
+def test_each_group_has_its_own_learning_rate(norm: float | None) -> None:
+    rates = {"context": 0.3, "mix": 0.001, "gate.in_proj_bias": 0.0}
+    start = make_parameters(CLASSES)
+    together = fit(
+        LocalTrainer(make_plan(local_steps=1), norm),
+        groups=[ParameterGroup((n,), rate) for n, rate in rates.items()],
+    )
+    default = fit(
+        LocalTrainer(make_plan(local_steps=1), norm), groups=[ParameterGroup(tuple(rates))]
+    )
+    for name, rate in rates.items():
+        expected = (default[name] - start[name]) * (rate / 0.1)
+        np.testing.assert_allclose(together[name] - start[name], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("plan", "steps", "expected"),
+    [
+        (make_plan(local_steps=5), None, (5, 4 + 4 + 2 + 4 + 4)),
+        (make_plan(local_steps=None, local_epochs=2), None, (6, 20)),
+        (make_plan(local_steps=None, local_epochs=2, batch_size=99), None, (2, 20)),
+        (make_plan(local_steps=5), 2, (2, 8)),
+    ],
+)
+def test_amount_of_training(
+    plan: TrainingPlan, steps: int | None, expected: tuple[int, int]
+) -> None:
+    trainer = LocalTrainer(plan)
+    fit(trainer, steps=steps)
+    (report,) = trainer.reports
+    assert (report.steps, report.examples_seen) == expected
+    assert report.clipped_fraction is None
+
+
+def test_report_of_one_step() -> None:
+    trainer = LocalTrainer(make_plan(local_steps=1, batch_size=10), 1e-9)
+    fit(trainer)
+    parameters = to_tensors(make_parameters(CLASSES))
+    objective, batch = make_gated(), to_tensors(make_examples(10, CLASSES))
+    mean = float(objective.losses(parameters, objective.encode(parameters), batch).mean())
+    (report,) = trainer.reports
+    assert report.mean_loss == pytest.approx(mean)
+    assert report == FitReport(1, 10, report.mean_loss, 1.0)
+
+
+@given(count=st.integers(1, 30), size=st.integers(1, 40), seed=st.integers(0, 99))
+def test_each_epoch_visits_every_example_once(count: int, size: int, seed: int) -> None:
+    per_epoch = -(-count // size)
+    batches = list(
+        islice(shuffled_batches(count, size, np.random.default_rng(seed)), 3 * per_epoch)
+    )
+    for epoch in range(3):
+        rows = batches[epoch * per_epoch : (epoch + 1) * per_epoch]
+        assert [len(r) for r in rows[:-1]] == [size] * (per_epoch - 1)
+        assert sorted(np.concatenate(rows).tolist()) == list(range(count))
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Counts how often the encoder runs."""
+
+    runs: list[int]
+    encoder_parameters: frozenset[str] = frozenset({"prompt"})
+
+    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        self.runs.append(1)
+        return {"text": parameters["prompt"] * 2.0}
+
+    def losses(
+        self,
+        parameters: Mapping[str, Tensor],
+        encoded: Mapping[str, Tensor],
+        batch: Mapping[str, Tensor],
+    ) -> Tensor:
+        return (parameters["head"] * encoded["text"]).sum() * batch["labels"].double()
+
+
+@pytest.mark.parametrize("norm", BOTH)
+@pytest.mark.parametrize(("trained", "runs"), [("head", 1), ("prompt", 3)])
+def test_a_constant_encoding_is_computed_once(norm: float | None, trained: str, runs: int) -> None:
+    objective = Counted([])
+    LocalTrainer(make_plan(), norm).fit(
+        objective,
+        {"prompt": np.ones(2), "head": np.ones(2)},
+        {"labels": np.arange(8)},
+        groups=[ParameterGroup((trained,))],
+        rng=np.random.default_rng(0),
+    )
+    assert len(objective.runs) == runs
+
+
+@pytest.mark.parametrize(("norm", "gradient"), [(None, 3.0), (2.0, 2.0)])
+def test_two_steps_by_hand(norm: float | None, gradient: float) -> None:
+    """Loss 3 p h with h = 1 constant: gradient 3, or 2 once clipped; decay is added after that."""
+    plan = make_plan(local_steps=2, learning_rate=0.5, momentum=0.5, weight_decay=0.1)
+    result = LocalTrainer(plan, norm).fit(
+        Counted([], frozenset()),
+        {"prompt": np.ones(1), "head": np.array([2.0])},
+        {"labels": np.full(4, 1.5)},
+        groups=[ParameterGroup(("head",))],
+        rng=np.random.default_rng(0),
+    )
+    velocity = gradient + 0.1 * 2.0
+    head = 2.0 - 0.5 * velocity
+    velocity = 0.5 * velocity + gradient + 0.1 * head
+    np.testing.assert_allclose(result["head"], [head - 0.5 * velocity], rtol=1e-5)
+
+
+@pytest.mark.parametrize("norm", BOTH)
+def test_non_finite_training_is_an_error(norm: float | None) -> None:
+    examples = make_examples(10, CLASSES)
+    examples["features"][3] = np.nan
+    with pytest.raises(NonFiniteUpdate, match="the loss is not finite"):
+        fit(LocalTrainer(make_plan(), norm), examples=examples)
+    with pytest.raises(NonFiniteUpdate, match="'context' is not finite after local training"):
+        fit(LocalTrainer(make_plan(local_steps=1), norm), after_step=lambda t: t["context"].div_(0))
+    assert issubclass(NonFiniteUpdate, PrivacyError)
+
+
+@dataclass(frozen=True)
+class Cusp:
+    """sqrt(w): a finite loss with an infinite gradient at zero."""
+
+    encoder_parameters: frozenset[str] = frozenset()
+
+    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return {}
+
+    def losses(
+        self,
+        parameters: Mapping[str, Tensor],
+        encoded: Mapping[str, Tensor],
+        batch: Mapping[str, Tensor],
+    ) -> Tensor:
+        return parameters["w"].sqrt() * batch["labels"]
+
+
+@pytest.mark.parametrize("norm", BOTH)
+def test_an_infinite_gradient_is_an_error(norm: float | None) -> None:
+    with pytest.raises(NonFiniteUpdate, match="gradient of 'w'"):
+        LocalTrainer(make_plan(), norm).fit(
+            Cusp(),
+            {"w": np.zeros(())},
+            {"labels": np.ones(4)},
+            groups=[ParameterGroup(("w",))],
+            rng=np.random.default_rng(0),
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"groups": [ParameterGroup(("nosuch",))]}, "'nosuch' is unknown"),
+        ({"groups": [ParameterGroup(("mix",)), ParameterGroup(("mix",))]}, "named twice"),
+        ({"groups": [ParameterGroup(("mix", "mix"))]}, "named twice"),
+        ({"groups": []}, "name no parameter"),
+        ({"groups": [ParameterGroup(("mix",), -0.1)]}, "learning_rate of a group is -0.1"),
+        ({"parameters": {"mix": np.ones(())}, "groups": [ParameterGroup(("mix",))]}, "'context'"),
+        ({"parameters": {**make_parameters(CLASSES), "mix": np.array(1)}}, "floating-point"),
+        ({"examples": {"features": np.ones((3, 8))}}, "'labels' is missing"),
+        ({"examples": make_examples(0, CLASSES)}, "at least one example"),
+        ({"examples": {"features": np.ones((3, 8)), "labels": np.zeros(2)}}, "number of rows"),
+        ({"steps": 0}, "steps is 0"),
+    ],
+)
+def test_mistakes_at_the_door(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        fit(LocalTrainer(make_plan()), **options)
+
+
+def test_the_trainer_is_what_methods_expect() -> None:
+    trainer: Trainer = LocalTrainer(make_plan())
+    ours = inspect.signature(type(trainer).fit).parameters.values()
+    theirs = inspect.signature(Trainer.fit).parameters.values()
+    assert [(p.name, p.kind, p.default) for p in ours] == [
+        (p.name, p.kind, p.default) for p in theirs
+    ]

@@ -1,0 +1,162 @@
+"""Every import follows the picture of the architecture: three leaves, one trunk.
+
+Each file's syntax tree is read, so imports inside functions and under `TYPE_CHECKING` count
+too. What a package may import is a closed list: a new dependency is a decision, not a slip.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.repository._source import PACKAGES, ROOT, module_name, parse, python_files
+
+# The longest prefix of the importing module's name decides.
+THIRD_PARTY = {
+    "methods": {"annotated_types", "numpy", "open_clip", "ot", "safetensors", "scipy", "torch"},
+    # The adapter over open_clip, whose image transforms take PIL images.
+    "methods._clip": {"PIL", "numpy", "open_clip", "torch"},
+    "privacy": {"cryptography", "dp_accounting", "numpy", "scipy"},
+    "privacy.training": {"dp_accounting", "numpy", "opacus", "scipy", "torch"},
+    "storage": {"alembic", "sqlalchemy"},
+    "platform": {
+        "PIL",
+        "annotated_types",
+        "numpy",
+        "open_clip",
+        "packaging",
+        "pydantic",
+        "pydantic_core",
+        "rich",
+        "safetensors",
+        "scipy",
+        "sklearn",
+        "torch",
+        "torchvision",
+        "typer",
+        "yaml",
+    },
+}
+# Runs once at the start of every interpreter and twice as a copy outside the package.
+STANDARD_LIBRARY_ONLY = {"platform", "platform.__main__", "platform._startup_hook"}
+TRUNK = "platform"
+
+
+def imported(path: Path, root: Path) -> Iterator[tuple[int, str]]:
+    """Line and absolute dotted name of everything that one file imports."""
+    module = module_name(path, root)
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, absolute(node, package)
+        elif isinstance(node, ast.Call) and (name := dynamic_import(node)):
+            yield node.lineno, name
+
+
+def absolute(node: ast.ImportFrom, package: str) -> str:
+    """The absolute name behind a `from` import that may be relative."""
+    if not node.level:
+        return node.module or ""
+    parents = package.split(".")[: len(package.split(".")) - node.level + 1]
+    return ".".join([*parents, *filter(None, [node.module])])
+
+
+def dynamic_import(node: ast.Call) -> str | None:
+    """The name in `import_module("name")` or `__import__("name")`, if it is written out."""
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else None
+    called = node.func.id if isinstance(node.func, ast.Name) else called
+    if called not in {"import_module", "__import__"} or not node.args:
+        return None
+    value = node.args[0]
+    is_text = isinstance(value, ast.Constant) and isinstance(value.value, str)
+    return str(value.value) if is_text else None
+
+
+def is_allowed(module: str, target: str) -> bool:
+    """Whether the picture has an arrow from one of our modules to an imported name."""
+    own, top = module.partition(".")[0], target.partition(".")[0]
+    if top in PACKAGES:
+        return own == top or own == TRUNK
+    if top in sys.stdlib_module_names:
+        return True
+    if module in STANDARD_LIBRARY_ONLY:
+        return False
+    prefix = max((p for p in THIRD_PARTY if f"{module}.".startswith(f"{p}.")), key=len)
+    return top in THIRD_PARTY[prefix]
+
+
+def violations(root: Path) -> list[str]:
+    """One line for each import under a root that the picture does not have."""
+    return [
+        f"{path.relative_to(root)}:{line}: {module_name(path, root)} must not import {target}"
+        for path in python_files(root)
+        for line, target in imported(path, root)
+        if not is_allowed(module_name(path, root), target)
+    ]
+
+
+def test_every_import_follows_the_picture():
+    assert violations(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("methods/one.py", "import privacy"),
+        ("methods/one.py", "import platform"),
+        ("methods/one.py", "from platform import system"),
+        ("methods/one.py", "import sqlalchemy.orm"),
+        ("methods/one.py", "import pydantic"),
+        ("methods/deep/one.py", "from ... import storage"),
+        ("privacy/one.py", "import torch"),
+        ("privacy/accounting/one.py", "from opacus import PrivacyEngine"),
+        ("privacy/training_notes.py", "import torch"),
+        ("privacy/one.py", "from storage.tables import Row"),
+        ("privacy/one.py", "def inner():\n    import methods._registry"),
+        ("privacy/one.py", "__import__('methods')"),
+        ("storage/one.py", "import numpy"),
+        ("storage/one.py", "import importlib\nimportlib.import_module('methods.coop')"),
+        ("storage/one.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import yaml"),
+        ("platform/one.py", "import sqlalchemy"),
+        ("platform/one.py", "import pickle5"),
+        ("platform/__init__.py", "import numpy"),
+        ("platform/_startup_hook.py", "import packaging"),
+    ],
+)
+def test_a_wrong_arrow_is_found(tmp_path, file, line):
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text(f"{line}\n")
+    found = violations(tmp_path)
+    assert len(found) == 1
+    assert found[0].startswith(f"{file}:")
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("methods/one.py", "import torch, numpy as np, open_clip.model"),
+        ("methods/one.py", "from . import _interface\nfrom ._clip import Backbone"),
+        ("methods/one.py", "import methods._registry, sys"),
+        ("privacy/training/one.py", "import torch\nfrom opacus import PrivacyEngine"),
+        ("privacy/one.py", "from privacy.errors import PrivacyError"),
+        ("storage/one.py", "import sqlalchemy, alembic, sqlite3"),
+        ("platform/one.py", "import methods, privacy, storage, typer, torch"),
+        ("platform/one.py", "import importlib\nimportlib.import_module('storage')"),
+    ],
+)
+def test_a_right_arrow_passes(tmp_path, file, line):
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text(f"{line}\n")
+    assert violations(tmp_path) == []
+
+
+def test_the_check_reads_every_package():
+    assert {path.relative_to(ROOT).parts[0] for path in python_files()} == set(PACKAGES)
