@@ -156,8 +156,10 @@ class Objective(Protocol):
     classes, once a step. The head maps those features and a batch to one loss per example.
     """
 
-    encoder_parameters: frozenset[str]
-    """Names of the parameters that `encode` reads; all others reach the loss through `losses`."""
+    @property
+    def encoder_parameters(self) -> frozenset[str]:
+        """Names of the parameters that `encode` reads; the others reach the loss by `losses`."""
+        ...
 
     def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Data-free part, e.g. `{"text": (C, d)}`. Empty where there is none."""
@@ -215,9 +217,20 @@ class Trainer(Protocol):
 class Method(Protocol):
     """A federated method. See the package's documentation for the life of one round."""
 
-    needs: frozenset[Need]
-    visibility: Visibility
-    admits: frozenset[Mechanism]
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the data layer must provide, and may cache."""
+        ...
+
+    @property
+    def visibility(self) -> Visibility:
+        """What `server_update` must be shown."""
+        ...
+
+    @property
+    def admits(self) -> frozenset[Mechanism]:
+        """The mechanisms that the method may run under."""
+        ...
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """What is summed over clients; empty for local methods: no protocol, no charge."""

@@ -157,9 +157,9 @@ def _has_class_token(source: Any) -> bool:
     return getattr(source, "cls_emb", None) is not None
 
 
-def _width(projection: Tensor | nn.Linear | None, norm: nn.Module) -> int:
+def _width(projection: Tensor | nn.Linear | None, norm: Any) -> int:
     if projection is None:
-        return int(norm.weight.shape[0])  # type: ignore[union-attr,index]
+        return int(norm.weight.shape[0])
     if isinstance(projection, nn.Linear):
         return projection.out_features
     return int(projection.shape[1])
@@ -173,7 +173,7 @@ def _heads(block: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of every position, each (n, heads, positions, head width)."""
     attention = block.attn
     packed = functional.linear(block.ln_1(x), attention.in_proj_weight, attention.in_proj_bias)
-    split = packed.unflatten(-1, (3, attention.num_heads, attention.head_dim))
+    split = packed.view(*packed.shape[:-1], 3, attention.num_heads, attention.head_dim)
     queries, keys, values = split.permute(2, 0, 3, 1, 4)
     return queries, keys, values
 

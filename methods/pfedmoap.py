@@ -86,7 +86,6 @@ class Gate:
     """The attention-based gating network G of Eq. 11, with its parameters passed in."""
 
     config: Config
-    feature_dim: int
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
         """Four d_gating x d_gating projections with bias, uniform in +-1/sqrt(d_gating)."""
@@ -100,7 +99,7 @@ class Gate:
 
     def pool(self, features: Tensor) -> Tensor:
         """Reduces the last dimension from d to d_gating (the paper's Pooling layer)."""
-        blocks = features.unflatten(-1, (self.config.gate_dim, -1))
+        blocks = features.reshape(*features.shape[:-1], self.config.gate_dim, -1)
         return blocks.mean(-1) if self.config.gate_pool == "mean" else blocks[..., 0]
 
     def mix(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
@@ -133,7 +132,7 @@ class Gate:
         return inverse_square_root(self.config.gate_dim // self.config.gate_heads)
 
     def _heads(self, projected: Tensor) -> Tensor:
-        return projected.unflatten(-1, (self.config.gate_heads, -1))
+        return projected.reshape(*projected.shape[:-1], self.config.gate_heads, -1)
 
 
 @dataclass(frozen=True)
@@ -281,7 +280,7 @@ def build(config: Config, task: Task) -> Method:
             f"method.gate_heads: {config.gate_heads} is not valid; it must divide "
             f"method.gate_dim = {config.gate_dim}"
         )
-    return PFedMoAP(encoder, config, task.classes, Gate(config, width))
+    return PFedMoAP(encoder, config, task.classes, Gate(config))
 
 
 def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> NDArray[np.float32]:

@@ -34,6 +34,7 @@ from platform.protection import Protection
 from platform.records import write_text
 from platform.round import RoundRunner
 from platform.simulation import announcing, build_population, deal_examples
+from platform.storing import transaction
 from platform.transport import InProcessTransport
 from platform.wiring import Budget, Learning, Wiring
 from privacy import (
@@ -77,7 +78,7 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
     database = open_storage(config.storage.url)
     text, facts = dump_config(config), environment(plan.learning.device)
     digest = config_digest(text)
-    with database.unit_of_work() as uow:
+    with transaction(database) as uow:
         uow.runs.create(
             run_id,
             name=config.name,
@@ -86,7 +87,6 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
             versions_json=json.dumps(facts),
         )
         AuditTrail(uow.audit, run_id).run_created(digest)
-        uow.commit()
     folder = run_folder(config.storage.url, run_id)
     effective = {"noise_multiplier": plan.budget.noise_multiplier, "environment": facts}
     write_text(folder / "config.yaml", text)
@@ -128,6 +128,18 @@ def open_storage(url: str) -> Database:
         ConfigError: If the URL is none of a SQLite file.
     """
     database_file(url).parent.mkdir(parents=True, exist_ok=True)
+    return open_database(url)
+
+
+def open_existing(url: str) -> Database:
+    """The coordinator's database where there is one already; reading makes no file.
+
+    Raises:
+        ConfigError: If the URL is none of a SQLite file.
+        UnknownRun: If there is no such file.
+    """
+    if not database_file(url).is_file():
+        raise UnknownRun(f"RUN: there is no database at {url} yet; `run` makes one")
     return open_database(url)
 
 

@@ -59,7 +59,7 @@ def _aggregation(wiring: Wiring) -> Iterator[str]:
 
 
 def _attempts(wiring: Wiring, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    with wiring.database.unit_of_work() as uow:
+    with wiring.database.unit_of_work(read_only=True) as uow:
         rows = uow.ledger.rows(wiring.run_id)
     committed = {document["round"] for document in documents}
     most = {number: 0 for number in committed}

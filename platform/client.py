@@ -149,6 +149,10 @@ class Client:
     def personalise(self, broadcast: Arrays, committed: Attempt | None, kept_as: Attempt) -> None:
         """Personalises after the last release and keeps the result in the own store."""
         profile = self.profile
+        kept = self._store.committed(profile.run_id)
+        if kept is not None and kept[:2] == kept_as:
+            # An interrupted finish is repeated; what is done stays done.
+            return
         state = self.state(committed)
         personal = profile.method.personalise(
             broadcast,

@@ -24,7 +24,14 @@ MAGIC = b"SOTTO"
 VERSION = 1
 PREFIX = struct.Struct("<5sBI")
 MAX_HEADER = 1 << 22
-DTYPES = {"float32": "<f4", "float64": "<f8", "int64": "<i8", "uint64": "<u8", "bytes": "|u1"}
+DTYPES = {
+    "float32": "<f4",
+    "float64": "<f8",
+    "int64": "<i8",
+    "uint32": "<u4",
+    "uint64": "<u8",
+    "bytes": "|u1",
+}
 
 
 @dataclass(frozen=True)

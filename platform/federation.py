@@ -25,6 +25,7 @@ from platform.randomness import stream
 from platform.records import round_document
 from platform.round import Experts, RoundOutcome, RoundPlan
 from platform.spending import Spending
+from platform.storing import transaction
 from platform.transport import ClientId
 from platform.vectors import unflatten
 from platform.wiring import Wiring
@@ -98,11 +99,10 @@ class Federation:
 
     def _begin(self) -> Progress:
         wiring = self._wiring
-        with wiring.database.unit_of_work() as uow:
+        with transaction(wiring.database) as uow:
             rounds, latest = uow.rounds.all(wiring.run_id), uow.states.latest(wiring.run_id)
             AuditTrail(uow.audit, wiring.run_id).run_begins(len(rounds))
             uow.runs.set_status(wiring.run_id, "running")
-            uow.commit()
         if not rounds or latest is None:
             return Progress(0, {}, self.initial_state())
         committed: dict[ClientId, Attempt] = {}
@@ -141,7 +141,7 @@ class Federation:
         progress: Progress,
     ) -> RoundPlan:
         wiring, config = self._wiring, self._wiring.config
-        with wiring.database.unit_of_work() as uow:
+        with transaction(wiring.database) as uow:
             live = {entry.generation for entry in uow.pool.entries(wiring.run_id)}
             plan = RoundPlan(
                 wiring.run_id,
@@ -155,7 +155,6 @@ class Federation:
                 generations=tuple(sorted(live)),
             )
             AuditTrail(uow.audit, wiring.run_id).round_opened(plan)
-            uow.commit()
         return plan
 
     def _attempt(self, plan: RoundPlan, state: Arrays) -> RoundOutcome:
@@ -175,20 +174,19 @@ class Federation:
         rules, run_id = self._wiring.pool_rules, self._wiring.run_id
         if rules is None:
             return lambda handles: ()
-        with self._wiring.database.unit_of_work() as uow:
+        with self._wiring.database.unit_of_work(read_only=True) as uow:
             entries = uow.pool.entries(run_id)
         rng = stream(self._wiring.config.seed, "experts", plan.round_number)
         return lambda handles: serve_experts(entries, handles, rules, rng)
 
     def _abort(self, plan: RoundPlan, error: RoundAborted) -> None:
         """Frees what provably left nobody; all else stays charged."""
-        run_id = self._wiring.run_id
-        with self._wiring.database.unit_of_work() as uow:
-            if not error.uploads_asked:
+        wiring, run_id = self._wiring, self._wiring.run_id
+        with transaction(wiring.database) as uow:
+            if wiring.protection.channels and not error.uploads_asked:
                 uow.ledger.set_status(run_id, plan.round_number, plan.attempt, "aborted")
             AuditTrail(uow.audit, run_id).round_aborted(plan, error)
             uow.runs.set_status(run_id, "interrupted")
-            uow.commit()
 
     def _open_entries(
         self, outcome: RoundOutcome, state: Arrays
@@ -234,15 +232,15 @@ class Federation:
         wiring, run_id = self._wiring, self._wiring.run_id
         number, attempt = plan.round_number, plan.attempt
         pseudonyms = [wiring.population.pseudonyms[client] for client in outcome.survivors]
-        with wiring.database.unit_of_work() as uow:
+        with transaction(wiring.database) as uow:
             uow.states.save(run_id, number, encode_arrays(state))
             stored = {**document, "survivors": list(outcome.survivors)}
             uow.rounds.add(run_id, number, attempt, stored)
-            # A lost client's row stays reserved, hence charged: what it sent cannot be known.
-            uow.ledger.set_status(run_id, number, attempt, "released", pseudonyms=pseudonyms)
+            if wiring.protection.channels:
+                # A lost client's row stays reserved, hence charged: what it sent is not known.
+                uow.ledger.set_status(run_id, number, attempt, "released", pseudonyms=pseudonyms)
             self._commit_pool(uow, number, entries)
             AuditTrail(uow.audit, run_id).round_committed(plan, outcome)
-            uow.commit()
 
     def _commit_pool(
         self, uow: UnitOfWork, round_number: int, entries: Sequence[tuple[bytes, Arrays]]

@@ -7,6 +7,7 @@ attempt of its own, one past the last round.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from methods import Trainer
@@ -19,8 +20,10 @@ from platform.messages import Attempt
 from platform.observing import Observer
 from platform.records import summary_document, write_run_files
 from platform.spending import Spending
+from platform.storing import transaction
 from platform.twin import train_twin
 from platform.wiring import Wiring
+from storage import StorageError, StorageFull
 
 
 def final_attempt(wiring: Wiring) -> Attempt:
@@ -37,6 +40,14 @@ def execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
     Raises:
         RunStopped: If a round was aborted; the run can be resumed.
     """
+    try:
+        return _execute(wiring, observer)
+    except (KeyboardInterrupt, StorageFull):
+        _mark_interrupted(wiring)
+        raise
+
+
+def _execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
     federation = Federation(wiring, observer)
     progress, ended_early = federation.run_rounds()
     personalise(wiring, progress)
@@ -60,6 +71,12 @@ def execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
     return summary
 
 
+def _mark_interrupted(wiring: Wiring) -> None:
+    # Only a label for `runs`: what a run may do next never depends on it.
+    with suppress(StorageError), transaction(wiring.database) as uow:
+        uow.runs.set_status(wiring.run_id, "interrupted")
+
+
 def personalise(wiring: Wiring, progress: Progress) -> None:
     """Lets every client personalise, and keeps the result in its own store."""
     number, attempt = final_attempt(wiring)
@@ -69,7 +86,7 @@ def personalise(wiring: Wiring, progress: Progress) -> None:
 
 
 def _documents(wiring: Wiring) -> list[Mapping[str, Any]]:
-    with wiring.database.unit_of_work() as uow:
+    with wiring.database.unit_of_work(read_only=True) as uow:
         return [row.document for row in uow.rounds.all(wiring.run_id)]
 
 
@@ -106,11 +123,10 @@ def measure_twins(
 
 
 def _close(wiring: Wiring, summary: dict[str, Any], ended_early: str | None) -> None:
-    with wiring.database.unit_of_work() as uow:
+    with transaction(wiring.database) as uow:
         AuditTrail(uow.audit, wiring.run_id).run_ended("finished", ended_early)
         head = uow.audit.head(wiring.run_id)
         summary["audit_head"] = {"count": head.count, "hash": head.hash}
         # Files first: a finished run always has its report.
         write_run_files(wiring.folder, summary)
         uow.runs.set_status(wiring.run_id, "finished")
-        uow.commit()

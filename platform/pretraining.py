@@ -1,10 +1,15 @@
 """Trains the tiny CLIP that ships with Sotto: `python -m platform.pretraining`.
 
 Contrastive training on rendered shapes in four of six styles (Radford et al. 2021, section 2.3).
-A batch holds many images of one class, and then the usual loss calls right captions wrong, so every
-caption that fits an image counts as its positive (Yang et al. 2022, "Unified Contrastive Learning in
-Image-Text-Label Space", equations 3-4). The two styles that are left out give prompt learning
-something to gain. One process, seeded, CPU minutes.
+Within a batch many images share a caption, so images are contrasted with the captions of all
+classes instead of with each other's (the image-to-text half of Yang et al. 2022, "Unified
+Contrastive Learning in Image-Text-Label Space", equation 4): once without and once with the style's
+name.
+
+Three stages make it minutes on a CPU. First the text tower alone learns that captions of one class
+belong together: an untrained tower gives nearly the same feature to all, and then the image tower
+has nothing to follow. Then come images of one easy style, then all four. The two styles that are
+left out give prompt learning something to gain. One process, seeded.
 """
 
 from __future__ import annotations
@@ -44,7 +49,8 @@ class Recipe:
         batch_size: Images a step.
         learning_rate: Peak of AdamW's learning rate: linear warm-up, then a cosine to zero.
         warmup_steps: Length of the warm-up.
-        easy_steps: Number of first steps that see `easy_domain` only; the tower finds outlines there
+        text_steps: Number of steps of the text tower alone, not counted in `steps`.
+        easy_steps: Number of first steps that see `easy_domain` only: outlines are found there
             several times sooner than among textures.
         gradient_norm: Largest norm of one step's gradient.
         weight_decay: AdamW's weight decay of matrices; vectors and token rows have none.
@@ -57,11 +63,12 @@ class Recipe:
     """
 
     seed: int = 20
-    steps: int = 1200
-    batch_size: int = 96
+    steps: int = 1800
+    batch_size: int = 64
     learning_rate: float = 1e-3
     warmup_steps: int = 40
-    easy_steps: int = 160
+    text_steps: int = 150
+    easy_steps: int = 200
     gradient_norm: float = 1.0
     weight_decay: float = 0.05
     images: int = 300
@@ -95,11 +102,10 @@ DOMAIN_WORDS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class _Captions:
-    """Captions of one step, and which class and style each fits (style -1: any)."""
+    """One caption of each class, and the classes' labels."""
 
     ids: Tensor
     labels: Tensor
-    domains: Tensor
 
 
 def pretrain(recipe: Recipe, *, progress: Progress | None = None) -> tuple[CLIP, tuple[int, ...]]:
@@ -119,8 +125,9 @@ def pretrain(recipe: Recipe, *, progress: Progress | None = None) -> tuple[CLIP,
     rows = nn.Parameter(model.token_embedding.weight.detach()[used].clone())
     # Captions use a few dozen of 49,408 rows; an optimiser over all would cost more than the ViT.
     model.token_embedding.requires_grad_(False)
-    loss_fn = _make_loss(model, tower, rows, used)
-    _fit(recipe, model, rows, table=table, loss_fn=loss_fn, progress=progress)
+    encode = _make_encoder(tower, rows, used)
+    _fit_text(recipe, model, rows, table=table, encode=encode)
+    _fit(recipe, model, rows, table=table, encode=encode, progress=progress)
     with torch.no_grad():
         model.token_embedding.weight[used] = rows
     return model.eval(), tuple(used.tolist())
@@ -144,47 +151,66 @@ def zero_shot_accuracy(
         text = model.encode_text(ids, normalize=True)
         guesses = [
             (model.encode_image(block, normalize=True) @ text.T).argmax(dim=1)
-            for block in _pixels(split.images).split(256)
+            for block in torch.split(_pixels(split.images), 256)
         ]
     right = torch.cat(guesses).numpy() == split.labels
     return np.bincount(split.domains, weights=right) / np.bincount(split.domains)
 
 
 def _caption_table(recipe: Recipe) -> tuple[_Captions, ...]:
+    """Captions of all classes for each template, then for each style by its name."""
     tokenise = _tiny.tokenizer()
-    labels = torch.arange(len(CLASSES))
-    groups = [
-        _Captions(
-            tokenise([t.format(name) for name in CLASSES]), labels, torch.full_like(labels, -1)
+    styles = [recipe.domain_template.format(DOMAIN_WORDS[d], "{}") for d in recipe.domains]
+    return tuple(
+        _Captions(tokenise([template.format(name) for name in CLASSES]), torch.arange(len(CLASSES)))
+        for template in (*recipe.templates, *styles)
+    )
+
+
+def _make_encoder(tower: TextTower, rows: Tensor, used: Tensor) -> Callable[[Tensor], Tensor]:
+    def encode(ids: Tensor) -> Tensor:
+        end = tower.end_of_text(ids)
+        ids = ids[:, : int(end.max()) + 1].contiguous()
+        return tower.encode(rows[torch.searchsorted(used, ids)], end)
+
+    return encode
+
+
+def _fit_text(
+    recipe: Recipe,
+    model: CLIP,
+    rows: nn.Parameter,
+    *,
+    table: Sequence[_Captions],
+    encode: Callable[[Tensor], Tensor],
+) -> None:
+    """Draws the captions of one class together and those of different classes apart."""
+    optimiser, _ = _optimiser(recipe, model, rows)
+    rng = np.random.default_rng(np.random.SeedSequence(recipe.seed, spawn_key=(1,)))
+    for _ in range(recipe.text_steps):
+        one, other = rng.choice(len(table), 2, replace=False)
+        logits = (
+            model.logit_scale.exp().detach() * encode(table[one].ids) @ encode(table[other].ids).T
         )
-        for t in recipe.templates
-    ]
-    named = [
-        _Captions(
-            tokenise([recipe.domain_template.format(DOMAIN_WORDS[d], name) for name in CLASSES]),
-            labels,
-            torch.full_like(labels, index),
-        )
-        for index, d in enumerate(recipe.domains)
-    ]
-    return (*groups, *named)
+        _descend(recipe, optimiser, functional.cross_entropy(logits, table[one].labels))
 
 
-def _make_loss(
-    model: CLIP, tower: TextTower, rows: Tensor, used: Tensor
-) -> Callable[[Tensor, Tensor, Tensor, _Captions], Tensor]:
-    def loss_fn(pixels: Tensor, labels: Tensor, domains: Tensor, captions: _Captions) -> Tensor:
-        end = tower.end_of_text(captions.ids)
-        ids = captions.ids[:, : int(end.max()) + 1]
-        text = tower.encode(rows[torch.searchsorted(used, ids.contiguous())], end)
-        image = model.encode_image(pixels, normalize=True)
-        logits = model.logit_scale.exp() * image @ text.T
-        classes = len(CLASSES)
-        any_style = functional.cross_entropy(logits[:, :classes], labels)
-        named_style = functional.cross_entropy(logits[:, classes:], domains * classes + labels)
-        return any_style + 0.5 * named_style
+def _descend(recipe: Recipe, optimiser: torch.optim.Optimizer, loss: Tensor) -> None:
+    optimiser.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    trained = [p for group in optimiser.param_groups for p in group["params"]]
+    nn.utils.clip_grad_norm_(trained, recipe.gradient_norm)
+    optimiser.step()
 
-    return loss_fn
+
+def _image_loss(logits: Tensor, labels: Tensor, domains: Tensor) -> Tensor:
+    """Cross-entropy over the captions that fit any style, and over those that name one if given."""
+    classes = len(CLASSES)
+    any_style = functional.cross_entropy(logits[:, :classes], labels)
+    if logits.shape[1] == classes:
+        return any_style
+    named_style = functional.cross_entropy(logits[:, classes:], domains * classes + labels)
+    return any_style + 0.5 * named_style
 
 
 def _fit(
@@ -193,7 +219,7 @@ def _fit(
     rows: nn.Parameter,
     *,
     table: Sequence[_Captions],
-    loss_fn: Callable[[Tensor, Tensor, Tensor, _Captions], Tensor],
+    encode: Callable[[Tensor], Tensor],
     progress: Progress | None,
 ) -> None:
     data = shapes_dataset(
@@ -210,13 +236,14 @@ def _fit(
     for step in range(recipe.steps):
         eligible = easy if step < recipe.easy_steps else everything
         batch = torch.from_numpy(rng.choice(eligible, recipe.batch_size, replace=False))
-        chosen = int(rng.integers(len(recipe.templates)))
-        captions = _join([table[chosen], *table[len(recipe.templates) :]])
-        loss = loss_fn(pixels[batch], labels[batch], domains[batch], captions)
-        optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_([*model.parameters(), rows], recipe.gradient_norm)
-        optimiser.step()
+        chosen = table[int(rng.integers(len(recipe.templates)))]
+        # Every other step is enough for the styles' names, and captions cost a third of a step.
+        styles = table[len(recipe.templates) :] if step % 2 == 0 else ()
+        captions = torch.cat([group.ids for group in (chosen, *styles)])
+        image = model.encode_image(pixels[batch], normalize=True)
+        logits = model.logit_scale.exp() * image @ encode(captions).T
+        loss = _image_loss(logits, labels[batch], domains[batch])
+        _descend(recipe, optimiser, loss)
         schedule.step()
         with torch.no_grad():
             model.logit_scale.clamp_(max=float(np.log(100)))
@@ -241,14 +268,6 @@ def _optimiser(
         return float(0.5 * (1 + np.cos(np.pi * done)))
 
     return optimiser, torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
-
-
-def _join(groups: Sequence[_Captions]) -> _Captions:
-    return _Captions(
-        ids=torch.cat([group.ids for group in groups]),
-        labels=torch.cat([group.labels for group in groups]),
-        domains=torch.cat([group.domains for group in groups]),
-    )
 
 
 def _pixels(images: NDArray[np.uint8]) -> Tensor:

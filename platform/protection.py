@@ -127,8 +127,13 @@ class Protection:
             require_spec(entry, spec)
         if (LEVELS in entry) is isinstance(self.mechanism, NoProtection):
             raise ProtocolError("message: the pool entry is not protected as this run asks")
-        if LEVELS in entry and entry[LEVELS].shape != (vector_length(spec),):
-            raise ProtocolError("message: the pool entry has another length")
+        if LEVELS not in entry:
+            return
+        levels, largest = entry[LEVELS], self.quantiser(vector_length(spec)).largest_level
+        if levels.shape != (vector_length(spec),) or levels.dtype != np.uint32:
+            raise ProtocolError("message: the pool entry has another length or type")
+        if levels.size and int(levels.max()) > largest:
+            raise ProtocolError(f"message: a level of the pool entry is above {largest}")
 
     def open_entry(self, entry: Arrays, broadcast: Arrays) -> dict[str, NDArray[np.float32]]:
         """A pool entry in absolute terms, from what a client sent."""
@@ -174,9 +179,9 @@ class Protection:
         difference = {name: result.pool_entry[name] - base[name] for name in self.pool_spec}
         if self.pool_noise == "same":
             self._require_same(result.update, difference)
-            return {LEVELS: levels}
+            return {LEVELS: _narrow(levels)}
         vector = flatten(difference, self.pool_spec)
-        return {LEVELS: self._protect(vector, self.pool_spec, noise)}
+        return {LEVELS: _narrow(self._protect(vector, self.pool_spec, noise))}
 
     def _require_same(self, update: Arrays, difference: Arrays) -> None:
         alike = set(update) == set(difference) and all(
@@ -199,6 +204,11 @@ class Protection:
                 f"too small for tensor {tensor_at(error.index, spec)!r}, whose largest coordinate "
                 f"is {float(np.abs(vector).max()):g}; raise it"
             ) from error
+
+
+def _narrow(levels: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    """Levels have at most 32 bits, so half the bytes carry them."""
+    return levels.astype(np.uint32)
 
 
 def _base(broadcast: Arrays, spec: Spec) -> Mapping[str, NDArray[Any]]:

@@ -111,18 +111,23 @@ def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:
     """One line a round."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = [f"epsilon_{name}" for name in ADVERSARIES]
-    scores = ["mean", "std", "worst"]
+    scores = ("mean", "std", "worst")
     writer.writerow(
-        ["round", "cohort", "dropped", *(f"accuracy_{s}" for s in scores), *names]
-        + ["bytes_up", "bytes_down", "seconds"]
+        (
+            *("round", "cohort", "dropped"),
+            *(f"accuracy_{score}" for score in scores),
+            *(f"epsilon_{name}" for name in ADVERSARIES),
+            *("bytes_up", "bytes_down", "seconds"),
+        )
     )
     for document in rounds:
         writer.writerow(
-            [document["round"], document["cohort"], document["dropped"]]
-            + [document["accuracy"][score] for score in scores]
-            + [document["epsilon"][name] for name in ADVERSARIES]
-            + [document["bytes_up"], document["bytes_down"], document["seconds"]]
+            (
+                *(document[name] for name in ("round", "cohort", "dropped")),
+                *(document["accuracy"][score] for score in scores),
+                *(document["epsilon"][name] for name in ADVERSARIES),
+                *(document[name] for name in ("bytes_up", "bytes_down", "seconds")),
+            )
         )
     return text.getvalue()
 

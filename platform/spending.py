@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from platform.audit_trail import AuditTrail
 from platform.ledger import as_releases, as_row
+from platform.storing import transaction
 from platform.wiring import Wiring
 from privacy import Epsilons, Release, epsilons, require_affordable
 from storage import LedgerRow
@@ -28,7 +29,7 @@ class Spending:
             BudgetExhausted: If the round would pass the target; nothing is written.
         """
         wiring = self.wiring
-        with wiring.database.unit_of_work() as uow:
+        with transaction(wiring.database) as uow:
             rows = uow.ledger.rows(wiring.run_id)
             attempt, repeated = self.next_attempt(rows, round_number)
             planned = self._releases(round_number, attempt, cohort)
@@ -36,7 +37,6 @@ class Spending:
                 self._require_affordable(rows, planned)
                 uow.ledger.reserve([as_row(release) for release in planned])
                 AuditTrail(uow.audit, wiring.run_id).reserved(planned)
-            uow.commit()
         return attempt
 
     def next_attempt(self, rows: Sequence[LedgerRow], round_number: int) -> tuple[int, bool]:
@@ -55,7 +55,7 @@ class Spending:
     def price(self) -> Epsilons:
         """Epsilon against each adversary for the ledger as it stands, the worst client's."""
         wiring, budget = self.wiring, self.wiring.budget
-        with wiring.database.unit_of_work() as uow:
+        with wiring.database.unit_of_work(read_only=True) as uow:
             releases = as_releases(uow.ledger.rows(wiring.run_id))
         return epsilons(releases, budget.delta, budget.accountant)
 

@@ -109,8 +109,8 @@ def make_engine(url: URL, *, busy_timeout: float, poolclass: type[Pool] | None =
 
 def configure_connection(connection: sqlite3.Connection, *, busy_timeout: float) -> None:
     """Set what must hold on every connection, since SQLite remembers only WAL in the file."""
-    # Otherwise the driver commits before DDL and begins deferred transactions, which fail at
-    # once (not after the timeout) when they turn from reading to writing.
+    # The driver must never begin a transaction by itself: its deferred ones fail at once, not
+    # after the timeout, when they turn from reading to writing.
     connection.isolation_level = None
     for pragma in (
         f"busy_timeout={round(busy_timeout * 1000)}",

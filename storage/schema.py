@@ -26,9 +26,8 @@ def upgrade(engine: Engine) -> None:
     Raises:
         SchemaMismatch: The file is not a coordinator's database, or its schema is unknown.
     """
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    script = ScriptDirectory.from_config(config)
+    # Not through the configuration, which would interpolate a percent sign in the path.
+    script = ScriptDirectory(str(Path(migrations.__file__).parent))
     with engine.connect().execution_options(**{BEGIN_OPTION: BEGIN_READ}) as connection:
         if current_revision(connection, script) == script.get_current_head():
             return
@@ -39,7 +38,7 @@ def upgrade(engine: Engine) -> None:
         connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
         connection.commit()
         try:
-            _migrate(connection, config, script)
+            _migrate(connection, script)
         finally:
             connection.rollback()
             connection.execution_options(**{BEGIN_OPTION: BEGIN_NOTHING})
@@ -71,14 +70,14 @@ def current_revision(connection: Connection, script: ScriptDirectory) -> str | N
     return heads[0]
 
 
-def _migrate(connection: Connection, config: Config, script: ScriptDirectory) -> None:
+def _migrate(connection: Connection, script: ScriptDirectory) -> None:
     """Run what is missing in one transaction, under the write lock."""
     connection.execution_options(**{BEGIN_OPTION: BEGIN_WRITE})
     connection.begin()
     # Asked again under the lock: another process may have been faster.
     current_revision(connection, script)
     environment = EnvironmentContext(
-        config, script, fn=lambda revision, _: script._upgrade_revs("head", revision)
+        Config(), script, fn=lambda revision, _: script._upgrade_revs("head", revision)
     )
     with environment:
         environment.configure(connection=connection, target_metadata=Base.metadata)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from platform.bootstrap import open_storage, run_folder
+from platform.bootstrap import open_existing, run_folder
 from platform.errors import UnknownRun
 from storage import NotFound
 
@@ -18,9 +18,9 @@ def resolve_run(run_id: str, storage: str) -> str:
     Raises:
         UnknownRun: If there is no such run.
     """
-    database = open_storage(storage)
+    database = open_existing(storage)
     try:
-        with database.unit_of_work() as uow:
+        with database.unit_of_work(read_only=True) as uow:
             if run_id != LATEST:
                 return uow.runs.get(run_id).run_id
             known = uow.runs.list()

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
-from platform.bootstrap import open_storage
+from platform.bootstrap import open_existing
 from platform.cli.access import resolve_run
 from platform.cli.output import console, print_json, table
 from platform.errors import ConfigError
@@ -30,8 +30,8 @@ class AuditFilter:
 def print_audit(wanted: AuditFilter, storage: str, *, as_json: bool) -> None:
     """Prints the entries that meet every condition, oldest first."""
     run_id = None if wanted.run_id is None else resolve_run(wanted.run_id, storage)
-    database = open_storage(storage)
-    with database.unit_of_work() as uow:
+    database = open_existing(storage)
+    with database.unit_of_work(read_only=True) as uow:
         entries = uow.audit.query(
             run=run_id,
             actor=wanted.actor,
@@ -46,7 +46,10 @@ def print_audit(wanted: AuditFilter, storage: str, *, as_json: bool) -> None:
     if as_json:
         print_json([{**asdict(e), "detail": json.loads(e.detail)} for e in entries])
         return
-    rows = [(e.sequence, e.time, e.actor, e.action, e.round, e.channel, e.detail) for e in entries]
+    rows = [
+        (e.sequence, f"{e.time[:19]}Z", e.actor, e.action, e.round, e.channel, e.detail)
+        for e in entries
+    ]
     names = ("#", "time", "actor", "action", "round", "channel", "detail")
     console().print(table(None, names, rows))
 
@@ -61,9 +64,9 @@ def verify_audit(run_id: str | None, head: str | None, storage: str, *, as_json:
     if expected is not None and run_id is None:
         raise ConfigError("--head: needs --run, since every run has a chain of its own")
     chosen = None if run_id is None else resolve_run(run_id, storage)
-    database = open_storage(storage)
+    database = open_existing(storage)
     verified = []
-    with database.unit_of_work() as uow:
+    with database.unit_of_work(read_only=True) as uow:
         names = [chosen] if chosen is not None else [run.run_id for run in uow.runs.list()]
         for name in names:
             verified.append({"run": name, **asdict(uow.audit.verify(name, expected))})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from methods import Registry
-from platform.bootstrap import open_storage
+from platform.bootstrap import database_file, open_existing
 from platform.cli.output import console, print_json, table
 from platform.data.loading import dataset_infos
 
@@ -41,10 +41,22 @@ def print_datasets(*, as_json: bool) -> None:
 
 def print_runs(storage: str, *, as_json: bool) -> None:
     """All runs, newest first."""
-    database = open_storage(storage)
-    with database.unit_of_work() as uow:
+    if not database_file(storage).is_file():
+        if as_json:
+            print_json([])
+        else:
+            console().print(f"there is no run in {storage} yet")
+        return
+    database = open_existing(storage)
+    with database.unit_of_work(read_only=True) as uow:
         found = [
-            (run.run_id, run.name, run.status, run.created, len(uow.rounds.all(run.run_id)))
+            (
+                run.run_id,
+                run.name,
+                run.status,
+                f"{run.created[:19]}Z",
+                len(uow.rounds.all(run.run_id)),
+            )
             for run in reversed(uow.runs.list())
         ]
     database.close()

@@ -22,6 +22,7 @@ from platform.finishing import final_attempt
 from platform.model_card import model_card
 from platform.observing import SilentObserver
 from platform.records import write_text
+from platform.storing import transaction
 from platform.wiring import Wiring
 
 
@@ -84,9 +85,8 @@ def export_command(
     folder.mkdir(parents=True, exist_ok=True)
     header = {"run_id": model.wiring.run_id, "method": str(model.summary["method"])}
     part = "shared prompts" if model.client is None else "shared prompts and one personal part"
-    with model.wiring.database.unit_of_work() as uow:
+    with transaction(model.wiring.database) as uow:
         AuditTrail(uow.audit, model.wiring.run_id).exported(part)
-        uow.commit()
     (folder / "prompts.safetensors").write_bytes(save(arrays, header))
     write_text(folder / "MODEL_CARD.md", model_card(model.wiring, model.summary, arrays, part))
     files = [str(folder / name) for name in ("prompts.safetensors", "MODEL_CARD.md")]

@@ -41,7 +41,7 @@ def resume_command(run_id: str, storage: str, *, as_json: bool) -> None:
     surroundings = Surroundings()
     found = resolve_run(run_id, storage)
     database = open_storage(storage)
-    with database.unit_of_work() as uow:
+    with database.unit_of_work(read_only=True) as uow:
         if uow.runs.get(found).status == "finished":
             raise ConfigError(f"--resume: run {found} has finished; see `report {found}`")
     config = stored_config(database, found, surroundings)

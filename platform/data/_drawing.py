@@ -108,12 +108,12 @@ def _clipart(rng: Generator, distance: Field) -> Field:
 
 def _painting(rng: Generator, distance: Field) -> Field:
     count = len(distance)
-    ground, colour = _two_colours(rng, count, saturation=(0.15, 0.5), value=(0.3, 0.75), apart=0.25)
+    ground, colour = _two_colours(rng, count, saturation=(0.15, 0.5), value=(0.25, 0.8), apart=0.35)
     strokes = _strokes(rng, distance)[..., None]
     hue_drift = np.stack([_noise(rng, distance, 5) for _ in range(3)], axis=-1)
-    surface = ground + 0.14 * strokes + 0.08 * hue_drift
-    body = colour + 0.14 * _strokes(rng, distance)[..., None] - 0.06 * hue_drift
-    edge = distance + 0.06 * _noise(rng, distance, 16)
+    surface = ground + 0.12 * strokes + 0.08 * hue_drift
+    body = colour + 0.12 * _strokes(rng, distance)[..., None] - 0.06 * hue_drift
+    edge = distance + 0.04 * _noise(rng, distance, 16)
     pixels = _over(surface, body, _coverage(edge, soft=2))
     # Thick paint comes in few tones.
     return np.round(pixels * 12) / 12
@@ -144,18 +144,18 @@ def _infograph(rng: Generator, distance: Field) -> Field:
     column, row = np.arange(size)[None, None, :], np.arange(size)[None, :, None]
     period = rng.integers(5, 9, (count, 1, 1))
     grid = ((column % period) == 0) | ((row % period) == 0)
-    pixels = _over(paper, np.float32(0.7), 0.6 * grid.astype(np.float32))
-    for _ in range(5):
+    pixels = _over(paper, np.float32(0.7), 0.4 * grid.astype(np.float32))
+    for _ in range(4):
         pixels = _over(
             pixels,
             _hsv(rng, count, saturation=(0.3, 0.9), value=(0.4, 0.95)),
             _bar(rng, count, size),
         )
-    for _ in range(3):
+    for _ in range(2):
         # Lines of text are unreadable at this size: dashes.
         line = (row == rng.integers(1, size - 1, (count, 1, 1))) & (column % 3 != 0)
         line &= column > rng.integers(0, size, (count, 1, 1))
-        pixels = _over(pixels, np.float32(0.2), line.astype(np.float32))
+        pixels = _over(pixels, np.float32(0.4), line.astype(np.float32))
     badge = _coverage(distance - 0.07)
     pixels = _over(pixels, np.float32(0.98), badge)
     return _over(
@@ -175,9 +175,9 @@ def _quickdraw(rng: Generator, distance: Field) -> Field:
 _STYLES: Final[Mapping[str, tuple[Placement, Callable[[Generator, Field], Field]]]] = {
     "real": (Placement(), _real),
     "clipart": (Placement(), _clipart),
-    "painting": (Placement(wobble=0.07, knots=6), _painting),
+    "painting": (Placement(wobble=0.06, knots=6), _painting),
     "sketch": (Placement(wobble=0.03, knots=5), _sketch),
-    "infograph": (Placement(shift=0.35, scale=(0.38, 0.55)), _infograph),
+    "infograph": (Placement(shift=0.25, scale=(0.48, 0.7)), _infograph),
     "quickdraw": (Placement(shift=0.12, scale=(0.6, 0.9), wobble=0.11, knots=5), _quickdraw),
 }
 
@@ -202,7 +202,7 @@ def _strokes(rng: Generator, like: Field) -> Field:
 def _coverage(distance: Field, soft: float = 1.0) -> Field:
     # Area of the pixel inside the outline, to first order: antialiasing without supersampling.
     pixel = soft * 2 / distance.shape[1]
-    return np.clip(0.5 - distance / np.float32(pixel), 0, 1)
+    return np.asarray(np.clip(0.5 - distance / np.float32(pixel), 0, 1))
 
 
 def _over(below: Field, above: Field | np.float32, coverage: Field) -> Field:
@@ -212,7 +212,7 @@ def _over(below: Field, above: Field | np.float32, coverage: Field) -> Field:
 
 def _bar(rng: Generator, count: int, size: int) -> Field:
     left, width = rng.integers(0, size, (count, 1, 1)), rng.integers(2, 6, (count, 1, 1))
-    height = rng.integers(3, size // 2, (count, 1, 1))
+    height = rng.integers(3, size // 3, (count, 1, 1))
     column, row = np.arange(size)[None, None, :], np.arange(size)[None, :, None]
     inside = (column >= left) & (column < left + width) & (row >= size - height)
     return inside.astype(np.float32)
@@ -231,7 +231,7 @@ def _rgb(hue: Field, saturation: Field, value: Field) -> Field:
     # Hue in sixths of the circle: red, green and blue are 5, 3 and 1 sixths ahead of it.
     sector = (np.array([5, 3, 1], dtype=np.float32) + hue) % 6
     ramp = np.clip(np.minimum(sector, 4 - sector), 0, 1)
-    return (value * (1 - saturation * ramp)).astype(np.float32)
+    return np.asarray(value * (1 - saturation * ramp), dtype=np.float32)
 
 
 def _two_colours(

@@ -21,11 +21,11 @@ Vertices = tuple[tuple[float, float], ...]
 
 
 def _disc(x: Field, y: Field) -> Field:
-    return np.hypot(x, y) - np.float32(0.9)
+    return np.asarray(np.hypot(x, y) - np.float32(0.9))
 
 
 def _ring(x: Field, y: Field) -> Field:
-    return np.abs(np.hypot(x, y) - np.float32(0.68)) - np.float32(0.24)
+    return np.asarray(np.abs(np.hypot(x, y) - np.float32(0.68)) - np.float32(0.24))
 
 
 def _oval(x: Field, y: Field) -> Field:
@@ -33,16 +33,16 @@ def _oval(x: Field, y: Field) -> Field:
     a, b = np.float32(1.0), np.float32(0.52)
     level = np.hypot(x / a, y / b)
     slope = np.hypot(x / (a * a), y / (b * b)) + np.float32(1e-6)
-    return level * (level - 1) / slope
+    return np.asarray(level * (level - 1) / slope)
 
 
 def _semicircle(x: Field, y: Field) -> Field:
-    return np.maximum(np.hypot(x, y - np.float32(0.4)) - 1, y - np.float32(0.4))
+    return np.asarray(np.maximum(np.hypot(x, y - np.float32(0.4)) - 1, y - np.float32(0.4)))
 
 
 def _crescent(x: Field, y: Field) -> Field:
     outer = np.hypot(x, y) - np.float32(0.95)
-    return np.maximum(outer, np.float32(0.8) - np.hypot(x - np.float32(0.45), y))
+    return np.asarray(np.maximum(outer, np.float32(0.8) - np.hypot(x - np.float32(0.45), y)))
 
 
 def _heart(x: Field, y: Field) -> Field:
@@ -51,7 +51,7 @@ def _heart(x: Field, y: Field) -> Field:
     lobes = np.hypot(side, y + np.float32(0.32)) - np.float32(0.5)
     slant = (np.abs(x) + y) * np.float32(0.7071) - np.float32(0.634)
     wedge = np.maximum(slant, -y - np.float32(0.35))
-    return np.minimum(lobes, np.maximum(wedge, np.abs(x) - np.float32(0.9)))
+    return np.asarray(np.minimum(lobes, np.maximum(wedge, np.abs(x) - np.float32(0.9))))
 
 
 def _drop(x: Field, y: Field) -> Field:
@@ -61,13 +61,13 @@ def _drop(x: Field, y: Field) -> Field:
     sine = np.float32(0.6 / 1.35)
     cosine = np.sqrt(1 - sine * sine)
     cone = np.abs(x) * cosine - (y + 1) * sine
-    return np.minimum(ball, np.maximum(cone, low + sine * np.float32(0.6)))
+    return np.asarray(np.minimum(ball, np.maximum(cone, low + sine * np.float32(0.6))))
 
 
 def _flower(x: Field, y: Field) -> Field:
     radius = np.hypot(x, y)
     edge = np.float32(0.68) + np.float32(0.27) * np.cos(5 * np.arctan2(y, x))
-    return (radius - edge) * np.float32(0.7)
+    return np.asarray((radius - edge) * np.float32(0.7))
 
 
 def _regular(corners: int, *, inner: float | None = None) -> Vertices:
@@ -150,14 +150,15 @@ def _polygon_distance(vertices: Vertices, x: Field, y: Field) -> Field:
         if ey != 0:
             inside ^= ((ay <= y) != (by <= y)) & (px < ex / ey * py)
     distance = np.sqrt(nearest)
-    return np.where(inside, -distance, distance)
+    return np.asarray(np.where(inside, -distance, distance))
 
 
 @cache
 def _interpolation(size: int, knots: int) -> Field:
     # Linear interpolation from knots, at both ends of the axis, to pixels, as a matrix.
     position = np.linspace(0, knots - 1, size, dtype=np.float32)
-    return np.maximum(0, 1 - np.abs(position[:, None] - np.arange(knots, dtype=np.float32)))
+    away = np.abs(position[:, None] - np.arange(knots, dtype=np.float32))
+    return np.asarray(np.maximum(0, 1 - away))
 
 
 def smooth_noise(

@@ -1,0 +1,30 @@
+"""One transaction on the coordinator's database, committed when the block ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from storage import CheckpointError, Database, UnitOfWork
+
+LOGGER = logging.getLogger(__name__)
+
+
+@contextmanager
+def transaction(database: Database) -> Iterator[UnitOfWork]:
+    """A unit of work that is committed unless the block raises.
+
+    A reader in the way of erasing old pages does not undo the commit, so it is no failure of the
+    round; the next commit or opening erases them.
+
+    Raises:
+        StorageFull: Nothing was committed.
+        DatabaseBusy: Nothing was committed.
+    """
+    with database.unit_of_work() as uow:
+        yield uow
+        try:
+            uow.commit()
+        except CheckpointError as error:
+            LOGGER.warning("%s", error)

@@ -1,0 +1,152 @@
+"""Real rounds in one process: real clients with real stores, real messages, real masks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from methods import Arrays, Examples, LocalResult, Method
+from platform.client import Client, ClientProfile, ClientSeeds
+from platform.layout import build_layout
+from platform.messages import Attempt, Stage
+from platform.protection import Protection
+from platform.round import RoundOutcome, RoundPlan, RoundRunner
+from platform.transport import ClientId, InProcessTransport, Transport
+from privacy import ClientMechanism, NoProtection
+from privacy.training import LocalTrainer, TrainingPlan
+from storage import open_client_store
+
+RUN = "run"
+BITS = 20
+VALUE_BOUND = 8.0
+STEP = 2 * VALUE_BOUND / (2**BITS - 1)
+
+
+class IdleTrainer:
+    """Trains nothing: gives back the parameters it is given."""
+
+    def fit(self, objective, parameters, examples, *, groups, rng, steps=None, after_step=None):
+        return {name: np.array(value) for name, value in parameters.items()}
+
+
+class CheckedMethod:
+    """A method that keeps what its clients returned, for the tests to compare with."""
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+        self.results: list[LocalResult] = []
+
+    def __getattr__(self, name: str):
+        return getattr(self._method, name)
+
+    def client_update(self, *arguments) -> LocalResult:
+        result = self._method.client_update(*arguments)
+        self.results.append(result)
+        return result
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a round is run under; the defaults are no masks, no mechanism, nobody lost."""
+
+    masked: bool = False
+    threshold: int = 2
+    minimum: int = 2
+    mechanism: ClientMechanism = field(default_factory=lambda: NoProtection(VALUE_BOUND))
+    pool_noise: str = "same"
+    lost: Collection[ClientId] = ()
+    lost_at: Stage = "train"
+    generations: tuple[int, ...] = ()
+
+
+def local_trainer(
+    learning_rate: float = 0.5, clipping: float | None = None, steps: int = 2
+) -> LocalTrainer:
+    plan = TrainingPlan(local_steps=steps, batch_size=4, learning_rate=learning_rate)
+    return LocalTrainer(plan, clipping)
+
+
+def make_protection(method: Method, setting: Setting) -> Protection:
+    name = "none" if isinstance(setting.mechanism, NoProtection) else "upload_noise"
+    layout, policy = build_layout(method.shared_spec(), name), method.pool_policy()
+    return Protection(
+        mechanism=setting.mechanism,
+        layout=layout,
+        pool_spec=None if policy is None else policy.spec,
+        pool_noise=setting.pool_noise,
+        bits=BITS,
+        masked=setting.masked and layout.coordinates > 0,
+    )
+
+
+def make_clients(
+    method: Method, data: Mapping[ClientId, Examples], folder: Path, setting: Setting
+) -> dict[ClientId, Client]:
+    """Clients whose stores lie in the folder."""
+    protection = make_protection(method, setting)
+    clients = {}
+    for name, examples in data.items():
+        seeds = ClientSeeds(initialisation=0, batches=1, noise=2)
+        profile = ClientProfile(name, RUN, method, examples, protection, "seeded", seeds)
+        store = open_client_store(folder / f"{name}.db")
+        clients[name] = Client(profile, store, local_trainer())
+    return clients
+
+
+def make_plan(
+    cohort: Sequence[ClientId],
+    setting: Setting,
+    *,
+    round_number: int = 1,
+    attempt: int = 1,
+    committed: Mapping[ClientId, Attempt] | None = None,
+) -> RoundPlan:
+    return RoundPlan(
+        RUN,
+        round_number,
+        attempt,
+        tuple(sorted(cohort)),
+        committed or {},
+        minimum=setting.minimum,
+        threshold=setting.threshold if setting.masked else None,
+        generations=setting.generations,
+    )
+
+
+def play(
+    method: Method,
+    data: Mapping[ClientId, Examples],
+    folder: Path,
+    setting: Setting,
+    *,
+    state: Arrays | None = None,
+    experts: Sequence[Arrays] = (),
+    transport: Transport | None = None,
+) -> RoundOutcome:
+    """One round among fresh clients, from the first server state unless another is given."""
+    clients = make_clients(method, data, folder, setting)
+    if transport is None:
+        transport = transport_to(clients, setting)
+    start = method.init_server(np.random.default_rng(7)) if state is None else state
+    runner = RoundRunner(transport, make_protection(method, setting))
+    plan = make_plan(tuple(clients), setting)
+    return runner.run(
+        plan, lambda client: method.broadcast(start, client), lambda handles: tuple(experts)
+    )
+
+
+def transport_to(clients: Mapping[ClientId, Client], setting: Setting) -> InProcessTransport:
+    handlers = {name: client.handle for name, client in clients.items()}
+    lost = frozenset(setting.lost)
+    return InProcessTransport(handlers, lambda round_number, attempt: lost, setting.lost_at)
+
+
+def weighted_mean(vectors: Sequence[NDArray], weights: Sequence[float]) -> NDArray[np.float64]:
+    """The plain formula that a round's sum is compared with."""
+    return sum(w * np.asarray(v, np.float64) for v, w in zip(vectors, weights, strict=True)) / sum(
+        weights
+    )

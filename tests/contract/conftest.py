@@ -1,0 +1,121 @@
+"""Every method there is, built from every preset there is, on a small random CLIP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from methods import Arrays, Examples, Method, Registry, Task
+from methods._clip import Backbone
+from platform.config import PACKAGED_CONFIGS, MethodConfig
+from platform.method_building import validate_options
+from tests.methods._backbone import EMBED_DIM, random_backbone
+
+DOUBLES = "tests.contract.doubles"
+PRESETS = PACKAGED_CONFIGS / "methods"
+CLASSES = ("circle", "ring", "red square", "star")
+POPULATION = 10
+TOKENS, TOKEN_WIDTH = 3, 32
+
+
+@dataclass(frozen=True)
+class Case:
+    """One method with one set of options.
+
+    Attributes:
+        name: Name of the test case.
+        method: The method's name.
+        registry: Where it is found.
+        options: As a configuration gives them.
+    """
+
+    name: str
+    method: str
+    registry: Registry
+    options: dict[str, Any] = field(default_factory=dict, hash=False)
+
+    def config(self) -> object:
+        return validate_options(self.registry, MethodConfig(name=self.method, **self.options))
+
+
+@cache
+def all_cases() -> tuple[Case, ...]:
+    """One case per preset, and one per method without a preset, the doubles among them."""
+    ours, doubles = Registry(), Registry(DOUBLES)
+    presets = {path.stem: yaml.safe_load(path.read_text()) for path in PRESETS.glob("*.yaml")}
+    cases = [
+        Case(stem, tree.pop("name"), ours, tree) for stem, tree in sorted(presets.items())
+    ]
+    covered = {case.method for case in cases}
+    cases += [Case(name, name, ours) for name in ours.available() if name not in covered]
+    cases += [Case(f"double-{name}", name, doubles) for name in doubles.available()]
+    return tuple(cases)
+
+
+@pytest.fixture(scope="session")
+def small_backbone(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
+    return random_backbone(tmp_path_factory.mktemp("small-clip"))
+
+
+@pytest.fixture(scope="session")
+def task(small_backbone: Backbone) -> Task:
+    return Task(CLASSES, ("ink", "chalk"), POPULATION, small_backbone)
+
+
+@pytest.fixture(scope="session", params=all_cases(), ids=lambda case: case.name)
+def case(request: pytest.FixtureRequest) -> Case:
+    return request.param
+
+
+@pytest.fixture
+def method(case: Case, task: Task) -> Method:
+    return case.registry.build(case.method, case.config(), task)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def draw_examples(method: Method, seed: int, count: int = 8) -> Examples:
+    """What a data layer would hand to this method, drawn at random and read-only."""
+    rng = np.random.default_rng([99, seed])
+    features = rng.normal(size=(count, EMBED_DIM)).astype(np.float32)
+    arrays: dict[str, np.ndarray] = {
+        "features": features / np.linalg.norm(features, axis=1, keepdims=True),
+        "tokens": rng.normal(size=(count, TOKENS, TOKEN_WIDTH)).astype(np.float32),
+        "pixels": rng.integers(0, 256, (count, 16, 16, 3), dtype=np.uint8),
+        "text": rng.integers(0, 100, (count, 5)),
+    }
+    wanted = {name: arrays[name] for name in sorted(method.needs)}
+    return Examples(frozen({**wanted, "labels": rng.integers(0, len(CLASSES), count)}))
+
+
+def draw_experts(method: Method, count: int | None = None) -> tuple[Arrays, ...]:
+    """Pool entries as the platform would hand them out: as many as the method asks for."""
+    policy = method.pool_policy()
+    if policy is None:
+        return ()
+    rng = np.random.default_rng(17)
+    number = policy.k if count is None else count
+    return tuple(
+        frozen({n: rng.normal(0, 0.3, s.shape).astype(s.dtype) for n, s in policy.spec.items()})
+        for _ in range(number)
+    )
+
+
+def frozen(arrays: Arrays) -> Arrays:
+    """The arrays, read-only: whoever writes to them raises."""
+    for value in arrays.values():
+        value.flags.writeable = False
+    return arrays

@@ -1,0 +1,107 @@
+"""SCAFFOLD over a prompt: control variates on both sides.
+
+Karimireddy et al. 2020, "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning"
+(ICML), Algorithm 1, option II. Two tensors are shared under two weightings: the model's change is
+averaged, the change of the control variates is summed and divided by the population.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt
+from torch import Tensor
+
+from methods import (
+    Aggregate,
+    Arrays,
+    Examples,
+    LocalResult,
+    Method,
+    ParameterGroup,
+    Task,
+    TensorSpec,
+    Trainer,
+    Weighting,
+)
+from methods._prompt import CONTEXT, PromptConfig, PromptMethod, PromptObjective, build_encoder
+
+CONTROL = "control"
+
+
+@dataclass(frozen=True)
+class Config(PromptConfig):
+    """Options: the correction and the new control variate need step size and number of steps."""
+
+    context_tokens: Annotated[int, Ge(1)] = 4
+    learning_rate: Annotated[float, Gt(0.0)] = 0.1
+    local_steps: Annotated[int, Ge(1)] = 2
+
+
+@dataclass(frozen=True)
+class Scaffold(PromptMethod):
+    """Controlled averaging."""
+
+    config: Config
+
+    def shared_spec(self) -> Mapping[str, TensorSpec]:
+        spec = self.encoder.spec
+        return {CONTEXT: spec, CONTROL: replace(spec, weighting=Weighting.SUM)}
+
+    def init_server(self, rng: np.random.Generator) -> Arrays:
+        context = self.encoder.init_context(rng, self.config.context_init)
+        return {CONTEXT: context, CONTROL: np.zeros_like(context)}
+
+    def init_client(
+        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
+    ) -> Arrays:
+        return {CONTROL: np.zeros(self.encoder.spec.shape, np.float32)}
+
+    def client_update(
+        self,
+        broadcast: Arrays,
+        experts: Sequence[Arrays],
+        personal: Arrays,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        rate, steps = self.config.learning_rate, self.config.local_steps
+        start, own = broadcast[CONTEXT], personal[CONTROL] - broadcast[CONTROL]
+        correction = torch.tensor(rate * own)
+
+        def after_step(trained: Mapping[str, Tensor]) -> None:
+            trained[CONTEXT].add_(correction)
+
+        context = trainer.fit(
+            PromptObjective(self.encoder, self.classes),
+            {CONTEXT: start},
+            data.arrays,
+            groups=(ParameterGroup((CONTEXT,), rate),),
+            rng=rng,
+            steps=steps,
+            after_step=after_step,
+        )[CONTEXT]
+        control = (own + (start - context) / (steps * rate)).astype(np.float32)
+        update = {CONTEXT: context - start, CONTROL: control - personal[CONTROL]}
+        return LocalResult(update, None, {CONTROL: control})
+
+    def server_update(
+        self,
+        state: Arrays,
+        aggregate: Aggregate,
+        pool: Sequence[Arrays],
+        rng: np.random.Generator,
+    ) -> Arrays:
+        control = state[CONTROL] + aggregate.values[CONTROL] / aggregate.population
+        context = state[CONTEXT] + aggregate.values[CONTEXT]
+        return {CONTEXT: context.astype(np.float32), CONTROL: control.astype(np.float32)}
+
+
+def build(config: Config, task: Task) -> Method:
+    """Builds the method."""
+    return Scaffold(build_encoder(config, task), config, task.classes)

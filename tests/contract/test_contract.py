@@ -1,0 +1,335 @@
+"""What every method must hold to, whatever it is: one suite over all of them and all presets."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from methods import (
+    Aggregate,
+    Arrays,
+    LocalResult,
+    Method,
+    MethodError,
+    PoolPolicy,
+    Registry,
+    Task,
+    TensorSpec,
+    Visibility,
+    Weighting,
+)
+from platform.codec import decode_arrays, encode_arrays
+from platform.config import MethodConfig
+from platform.errors import ConfigError
+from platform.method_building import validate_options
+from platform.vectors import require_spec
+from tests.contract._driving import IdleTrainer, local_trainer
+from tests.contract.conftest import (
+    CLASSES,
+    POPULATION,
+    PRESETS,
+    Case,
+    all_cases,
+    draw_examples,
+    draw_experts,
+    frozen,
+)
+
+NEEDS = {"features", "tokens", "pixels", "text"}
+MECHANISMS = {"none", "dp_sgd", "upload_noise", "distributed_noise", "central_noise"}
+LEARNS_NOTHING = {"zero_shot"}
+OTHER_CLASSES = ("house", "lightning", "drop", "old grey flower", "cross")
+
+
+def rng(seed: int = 3) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def start(method: Method) -> tuple[Arrays, Arrays]:
+    """What a client is sent first, and its first personal state; all read-only."""
+    state = frozen(method.init_server(rng(1)))
+    return frozen(method.broadcast(state, "one")), frozen(method.init_client(rng(1), rng(2)))
+
+
+def train(method: Method, *, experts: int | None = None, clipping: float | None = None):
+    broadcast, personal = start(method)
+    return method.client_update(
+        broadcast,
+        draw_experts(method, experts),
+        personal,
+        draw_examples(method, 0),
+        local_trainer(clipping=clipping),
+        rng(),
+    )
+
+
+def same_arrays(one: Arrays, other: Arrays) -> bool:
+    return set(one) == set(other) and all(np.array_equal(one[n], other[n]) for n in one)
+
+
+def same_results(one: LocalResult, other: LocalResult) -> bool:
+    return (
+        same_arrays(one.update, other.update)
+        and same_arrays(one.pool_entry or {}, other.pool_entry or {})
+        and same_arrays(one.personal, other.personal)
+        and one.metrics == other.metrics
+    )
+
+
+def test_every_method_has_a_preset_of_its_name_and_every_preset_a_method():
+    methods = Registry().available()
+    presets = {case.name: case.method for case in all_cases() if case.registry == Registry()}
+    assert set(presets.values()) == set(methods)
+    for name in methods:
+        assert (PRESETS / f"{name}.yaml").is_file()
+        assert presets[name] == name
+
+
+def test_a_preset_states_every_option(case: Case):
+    fields = {f.name for f in dataclasses.fields(case.registry.config_type(case.method))}
+    assert set(case.options) in (fields, set())
+    if case.registry == Registry():
+        assert set(case.options) == fields
+
+
+def test_the_configuration_is_frozen(case: Case):
+    kind = case.registry.config_type(case.method)
+    assert kind.__dataclass_params__.frozen
+    config = case.config()
+    assert isinstance(config, kind)
+    name = dataclasses.fields(kind)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(config, name, None)
+
+
+def test_an_unknown_option_is_refused_by_name(case: Case):
+    config = MethodConfig(name=case.method, **case.options, unheard_of=1)
+    with pytest.raises(ConfigError, match=r"method\.unheard_of: .*valid: "):
+        validate_options(case.registry, config)
+
+
+@pytest.mark.parametrize("value", [{}, 1.5, True])
+def test_an_option_of_a_wrong_type_is_refused_by_name(case: Case, value):
+    name = dataclasses.fields(case.registry.config_type(case.method))[0].name
+    config = MethodConfig(name=case.method, **{**case.options, name: value})
+    with pytest.raises(ConfigError, match=rf"method\.{name}: "):
+        validate_options(case.registry, config)
+
+
+def test_the_method_says_what_it_is(case: Case):
+    info = case.registry.info(case.method)
+    assert info.name == case.method
+    assert info.title
+    assert info.source
+    assert set(info.options) == {
+        f.name for f in dataclasses.fields(case.registry.config_type(case.method))
+    }
+
+
+def test_the_interface(method: Method):
+    assert isinstance(method.needs, frozenset)
+    assert method.needs <= NEEDS
+    assert isinstance(method.visibility, Visibility)
+    assert isinstance(method.admits, frozenset)
+    assert "none" in method.admits
+    assert method.admits <= MECHANISMS
+    for spec in method.shared_spec().values():
+        assert isinstance(spec, TensorSpec)
+        assert isinstance(spec.weighting, Weighting)
+        assert np.dtype(spec.dtype).kind == "f"
+    policy = method.pool_policy()
+    assert policy is None or isinstance(policy, PoolPolicy)
+    if policy is not None:
+        assert policy.spec
+        assert policy.k >= 1
+
+
+def test_a_method_that_needs_single_updates_admits_no_mechanism_that_hides_them(method: Method):
+    if method.visibility is Visibility.PER_CLIENT:
+        assert not method.admits & {"distributed_noise", "central_noise"}
+
+
+def test_the_update_is_what_was_announced(method: Method):
+    result = train(method)
+    require_spec(result.update, method.shared_spec())
+    for name, spec in method.shared_spec().items():
+        assert result.update[name].dtype == np.dtype(spec.dtype)
+        assert np.isfinite(result.update[name]).all()
+
+
+def test_the_pool_entry_is_what_was_announced(method: Method):
+    result, policy = train(method), method.pool_policy()
+    if policy is None:
+        assert result.pool_entry is None
+        return
+    assert result.pool_entry is not None
+    require_spec(result.pool_entry, policy.spec)
+    for name, spec in policy.spec.items():
+        assert result.pool_entry[name].dtype == np.dtype(spec.dtype)
+
+
+def test_a_client_without_shared_tensors_or_pool_releases_nothing(method: Method):
+    result = train(method)
+    assert bool(result.update) == bool(method.shared_spec())
+    assert (result.pool_entry is None) == (method.pool_policy() is None)
+
+
+def test_training_moves_something(case: Case, method: Method):
+    result, (_, personal) = train(method), start(method)
+    moved = any(value.any() for value in result.update.values())
+    learns = moved or not same_arrays(result.personal, personal)
+    assert learns == (case.method not in LEARNS_NOTHING)
+
+
+def test_the_update_is_a_difference_to_the_broadcast(method: Method):
+    broadcast, personal = start(method)
+    data, experts = draw_examples(method, 0), draw_experts(method)
+    idle = method.client_update(broadcast, experts, personal, data, IdleTrainer(), rng())
+    for value in idle.update.values():
+        assert not value.any()
+
+
+def test_a_pool_entry_is_absolute(method: Method):
+    """Where it is the shared tensor, it is broadcast plus update."""
+    result, (broadcast, _) = train(method), start(method)
+    for name, value in (result.pool_entry or {}).items():
+        if name in result.update:
+            np.testing.assert_allclose(value, broadcast[name] + result.update[name], atol=1e-6)
+            # Bit for bit, or `pool.noise: same` is refused.
+            assert np.array_equal(value - broadcast[name], result.update[name])
+
+
+@pytest.mark.parametrize("clipping", [None, 0.5])
+@pytest.mark.parametrize("experts", [None, 0])
+def test_one_seed_gives_one_result(method: Method, clipping, experts):
+    first = train(method, clipping=clipping, experts=experts)
+    second = train(method, clipping=clipping, experts=experts)
+    assert same_results(first, second)
+
+
+def test_initial_states_depend_on_their_seed_alone(method: Method):
+    assert same_arrays(method.init_server(rng(4)), method.init_server(rng(4)))
+    one, other = (method.init_client(rng(4), rng(5)) for _ in range(2))
+    assert same_arrays(one, other)
+
+
+def test_nothing_that_is_handed_in_is_kept_or_changed(method: Method):
+    """All inputs are read-only, so a change raises; what comes back shares no memory with data."""
+    broadcast, personal = start(method)
+    data = draw_examples(method, 0)
+    before = {name: value.copy() for name, value in data.arrays.items()}
+    result = method.client_update(
+        broadcast, draw_experts(method), personal, data, local_trainer(), rng()
+    )
+    assert same_arrays(data.arrays, before)
+    for value in (*result.update.values(), *(result.pool_entry or {}).values()):
+        assert not any(np.shares_memory(value, given) for given in data.arrays.values())
+        assert not any(np.shares_memory(value, given) for given in broadcast.values())
+
+
+def test_states_survive_storage(method: Method):
+    states = [method.init_server(rng(1)), method.init_client(rng(1), rng(2)), train(method).personal]
+    for state in states:
+        restored = decode_arrays(encode_arrays(state))
+        assert same_arrays(state, restored)
+        assert all(restored[name].dtype == value.dtype for name, value in state.items())
+
+
+def test_a_second_round_goes_on_from_stored_state(method: Method):
+    first = train(method, experts=0)
+    broadcast, _ = start(method)
+    again = [
+        method.client_update(
+            broadcast,
+            draw_experts(method),
+            frozen(personal),
+            draw_examples(method, 0),
+            local_trainer(),
+            rng(),
+        )
+        for personal in (first.personal, decode_arrays(encode_arrays(first.personal)))
+    ]
+    assert same_results(*again)
+
+
+@pytest.mark.parametrize("classes", [CLASSES, OTHER_CLASSES, ("house",)])
+@pytest.mark.parametrize("experts", [None, 0])
+def test_prediction_for_any_classes(method: Method, classes, experts):
+    broadcast, personal = start(method)
+    batch = {n: v for n, v in draw_examples(method, 4, 5).arrays.items() if n != "labels"}
+    served = draw_experts(method, experts)
+    for state in (personal, train(method, experts=experts).personal):
+        logits = method.predict(broadcast, served, frozen(state), batch, classes)
+        assert logits.shape == (5, len(classes))
+        assert logits.dtype == np.float32
+        assert np.isfinite(logits).all()
+
+
+def test_a_prediction_depends_on_its_own_image_only(method: Method):
+    broadcast, personal = start(method)
+    batch = {n: v for n, v in draw_examples(method, 4, 5).arrays.items() if n != "labels"}
+    alone = {name: value[2:3] for name, value in batch.items()}
+    experts = draw_experts(method)
+    together = method.predict(broadcast, experts, personal, batch, CLASSES)
+    single = method.predict(broadcast, experts, personal, alone, CLASSES)
+    np.testing.assert_allclose(together[2:3], single, atol=1e-4)
+
+
+def test_personalising_gives_arrays_that_predict(method: Method):
+    broadcast, _ = start(method)
+    experts, data = draw_experts(method), draw_examples(method, 0)
+    trained = frozen(train(method).personal)
+    personal = method.personalise(broadcast, experts, trained, data, local_trainer(), rng())
+    restored = decode_arrays(encode_arrays(personal))
+    batch = {n: v for n, v in data.arrays.items() if n != "labels"}
+    logits = method.predict(broadcast, experts, restored, batch, CLASSES)
+    assert np.isfinite(logits).all()
+
+
+def server_update(method: Method, state: Arrays, results: dict[str, LocalResult]) -> Arrays:
+    sums = {
+        name: sum(result.update[name] for result in results.values())
+        / (1 if spec.weighting is Weighting.SUM else len(results))
+        for name, spec in method.shared_spec().items()
+    }
+    individual = {key: frozen(result.update) for key, result in results.items()}
+    pool = [result.pool_entry for result in results.values() if result.pool_entry is not None]
+    shown = individual if method.visibility is Visibility.PER_CLIENT else None
+    aggregate = Aggregate(frozen(sums), 16.0, len(results), POPULATION, shown)
+    return method.server_update(frozen(state), aggregate, pool, rng(9))
+
+
+def test_the_server_state_keeps_its_shape(method: Method):
+    state = method.init_server(rng(1))
+    results = {"one": train(method), "two": train(method, experts=0)}
+    after = server_update(method, state, results)
+    assert set(state) <= set(after)
+    if method.visibility is Visibility.AGGREGATE_ONLY:
+        assert set(state) == set(after)
+    for name, value in state.items():
+        assert after[name].shape == value.shape
+        assert after[name].dtype == value.dtype
+    assert same_arrays(after, server_update(method, state, results))
+    assert same_arrays(after, decode_arrays(encode_arrays(after)))
+
+
+def test_what_is_broadcast_can_be_sent(method: Method):
+    state = server_update(method, method.init_server(rng(1)), {"one": train(method)})
+    for key in ("one", "never seen", None):
+        broadcast = method.broadcast(state, key)
+        assert same_arrays(broadcast, decode_arrays(encode_arrays(broadcast)))
+
+
+def test_methods_that_need_a_backbone_say_so(case: Case):
+    task = Task(CLASSES, ("ink",), POPULATION, None)
+    with pytest.raises(MethodError, match="CLIP model"):
+        case.registry.build(case.method, case.config(), task)
+
+
+def test_the_method_is_one_file(case: Case):
+    folder = Path(next(iter(importlib.import_module(case.registry.package).__path__)))
+    assert (folder / f"{case.method}.py").is_file()

@@ -1,0 +1,207 @@
+"""What is particular to the sketches: that each does what its paper is about, not only its form."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from methods import Aggregate, Method, Registry
+from platform.client import decode_experts, encode_experts
+from platform.config import MethodConfig, RunConfig, TrainingConfig
+from platform.errors import ConfigError
+from platform.method_building import build_method
+from platform.pool import PoolRules, default_minimum, encode_entry, serve_experts
+from privacy import UploadNoise
+from storage import PoolEntry
+from tests.contract._driving import Setting, local_trainer, make_protection, play
+from tests.contract.conftest import CLASSES, DOUBLES, draw_examples, draw_experts
+
+NAMES = ("ada", "ben", "cyd")
+
+
+def rng(seed: int = 3) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def build(name: str, task, **options) -> Method:
+    registry = Registry(DOUBLES)
+    return registry.build(name, registry.config_type(name)(**options), task)
+
+
+def build_configured(name: str, task, **sections):
+    config = RunConfig(
+        name="doubles",
+        method=MethodConfig(name=name),
+        training=TrainingConfig(local_steps=1),
+        **sections,
+    )
+    return build_method(Registry(DOUBLES), config, task)
+
+
+def test_the_registry_lists_the_doubles_by_their_files():
+    assert Registry(DOUBLES).available() == ("fedamp", "pm_moe", "scaffold", "trip")
+    assert not set(Registry(DOUBLES).available()) & set(Registry().available())
+
+
+def test_scaffold_server_control_is_the_mean_of_the_clients(task):
+    """Algorithm 1: with everybody in each round c = mean of c_i, round after round."""
+    method = build("scaffold", task)
+    state = method.init_server(rng(1))
+    personal = {name: method.init_client(rng(1), rng(2)) for name in NAMES}
+    for number in range(3):
+        updates = []
+        for i, name in enumerate(NAMES):
+            data = draw_examples(method, i)
+            result = method.client_update(
+                method.broadcast(state, name),
+                (),
+                personal[name],
+                data,
+                local_trainer(),
+                rng(number),
+            )
+            personal[name] = result.personal
+            updates.append(result.update)
+        sums = {
+            "context": sum(u["context"] for u in updates) / 3,
+            "control": sum(u["control"] for u in updates),
+        }
+        state = method.server_update(state, Aggregate(sums, 3.0, 3, 3), (), rng())
+        mean = sum(personal[name]["control"] for name in NAMES) / 3
+        np.testing.assert_allclose(state["control"], mean, atol=1e-5)
+        assert np.abs(mean).max() > 1e-3
+
+
+def test_scaffold_with_equal_controls_is_plain_training(task):
+    method, plain = build("scaffold", task), build("fedamp", task, pull=0.0)
+    data, state = draw_examples(method, 0), method.init_server(rng(1))
+    personal = {"control": np.ones_like(state["control"])}
+    broadcast = {"context": state["context"], "control": np.ones_like(state["control"])}
+    mine = method.client_update(broadcast, (), personal, data, local_trainer(), rng())
+    other = plain.client_update(
+        {"context": state["context"]}, (), {}, data, local_trainer(learning_rate=0.1), rng()
+    )
+    np.testing.assert_allclose(mine.update["context"], other.update["context"], atol=1e-7)
+
+
+def test_scaffold_correction_points_to_the_others(task):
+    """y <- y - eta (g - c_i + c): one step without gradient moves by eta (c_i - c)."""
+    method = build("scaffold", task, local_steps=1, learning_rate=0.25)
+    data, state = draw_examples(method, 0), method.init_server(rng(1))
+    moves = []
+    for own in (0.0, 2.0):
+        personal = {"control": np.full_like(state["control"], own)}
+        result = method.client_update(state, (), personal, data, local_trainer(), rng())
+        moves.append(result.update["context"])
+    np.testing.assert_allclose(moves[1] - moves[0], 0.5, atol=1e-6)
+
+
+def test_fedamp_sends_each_client_its_own_message(task, tmp_path):
+    method = build("fedamp", task, sigma=1.0, alpha=0.1)
+    state = {"context": np.zeros((4, 32), np.float32)}
+    near, far = np.full((4, 32), 0.01, np.float32), np.full((4, 32), 3.0, np.float32)
+    individual = {
+        "ada": {"context": near},
+        "ben": {"context": 2 * near},
+        "cyd": {"context": far},
+    }
+    aggregate = Aggregate({"context": near}, 3.0, 3, 3, individual)
+    after = method.server_update(state, aggregate, (), rng())
+    sent = {name: method.broadcast(after, name)["context"] for name in NAMES}
+    # ||w_ada - w_ben||^2 = 128 x 0.01^2 = 0.0128: weight 0.1 exp(-0.0128) = 0.0987282.
+    np.testing.assert_allclose(sent["ada"], 0.01 + 0.0987282 * 0.01, rtol=1e-5)
+    np.testing.assert_allclose(sent["ben"], 0.02 - 0.0987282 * 0.01, rtol=1e-5)
+    # The others are 128 x 2.98^2 away: nothing of them reaches it.
+    np.testing.assert_array_equal(sent["cyd"], far)
+    np.testing.assert_array_equal(method.broadcast(after, "dee")["context"], state["context"])
+
+
+def test_fedamp_is_keyed_alike_on_both_sides(task, tmp_path):
+    method = build("fedamp", task)
+    data = {name: draw_examples(method, i) for i, name in enumerate(NAMES)}
+    outcome = play(method, data, tmp_path, Setting())
+    assert outcome.individual is not None
+    assert set(outcome.individual) == set(NAMES)
+
+
+def test_a_method_that_needs_single_updates_is_refused_under_secure_sums(task):
+    build_configured("fedamp", task)
+    with pytest.raises(ConfigError, match=r"secure_aggregation\.enabled: true .*fedamp"):
+        build_configured("fedamp", task, secure_aggregation={"enabled": True})
+
+
+def test_tokens_are_refused_while_the_data_layer_has_none(task):
+    with pytest.raises(ConfigError, match="trip needs tokens"):
+        build_configured("trip", task)
+
+
+def test_trip_prompts_depend_on_the_image(task):
+    """The same feature with other tokens gets other logits."""
+    method = build("trip", task)
+    state = method.init_server(rng(1))
+    state = {"experts": state["experts"] * 50}
+    batch = dict(draw_examples(method, 0, 2).arrays)
+    batch["features"] = np.stack([batch["features"][0]] * 2)
+    first, second = method.predict(state, (), {}, batch, CLASSES)
+    assert np.abs(first - second).max() > 1e-4
+    batch["tokens"] = np.stack([batch["tokens"][0]] * 2)
+    first, second = method.predict(state, (), {}, batch, CLASSES)
+    np.testing.assert_allclose(first, second, atol=1e-5)
+
+
+def test_trip_with_one_prompt_is_a_plain_prompt(task):
+    method, plain = build("trip", task, prompts=1, context_tokens=4), build("fedamp", task)
+    state = plain.init_server(rng(1))
+    data = draw_examples(method, 0)
+    mixed = method.predict({"experts": state["context"][None]}, (), {}, data.arrays, CLASSES)
+    alone = plain.predict(state, (), {}, data.arrays, CLASSES)
+    np.testing.assert_allclose(mixed, alone, atol=1e-4)
+
+
+def test_pm_moe_is_served_the_whole_pool_with_its_own(task):
+    method = build("pm_moe", task)
+    policy = method.pool_policy()
+    assert policy is not None
+    modules = draw_experts(method, 5)
+    entries = [PoolEntry(1, bytes([i]) * 32, encode_entry(m)) for i, m in enumerate(modules)]
+    rules = PoolRules(policy, default_minimum(policy), 1)
+    orders = [
+        serve_experts(shuffled, [entries[own].handle], rules, rng())
+        for own, shuffled in ((0, entries), (3, entries[::-1]))
+    ]
+    assert [len(order) for order in orders] == [5, 5]
+    # The order is the same for everybody, so a gate's rows keep their meaning.
+    for one, other in zip(*orders, strict=True):
+        assert np.array_equal(one["module"], other["module"])
+    served = {order["module"].tobytes() for order in orders[0]}
+    assert served == {module["module"].tobytes() for module in modules}
+
+
+def test_pm_moe_learns_its_gate_after_the_last_release(task):
+    method = build("pm_moe", task)
+    experts, data = draw_experts(method, 3), draw_examples(method, 0)
+    broadcast = method.broadcast(method.init_server(rng(1)))
+    personal = method.init_client(rng(1), rng(2))
+    assert "gate" not in personal
+    result = method.client_update(broadcast, experts, personal, data, local_trainer(), rng())
+    assert "gate" not in result.personal
+    assert set(result.update) == {"context"}
+    after = method.personalise(broadcast, experts, result.personal, data, local_trainer(), rng())
+    assert after["gate"].shape == (3, 128)
+    assert np.abs(after["gate"]).max() > 0
+    # Phase two changes the gate alone, and the experts survive the client's store in their order.
+    assert np.array_equal(after["module"], result.personal["module"])
+    kept = decode_experts(encode_experts(experts))
+    before, now = (
+        method.predict(broadcast, e, after, data.arrays, CLASSES) for e in (experts, kept)
+    )
+    assert np.array_equal(before, now)
+    alone = method.predict(broadcast, (), result.personal, data.arrays, CLASSES)
+    assert np.abs(alone - now).max() > 1e-3
+
+
+def test_a_pool_entry_that_is_not_the_update_costs_a_release_of_its_own(task):
+    method = build("pm_moe", task)
+    noised = UploadNoise(1.0, 1.0)
+    independent = make_protection(method, Setting(mechanism=noised, pool_noise="independent"))
+    assert independent.channels == ("sum", "pool")

@@ -1,0 +1,188 @@
+"""Every method through real rounds: masked sums equal plain ones, dropouts included."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from methods import Aggregate, Method, Visibility, Weighting
+from platform.errors import RoundAborted, RunStopped
+from platform.vectors import flatten, unflatten
+from privacy import NoProtection, UploadNoise, UploadSaturated
+from tests.contract._driving import (
+    STEP,
+    CheckedMethod,
+    Setting,
+    make_clients,
+    make_protection,
+    play,
+)
+from tests.contract.conftest import POPULATION, draw_examples, draw_experts
+
+NAMES = tuple(f"client-{i}" for i in range(6))
+LOST = ("client-1", "client-4")
+THRESHOLD = 4
+UNIFORM = (8, 8, 8, 8, 8, 8)
+UNEQUAL = (5, 9, 8, 12, 7, 6)
+
+
+def data_of(method: Method, sizes=UNIFORM):
+    return {n: draw_examples(method, i, sizes[i]) for i, n in enumerate(NAMES)}
+
+
+def masked(method: Method) -> bool:
+    """Whether the method has something that a secure sum may carry."""
+    shared = bool(method.shared_spec())
+    return shared and method.visibility is Visibility.AGGREGATE_ONLY
+
+
+def by_coordinate(method: Method, rules: dict[Weighting, float]) -> np.ndarray:
+    spec = method.shared_spec()
+    arrays = {n: np.full(s.shape, rules[s.weighting]) for n, s in spec.items()}
+    return flatten(arrays, spec)
+
+
+@pytest.mark.parametrize("sizes", [UNIFORM, UNEQUAL], ids=["uniform", "unequal"])
+def test_a_masked_sum_is_the_plain_sum(method: Method, tmp_path, sizes):
+    """Per coordinate within n half steps, n being the clients in the sum (or their examples)."""
+    if not masked(method):
+        assert not make_protection(method, Setting(masked=True)).masked or not (
+            method.visibility is Visibility.AGGREGATE_ONLY
+        )
+        return
+    data, experts = data_of(method, sizes), draw_experts(method)
+    checked = CheckedMethod(method)
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "secure").mkdir()
+    plain = play(checked, data, tmp_path / "plain", Setting(lost=LOST), experts=experts)
+    secure = play(
+        method,
+        data,
+        tmp_path / "secure",
+        Setting(masked=True, threshold=THRESHOLD, lost=LOST),
+        experts=experts,
+    )
+    survivors = tuple(name for name in NAMES if name not in LOST)
+    assert plain.survivors == secure.survivors == survivors
+    assert secure.individual is None
+    assert secure.summed.total_weight == plain.summed.total_weight
+
+    # The plain sum itself, from what the clients' method returned.
+    vectors = [flatten(result.update, method.shared_spec()) for result in checked.results]
+    weights = np.array([sizes[NAMES.index(name)] for name in survivors], np.float64)
+    uniform = np.ones(len(survivors))
+    expected = sum(
+        np.multiply(
+            vector,
+            by_coordinate(
+                method,
+                {
+                    Weighting.EXAMPLES: weight / weights.sum(),
+                    Weighting.UNIFORM: 1 / uniform.sum(),
+                    Weighting.SUM: 1.0,
+                },
+            ),
+        )
+        for vector, weight in zip(vectors, weights, strict=True)
+    )
+    np.testing.assert_allclose(plain.summed.vector, expected, rtol=1e-12, atol=1e-15)
+    assert np.abs(expected).max() > 20 * STEP, "the comparison would pass on nothing"
+
+    # A mean is off by half a step, a sum by half a step for each client.
+    bound = by_coordinate(
+        method,
+        {Weighting.EXAMPLES: 0.5, Weighting.UNIFORM: 0.5, Weighting.SUM: len(survivors) / 2},
+    )
+    difference = np.abs(secure.summed.vector - plain.summed.vector)
+    assert (difference <= bound * STEP * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_pool_entries_are_the_survivors(method: Method, tmp_path, secure):
+    if method.pool_policy() is None:
+        return
+    setting = Setting(masked=secure, threshold=THRESHOLD, lost=LOST)
+    checked = CheckedMethod(method)
+    outcome = play(checked, data_of(method), tmp_path, setting, experts=draw_experts(method))
+    assert outcome.entries_void is None
+    protection = make_protection(method, setting)
+    broadcast = method.broadcast(method.init_server(np.random.default_rng(7)), None)
+    opened = [protection.open_entry(entry.entry, broadcast) for entry in outcome.entries]
+    kept = [result.pool_entry for result in checked.results]
+    assert len(opened) == len(kept) == len(NAMES) - len(LOST)
+    for mine, returned in zip(opened, kept, strict=True):
+        for name, value in returned.items():
+            assert np.array_equal(mine[name], value)
+
+
+def test_one_loss_more_than_the_threshold_allows_aborts(method: Method, tmp_path):
+    """The masked sums above were opened by exactly the threshold; what fails names its phase."""
+    if not masked(method):
+        return
+    setting = Setting(masked=True, threshold=THRESHOLD + 1, lost=LOST)
+    with pytest.raises(RoundAborted, match="masked_input") as caught:
+        play(method, data_of(method), tmp_path, setting)
+    assert caught.value.phase == "masked_input"
+    assert caught.value.uploads_asked
+
+
+def test_a_round_of_a_plain_sum_feeds_the_server(method: Method, tmp_path):
+    """Sum, server update and next broadcast fit together, single updates where they are shown."""
+    state = method.init_server(np.random.default_rng(7))
+    outcome = play(method, data_of(method), tmp_path, Setting(), state=state)
+    spec = method.shared_spec()
+    assert outcome.individual is not None
+    individual = {name: unflatten(v, spec) for name, v in outcome.individual.items()}
+    assert set(individual) == set(NAMES)
+    aggregate = Aggregate(
+        unflatten(outcome.summed.vector, spec),
+        outcome.summed.total_weight,
+        len(outcome.survivors),
+        POPULATION,
+        individual,
+    )
+    after = method.server_update(state, aggregate, (), np.random.default_rng(0))
+    for name in NAMES:
+        broadcast, before = method.broadcast(after, name), method.broadcast(state, name)
+        assert set(broadcast) == set(before)
+        assert not spec or any((broadcast[n] != before[n]).any() for n in broadcast)
+
+
+def test_upload_noise_and_masks(method: Method, tmp_path):
+    """Clipped and noised uploads travel masked; the norm of a noiseless sum is at most n C."""
+    if not masked(method):
+        return
+    policy = method.pool_policy()
+    entry_is_update = policy is None or set(policy.spec) == set(method.shared_spec())
+    pool_noise = "same" if entry_is_update else "independent"
+    mechanism = UploadNoise(clipping_norm=0.05, noise_multiplier=0.0)
+    setting = Setting(
+        masked=True, threshold=THRESHOLD, lost=LOST, mechanism=mechanism, pool_noise=pool_noise
+    )
+    outcome = play(method, data_of(method, UNEQUAL), tmp_path, setting)
+    assert outcome.summed.total_weight == len(outcome.survivors)
+    sums = by_coordinate(
+        method, {Weighting.EXAMPLES: 1, Weighting.UNIFORM: 1, Weighting.SUM: 1 / 4}
+    )
+    norm = np.linalg.norm(outcome.summed.vector * sums)
+    assert 0.001 < norm <= 0.05 + STEP
+    assert outcome.entries_void is None
+    assert len(outcome.entries) == (0 if policy is None else len(outcome.survivors))
+
+
+def test_a_client_keeps_its_personal_state(method: Method, tmp_path):
+    clients = make_clients(method, data_of(method), tmp_path, Setting())
+    again = make_clients(method, data_of(method), tmp_path, Setting())
+    for name in NAMES:
+        one, other = clients[name].state(None).personal, again[name].state(None).personal
+        assert set(one) == set(other)
+        assert all(np.array_equal(one[n], other[n]) for n in one)
+
+
+def test_an_update_that_does_not_fit_is_refused_and_its_tensor_named(method: Method, tmp_path):
+    if not masked(method):
+        return
+    tight = Setting(masked=True, threshold=THRESHOLD, mechanism=NoProtection(1e-7))
+    with pytest.raises(RunStopped, match=r"value_bound.*too small for tensor '\w+'") as caught:
+        play(method, data_of(method), tmp_path, tight)
+    assert isinstance(caught.value.__cause__, UploadSaturated)

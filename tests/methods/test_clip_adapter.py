@@ -1,0 +1,380 @@
+"""The frozen CLIP adapter against plain open_clip."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+
+import numpy as np
+import open_clip
+import pytest
+import torch
+from open_clip.transform import PreprocessCfg, image_transform_v2
+from PIL import Image
+from safetensors.torch import save_file
+
+from methods import _tiny
+from methods._clip import load_backbone
+from methods._errors import BackboneError, MethodError
+
+TEXTS = ["a photo of a circle.", "a heart.", "", "a sketch of an hourglass on old paper."]
+
+VIT = {"image_size": 32, "layers": 2, "width": 64, "head_width": 16, "patch_size": 8}
+RESNET = {"image_size": 64, "layers": [1, 1, 1, 1], "width": 8, "patch_size": None}
+TEXT = {"context_length": 20, "vocab_size": 49408, "width": 32, "heads": 4, "layers": 3}
+
+MODELS = {
+    "vit-gelu": {"vision_cfg": VIT, "text_cfg": TEXT},
+    "vit-quickgelu": {"vision_cfg": VIT, "text_cfg": TEXT, "quick_gelu": True},
+    "resnet-gelu": {"vision_cfg": RESNET, "text_cfg": TEXT},
+    "resnet-quickgelu": {"vision_cfg": RESNET, "text_cfg": TEXT, "quick_gelu": True},
+    "custom-text": {"vision_cfg": VIT, "text_cfg": TEXT, "custom_text": True},
+    "layer-scale": {"vision_cfg": VIT, "text_cfg": {**TEXT, "ls_init_value": 0.3}},
+    "one-layer": {"vision_cfg": VIT, "text_cfg": {**TEXT, "layers": 1}},
+    "eos-pool": {
+        "vision_cfg": VIT,
+        "text_cfg": {**TEXT, "pool_type": "eos", "eos_id": 49407},
+        "custom_text": True,
+    },
+    "projection-bias": {
+        "vision_cfg": VIT,
+        "text_cfg": {**TEXT, "proj_bias": True},
+        "custom_text": True,
+    },
+    "custom-blocks": {"vision_cfg": VIT, "text_cfg": {**TEXT, "qk_norm": True}},
+}
+
+
+def make_model(config):
+    """A small random model of open_clip, statistics of batch norms included."""
+    config = {"embed_dim": 48, **config}
+    custom = config.pop("custom_text", False)
+    torch.manual_seed(0)
+    model = (open_clip.CustomTextCLIP if custom else open_clip.CLIP)(**config)
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            if tensor.is_floating_point() and tensor.ndim:
+                tensor.add_(torch.rand_like(tensor) * 0.05)
+    return model.eval()
+
+
+def write_folder(folder, config, model, **preprocess):
+    settings = {"model_cfg": {"embed_dim": 48, **config}, "preprocess_cfg": preprocess}
+    (folder / "open_clip_config.json").write_text(json.dumps(settings))
+    tensors = {key: value.contiguous() for key, value in model.state_dict().items()}
+    save_file(tensors, folder / "open_clip_model.safetensors")
+    return f"local-dir:{folder}"
+
+
+@pytest.fixture(scope="module", params=["sotto-tiny", *MODELS])
+def pair(request, tmp_path_factory):
+    """An adapter, the plain model behind it, and its tokenizer."""
+    if request.param == "sotto-tiny":
+        return load_backbone("sotto-tiny"), _tiny.load().eval(), _tiny.tokenizer()
+    model = make_model(MODELS[request.param])
+    name = write_folder(tmp_path_factory.mktemp("model"), MODELS[request.param], model)
+    return load_backbone(name), model, open_clip.get_tokenizer(name)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return load_backbone("sotto-tiny")
+
+
+@pytest.fixture
+def images():
+    return np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3), dtype=np.uint8)
+
+
+def test_text_features_are_open_clips(pair):
+    backbone, model, tokenizer = pair
+    with torch.no_grad():
+        expected = model.encode_text(tokenizer(TEXTS), normalize=True)
+    torch.testing.assert_close(backbone.encode_texts(TEXTS), expected, atol=1e-6, rtol=0)
+
+
+def test_image_features_are_open_clips(pair, images):
+    backbone, model, _ = pair
+    settings = {"size": backbone.image_size}
+    if backbone.name == "sotto-tiny":
+        settings |= {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
+    transform = image_transform_v2(PreprocessCfg(**settings), is_train=False)
+    with torch.no_grad():
+        batch = torch.stack([transform(Image.fromarray(image)) for image in images])
+        expected = model.encode_image(batch, normalize=True).numpy()
+    np.testing.assert_allclose(backbone.encode_images(images), expected, atol=1e-6, rtol=0)
+
+
+def test_what_the_adapter_says_of_a_model_is_so(pair):
+    backbone, model, tokenizer = pair
+    assert backbone.embed_dim == model.encode_text(tokenizer(TEXTS)).shape[1]
+    assert backbone.context_length == model.context_length == tokenizer(TEXTS).shape[1]
+    assert backbone.logit_scale == pytest.approx(model.logit_scale.exp().item())
+    assert backbone.token_dim == backbone.embed_tokens(TEXTS).embeddings.shape[2]
+    assert len(backbone.fingerprint) == len(backbone.transform_digest) == 64
+
+
+def test_gradients_are_those_of_the_whole_uncut_sequence(pair):
+    backbone, model, tokenizer = pair
+    ids = tokenizer(TEXTS)
+    source = getattr(model, "text", model)
+    taken = {}
+    hook = source.token_embedding.register_forward_hook(
+        lambda module, inputs, output: (
+            taken.update(x=output.detach().requires_grad_()) or taken["x"]
+        )
+    )
+    weights = torch.randn((len(TEXTS), backbone.embed_dim), generator=torch.manual_seed(1))
+    (model.encode_text(ids, normalize=True) * weights).sum().backward()
+    hook.remove()
+    tokens = backbone.embed_tokens(TEXTS)
+    ours = tokens.embeddings.requires_grad_()
+    (backbone.encode_embeddings(ours, tokens.end_of_text) * weights).sum().backward()
+    scale = taken["x"].grad.abs().max()
+    cut = ours.shape[1]
+    torch.testing.assert_close(
+        ours.grad / scale, taken["x"].grad[:, :cut] / scale, atol=2e-6, rtol=0
+    )
+    assert not taken["x"].grad[:, cut:].any()
+
+
+@pytest.mark.parametrize("shared", [1, 4])
+def test_a_shared_prefix_changes_neither_features_nor_gradients(pair, shared):
+    backbone, _, _ = pair
+    tokens = backbone.embed_tokens(["x x x circle.", "x x x old house.", "x x x star."])
+    prefix = tokens.embeddings[0, :shared].clone().requires_grad_()
+    suffixes = tokens.embeddings[:, shared:]
+    whole = torch.cat([prefix.expand(3, -1, -1), suffixes], dim=1)
+    expected = backbone.encode_embeddings(whole, tokens.end_of_text)
+    features = backbone.encode_prefixed(prefix, suffixes, tokens.end_of_text)
+    torch.testing.assert_close(features, expected, atol=1e-6, rtol=0)
+    weights = torch.randn(features.shape, generator=torch.manual_seed(2))
+    one, other = (
+        torch.autograd.grad((result * weights).sum(), prefix)[0] for result in (features, expected)
+    )
+    torch.testing.assert_close(one, other, atol=2e-6 * float(other.abs().max()), rtol=0)
+
+
+def test_sequences_are_cut_behind_the_last_end_of_text(tiny):
+    tokens = tiny.embed_tokens(["a heart.", "a photo of a heart."])
+    assert tokens.embeddings.shape == (2, 8, 128)
+    assert tokens.end_of_text.tolist() == [4, 7]
+    assert tokens.end_of_text.dtype == torch.int64
+
+
+def test_nothing_of_the_model_can_be_trained(tiny, images):
+    embeddings = tiny.embed_tokens(["a heart."])
+    assert not embeddings.embeddings.requires_grad
+    assert not tiny.encode_texts(["a heart."]).requires_grad
+    assert not any(parameter.requires_grad for parameter in tiny._model.parameters())
+    assert not any(module.training for module in tiny._model.modules())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        tiny.logit_scale = 1.0
+
+
+def test_batching_changes_nothing(tiny, images):
+    whole = tiny.encode_images(images)
+    np.testing.assert_allclose(tiny.encode_images(images, batch_size=2), whole, atol=1e-6)
+    assert tiny.encode_images(images[:0]).shape == (0, 128)
+    np.testing.assert_allclose(np.linalg.norm(whole, axis=1), 1, atol=1e-6)
+
+
+def test_a_non_contiguous_view_is_encoded_as_its_copy(tiny, images):
+    view = images[:, ::-1, ::-1]
+    np.testing.assert_array_equal(tiny.encode_images(view), tiny.encode_images(view.copy()))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [np.zeros((2, 32, 32, 3)), np.zeros((2, 3, 32, 32), np.uint8), np.zeros((4, 4, 3), np.uint8)],
+)
+def test_images_of_another_kind_are_refused(tiny, bad):
+    with pytest.raises(BackboneError, match="uint8"):
+        tiny.encode_images(bad)
+
+
+def test_sixteen_context_tokens_and_every_class_name_fit(tiny):
+    from platform.data.digits import CLASSES as DIGITS
+    from platform.data.shapes import CLASSES as SHAPES
+
+    tokens = tiny.embed_tokens([f"{'x ' * 16}{name}." for name in (*SHAPES, *DIGITS)])
+    assert tokens.embeddings.shape[1] <= tiny.context_length == 24
+
+
+def test_a_text_that_would_be_cut_is_refused(tiny):
+    with pytest.raises(BackboneError, match=r"25 tokens.*at most 24"):
+        tiny.embed_tokens(["x " * 23])
+    tiny.embed_tokens(["x " * 22])
+    long = torch.zeros((1, 25, 128))
+    with pytest.raises(BackboneError, match="25 tokens"):
+        tiny.encode_embeddings(long, torch.tensor([24]))
+    with pytest.raises(BackboneError, match="25 tokens"):
+        tiny.encode_prefixed(long[0, :5], long[:, 5:], torch.tensor([24]))
+
+
+def test_no_text_is_refused(tiny):
+    with pytest.raises(BackboneError, match="at least 1"):
+        tiny.encode_texts([])
+
+
+@pytest.fixture(scope="module")
+def registered(tmp_path_factory):
+    """A name that open_clip knows, with a small architecture, and a model of it."""
+    path = tmp_path_factory.mktemp("config") / "sotto-test-vit.json"
+    path.write_text(json.dumps({"embed_dim": 48, **MODELS["vit-gelu"]}))
+    open_clip.add_model_config(path)
+    return path.stem, make_model(MODELS["vit-gelu"])
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "pt"])
+def test_a_named_model_takes_a_local_checkpoint(registered, tmp_path, suffix):
+    name, model = registered
+    path = tmp_path / f"weights.{suffix}"
+    (save_file if suffix == "safetensors" else torch.save)(model.state_dict(), path)
+    backbone = load_backbone(name, str(path))
+    tokens = open_clip.get_tokenizer(name)(TEXTS)
+    with torch.no_grad():
+        expected = model.encode_text(tokens, normalize=True)
+    torch.testing.assert_close(backbone.encode_texts(TEXTS), expected, atol=1e-6, rtol=0)
+
+
+class Evil:
+    """What a hostile checkpoint could hold: code that runs while it is read."""
+
+    ran = False
+
+    @classmethod
+    def run(cls):
+        cls.ran = True
+
+    def __reduce__(self):
+        return (Evil.run, ())
+
+
+def test_a_checkpoint_never_runs_code(registered, tmp_path):
+    path = tmp_path / "weights.pt"
+    torch.save({"state_dict": Evil()}, path, pickle_module=pickle)
+    with pytest.raises(BackboneError, match="cannot be loaded"):
+        load_backbone(registered[0], str(path))
+    assert not Evil.ran
+
+
+def test_a_checkpoint_of_another_architecture_is_refused(registered, tmp_path):
+    path = tmp_path / "weights.safetensors"
+    save_file(make_model(MODELS["one-layer"]).state_dict(), path)
+    with pytest.raises(BackboneError, match="of this architecture"):
+        load_backbone(registered[0], str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "pretrained", "words"),
+    [
+        ("vit-of-nobody", None, ["task.model.name", "vit-of-nobody", "sotto-tiny", "ViT-B-16"]),
+        ("ViT-B-32", "no-such-tag", ["task.model.pretrained", "no-such-tag", "openai"]),
+        ("ViT-B-32", "no/such/file.pt", ["no/such/file.pt", "local checkpoint"]),
+        ("ViT-B-32", None, ["task.model.pretrained", "None", "openai"]),
+        ("sotto-tiny", "openai", ["openai", "sotto-tiny"]),
+        ("local-dir:no/such/folder", None, ["local-dir:no/such/folder", "cannot be loaded"]),
+    ],
+)
+def test_what_does_not_exist_is_one_sentence(name, pretrained, words):
+    with pytest.raises(MethodError) as error:
+        load_backbone(name, pretrained)
+    message = str(error.value)
+    assert all(word in message for word in words)
+    assert message.endswith(".")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("device", ["abacus", "cuda:99"])
+def test_a_device_that_is_not_there_is_one_sentence(device):
+    with pytest.raises(BackboneError, match=f"device is '{device}'"):
+        load_backbone("sotto-tiny", device=device)
+
+
+def test_a_folder_without_weights_is_refused(tmp_path):
+    write_folder(tmp_path, MODELS["vit-gelu"], make_model(MODELS["vit-gelu"]))
+    (tmp_path / "open_clip_model.safetensors").unlink()
+    with pytest.raises(BackboneError, match="cannot be loaded"):
+        load_backbone(f"local-dir:{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    "text", [{"no_causal_mask": True}, {"pool_type": "last"}, {"embed_cls": True}]
+)
+def test_text_towers_that_cannot_be_cut_are_refused(tmp_path, text):
+    config = {"vision_cfg": VIT, "text_cfg": {**TEXT, **text}, "custom_text": True}
+    name = write_folder(tmp_path, config, make_model(config))
+    with pytest.raises(BackboneError, match="text tower is not supported"):
+        load_backbone(name)
+
+
+def test_the_fingerprint_is_of_the_weights_and_the_digest_of_the_transform(tmp_path):
+    model, folders = make_model(MODELS["vit-gelu"]), []
+    for index in range(3):
+        (tmp_path / str(index)).mkdir()
+        mean = [0.4 if index == 1 else 0.5] * 3
+        if index == 2:
+            model.visual.conv1.weight.data[0, 0, 0, 0] += 1e-3
+        folders.append(write_folder(tmp_path / str(index), MODELS["vit-gelu"], model, mean=mean))
+    plain, other_transform, other_weights = map(load_backbone, folders)
+    assert plain.fingerprint == load_backbone(folders[0]).fingerprint
+    assert plain.fingerprint == other_transform.fingerprint != other_weights.fingerprint
+    assert plain.transform_digest == other_weights.transform_digest
+    assert plain.transform_digest != other_transform.transform_digest
+
+
+def test_untrained_rows_are_the_same_on_every_version_of_numpy():
+    rows = _tiny.untrained_token_rows(0)
+    # Raw output of PCG64(0): 11749869230777074271, 4976686463289251617; the upper 24 bits over
+    # 2^24 less one half, times 0.02 sqrt(12).
+    expected = [(11749869230777074271 >> 40) / 2**24, (4976686463289251617 >> 40) / 2**24]
+    np.testing.assert_allclose(rows[0, :2], (np.array(expected) - 0.5) * 0.02 * 12**0.5, rtol=1e-5)
+    assert rows.shape == (49408, 128)
+    assert rows.std() == pytest.approx(0.02, rel=1e-3)
+
+
+def test_a_saved_tiny_model_comes_back_in_half_precision(tmp_path):
+    model, path = _tiny.build(3), tmp_path / "tiny.safetensors"
+    with torch.no_grad():
+        model.token_embedding.weight[[5, 320]] = 0.25
+    _tiny.save(model, path, token_ids=[320, 5, 5], seed=3, header={"note": "of a test"})
+    back = _tiny.load(path)
+    for key, value in model.state_dict().items():
+        error = (back.state_dict()[key] - value).abs()
+        assert float((error - value.abs() * 2**-10).max()) <= 1e-7, key
+    untouched = torch.from_numpy(_tiny.untrained_token_rows(3))
+    assert torch.equal(back.token_embedding.weight[6:300], untouched[6:300])
+    assert (back.token_embedding.weight[[5, 320]] == 0.25).all()
+
+
+def test_the_shipped_file_is_small_and_says_where_it_comes_from():
+    assert _tiny.WEIGHTS.stat().st_size <= 8e6
+    from safetensors import safe_open
+
+    with safe_open(_tiny.WEIGHTS, framework="np") as file:
+        header = file.metadata()
+    assert header["format"] == "sotto-tiny/1"
+    assert json.loads(header["config"])["embed_dim"] % 8 == 0
+    assert {"seed", "steps", "recipe", "torch"} <= header.keys()
+
+
+def test_missing_or_foreign_weights_are_one_sentence(tmp_path):
+    with pytest.raises(BackboneError, match=r"missing.*make pretrain"):
+        _tiny.load(tmp_path / "sotto-tiny.safetensors")
+    path = tmp_path / "other.safetensors"
+    path.write_bytes(b"not safetensors")
+    with pytest.raises(BackboneError, match="not valid safetensors"):
+        _tiny.load(path)
+    save_file({"x": torch.zeros(1)}, path, metadata={"format": "sotto-tiny/0"})
+    with pytest.raises(BackboneError, match="'sotto-tiny/0'"):
+        _tiny.load(path)
+
+
+def test_building_leaves_torchs_generator_alone():
+    before = torch.random.get_rng_state()
+    first, again = _tiny.build(7), _tiny.build(7)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(first.text_projection, again.text_projection)
+    assert not torch.equal(first.text_projection, _tiny.build(8).text_projection)

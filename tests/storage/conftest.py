@@ -1,0 +1,76 @@
+"""Databases that are closed again, a clock that ticks by itself, and ledger rows to vary."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import storage
+
+START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+@pytest.fixture
+def clock() -> Callable[[], datetime]:
+    """One second later at each call, from START."""
+    ticks = iter(range(10**9))
+    return lambda: START + timedelta(seconds=next(ticks))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs" / "sotto.db"
+
+
+@pytest.fixture
+def database(path: Path, clock: Callable[[], datetime]) -> Iterator[storage.Database]:
+    """An open database that knows the runs ``r`` and ``s``."""
+    with storage.open_database(f"sqlite:///{path}", now=clock, busy_timeout=1.0) as opened:
+        with opened.unit_of_work() as unit:
+            for run_id in ("r", "s"):
+                unit.runs.create(
+                    run_id,
+                    name="quickstart",
+                    config_json="{}",
+                    config_digest="d",
+                    versions_json="{}",
+                    created=START,
+                )
+            unit.commit()
+        yield opened
+
+
+@pytest.fixture
+def raw(path: Path) -> Callable[[], Any]:
+    """A connection past our code, as an attacker or a reader would have it."""
+
+    @contextmanager
+    def connect() -> Iterator[sqlite3.Connection]:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            yield connection
+
+    return connect
+
+
+@pytest.fixture
+def make_row() -> Callable[..., storage.LedgerRow]:
+    row = storage.LedgerRow(
+        run_id="r",
+        round_number=1,
+        attempt=0,
+        pseudonym="alice",
+        channel="sum",
+        mechanism="upload_noise",
+        standard_deviation=1.5,
+        clipping_norm=0.3,
+        relation="replace_one",
+        sampling="none",
+    )
+    return lambda **changes: replace(row, **changes)

@@ -1,0 +1,261 @@
+"""The audit log: filters, and every kind of tampering found at the right row."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import storage
+from storage.audit import entry_hash
+
+START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+EMPTY = "0" * 64
+
+
+@pytest.fixture
+def filled(database: storage.Database) -> storage.Database:
+    """Six entries in run ``r``, one second apart, and one in run ``s``."""
+    with database.unit_of_work() as unit:
+        for number in range(6):
+            unit.audit.append(
+                "r",
+                actor="coordinator" if number % 2 else "client",
+                action="open" if number < 3 else "commit",
+                round=number // 2,
+                channel="sum" if number == 4 else None,
+                detail={"number": number, "word": "50%_\u00fc" if number == 5 else "x"},
+            )
+        unit.audit.append("s", actor="coordinator", action="open")
+        unit.commit()
+    return database
+
+
+def tamper(raw: Callable[[], Any], *statements: str) -> None:
+    """Change the file past the triggers."""
+    with raw() as connection:
+        connection.execute("DROP TRIGGER audit_no_update")
+        connection.execute("DROP TRIGGER audit_no_delete")
+        for statement in statements:
+            connection.execute(statement)
+
+
+def first_bad(database: storage.Database, head: storage.AuditHead | None = None) -> int:
+    with (
+        pytest.raises(storage.AuditChainBroken) as caught,
+        database.unit_of_work(read_only=True) as unit,
+    ):
+        unit.audit.verify("r", head)
+    assert caught.value.run == "r"
+    assert f"broken at entry {caught.value.sequence}" in str(caught.value)
+    return caught.value.sequence
+
+
+def head_of(database: storage.Database, run: str = "r") -> storage.AuditHead:
+    with database.unit_of_work(read_only=True) as unit:
+        return unit.audit.head(run)
+
+
+def test_golden_chain(database: storage.Database) -> None:
+    first = (
+        b'sotto-audit-v1\n["' + b"0" * 64 + b'",1,"r","coordinator","run.created",null,null,'
+        b'"2026-01-02T03:04:05.000000+00:00","{}"]'
+    )
+    one = hashlib.sha256(first).hexdigest()
+    second = (
+        b'sotto-audit-v1\n["' + one.encode() + b'",2,"r","client","upload",3,"sum",'
+        b'"2026-01-02T03:04:06.000000+00:00","{\\"a\\":\\"\\u00e9\\",\\"b\\":[1,2.5]}"]'
+    )
+    two = hashlib.sha256(second).hexdigest()
+    with database.unit_of_work() as unit:
+        unit.audit.append("r", actor="coordinator", action="run.created")
+        entry = unit.audit.append(
+            "r",
+            actor="client",
+            action="upload",
+            round=3,
+            channel="sum",
+            detail={"b": [1, 2.5], "a": "\u00e9"},
+        )
+        assert entry.detail == '{"a":"\u00e9","b":[1,2.5]}'
+        assert [row.hash for row in unit.audit.query(run="r")] == [one, two]
+        assert unit.audit.head("r") == storage.AuditHead(2, two)
+        assert unit.audit.verify("r") == storage.AuditHead(2, two)
+    # Also as a constant, so that encoding and test cannot drift together.
+    assert one == "996e5bdcaca7f8187deeda315613e322e408861bb631a747fc2313f6fce83370"
+
+
+def test_the_encoding_has_no_two_readings() -> None:
+    shared: dict[str, Any] = {"sequence": 1, "run": "r", "round": None, "time": "t", "detail": "{}"}
+    hashes = {
+        entry_hash(EMPTY, actor=actor, action=action, channel=channel, **shared)
+        for actor, action, channel in [
+            ("a", "b", None),
+            ("ab", "", None),
+            ('a","b', "", None),
+            ("a", "b", "null"),
+            ("a", 'b",null', None),
+        ]
+    }
+    assert len(hashes) == 5
+
+
+@pytest.mark.parametrize(
+    ("conditions", "sequences"),
+    [
+        ({"run": "r"}, [1, 2, 3, 4, 5, 6]),
+        ({"run": "s"}, [1]),
+        ({}, [1, 2, 3, 4, 5, 6, 1]),
+        ({"actor": "client"}, [1, 3, 5]),
+        ({"action": "open"}, [1, 2, 3, 1]),
+        ({"round": 0}, [1, 2]),
+        ({"channel": "sum"}, [5]),
+        ({"since": START + timedelta(seconds=4), "run": "r"}, [5, 6]),
+        ({"until": START + timedelta(seconds=1)}, [1, 2]),
+        ({"since": START + timedelta(seconds=2), "until": START + timedelta(seconds=2)}, [3]),
+        ({"detail_contains": '"number":3'}, [4]),
+        ({"detail_contains": "50%_\u00fc"}, [6]),
+        ({"detail_contains": "5%"}, []),
+        ({"run": "r", "actor": "client", "action": "open", "round": 1}, [3]),
+    ],
+)
+def test_query(filled: storage.Database, conditions: dict[str, Any], sequences: list[int]) -> None:
+    with filled.unit_of_work(read_only=True) as unit:
+        assert [row.sequence for row in unit.audit.query(**conditions)] == sequences
+
+
+def test_times_are_utc_and_of_fixed_width(filled: storage.Database) -> None:
+    with filled.unit_of_work(read_only=True) as unit:
+        assert unit.audit.query(run="r")[0].time == "2026-01-02T03:04:05.000000+00:00"
+        with pytest.raises(storage.InvalidRecordError, match="since must carry a time zone"):
+            unit.audit.query(since=datetime(2026, 1, 1))
+
+
+def test_an_untouched_chain_verifies_with_and_without_a_head(filled: storage.Database) -> None:
+    head = head_of(filled)
+    with filled.unit_of_work() as unit:
+        assert unit.audit.verify("r") == head
+        assert unit.audit.verify("r", head) == head
+        assert unit.audit.verify("r", storage.AuditHead(0, EMPTY)) == head
+        unit.audit.append("r", actor="a", action="later")
+        assert unit.audit.verify("r", head).count == 7
+        assert unit.audit.verify("s").count == 1
+
+
+@pytest.mark.parametrize("sequence", [1, 3, 6])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "actor = 'mallory'",
+        "action = 'x'",
+        "round_number = 99",
+        "round_number = NULL",
+        "channel = 'other'",
+        "time = '2020-01-01T00:00:00.000000+00:00'",
+        "detail = '{}'",
+        "hash = replace(hash, substr(hash, 1, 1), 'x')",
+    ],
+)
+def test_a_changed_row_is_found(
+    filled: storage.Database, raw: Callable[[], Any], change: str, sequence: int
+) -> None:
+    tamper(raw, f"UPDATE audit SET {change} WHERE run_id = 'r' AND sequence = {sequence}")  # noqa: S608
+    assert first_bad(filled) == sequence
+
+
+def test_a_removed_row_is_found(filled: storage.Database, raw: Callable[[], Any]) -> None:
+    tamper(raw, "DELETE FROM audit WHERE run_id = 'r' AND sequence = 3")
+    assert first_bad(filled) == 3
+
+
+def test_a_removed_row_is_found_when_the_rest_is_renumbered(
+    filled: storage.Database, raw: Callable[[], Any]
+) -> None:
+    tamper(
+        raw,
+        "DELETE FROM audit WHERE run_id = 'r' AND sequence = 3",
+        *(
+            f"UPDATE audit SET sequence = {n - 1} WHERE run_id = 'r' AND sequence = {n}"  # noqa: S608
+            for n in (4, 5, 6)
+        ),
+    )
+    assert first_bad(filled) == 3
+
+
+def test_swapped_rows_are_found(filled: storage.Database, raw: Callable[[], Any]) -> None:
+    move = "UPDATE audit SET sequence = {} WHERE run_id = 'r' AND sequence = {}"
+    tamper(raw, move.format(99, 2), move.format(2, 4), move.format(4, 99))
+    assert first_bad(filled) == 2
+
+
+def test_a_row_from_another_run_is_found(filled: storage.Database, raw: Callable[[], Any]) -> None:
+    tamper(
+        raw,
+        "DELETE FROM audit WHERE run_id = 'r' AND sequence = 1",
+        "UPDATE audit SET run_id = 'r' WHERE run_id = 's'",
+    )
+    assert first_bad(filled) == 1
+
+
+@pytest.mark.parametrize("kept", [0, 3, 5])
+def test_a_cut_tail_is_found_with_the_head_only(
+    filled: storage.Database, raw: Callable[[], Any], kept: int
+) -> None:
+    head = head_of(filled)
+    tamper(raw, f"DELETE FROM audit WHERE run_id = 'r' AND sequence > {kept}")  # noqa: S608
+    with filled.unit_of_work(read_only=True) as unit:
+        assert unit.audit.verify("r").count == kept
+    assert first_bad(filled, head) == kept + 1
+
+
+def test_a_rewritten_chain_is_found_with_the_head(
+    filled: storage.Database, raw: Callable[[], Any]
+) -> None:
+    head = head_of(filled)
+    tamper(raw, "DELETE FROM audit WHERE run_id = 'r' AND sequence > 4")
+    with filled.unit_of_work() as unit:
+        for _ in range(5):
+            unit.audit.append("r", actor="mallory", action="forged")
+        unit.commit()
+        unit.audit.verify("r")
+    assert first_bad(filled, head) == 6
+
+
+@pytest.mark.parametrize("statement", ["UPDATE audit SET actor = 'x'", "DELETE FROM audit"])
+def test_the_file_itself_refuses_changes(
+    filled: storage.Database, raw: Callable[[], Any], statement: str
+) -> None:
+    with raw() as connection, pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        connection.execute(statement)
+
+
+def test_there_is_no_way_to_change_or_delete(database: storage.Database) -> None:
+    with database.unit_of_work() as unit:
+        public = {name for name in dir(unit.audit) if not name.startswith("_")}
+    assert public == {"append", "query", "head", "verify"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"actor": ""}, "actor"),
+        ({"action": None}, "action"),
+        ({"round": -1}, "round"),
+        ({"channel": ""}, "channel"),
+        ({"detail": {"x": float("nan")}}, "detail"),
+        ({"detail": {"handle": b"bytes"}}, "detail"),
+    ],
+)
+def test_bad_entries_are_refused(
+    database: storage.Database, changes: dict[str, Any], message: str
+) -> None:
+    arguments: dict[str, Any] = {"actor": "a", "action": "b", **changes}
+    with (
+        pytest.raises(storage.InvalidRecordError, match=message),
+        database.unit_of_work() as unit,
+    ):
+        unit.audit.append("r", **arguments)

@@ -1,0 +1,246 @@
+"""A client's own store: identity, rolling to where the coordinator is, one payload per attempt."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import storage
+
+ROOT = Path(__file__).resolve().parents[2]
+MakeRow = Callable[..., storage.LedgerRow]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "clients" / "c.db"
+
+
+@pytest.fixture
+def store(file: Path) -> storage.ClientStore:
+    return storage.open_client_store(file)
+
+
+def put(store: storage.ClientStore, round_number: int, attempt: int = 0) -> None:
+    text = f"{round_number}.{attempt}".encode()
+    store.put_pending("r", round_number, attempt, personal=b"p" + text, experts=b"e" + text)
+
+
+def test_identity_is_drawn_once(file: Path, tmp_path: Path) -> None:
+    first = storage.open_client_store(file).identity
+    assert storage.open_client_store(file).identity == first
+    assert len(first.handle_secret) == 32
+    assert len(first.pseudonym) == 32
+    other = storage.open_client_store(tmp_path / "other.db").identity
+    assert other.pseudonym != first.pseudonym
+    assert other.handle_secret != first.handle_secret
+    assert repr(first.handle_secret) not in repr(first)
+
+
+def test_a_given_pseudonym_must_match(file: Path) -> None:
+    assert storage.open_client_store(file, pseudonym="client-3").identity.pseudonym == "client-3"
+    assert storage.open_client_store(file).identity.pseudonym == "client-3"
+    with pytest.raises(storage.InvalidRecordError, match="belongs to 'client-3'"):
+        storage.open_client_store(file, pseudonym="client-4")
+
+
+def test_the_file_is_its_owners_and_no_log_stays(file: Path, store: storage.ClientStore) -> None:
+    put(store, 0)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [entry.name for entry in file.parent.iterdir()] == ["c.db"]
+
+
+def test_nothing_before_the_first_round(store: storage.ClientStore) -> None:
+    assert store.committed("r") is None
+    assert store.pending("r") is None
+    store.roll("r", None)
+    store.roll("r", (4, 0))
+    assert store.committed("r") is None
+
+
+def test_roll_forward(store: storage.ClientStore) -> None:
+    put(store, 0)
+    assert store.pending("r") == (0, 0, b"p0.0", b"e0.0")
+    assert store.committed("r") is None
+    store.roll("r", (0, 0))
+    assert store.committed("r") == (0, 0, b"p0.0", b"e0.0")
+    assert store.pending("r") is None
+    put(store, 1, 2)
+    store.roll("r", (1, 2))
+    assert store.committed("r") == (1, 2, b"p1.2", b"e1.2")
+    store.roll("r", (1, 2))
+    assert store.committed("r") == (1, 2, b"p1.2", b"e1.2")
+
+
+@pytest.mark.parametrize("last", [(0, 0), (1, 1), (3, 0)])
+def test_roll_back(store: storage.ClientStore, last: tuple[int, int]) -> None:
+    put(store, 0)
+    store.roll("r", (0, 0))
+    put(store, 1)
+    store.roll("r", last)
+    assert store.pending("r") is None
+    assert store.committed("r") == (0, 0, b"p0.0", b"e0.0")
+
+
+def test_roll_back_to_nothing(store: storage.ClientStore) -> None:
+    put(store, 0)
+    store.roll("r", None)
+    assert (store.pending("r"), store.committed("r")) == (None, None)
+
+
+def test_a_new_pending_takes_the_place_of_the_old(store: storage.ClientStore) -> None:
+    put(store, 0)
+    put(store, 0, 1)
+    store.roll("r", (0, 1))
+    assert store.committed("r") == (0, 1, b"p0.1", b"e0.1")
+
+
+def test_runs_are_apart(store: storage.ClientStore) -> None:
+    put(store, 0)
+    store.put_pending("other", 0, 0, personal=b"o", experts=b"")
+    store.roll("r", (0, 0))
+    assert store.pending("other") == (0, 0, b"o", b"")
+    assert store.committed("other") is None
+
+
+@pytest.mark.parametrize("last", [None, (0, 5), (1, 0)])
+def test_a_coordinator_from_the_past_is_noticed(
+    store: storage.ClientStore, last: tuple[int, int] | None
+) -> None:
+    put(store, 1, 1)
+    store.roll("r", (1, 1))
+    put(store, 2)
+    with pytest.raises(storage.ClientAheadError, match="round 1, attempt 1"):
+        store.roll("r", last)
+    assert store.committed("r") == (1, 1, b"p1.1", b"e1.1")
+    assert store.pending("r") == (2, 0, b"p2.0", b"e2.0")
+
+
+@pytest.mark.parametrize("key", [(1, 1), (1, 0), (0, 9)])
+def test_pending_is_newer_than_committed(store: storage.ClientStore, key: tuple[int, int]) -> None:
+    put(store, 1, 1)
+    store.roll("r", (1, 1))
+    with pytest.raises(storage.InvalidRecordError, match="is not newer"):
+        put(store, *key)
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=20
+)
+@given(personal=st.binary(max_size=5000), experts=st.binary(max_size=5000))
+def test_blobs_round_trip(store: storage.ClientStore, personal: bytes, experts: bytes) -> None:
+    store.put_pending("r", 0, 0, personal=personal, experts=experts)
+    assert store.pending("r") == (0, 0, personal, experts)
+
+
+def test_one_payload_per_attempt_and_channel(store: storage.ClientStore, make_row: MakeRow) -> None:
+    assert store.reserve_release(make_row(), payload=b"noised") == "reserved"
+    assert store.reserve_release(make_row(), payload=b"noised") == "resend"
+    with pytest.raises(storage.ReleaseRefusedError, match="needs a new attempt"):
+        store.reserve_release(make_row(), payload=b"noised again")
+    assert store.rows() == (make_row(),)
+    for changes in ({"attempt": 1}, {"round_number": 2}, {"channel": "pool"}, {"run_id": "s"}):
+        assert store.reserve_release(make_row(**changes), payload=b"other") == "reserved"
+    assert len(store.rows()) == 5
+    assert store.rows("s") == (make_row(run_id="s"),)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"standard_deviation": 9.0}, {"pseudonym": "bob"}, {"relation": "add_or_remove"}]
+)
+def test_a_resend_has_the_same_facts(
+    store: storage.ClientStore, make_row: MakeRow, changes: dict[str, Any]
+) -> None:
+    store.reserve_release(make_row(), payload=b"noised")
+    with pytest.raises(storage.ReleaseRefusedError):
+        store.reserve_release(make_row(**changes), payload=b"noised")
+    assert store.rows() == (make_row(),)
+
+
+def test_tombstones_outlive_settling(store: storage.ClientStore, make_row: MakeRow) -> None:
+    store.reserve_release(make_row(), payload=b"noised")
+    store.set_status("r", 1, 0, "aborted")
+    assert [row.status for row in store.rows("r")] == ["aborted"]
+    assert store.reserve_release(make_row(), payload=b"noised") == "resend"
+    with pytest.raises(storage.ReleaseRefusedError):
+        store.reserve_release(make_row(), payload=b"fresh noise")
+    with pytest.raises(storage.InvalidTransitionError):
+        store.set_status("r", 1, 0, "released")
+    with pytest.raises(storage.NotFound):
+        store.set_status("r", 7, 0, "released")
+
+
+def test_bad_releases_leave_nothing(store: storage.ClientStore, make_row: MakeRow) -> None:
+    with pytest.raises(storage.InvalidRecordError, match="standard_deviation"):
+        store.reserve_release(make_row(standard_deviation=-1.0), payload=b"x")
+    assert store.rows() == ()
+    assert store.reserve_release(make_row(), payload=b"y") == "reserved"
+
+
+RESERVES = """
+import os, signal, sys
+import storage
+store = storage.open_client_store(sys.argv[1])
+row = storage.LedgerRow("r", 1, 0, "alice", "sum", "upload_noise", 1.5, 0.3, "replace_one", "none")
+store.reserve_release(row, payload=b"noised")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_reservation_survives_a_kill_before_sending(file: Path, make_row: MakeRow) -> None:
+    done = subprocess.run([sys.executable, "-c", RESERVES, str(file)], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    store = storage.open_client_store(file)
+    assert store.rows() == (make_row(),)
+    with pytest.raises(storage.ReleaseRefusedError):
+        store.reserve_release(make_row(), payload=b"another")
+
+
+def test_receipts(store: storage.ClientStore) -> None:
+    store.add_receipt("r", 1, 0, receipt=b"b")
+    store.add_receipt("r", 0, 1, receipt=b"a")
+    store.add_receipt("r", 0, 1, receipt=b"a")
+    assert store.receipts("r") == (
+        storage.Receipt("r", 0, 1, b"a"),
+        storage.Receipt("r", 1, 0, b"b"),
+    )
+    with pytest.raises(storage.AlreadyExistsError, match="round 1, attempt 0"):
+        store.add_receipt("r", 1, 0, receipt=b"c")
+
+
+def test_old_personal_state_is_erased(file: Path, store: storage.ClientStore) -> None:
+    store.put_pending("r", 0, 0, personal=b"OLD-PERSONAL" * 1000, experts=b"OLD-EXPERTS")
+    store.roll("r", (0, 0))
+    assert b"OLD-PERSONAL" in file.read_bytes()
+    store.put_pending("r", 1, 0, personal=b"new" * 1000, experts=b"new")
+    store.roll("r", (1, 0))
+    assert b"OLD-PERSONAL" not in file.read_bytes()
+
+
+def test_another_version_is_refused(file: Path, store: storage.ClientStore) -> None:
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA user_version=2")
+    with pytest.raises(storage.SchemaMismatch, match="it says 2"):
+        storage.open_client_store(file)
+
+
+def test_opening_again_is_cheap(file: Path, store: storage.ClientStore) -> None:
+    times = []
+    for _ in range(20):
+        start = time.perf_counter()
+        storage.open_client_store(file)
+        times.append(time.perf_counter() - start)
+    # The target is 10 ms in the median (1 ms was measured); the fastest of 20 bears a busy machine.
+    assert min(times) < 0.01

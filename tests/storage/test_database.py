@@ -1,0 +1,340 @@
+"""Transactions, crashes, a full disk, and what every connection must be set to."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+import storage
+from storage.engine import checkpoint, configure_connection, make_engine, sqlite_url
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def wal_size(path: Path) -> int:
+    wal = path.with_name(path.name + "-wal")
+    return wal.stat().st_size if wal.exists() else 0
+
+
+def on_disk(path: Path) -> bytes:
+    """The database's bytes with those of its write-ahead log."""
+    files = (path, path.with_name(path.name + "-wal"))
+    return b"".join(file.read_bytes() for file in files if file.exists())
+
+
+def test_leaving_without_commit_rolls_back(database: storage.Database) -> None:
+    with database.unit_of_work() as unit:
+        unit.states.save("r", 0, b"lost")
+        assert unit.states.latest("r") == (0, b"lost")
+    with database.unit_of_work() as unit:
+        assert unit.states.latest("r") is None
+
+
+def test_an_exception_rolls_back_every_table(
+    database: storage.Database, make_row: Callable[..., storage.LedgerRow]
+) -> None:
+    with pytest.raises(ZeroDivisionError), database.unit_of_work() as unit:
+        unit.states.save("r", 0, b"lost")
+        unit.rounds.add("r", 0, 0, {"accuracy": 1.0})
+        unit.ledger.reserve([make_row()])
+        unit.pool.add_generation("r", 0, [(b"h1", b"e1"), (b"h2", b"e2")])
+        unit.audit.append("r", actor="a", action="b")
+        unit.runs.set_status("r", "finished")
+        raise ZeroDivisionError
+    with database.unit_of_work(read_only=True) as unit:
+        assert unit.states.latest("r") is None
+        assert unit.rounds.all("r") == ()
+        assert unit.ledger.rows("r") == ()
+        assert unit.pool.entries("r") == ()
+        assert unit.audit.head("r").count == 0
+        assert unit.runs.get("r").status == "running"
+
+
+def test_work_after_a_commit_is_a_new_transaction(database: storage.Database) -> None:
+    with database.unit_of_work() as unit:
+        unit.states.save("r", 0, b"kept")
+        unit.commit()
+        unit.states.save("r", 1, b"lost")
+    with database.unit_of_work() as unit:
+        assert unit.states.latest("r") == (0, b"kept")
+
+
+def test_a_read_only_unit_sees_a_snapshot_and_cannot_commit(database: storage.Database) -> None:
+    with database.unit_of_work(read_only=True) as reader:
+        before = reader.runs.list()
+        with pytest.raises(storage.StorageError, match="read-only"):
+            reader.commit()
+        with pytest.raises(storage.CheckpointError), database.unit_of_work() as writer:
+            writer.runs.set_status("r", "stopped")
+            writer.commit()
+        assert reader.runs.list() == before
+    with database.unit_of_work(read_only=True) as reader:
+        assert reader.runs.get("r").status == "stopped"
+
+
+def test_a_second_writer_waits_and_then_is_told(path: Path, database: storage.Database) -> None:
+    other = storage.open_database(f"sqlite:///{path}", busy_timeout=0.05)
+    with other, database.unit_of_work() as first:
+        first.states.save("r", 0, b"x")
+        with pytest.raises(storage.DatabaseBusy, match="in use"), other.unit_of_work() as second:
+            second.states.save("r", 0, b"y")
+
+
+KILLED = """
+import sys, time
+import storage
+with storage.open_database(sys.argv[1]) as database:
+    with database.unit_of_work() as unit:
+        unit.states.save("r", 1, b"committed")
+        unit.commit()
+    with database.unit_of_work() as unit:
+        # More than SQLite's page cache, so that uncommitted pages are in the log already.
+        unit.states.save("r", 2, b"UNCOMMITTED" * 1_000_000)
+        unit.rounds.add("r", 2, 0, {})
+        unit.audit.append("r", actor="a", action="b")
+        print("ready", flush=True)
+        time.sleep(60)
+"""
+
+
+def test_kill_9_in_a_transaction_leaves_the_previous_state(
+    path: Path, database: storage.Database
+) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, f"sqlite:///{path}"],
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        child.send_signal(signal.SIGKILL)
+        assert child.wait(10) == -signal.SIGKILL
+    assert b"UNCOMMITTED" in on_disk(path)
+    with (
+        storage.open_database(f"sqlite:///{path}") as reopened,
+        reopened.unit_of_work() as unit,
+    ):
+        assert unit.states.latest("r") == (1, b"committed")
+        assert unit.rounds.all("r") == ()
+        assert unit.audit.verify("r").count == 0
+    assert b"UNCOMMITTED" not in on_disk(path)
+
+
+def limit_pages(database: storage.Database, spare: int) -> None:
+    """Let the file grow by so many pages only, as on a disk that is nearly full."""
+
+    def limit(connection: sqlite3.Connection, _: object) -> None:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count={pages + spare}")
+
+    database._engine.dispose()
+    event.listen(database._engine, "connect", limit)
+
+
+@pytest.mark.parametrize("size", [40_000, 4_000_000])
+def test_a_full_disk_leaves_nothing_half_written(
+    database: storage.Database, make_row: Callable[..., storage.LedgerRow], size: int
+) -> None:
+    with database.unit_of_work() as unit:
+        unit.states.save("r", 0, b"before")
+        unit.commit()
+    limit_pages(database, spare=4)
+    with pytest.raises(storage.StorageFull, match="full"), database.unit_of_work() as unit:
+        unit.ledger.reserve([make_row()])
+        unit.audit.append("r", actor="a", action="b")
+        unit.states.save("r", 1, os.urandom(size))
+        unit.commit()
+    with database.unit_of_work() as unit:
+        assert unit.states.latest("r") == (0, b"before")
+        assert unit.ledger.rows("r") == ()
+        assert unit.audit.verify("r").count == 0
+        unit.states.save("r", 1, b"small enough")
+        unit.commit()
+
+
+def test_what_cannot_be_written_says_so(database: storage.Database) -> None:
+    def lock(connection: sqlite3.Connection, _: object) -> None:
+        connection.execute("PRAGMA query_only=ON")
+
+    database._engine.dispose()
+    event.listen(database._engine, "connect", lock)
+    with pytest.raises(storage.StorageFull, match="read-only"), database.unit_of_work() as unit:
+        unit.states.save("r", 0, b"x")
+
+
+def test_every_pooled_connection_is_set_up(database: storage.Database) -> None:
+    connections = [database._engine.connect() for _ in range(4)]
+    try:
+        for connection in connections:
+            connection = connection.execution_options(sotto_begin="")
+            ask = lambda name, c=connection: c.exec_driver_sql(f"PRAGMA {name}").scalar_one()  # noqa: E731
+            assert ask("secure_delete") == 1
+            assert ask("foreign_keys") == 1
+            assert ask("journal_mode") == "wal"
+            assert ask("synchronous") == 2
+            assert ask("temp_store") == 2
+            assert ask("busy_timeout") == 1000
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_set_up_does_not_rely_on_how_sqlite_was_built(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
+        for pragma in ("secure_delete", "foreign_keys", "synchronous"):
+            connection.execute(f"PRAGMA {pragma}=OFF")
+        configure_connection(connection, busy_timeout=0.25)
+        ask = lambda name: connection.execute(f"PRAGMA {name}").fetchone()[0]  # noqa: E731
+        assert [ask(n) for n in ("secure_delete", "foreign_keys", "synchronous")] == [1, 1, 2]
+        assert ask("busy_timeout") == 250
+
+
+def test_commit_empties_the_write_ahead_log(path: Path, database: storage.Database) -> None:
+    with database.unit_of_work() as unit:
+        unit.states.save("r", 0, bytes(100_000))
+        assert wal_size(path) == 0
+        unit.commit()
+        assert wal_size(path) == 0
+    assert path.stat().st_size > 100_000
+
+
+def test_a_checkpoint_in_a_readers_way_is_reported_and_made_up_for(
+    path: Path, raw: Callable[[], Any]
+) -> None:
+    with storage.open_database(f"sqlite:///{path}", busy_timeout=0.1) as database, raw() as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM runs").fetchone()
+        with database.unit_of_work() as unit:
+            unit.runs.create("r", name="n", config_json="{}", config_digest="d", versions_json="{}")
+            with pytest.raises(storage.CheckpointError, match="is committed"):
+                unit.commit()
+        assert wal_size(path) > 0
+        reader.execute("COMMIT")
+        with database.unit_of_work() as unit:
+            assert unit.runs.get("r").name == "n"
+        database.checkpoint()
+        assert wal_size(path) == 0
+
+
+def test_commit_waits_for_a_reader_to_go(path: Path, database: storage.Database) -> None:
+    reader = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    with closing(reader):
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM runs").fetchone()
+        timer = threading.Timer(0.2, reader.execute, ["COMMIT"])
+        timer.start()
+        with database.unit_of_work() as unit:
+            unit.states.save("r", 0, b"x")
+            unit.commit()
+        timer.join()
+    assert wal_size(path) == 0
+
+
+def test_the_busy_flag_is_read_and_retried(
+    path: Path, database: storage.Database, raw: Callable[[], Any]
+) -> None:
+    engine = make_engine(sqlite_url(f"sqlite:///{path}"), busy_timeout=0.0)
+    naps: list[float] = []
+    with raw() as reader, raw() as writer:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM runs").fetchone()
+        writer.execute("UPDATE runs SET name = 'changed'")
+
+        def sleep(seconds: float) -> None:
+            naps.append(seconds)
+            if len(naps) == 3:
+                reader.execute("COMMIT")
+
+        checkpoint(engine, patience=10.0, clock=lambda: 0.0, sleep=sleep)
+    engine.dispose()
+    assert len(naps) == 3
+    assert wal_size(path) == 0
+
+
+HANDLE, ENTRY = b"handle-of-somebody", b"words-of-somebody" * 1000
+
+
+def test_values_are_in_no_message_and_no_log(
+    path: Path, caplog: pytest.LogCaptureFixture, database: storage.Database
+) -> None:
+    caplog.set_level(logging.INFO, "sqlalchemy.engine")
+    with storage.open_database(f"sqlite:///{path}") as logged:
+        limit_pages(logged, spare=12)
+        with pytest.raises(storage.StorageFull) as caught, logged.unit_of_work() as unit:
+            unit.pool.add_generation("r", 0, [(HANDLE, ENTRY), (b"other", ENTRY)])
+            unit.pool.add_generation("r", 1, [(HANDLE, ENTRY), (b"other", ENTRY)])
+    shown = "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert caplog.text.count("INSERT INTO pool") == 2
+    assert "parameters hidden" in caplog.text
+    assert "somebody" not in shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://",
+        "sqlite:///:memory:",
+        "sqlite:///file:x?mode=memory&uri=true",
+        "postgresql://host/db",
+        "nonsense",
+        "",
+    ],
+)
+def test_only_sqlite_files_are_taken(url: str) -> None:
+    with pytest.raises(storage.InvalidRecordError, match=r"storage\.url"):
+        storage.open_database(url)
+
+
+def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(storage.StorageError, match="cannot be created"):
+        storage.open_database(f"sqlite:///{tmp_path}/file/sotto.db")
+
+
+def test_the_file_is_its_owners(path: Path, database: storage.Database) -> None:
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_missing_parent_row_is_not_found(
+    database: storage.Database, make_row: Callable[..., storage.LedgerRow]
+) -> None:
+    calls: list[Callable[[storage.UnitOfWork], object]] = [
+        lambda unit: unit.runs.get("x"),
+        lambda unit: unit.runs.set_status("x", "finished"),
+        lambda unit: unit.states.save("x", 0, b""),
+        lambda unit: unit.states.latest("x"),
+        lambda unit: unit.rounds.add("x", 0, 0, {}),
+        lambda unit: unit.rounds.all("x"),
+        lambda unit: unit.ledger.reserve([make_row(run_id="x")]),
+        lambda unit: unit.ledger.set_status("x", 0, 0, "released"),
+        lambda unit: unit.ledger.rows("x"),
+        lambda unit: unit.audit.append("x", actor="a", action="b"),
+        lambda unit: unit.audit.query(run="x"),
+        lambda unit: unit.audit.head("x"),
+        lambda unit: unit.audit.verify("x"),
+        lambda unit: unit.pool.add_generation("x", 0, [(b"1", b"1"), (b"2", b"2")]),
+        lambda unit: unit.pool.entries("x"),
+        lambda unit: unit.pool.keep_generations("x", 1),
+    ]
+    for call in calls:
+        with (
+            pytest.raises(storage.NotFound, match=r"run 'x' .*platform\.coordinator runs"),
+            database.unit_of_work() as unit,
+        ):
+            call(unit)

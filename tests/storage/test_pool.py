@@ -1,0 +1,215 @@
+"""The expert pool's anonymity against whoever gets the file."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import storage
+from storage.pool import KEY_BYTES, arrange, local_payload_limit
+
+# Two-sided 1e-6 of the standard normal.
+CRITICAL = 4.8917
+TRIALS = 200
+ENTRIES = 8
+
+
+def make_entries(count: int, size: int = 3000) -> list[tuple[bytes, bytes]]:
+    return [(secrets.token_bytes(32), secrets.token_bytes(size)) for _ in range(count)]
+
+
+def on_disk(path: Path) -> bytes:
+    files = (path, path.with_name(path.name + "-wal"))
+    return b"".join(file.read_bytes() for file in files if file.exists())
+
+
+def traces(entries: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+    """Pieces of 12 bytes of every handle and entry: finding one by chance is hopeless."""
+    return [
+        whole[start : start + 12]
+        for pair in entries
+        for whole in pair
+        for start in range(0, max(1, len(whole) - 12), 1 + len(whole) // 5)
+    ]
+
+
+def rank_correlation(positions: list[int]) -> float:
+    """Spearman's correlation of 0, 1, 2, ... with the ranks of some positions."""
+    order = sorted(range(len(positions)), key=positions.__getitem__)
+    rank = {index: place for place, index in enumerate(order)}
+    n = len(positions)
+    distance = sum((index - rank[index]) ** 2 for index in range(n))
+    return 1 - 6 * distance / (n * (n * n - 1))
+
+
+def test_entries_are_read_back_in_an_order_of_their_own(database: storage.Database) -> None:
+    entries = make_entries(10)
+    with database.unit_of_work() as unit:
+        unit.pool.add_generation("r", 4, entries)
+        unit.pool.add_generation("s", 4, entries[::-1])
+        unit.commit()
+        found = unit.pool.entries("r")
+        assert found == unit.pool.entries("s")
+    assert {(row.handle, row.entry) for row in found} == set(entries)
+    assert [row.entry for row in found] == sorted(entry for _, entry in entries)
+
+
+@pytest.mark.parametrize("delete", [False, True], ids=["fresh pages", "reused pages"])
+def test_order_in_the_file_says_nothing_about_order_of_insertion(
+    path: Path, database: storage.Database, raw: Callable[[], Any], delete: bool
+) -> None:
+    """Under the null a trial's rank correlation has mean 0 and variance 1/(n-1).
+
+    Pages that are freed come back in an order of their own, so only fresh ones show the order in
+    which rows were written.
+    """
+    totals = {"bytes in the file": 0.0, "table scan": 0.0, "keys": 0.0}
+    for trial in range(TRIALS):
+        entries = make_entries(ENTRIES)
+        start = 0 if delete else path.stat().st_size
+        with database.unit_of_work() as unit:
+            unit.pool.add_generation("r", trial, entries)
+            if delete:
+                unit.pool.keep_generations("r", 1)
+            unit.commit()
+        query = "SELECT handle, key FROM pool NOT INDEXED WHERE generation = ?"
+        with raw() as connection:
+            keys = dict(connection.execute(query, [trial]).fetchall())
+        scan, by_key = list(keys), sorted(keys, key=keys.__getitem__)
+        contents = path.read_bytes()
+        places = {
+            "bytes in the file": [contents.index(entry[-64:], start) for _, entry in entries],
+            "table scan": [scan.index(handle) for handle, _ in entries],
+            "keys": [by_key.index(handle) for handle, _ in entries],
+        }
+        for name, positions in places.items():
+            totals[name] += rank_correlation(positions)
+    scale = math.sqrt(TRIALS / (ENTRIES - 1))
+    for name, total in totals.items():
+        assert abs(total / scale) < CRITICAL, name
+
+
+def test_the_statistic_sees_an_order() -> None:
+    assert rank_correlation([10, 20, 30, 40]) == 1.0
+    assert rank_correlation([40, 30, 20, 10]) == -1.0
+    # Far less than perfect order in each trial is enough to be seen.
+    assert 0.25 * TRIALS / math.sqrt(TRIALS / (ENTRIES - 1)) > CRITICAL
+
+
+def test_rows_are_shuffled_before_they_are_written() -> None:
+    entries = [(b"h1", b"e1"), (b"h2", b"e2"), (b"h3", b"e3")]
+    keys = iter([b"k1", b"k2", b"k3"])
+    rows = arrange(entries, shuffle=lambda rows: rows.reverse(), key=lambda: next(keys))
+    assert rows == [(b"k1", b"h3", b"e3"), (b"k2", b"h2", b"e2"), (b"k3", b"h1", b"e1")]
+    assert entries[0] == (b"h1", b"e1")
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "kept"), [(8192, 10, 1), (3000, 10, 2), (16, 60, 3), (100, 60, 2)]
+)
+def test_deleted_generations_are_nowhere_in_the_file(
+    path: Path, database: storage.Database, size: int, count: int, kept: int
+) -> None:
+    """Without the cover, page splits leave copies that deleting does not reach (16 bytes, 60)."""
+    generations = [make_entries(count, size) for _ in range(14)]
+    for number, entries in enumerate(generations):
+        with database.unit_of_work() as unit:
+            unit.pool.add_generation("r", number, entries)
+            unit.pool.keep_generations("r", kept)
+            unit.commit()
+        if number % 4 != 1:
+            continue
+        contents = on_disk(path)
+        assert all(handle in contents for handle, _ in entries)
+        dead = [pair for old in generations[: max(0, number + 1 - kept)] for pair in old]
+        assert not [trace for trace in traces(dead) if trace in contents]
+
+
+def test_a_generation_that_is_rolled_back_is_nowhere_after_the_next_commit(
+    path: Path, database: storage.Database
+) -> None:
+    entries = make_entries(40, 100_000)
+    with database.unit_of_work() as unit:
+        unit.pool.add_generation("r", 0, entries)
+        # Larger than the page cache: without this the test would show nothing.
+        assert any(trace in on_disk(path) for trace in traces(entries))
+    with database.unit_of_work() as unit:
+        unit.states.save("r", 0, b"x")
+        unit.commit()
+    contents = on_disk(path)
+    assert not [trace for trace in traces(entries) if trace in contents]
+
+
+def test_a_row_holds_nothing_but_what_it_must(
+    database: storage.Database, raw: Callable[[], Any]
+) -> None:
+    with database.unit_of_work() as unit:
+        unit.pool.add_generation("r", 0, make_entries(5))
+        unit.commit()
+    with raw() as connection:
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(pool)")]
+        assert columns == ["key", "run_id", "generation", "cover", "handle", "entry"]
+        keys = [row[0] for row in connection.execute("SELECT key FROM pool")]
+        assert {len(key) for key in keys} == {KEY_BYTES}
+        assert len(set(keys)) == 5
+        covers = connection.execute("SELECT DISTINCT cover FROM pool").fetchall()
+        page_size = connection.execute("PRAGMA page_size").fetchone()[0]
+    assert covers == [(bytes(local_payload_limit(page_size)),)]
+
+
+@pytest.mark.parametrize(("page_size", "limit"), [(512, 102), (4096, 1002), (65536, 16422)])
+def test_the_limit_of_the_file_format(page_size: int, limit: int) -> None:
+    assert local_payload_limit(page_size) == limit
+
+
+def test_generations_are_deleted_whole_and_per_run(database: storage.Database) -> None:
+    with database.unit_of_work() as unit:
+        for generation in (1, 2, 5):
+            unit.pool.add_generation("r", generation, make_entries(2, 10))
+        unit.pool.add_generation("s", 1, make_entries(2, 10))
+        live = lambda run: [row.generation for row in unit.pool.entries(run)]  # noqa: E731
+        unit.pool.keep_generations("r", 3)
+        assert live("r") == [1, 1, 2, 2, 5, 5]
+        unit.pool.keep_generations("r", 2)
+        assert live("r") == [2, 2, 5, 5]
+        unit.pool.keep_generations("r", 0)
+        assert live("r") == []
+        assert live("s") == [1, 1]
+        unit.pool.keep_generations("r", 0)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([], "0 entries"),
+        ([(b"h", b"e")], "1 entries; a lone entry names its owner"),
+        ([(b"h", b"e"), (b"h", b"f")], "same handle twice"),
+        ([(b"", b"e"), (b"h", b"f")], "must not be empty"),
+        ([("h", b"e"), (b"h", b"f")], "handle must be bytes"),
+        ([(b"g", None), (b"h", b"f")], "entry must be bytes"),
+    ],
+)
+def test_bad_generations_are_refused(
+    database: storage.Database, entries: Any, message: str
+) -> None:
+    with (
+        pytest.raises(storage.InvalidRecordError, match=message),
+        database.unit_of_work() as unit,
+    ):
+        unit.pool.add_generation("r", 3, entries)
+
+
+def test_a_generation_is_never_overwritten(database: storage.Database) -> None:
+    with database.unit_of_work() as unit:
+        unit.pool.add_generation("r", 3, make_entries(2))
+        with pytest.raises(storage.AlreadyExistsError, match="generation 3"):
+            unit.pool.add_generation("r", 3, make_entries(2))
+
+
+def test_entries_do_not_show_in_reprs() -> None:
+    assert "secret" not in repr(storage.PoolEntry(1, b"secret handle", b"secret entry"))
