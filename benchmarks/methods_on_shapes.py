@@ -93,7 +93,7 @@ def report(scores: Sequence[Score], seeds: Sequence[int], command: str) -> str:
         "|---|---|---|",
         *(s.row() for s in scores),
         "",
-        f"pFedMoAP against PromptFL at its best learning rate: {moap.mean - best.mean:+.1f} points,",
+        f"pFedMoAP against PromptFL at its best rate: {moap.mean - best.mean:+.1f} points,",
         f"against zero-shot: {moap.mean - zero.mean:+.1f} points. PromptFL at its best against",
         f"zero-shot: {best.mean - zero.mean:+.1f} points.",
         "",

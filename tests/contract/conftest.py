@@ -50,9 +50,7 @@ def all_cases() -> tuple[Case, ...]:
     """One case per preset, and one per method without a preset, the doubles among them."""
     ours, doubles = Registry(), Registry(DOUBLES)
     presets = {path.stem: yaml.safe_load(path.read_text()) for path in PRESETS.glob("*.yaml")}
-    cases = [
-        Case(stem, tree.pop("name"), ours, tree) for stem, tree in sorted(presets.items())
-    ]
+    cases = [Case(stem, tree.pop("name"), ours, tree) for stem, tree in sorted(presets.items())]
     covered = {case.method for case in cases}
     cases += [Case(name, name, ours) for name in ours.available() if name not in covered]
     cases += [Case(f"double-{name}", name, doubles) for name in doubles.available()]

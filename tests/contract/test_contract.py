@@ -232,7 +232,11 @@ def test_nothing_that_is_handed_in_is_kept_or_changed(method: Method):
 
 
 def test_states_survive_storage(method: Method):
-    states = [method.init_server(rng(1)), method.init_client(rng(1), rng(2)), train(method).personal]
+    states = [
+        method.init_server(rng(1)),
+        method.init_client(rng(1), rng(2)),
+        train(method).personal,
+    ]
     for state in states:
         restored = decode_arrays(encode_arrays(state))
         assert same_arrays(state, restored)

@@ -67,15 +67,19 @@ def test_the_digest_is_of_every_field():
 
 
 def test_the_loss_by_hand():
-    # Twenty captions of any style, then one style's twenty. The right caption's logit is log 19, so
-    # the softmax gives it 1/2; among the captions that name a style all logits are zero: log 20.
-    logits = torch.zeros((1, 40))
+    # Twenty captions of any style, then twenty of each of two styles. The right one's logit is
+    # log 19, so the softmax over twenty gives it 1/2; among those that name a style all logits are
+    # zero: log 40.
+    label, style = torch.tensor([7]), torch.tensor([1])
+    logits = torch.zeros((1, 60))
     logits[0, 7] = math.log(19)
-    loss = pretraining._image_loss(logits, torch.tensor([7]), torch.tensor([0]))
-    assert loss.item() == pytest.approx(math.log(2) + 0.5 * math.log(20), abs=1e-6)
-    logits[0, 27] = math.log(19)
-    loss = pretraining._image_loss(logits, torch.tensor([7]), torch.tensor([0]))
+    loss = pretraining._image_loss(logits, label, style)
+    assert loss.item() == pytest.approx(math.log(2) + 0.5 * math.log(40), abs=1e-6)
+    logits[0, 20 + 20 + 7] = math.log(39)
+    loss = pretraining._image_loss(logits, label, style)
     assert loss.item() == pytest.approx(1.5 * math.log(2), abs=1e-6)
+    alone = pretraining._image_loss(logits[:, :20], label, style)
+    assert alone.item() == pytest.approx(math.log(2), abs=1e-6)
 
 
 def test_accuracy_is_counted_by_domain(short, monkeypatch):

@@ -90,9 +90,7 @@ class PMMoE(PromptMethod):
 
     def pool_policy(self) -> PoolPolicy | None:
         spec = {MODULE: TensorSpec((self.encoder.backbone.embed_dim,))}
-        return PoolPolicy(
-            spec, self.population, "all", exclude_self=False, minimum=2, fixed=True
-        )
+        return PoolPolicy(spec, self.population, "all", exclude_self=False, minimum=2, fixed=True)
 
     def init_client(
         self, shared_rng: np.random.Generator, client_rng: np.random.Generator

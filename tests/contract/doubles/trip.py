@@ -125,9 +125,7 @@ class Trip(PromptMethod):
         start = broadcast[EXPERTS]
         group = ParameterGroup((EXPERTS,))
         objective = self._objective(self.classes)
-        trained = trainer.fit(
-            objective, {EXPERTS: start}, data.arrays, groups=(group,), rng=rng
-        )
+        trained = trainer.fit(objective, {EXPERTS: start}, data.arrays, groups=(group,), rng=rng)
         return LocalResult({EXPERTS: trained[EXPERTS] - start}, None, personal)
 
     def server_update(

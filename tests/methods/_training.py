@@ -1,0 +1,42 @@
+"""Trainers for the tests of methods: the real one, and one that only takes notes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from privacy.training import LocalTrainer, TrainingPlan
+
+
+@dataclass
+class RecordingTrainer:
+    """Trains nothing and keeps what it was asked to train."""
+
+    parameters: dict[str, np.ndarray] = field(default_factory=dict)
+    groups: tuple = ()
+    objective: object = None
+    fits: int = 0
+
+    def fit(self, objective, parameters, examples, *, groups, rng, steps=None, after_step=None):
+        self.parameters = {name: np.array(value) for name, value in parameters.items()}
+        self.groups, self.objective = tuple(groups), objective
+        self.fits += 1
+        return {name: np.array(value) for name, value in parameters.items()}
+
+
+def trainer(
+    *,
+    steps: int | None = 3,
+    epochs: int | None = None,
+    learning_rate: float = 0.5,
+    batch_size: int = 5,
+    clipping: float | None = None,
+) -> LocalTrainer:
+    plan = TrainingPlan(
+        local_steps=None if epochs else steps,
+        local_epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+    )
+    return LocalTrainer(plan, clipping)

@@ -1,0 +1,89 @@
+"""PromptFL: FedAvg over one prompt."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from methods import Aggregate, Task, Visibility, coop, promptfl
+from methods._prompt import CONTEXT, PromptObjective, build_encoder
+from tests.methods._double import double_backbone, mean_loss, numeric_gradient
+from tests.methods._training import trainer
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def build(task, **options):
+    return promptfl.build(promptfl.Config(**{"context_tokens": 4, **options}), task)
+
+
+def average(updates) -> Aggregate:
+    values = {CONTEXT: np.mean([update[CONTEXT] for update in updates], axis=0)}
+    return Aggregate(values, float(len(updates)), len(updates), 4)
+
+
+def test_one_client_is_its_own_centralised_training(task, examples):
+    method, central = build(task), coop.build(coop.Config(context_tokens=4), task)
+    state, batches = method.init_server(rng(1)), rng(3)
+    start = {CONTEXT: state[CONTEXT].copy()}
+    for _ in range(3):
+        result = method.client_update(
+            method.broadcast(state), (), {}, examples, trainer(epochs=1), batches
+        )
+        state = method.server_update(state, average([result.update]), (), rng())
+    alone = central.client_update({}, (), start, examples, trainer(epochs=3), rng(3))
+    np.testing.assert_allclose(state[CONTEXT], alone.personal[CONTEXT], atol=1e-6)
+    assert np.abs(state[CONTEXT] - start[CONTEXT]).max() > 1e-4
+
+
+def test_one_step_of_two_halves_is_one_step_of_the_whole(task, examples):
+    """FedSGD: the mean of the clients' full-batch steps is the whole batch's step."""
+    method = build(task)
+    state = method.init_server(rng(1))
+    halves = []
+    for rows in (slice(0, 5), slice(5, 10)):
+        part = type(examples)({name: value[rows] for name, value in examples.arrays.items()})
+        one = method.client_update(state, (), {}, part, trainer(steps=1), rng())
+        halves.append(one.update)
+    together = method.server_update(state, average(halves), (), rng())
+    whole = method.client_update(state, (), {}, examples, trainer(steps=1, batch_size=10), rng())
+    np.testing.assert_allclose(together[CONTEXT], state[CONTEXT] + whole.update[CONTEXT], atol=1e-6)
+
+
+def test_the_server_adds_the_mean(task):
+    method = build(task)
+    state = {CONTEXT: np.full((4, 32), 1.5, np.float32)}
+    after = method.server_update(
+        state, Aggregate({CONTEXT: np.full((4, 32), -0.25)}, 10.0, 2, 4), (), rng()
+    )
+    assert after[CONTEXT].dtype == np.float32
+    np.testing.assert_array_equal(after[CONTEXT], np.full((4, 32), 1.25))
+
+
+def test_every_client_predicts_with_the_global_prompt(task, examples):
+    method = build(task)
+    state = method.init_server(rng(1))
+    alone = method.predict(state, (), {}, examples.arrays, task.classes)
+    other = method.predict(state, (), {CONTEXT: np.ones((4, 32))}, examples.arrays, task.classes)
+    np.testing.assert_array_equal(alone, other)
+    assert method.visibility is Visibility.AGGREGATE_ONLY
+
+
+def test_one_step_follows_the_gradient_by_finite_differences(task, examples):
+    """One step of plain SGD at rate 1 is minus the gradient of the mean loss."""
+    precise = Task(task.classes, task.domains, 4, double_backbone(task.backbone))
+    encoder = build_encoder(promptfl.Config(context_tokens=4), precise)
+    objective = PromptObjective(encoder, task.classes)
+    state = build(task).init_server(rng(1))
+    step = build(task).client_update(
+        state, (), {}, examples, trainer(steps=1, batch_size=10, learning_rate=1.0), rng()
+    )
+    coordinates = [(0, 0), (1, 7), (3, 31)]
+
+    def loss(parameters):
+        return mean_loss(objective, parameters, examples)
+
+    slopes = numeric_gradient(loss, {CONTEXT: state[CONTEXT]}, CONTEXT, coordinates)
+    moved = [-step.update[CONTEXT][place] for place in coordinates]
+    np.testing.assert_allclose(moved, slopes, rtol=2e-3, atol=1e-5)

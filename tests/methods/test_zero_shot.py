@@ -1,0 +1,62 @@
+"""Zero-shot CLIP: open_clip's own features, and nothing learned."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from methods import MethodError, zero_shot
+from tests.methods._training import RecordingTrainer
+
+
+def test_logits_are_those_of_open_clip(task, small_backbone, examples):
+    """Against open_clip's `encode_text` on whole, uncut token sequences."""
+    method = zero_shot.build(zero_shot.Config("a drawing of a {}."), task)
+    model, tokenize = small_backbone._model, small_backbone._tokenizer
+    with torch.no_grad():
+        tokens = tokenize([f"a drawing of a {name}." for name in task.classes])
+        text = model.encode_text(tokens, normalize=True).numpy()
+    scale = float(model.logit_scale.exp())
+    expected = scale * examples.arrays["features"] @ text.T
+    got = method.predict({}, (), {}, examples.arrays, task.classes)
+    np.testing.assert_allclose(got, expected, atol=1e-4)
+
+
+def test_the_order_of_classes_is_that_of_the_columns(task, examples):
+    method = zero_shot.build(zero_shot.Config(), task)
+    there = method.predict({}, (), {}, examples.arrays, task.classes)
+    back = method.predict({}, (), {}, examples.arrays, task.classes[::-1])
+    np.testing.assert_allclose(there, back[:, ::-1], atol=1e-4)
+
+
+def test_it_never_trains(task, examples):
+    method, trainer = zero_shot.build(zero_shot.Config(), task), RecordingTrainer()
+    rng = np.random.default_rng(0)
+    method.client_update({}, (), {}, examples, trainer, rng)
+    method.personalise({}, (), {}, examples, trainer, rng)
+    assert trainer.fits == 0
+
+
+@pytest.mark.parametrize("template", ["a photo", "{} and {}", "{0}", "{name}", ""])
+def test_a_template_without_exactly_one_place_for_the_class_is_refused(task, template):
+    with pytest.raises(MethodError, match=r"method\.template: .*exactly once"):
+        zero_shot.build(zero_shot.Config(template), task)
+
+
+@pytest.mark.parametrize("template", ["a {} {x}", "a {{}}", "a {} {", "a {} }"])
+def test_other_braces_cannot_fail_later(task, examples, template):
+    """A template is either refused at once or puts the class name in its place."""
+    try:
+        method = zero_shot.build(zero_shot.Config(template), task)
+    except MethodError:
+        return
+    logits = method.predict({}, (), {}, examples.arrays, task.classes)
+    assert np.ptp(logits, axis=1).min() > 0
+
+
+def test_the_configuration_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        zero_shot.Config().template = "{}"

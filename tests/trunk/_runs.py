@@ -1,0 +1,219 @@
+"""Small runs for the tests of the trunk: one configuration that takes about a second.
+
+Five clients on one domain of `shapes`, one of them lost in every round, so that four entries fill
+the pool (2(K+1) with one expert) and experts are served from the second round on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from platform.bootstrap import Surroundings, create_run, reopen_run
+from platform.cli.app import main
+from platform.config import RunConfig, parse_config
+from platform.finishing import execute
+from platform.observing import Observer, SilentObserver
+from platform.wiring import Wiring
+
+SMALL = """
+name: small
+seed: 3
+rounds: 3
+device: cpu
+task: {dataset: shapes, domains: [real], clients: 5, shots: 1, test_per_class: 6}
+method: {name: pfedmoap, context_tokens: 2, experts: 1}
+training: {local_steps: 1, batch_size: 4, learning_rate: 0.05}
+cohort: {dropout_rate: 0.2}
+privacy:
+  mechanism: upload_noise
+  clipping_norm: 1.0
+  target_epsilon: 8.0
+  noise_source: seeded
+secure_aggregation: {enabled: true, threshold: 3}
+"""
+LOST, ROUNDS = 1, 3
+NONE = "privacy.mechanism=none"
+OS = "privacy.noise_source=os"
+ADVERSARIES = ("server", "peers", "observer")
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A place for runs.
+
+    Attributes:
+        folder: Of the database; run folders lie in it.
+    """
+
+    folder: Path
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "sotto.db"
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.file}"
+
+    def config(self, *overrides: str) -> RunConfig:
+        """The small configuration with overrides, stored here."""
+        return parse_config(yaml.safe_load(SMALL), (*overrides, f"storage.url={self.url}"))
+
+    def create(self, *overrides: str, observer: Observer | None = None) -> Wiring:
+        return create_run(self.config(*overrides), observer or SilentObserver(), Surroundings())
+
+    def run(self, *overrides: str) -> Finished:
+        with opened(self.create(*overrides)) as wiring:
+            return Finished(self, wiring.run_id, execute(wiring, SilentObserver()))
+
+    def reopen(self, run_id: str) -> Wiring:
+        return reopen_run(run_id, self.url, SilentObserver(), Surroundings())
+
+    def resume(self, run_id: str) -> Finished:
+        with opened(self.reopen(run_id)) as wiring:
+            return Finished(self, run_id, execute(wiring, SilentObserver()))
+
+    def only_run(self) -> str:
+        """The id of the one run that lies here."""
+        ((run_id,),) = self.rows("SELECT run_id FROM runs")
+        return str(run_id)
+
+    def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """What a query gives, past our own code."""
+        with closing(sqlite3.connect(self.file)) as connection:
+            return connection.execute(query, values).fetchall()
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that is over, as it lies on the disk."""
+
+    storage: Storage
+    run_id: str
+    summary: dict[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        return self.storage.folder / self.run_id
+
+    @property
+    def head(self) -> str:
+        head = self.summary["audit_head"]
+        return f"{head['count']}:{head['hash']}"
+
+    @property
+    def noise_multiplier(self) -> float:
+        effective = yaml.safe_load((self.folder / "effective.yaml").read_text())
+        return float(effective["noise_multiplier"])
+
+    def identities(self) -> dict[str, tuple[str, bytes]]:
+        """Each client's pseudonym and handle secret, read from its own store."""
+        found: dict[str, tuple[str, bytes]] = {}
+        for path in sorted((self.folder / "clients").glob("*.db")):
+            with closing(sqlite3.connect(path)) as connection:
+                query = "SELECT pseudonym, handle_secret FROM identity"
+                found[path.stem] = connection.execute(query).fetchone()
+        return found
+
+    def survivors(self) -> dict[int, list[str]]:
+        """Names of the survivors of every committed round."""
+        documents = self.storage.rows(
+            "SELECT round_number, document FROM rounds WHERE run_id = ?", self.run_id
+        )
+        return {number: json.loads(text)["survivors"] for number, text in documents}
+
+
+@contextmanager
+def opened(wiring: Wiring) -> Iterator[Wiring]:
+    """The wiring, its database closed at the end."""
+    try:
+        yield wiring
+    finally:
+        wiring.database.close()
+
+
+class Crash(BaseException):
+    """Ends a run at a chosen call, as a crash of the process would."""
+
+
+def crash_at(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, nth: int, *, after: bool = False
+) -> None:
+    """Lets the nth call of a function end the run, before it works or after."""
+    original: Callable[..., Any] = getattr(owner, name)
+    calls = iter(range(1, 1_000_000))
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        last = next(calls) == nth
+        if last and not after:
+            raise Crash
+        result = original(*args, **kwargs)
+        if last:
+            raise Crash
+        return result
+
+    monkeypatch.setattr(owner, name, wrapped)
+
+
+def comparable(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """A summary without what differs between two runs of one configuration."""
+    kept = {k: v for k, v in summary.items() if k not in ("run_id", "audit_head")}
+    kept["rounds"] = [{k: v for k, v in r.items() if k != "seconds"} for r in kept["rounds"]]
+    kept["final"] = {k: v for k, v in kept["final"].items() if k != "seconds"}
+    return kept
+
+
+def gaussian_epsilon(noise_multiplier: float, releases: int, delta: float = 1e-5) -> float:
+    """Epsilon of Gaussian releases under replace-one, by the exact formula (privacy.md, 5)."""
+    mu = math.sqrt(releases) * 2.0 / noise_multiplier
+
+    def excess(epsilon: float) -> float:
+        second = math.exp(epsilon + norm.logcdf(-epsilon / mu - mu / 2))
+        return float(norm.cdf(-epsilon / mu + mu / 2) - second - delta)
+
+    return float(brentq(excess, 0.0, 400.0, xtol=1e-12))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command answered."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The one JSON document on stdout."""
+        return json.loads(self.out)
+
+
+Command = Callable[..., Answer]
+
+
+def command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command line in this process: the same `main` that `python -m` calls."""
+
+    def call(*arguments: str) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["sotto", *arguments])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = ended.value.code
+        printed = capsys.readouterr()
+        return Answer(code if isinstance(code, int) else int(code is not None), *printed)
+
+    return call

@@ -1,0 +1,72 @@
+"""Runs that many tests read, and a command line in this process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.trunk._runs import NONE, Command, Finished, Storage, command_line
+
+MakeStorage = Callable[[str], Storage]
+
+
+@pytest.fixture(scope="session")
+def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of image features that all small runs share; it holds nothing of any run."""
+    return tmp_path_factory.mktemp("features")
+
+
+@pytest.fixture(scope="session")
+def make_storage(tmp_path_factory: pytest.TempPathFactory, features: Path) -> MakeStorage:
+    def make(name: str) -> Storage:
+        folder = tmp_path_factory.mktemp(name)
+        (folder / "cache").symlink_to(features, target_is_directory=True)
+        return Storage(folder)
+
+    return make
+
+
+@pytest.fixture
+def storage(tmp_path: Path, features: Path) -> Storage:
+    """A place of the test's own."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (folder / "cache").symlink_to(features, target_is_directory=True)
+    return Storage(folder)
+
+
+@pytest.fixture(scope="session")
+def plain_run(make_storage: MakeStorage) -> Finished:
+    """Mechanism `none`; for reading only."""
+    return make_storage("plain").run(NONE)
+
+
+@pytest.fixture(scope="session")
+def noised_run(make_storage: MakeStorage) -> Finished:
+    """`upload_noise` from a seed, calibrated to epsilon 8; for reading only."""
+    return make_storage("noised").run()
+
+
+@pytest.fixture
+def own_copy(noised_run: Finished, tmp_path: Path) -> Finished:
+    """A copy of the noised run that a test may damage."""
+    folder = tmp_path / "copy"
+    shutil.copytree(noised_run.storage.folder, folder, symlinks=True)
+    return Finished(Storage(folder), noised_run.run_id, noised_run.summary)
+
+
+@pytest.fixture
+def sotto(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs one command: `sotto("runs", "--json")`."""
+    return command_line(monkeypatch, capsys)
+
+
+@pytest.fixture(scope="session")
+def child_environment() -> dict[str, str]:
+    """The environment of a process that runs this checkout from any folder."""
+    root = str(Path(__file__).resolve().parents[2])
+    return {**os.environ, "PYTHONPATH": root, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}

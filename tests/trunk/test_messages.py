@@ -1,0 +1,216 @@
+"""What coordinator and clients say: each message survives, and no other passes for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from platform import messages
+from platform.codec import Frame, decode_frame, encode_frame
+from platform.errors import ProtocolError
+from platform.messages import (
+    Answer,
+    Assignment,
+    Disclosure,
+    Envelope,
+    Invitation,
+    Relay,
+    SecureRound,
+    Upload,
+)
+
+ENVELOPE = Envelope("run-1", 3, 2, (2, 1))
+EXPERTS = tuple({"context": np.full((2, 3), float(i), np.float32)} for i in range(12))
+EXAMPLES = {
+    "invitation": Invitation(ENVELOPE, (1, 2), SecureRound(4, 10, 7, 8192, 32, 1)),
+    "answer": Answer(ENVELOPE, tuple(bytes([i]) * 32 for i in range(12)), b"keys"),
+    "relay": Relay(ENVELOPE, b"payload"),
+    "assignment": Assignment(ENVELOPE, b"boxes", {"context": np.ones((2, 3))}, EXPERTS),
+    "upload": Upload(ENVELOPE, b"", np.arange(5.0), 16),
+    "disclosure": Disclosure(ENVELOPE, b"shares", b"h" * 32, {"levels": np.arange(4, dtype="u8")}),
+}
+PLAIN = {
+    "invitation": Invitation(Envelope("r", 1, 1), (), None),
+    "answer": Answer(Envelope("r", 1, 1), (), b""),
+    "relay": Relay(Envelope("r", 1, 1), b""),
+    "assignment": Assignment(Envelope("r", 1, 1), b"", {}, ()),
+    "upload": Upload(Envelope("r", 1, 1), b"masked", None, 0),
+    "disclosure": Disclosure(Envelope("r", 1, 1), b"", b"", {}),
+}
+KINDS = tuple(EXAMPLES)
+
+
+def encode(kind: str, message) -> bytes:
+    return getattr(messages, f"encode_{kind}")(message)
+
+
+def decode(kind: str, data: bytes):
+    return getattr(messages, f"decode_{kind}")(data)
+
+
+def changed(data: bytes, **fields) -> bytes:
+    """The same message with other fields; None removes one."""
+    frame = decode_frame(data)
+    kept = {k: v for k, v in {**frame.fields, **fields}.items() if v is not ...}
+    return encode_frame(dataclasses.replace(frame, fields=kept))
+
+
+def equal(one, other) -> bool:
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if dataclasses.is_dataclass(one):
+        names = [f.name for f in dataclasses.fields(one)]
+        return type(one) is type(other) and all(
+            equal(getattr(one, n), getattr(other, n)) for n in names
+        )
+    if isinstance(one, Mapping):
+        return set(one) == set(other) and all(equal(one[n], other[n]) for n in one)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return one == other
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("examples", [EXAMPLES, PLAIN], ids=["full", "plain"])
+def test_there_and_back(kind, examples):
+    message = examples[kind]
+    data = encode(kind, message)
+    assert equal(decode(kind, data), message)
+    assert encode(kind, decode(kind, data)) == data
+    assert messages.peek(data) == (kind, message.envelope)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("other", KINDS)
+def test_a_message_of_another_kind_is_refused(kind, other):
+    if kind == other:
+        return
+    with pytest.raises(ProtocolError, match=f"{kind} was expected"):
+        decode(kind, encode(other, EXAMPLES[other]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("field", ["run_id", "round", "attempt"])
+def test_an_envelope_with_a_part_missing_is_refused(kind, field):
+    with pytest.raises(ProtocolError):
+        decode(kind, changed(encode(kind, EXAMPLES[kind]), **{field: ...}))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"run_id": 7},
+        {"round": -1},
+        {"round": "1"},
+        {"round": 1.5},
+        {"attempt": True},
+        {"attempt": None},
+        {"committed": []},
+        {"committed": [1]},
+        {"committed": [1, 2, 3]},
+        {"committed": "12"},
+        {"committed": [1, None]},
+        {"committed": {"0": 1, "1": 2}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_envelope_of_wrong_types_is_refused(kind, fields):
+    data = changed(encode(kind, EXAMPLES[kind]), **fields)
+    with pytest.raises(ProtocolError):
+        decode(kind, data)
+    with pytest.raises(ProtocolError):
+        messages.peek(data)
+
+
+@pytest.mark.parametrize("kind", ["answer", "relay", "assignment", "upload", "disclosure"])
+def test_a_missing_payload_is_refused(kind):
+    frame = decode_frame(encode(kind, EXAMPLES[kind]))
+    blobs = {name: blob for name, blob in frame.blobs.items() if name != "payload"}
+    with pytest.raises(ProtocolError, match="payload is missing"):
+        decode(kind, encode_frame(dataclasses.replace(frame, blobs=blobs)))
+
+
+def test_a_disclosure_without_handle_is_refused():
+    frame = decode_frame(encode("disclosure", EXAMPLES["disclosure"]))
+    with pytest.raises(ProtocolError, match="handle is missing"):
+        decode(
+            "disclosure", encode_frame(dataclasses.replace(frame, blobs={"payload": b""}))
+        )
+
+
+@pytest.mark.parametrize(
+    "secure", [[], [1, 2, 3], [1] * 7, "123456", {"a": 1}, 5, True, [1, 2, 3, 4, 5, None]], ids=str
+)
+def test_an_invitation_with_other_numbers_is_refused(secure):
+    with pytest.raises(ProtocolError):
+        decode("invitation", changed(encode("invitation", EXAMPLES["invitation"]), secure=secure))
+
+
+@pytest.mark.parametrize("generations", [None, ..., 1, "12", [-1], [1.5], [None]], ids=str)
+def test_an_invitation_with_other_generations_is_refused(generations):
+    data = encode("invitation", EXAMPLES["invitation"])
+    with pytest.raises(ProtocolError):
+        decode("invitation", changed(data, generations=generations))
+
+
+@pytest.mark.parametrize("count", [13, -1, None, ..., "12", [12]], ids=str)
+def test_an_assignment_with_another_number_of_experts_is_refused(count):
+    with pytest.raises(ProtocolError):
+        decode("assignment", changed(encode("assignment", EXAMPLES["assignment"]), experts=count))
+
+
+@pytest.mark.timeout(2)
+def test_an_assignment_that_claims_countless_experts_is_refused_at_once():
+    data = changed(encode("assignment", PLAIN["assignment"]), experts=10**12)
+    with pytest.raises(ProtocolError):
+        decode("assignment", data)
+
+
+def test_experts_keep_their_order():
+    """Twelve of them, so that an order by text (10 before 2) would show."""
+    back = decode("assignment", encode("assignment", EXAMPLES["assignment"]))
+    assert [expert["context"][0, 0] for expert in back.experts] == list(range(12))
+    many = Answer(ENVELOPE, tuple(i.to_bytes(2, "big") * 16 for i in range(1200)), b"")
+    assert decode("answer", encode("answer", many)).handles == many.handles
+
+
+@pytest.mark.parametrize(
+    "vector", [np.zeros((2, 2)), np.zeros(3, np.float32), np.zeros(3, np.int64), np.array(1.0)]
+)
+def test_an_upload_whose_vector_is_none_is_refused(vector):
+    data = encode_frame(
+        Frame(
+            "upload",
+            {"run_id": "r", "round": 1, "attempt": 1, "weight": 1},
+            {"vector": vector},
+            {"payload": b""},
+        )
+    )
+    with pytest.raises(ProtocolError, match="not flat"):
+        decode("upload", data)
+
+
+@pytest.mark.parametrize("weight", [-1, 1.5, None, "3", ..., True], ids=str)
+def test_an_upload_with_another_weight_is_refused(weight):
+    with pytest.raises(ProtocolError):
+        decode("upload", changed(encode("upload", EXAMPLES["upload"]), weight=weight))
+
+
+@given(st.sampled_from(KINDS), st.data())
+@settings(max_examples=200)
+def test_a_broken_message_is_refused_or_another_message_and_nothing_else(kind, data):
+    broken = bytearray(encode(kind, EXAMPLES[kind]))
+    for _ in range(data.draw(st.integers(1, 3))):
+        position = data.draw(st.integers(0, len(broken) - 1))
+        broken[position] = data.draw(st.integers(0, 255))
+    for read in KINDS:
+        try:
+            decode(read, bytes(broken))
+        except ProtocolError:
+            continue

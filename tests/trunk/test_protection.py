@@ -1,0 +1,273 @@
+"""What is done to an update and its pool entry before either leaves the client."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from methods import LocalResult, TensorSpec, UpdateSpecMismatch, Weighting
+from platform.errors import ProtocolError, RunStopped
+from platform.layout import build_layout
+from platform.protection import LEVELS, Protection
+from privacy import (
+    NonFiniteUpdate,
+    NoProtection,
+    SeededNoise,
+    SystemNoise,
+    UploadNoise,
+    value_bound,
+)
+
+SPEC = {"a": TensorSpec((3,)), "b": TensorSpec((2, 2), weighting=Weighting.SUM)}
+BROADCAST = {"a": np.full(3, 2.0, np.float32), "b": np.full((2, 2), -1.0, np.float32)}
+UPDATE = {
+    "a": np.array([0.3, -0.4, 0.0], np.float32),
+    "b": np.array([[0.0, 1.2], [0.0, 0.0]], np.float32),
+}
+"""Of norm 1.3."""
+ENTRY = {name: BROADCAST[name] + UPDATE[name] for name in SPEC}
+NOISED = UploadNoise(clipping_norm=0.65, noise_multiplier=2.0)
+
+
+def seeded(seed: int = 0) -> SeededNoise:
+    return SeededNoise(np.random.default_rng(seed))
+
+
+def protection(
+    mechanism=NOISED, *, pool=True, noise="same", masked=True, spec=SPEC, bits=20
+) -> Protection:
+    name = "none" if isinstance(mechanism, NoProtection) else "upload_noise"
+    return Protection(
+        mechanism, build_layout(spec, name), SPEC if pool else None, noise, bits, masked
+    )
+
+
+def exact_result() -> LocalResult:
+    """A result whose entry minus broadcast is the update to the bit, as methods return it."""
+    difference = {name: ENTRY[name] - BROADCAST[name] for name in SPEC}
+    return LocalResult(difference, ENTRY, {})
+
+
+def test_same_noise_is_the_very_same_vector():
+    guard, result = protection(), exact_result()
+    prepared = guard.prepare(result, BROADCAST, seeded())
+    assert prepared.channels == guard.channels == ("sum",)
+    assert set(prepared.entry) == {LEVELS}
+    assert np.array_equal(prepared.entry[LEVELS], prepared.levels)
+    # Drawn once: the next draw of the same source is that of a source used once.
+    one, other = seeded(), seeded()
+    guard.prepare(result, BROADCAST, one)
+    protection(pool=False).prepare(result, BROADCAST, other)
+    assert np.array_equal(one.standard_normal(3), other.standard_normal(3))
+
+
+def test_independent_noise_is_a_second_release():
+    guard = protection(noise="independent")
+    prepared = guard.prepare(exact_result(), BROADCAST, seeded())
+    assert prepared.channels == guard.channels == ("sum", "pool")
+    assert not np.array_equal(prepared.entry[LEVELS], prepared.levels)
+    spread = np.std(
+        [
+            (p.entry[LEVELS].astype(float) - p.levels.astype(float)).mean()
+            for p in (guard.prepare(exact_result(), BROADCAST, seeded(i)) for i in range(200))
+        ]
+    )
+    # The mean over 7 of differences of two noises of standard deviation 1.3.
+    step = guard.quantiser(7).step
+    assert spread * step == pytest.approx(1.3 * np.sqrt(2 / 7), rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("pool", "noise", "spec", "expected"),
+    [
+        (False, "same", SPEC, ("sum",)),
+        (True, "same", SPEC, ("sum",)),
+        (True, "independent", SPEC, ("sum", "pool")),
+        (True, "same", {}, ("pool",)),
+        (True, "independent", {}, ("pool",)),
+        (False, "same", {}, ()),
+    ],
+)
+def test_releases_by_hand(pool, noise, spec, expected):
+    guard = protection(pool=pool, noise=noise, spec=spec)
+    assert guard.channels == expected
+    rows = guard.releases(run_id="r", round_number=3, attempt=2, pseudonym="p")
+    assert tuple(row.channel for row in rows) == expected
+    for row in rows:
+        assert (row.run_id, row.round_number, row.attempt, row.pseudonym) == ("r", 3, 2, "p")
+        assert (row.standard_deviation, row.clipping_norm) == (1.3, 0.65)
+        assert row.status == "reserved"
+
+
+def test_the_whole_update_is_clipped_as_one_vector():
+    """Norm 1.3 against a bound of 0.65: everything is halved."""
+    guard = protection(UploadNoise(0.65, 0.0), pool=False)
+    prepared = guard.prepare(exact_result(), BROADCAST, None)
+    half = [0.15, -0.2, 0, 0, 0.6, 0, 0]
+    np.testing.assert_allclose(prepared.vector, half, atol=guard.quantiser(7).step / 2 + 1e-7)
+
+
+def test_noise_has_the_announced_spread():
+    guard = protection(UploadNoise(1.0, 3.0), pool=False, spec={"a": TensorSpec((4000,))})
+    result = LocalResult({"a": np.zeros(4000, np.float32)}, None, {})
+    prepared = guard.prepare(result, BROADCAST, SystemNoise())
+    # 4,000 draws: one deviation of the estimate is 1.1%, so 8% is seven of them.
+    assert prepared.vector.std() == pytest.approx(3.0, rel=0.08)
+
+
+def test_what_is_summed_is_what_the_levels_say():
+    guard = protection()
+    prepared = guard.prepare(exact_result(), BROADCAST, seeded())
+    again = guard.quantiser(7).dequantise(prepared.levels)
+    assert np.array_equal(prepared.vector, again)
+
+
+@pytest.mark.parametrize("noise", ["same", "independent"])
+def test_opening_an_entry_adds_the_broadcast_back(noise):
+    guard = protection(UploadNoise(10.0, 0.0), noise=noise)
+    prepared = guard.prepare(exact_result(), BROADCAST, None)
+    guard.verify_entry(prepared.entry)
+    opened = guard.open_entry(prepared.entry, BROADCAST)
+    step = guard.quantiser(7).step
+    for name, value in ENTRY.items():
+        assert opened[name].dtype == np.float32
+        np.testing.assert_allclose(opened[name], value, atol=step)
+
+
+def test_an_entry_that_is_not_the_update_is_refused_under_same():
+    other = {**ENTRY, "a": ENTRY["a"] + 0.5}
+    result = LocalResult(exact_result().update, other, {})
+    with pytest.raises(RunStopped, match=r"pool\.noise: 'same' .*independent"):
+        protection().prepare(result, BROADCAST, seeded())
+    protection(noise="independent").prepare(result, BROADCAST, seeded())
+
+
+def test_an_entry_of_other_tensors_is_a_difference_to_zero():
+    """A module that is not broadcast (PM-MoE): its release is the module itself."""
+    guard = Protection(
+        UploadNoise(10.0, 0.0),
+        build_layout({"a": SPEC["a"]}, "upload_noise"),
+        {"m": TensorSpec((2,))},
+        "independent",
+        20,
+        True,
+    )
+    module = {"m": np.array([0.5, -1.5], np.float32)}
+    result = LocalResult({"a": UPDATE["a"]}, module, {})
+    prepared = guard.prepare(result, {"a": BROADCAST["a"]}, None)
+    opened = guard.open_entry(prepared.entry, {"a": BROADCAST["a"]})
+    np.testing.assert_allclose(opened["m"], [0.5, -1.5], atol=guard.quantiser(2).step)
+
+
+# --- no mechanism -------------------------------------------------------------------------------
+
+
+def test_without_mechanism_and_masks_everything_is_exact():
+    guard = protection(NoProtection(8.0), masked=False)
+    assert guard.exact
+    prepared = guard.prepare(exact_result(), BROADCAST, None)
+    assert prepared.levels is None
+    expected = [*exact_result().update["a"], *exact_result().update["b"].ravel()]
+    assert prepared.vector.tolist() == [float(v) for v in expected]
+    assert np.array_equal(prepared.entry["a"], ENTRY["a"])
+    opened = guard.open_entry(prepared.entry, BROADCAST)
+    assert all(np.array_equal(opened[name], ENTRY[name]) for name in SPEC)
+
+
+def test_without_mechanism_an_entry_is_exact_beside_a_masked_sum():
+    guard = protection(NoProtection(8.0), masked=True)
+    assert not guard.exact
+    prepared = guard.prepare(exact_result(), BROADCAST, None)
+    assert all(np.array_equal(prepared.entry[name], ENTRY[name]) for name in SPEC)
+    step = 16 / (2**20 - 1)
+    expected = np.concatenate([UPDATE["a"], UPDATE["b"].ravel()])
+    np.testing.assert_allclose(prepared.vector, expected, atol=step / 2 + 1e-7)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value"), [("a", 1, 0.51), ("b", (1, 1), -0.6), ("a", 0, 1e30)]
+)
+def test_a_coordinate_that_does_not_fit_names_its_tensor(name, place, value):
+    update = {n: np.zeros_like(v) for n, v in UPDATE.items()}
+    update[name][place] = value
+    guard = protection(NoProtection(0.5), pool=False)
+    with pytest.raises(RunStopped, match=rf"value_bound: 0\.5 is too small for tensor '{name}'"):
+        guard.prepare(LocalResult(update, None, {}), BROADCAST, None)
+
+
+def test_the_bound_itself_fits():
+    update = {n: np.full_like(v, 0.5) for n, v in UPDATE.items()}
+    guard = protection(NoProtection(0.5), pool=False)
+    prepared = guard.prepare(LocalResult(update, None, {}), BROADCAST, None)
+    np.testing.assert_allclose(prepared.vector, 0.5, atol=1e-9)
+
+
+def test_the_bound_follows_from_the_mechanism():
+    assert protection(NoProtection(3.0)).quantiser(7).value_bound == 3.0
+    assert protection().quantiser(7).value_bound == value_bound(NOISED, 7)
+    assert protection(spec={}).quantiser(0).value_bound > 0
+
+
+# --- refusals -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mechanism", [NOISED, NoProtection(8.0)])
+@pytest.mark.parametrize("masked", [True, False])
+def test_other_tensors_than_announced_are_refused(mechanism, masked):
+    guard = protection(mechanism, masked=masked)
+    for update in ({}, {"a": UPDATE["a"]}, {**UPDATE, "c": UPDATE["a"]}):
+        with pytest.raises(UpdateSpecMismatch):
+            guard.prepare(LocalResult(update, ENTRY, {}), BROADCAST, seeded())
+    with pytest.raises(UpdateSpecMismatch, match="'b'"):
+        wrong = {**UPDATE, "b": np.zeros(4, np.float32)}
+        guard.prepare(LocalResult(wrong, ENTRY, {}), BROADCAST, seeded())
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("mechanism", [NOISED, NoProtection(8.0)])
+def test_an_update_that_is_not_finite_never_leaves(mechanism, value):
+    update = {**UPDATE, "a": np.array([0, value, 0], np.float32)}
+    with pytest.raises(NonFiniteUpdate):
+        protection(mechanism, pool=False).prepare(
+            LocalResult(update, None, {}), BROADCAST, seeded()
+        )
+
+
+def test_noise_from_nowhere_is_refused():
+    with pytest.raises(TypeError):
+        protection(pool=False).prepare(exact_result(), BROADCAST, None)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "entry"),
+    [
+        (NOISED, ENTRY),
+        (NOISED, {LEVELS: np.zeros(6, np.uint32)}),
+        (NOISED, {LEVELS: np.zeros((7, 1), np.uint32)}),
+        (NOISED, {}),
+        (NoProtection(8.0), {LEVELS: np.zeros(7, np.uint32)}),
+        (NoProtection(8.0), {"a": ENTRY["a"]}),
+        (NoProtection(8.0), {**ENTRY, "c": ENTRY["a"]}),
+        (NoProtection(8.0), {**ENTRY, "b": ENTRY["a"]}),
+    ],
+)
+def test_an_entry_of_another_kind_is_refused(mechanism, entry):
+    with pytest.raises((ProtocolError, UpdateSpecMismatch)):
+        protection(mechanism).verify_entry(entry)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {LEVELS: np.full(7, 2**20, np.uint32)},
+        {LEVELS: np.zeros(7, np.uint64)},
+        {LEVELS: np.zeros(7, np.float32)},
+        {LEVELS: np.zeros(7, np.int64)},
+        {LEVELS: np.zeros(7, np.uint32), "a": ENTRY["a"]},
+    ],
+    ids=["above the largest level", "wide", "floats", "signed", "more beside it"],
+)
+def test_hostile_levels_are_refused_before_anything_is_kept(entry):
+    """Whatever `verify_entry` lets through, `open_entry` must be able to open."""
+    with pytest.raises((ProtocolError, UpdateSpecMismatch)):
+        protection().verify_entry(entry)

@@ -1,0 +1,276 @@
+"""Whole runs in this process: what they report, and that they do it again."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from methods import Examples, Registry
+from platform.codec import decode_arrays
+from platform.cohort import draw_cohort
+from platform.config import parse_config
+from platform.evaluation import summarise
+from platform.finishing import execute
+from platform.observing import SilentObserver
+from platform.simulation import client_names
+from tests.trunk._runs import (
+    ADVERSARIES,
+    LOST,
+    NONE,
+    ROUNDS,
+    Finished,
+    Storage,
+    comparable,
+    opened,
+)
+
+SUMMARY_KEYS = [
+    *("schema_version", "run_id", "config", "method", "dataset", "unit", "mechanism"),
+    *("relation", "noise_source", "delta", "accountant", "rounds", "final"),
+    *("gain_over_local", "warnings", "audit_head"),
+]
+ROUND_KEYS = [
+    *("round", "cohort", "dropped", "accuracy", "epsilon", "bytes_up", "bytes_down", "seconds"),
+]
+
+
+@pytest.mark.parametrize("which", ["plain_run", "noised_run"])
+def test_summary_has_the_issues_keys(which: str, request: pytest.FixtureRequest) -> None:
+    run: Finished = request.getfixturevalue(which)
+    summary = run.summary
+    assert list(summary) == SUMMARY_KEYS
+    assert [list(r) for r in (*summary["rounds"], summary["final"])] == [ROUND_KEYS] * (ROUNDS + 1)
+    assert summary["schema_version"] == 1 and summary["config"] == "small"
+    for document in summary["rounds"]:
+        assert sorted(document["accuracy"]) == ["mean", "per_client", "std", "worst"]
+        assert sorted(document["epsilon"]) == sorted(ADVERSARIES)
+        assert (document["cohort"], document["dropped"]) == (5, LOST)
+        assert document["bytes_up"] > 0 and document["bytes_down"] > 0
+
+
+def test_accuracies_are_consistent_with_one_another(plain_run: Finished) -> None:
+    for document in (*plain_run.summary["rounds"], plain_run.summary["final"]):
+        accuracy = document["accuracy"]
+        values = accuracy["per_client"]
+        assert len(values) == 5 and all(0.0 <= v <= 1.0 for v in values)
+        # 24 test images a client: four classes of six.
+        assert all(v * 24 == pytest.approx(round(v * 24)) for v in values)
+        assert accuracy["mean"] == pytest.approx(sum(values) / 5)
+        assert accuracy["worst"] == min(values)
+        assert accuracy["std"] == pytest.approx(float(np.std(values)))
+
+
+def test_files_of_a_run_say_what_the_run_returned(noised_run: Finished) -> None:
+    folder = noised_run.folder
+    assert json.loads((folder / "summary.json").read_text()) == noised_run.summary
+    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    assert [int(row["round"]) for row in rows] == [1, 2, 3]
+    assert float(rows[2]["epsilon_server"]) == noised_run.summary["rounds"][2]["epsilon"]["server"]
+    tree = yaml.safe_load((folder / "config.yaml").read_text())
+    assert parse_config(tree) == noised_run.storage.config()
+    facts = yaml.safe_load((folder / "effective.yaml").read_text())["environment"]
+    assert facts["torch"] and facts["python"] and facts["device"] == "cpu"
+    assert not list(folder.glob("*.part"))
+
+
+def test_nothing_is_promised_without_a_mechanism(plain_run: Finished) -> None:
+    summary = plain_run.summary
+    for document in (*summary["rounds"], summary["final"]):
+        assert document["epsilon"] == dict.fromkeys(ADVERSARIES, "inf")
+    assert (summary["unit"], summary["relation"], summary["noise_source"]) == (None, None, None)
+    assert "epsilon is infinite" in summary["warnings"][0]
+
+
+@pytest.mark.parametrize("method", ["coop", "zero_shot"])
+@pytest.mark.parametrize("mechanism", ["none", "upload_noise"])
+def test_method_that_shares_nothing_costs_nothing(
+    storage: Storage, method: str, mechanism: str
+) -> None:
+    overrides = [f"method.name={method}", "rounds=1", f"privacy.mechanism={mechanism}"]
+    overrides += ["method.context_tokens=2"] if method == "coop" else []
+    run = storage.run(*overrides)
+    for document in (*run.summary["rounds"], run.summary["final"]):
+        assert document["epsilon"] == dict.fromkeys(ADVERSARIES, 0.0)
+    assert storage.rows("SELECT * FROM ledger") == []
+    assert storage.rows("SELECT * FROM pool") == []
+    assert run.summary["gain_over_local"] == pytest.approx(0.0)
+
+
+def test_same_seed_gives_the_same_run(storage: Storage, plain_run: Finished) -> None:
+    again = storage.run(NONE)
+    assert comparable(again.summary) == comparable(plain_run.summary)
+    assert again.run_id != plain_run.run_id
+    assert final_state(again).keys() == final_state(plain_run).keys()
+    for name, array in final_state(plain_run).items():
+        np.testing.assert_array_equal(array, final_state(again)[name])
+
+
+def test_same_seed_gives_the_same_noise_where_it_is_seeded(
+    storage: Storage, noised_run: Finished
+) -> None:
+    again = storage.run()
+    assert comparable(again.summary) == comparable(noised_run.summary)
+    for name, array in final_state(noised_run).items():
+        np.testing.assert_array_equal(array, final_state(again)[name])
+
+
+def test_noise_of_the_operating_system_is_fresh(storage: Storage, noised_run: Finished) -> None:
+    runs = [storage.run("privacy.noise_source=os", "rounds=1") for _ in range(2)]
+    first, second = (final_state(run) for run in runs)
+    assert all(not np.array_equal(first[name], second[name]) for name in first)
+    assert runs[0].summary["noise_source"] == "os"
+
+
+def test_another_seed_gives_another_run(storage: Storage, plain_run: Finished) -> None:
+    other = storage.run(NONE, "seed=4", "rounds=1")
+    states = [next(iter(final_state(run).values())) for run in (other, plain_run)]
+    assert not np.array_equal(*states)
+    assert comparable(other.summary)["rounds"][0] != comparable(plain_run.summary)["rounds"][0]
+
+
+def sharing_methods() -> list[str]:
+    """Methods that share something and read the aggregate only."""
+    local = {"coop", "zero_shot"}
+    names = [name for name in Registry().available() if name not in local]
+    assert {"promptfl", "pfedmoap"} <= set(names)
+    return names
+
+
+@pytest.mark.parametrize("method", sharing_methods())
+def test_masked_sum_is_the_plain_sum_up_to_quantisation(storage: Storage, method: str) -> None:
+    # Six clients own 4, 4, 3, 3, 3 and 3 classes, so the weights differ.
+    overrides = [NONE, f"method.name={method}", "rounds=1", "task.clients=6"]
+    overrides += ["method.context_tokens=2"]
+    overrides += ["method.experts=1"] if method == "pfedmoap" else []
+    masked = storage.run(*overrides)
+    plain = storage.run(*overrides, "secure_aggregation.enabled=false")
+    assert masked.survivors() == plain.survivors()
+    step = 2 * 8.0 / (2**20 - 1)
+    plain_state = final_state(plain)
+    for name, array in final_state(masked).items():
+        # A mean over weights: one step at most, plus what single precision rounds.
+        np.testing.assert_allclose(array, plain_state[name], rtol=0, atol=step + 1e-6)
+    assert any(not np.array_equal(a, plain_state[n]) for n, a in final_state(masked).items())
+    image = 1 / 18
+    for left, right in zip(
+        masked.summary["final"]["accuracy"]["per_client"],
+        plain.summary["final"]["accuracy"]["per_client"],
+        strict=True,
+    ):
+        assert abs(left - right) <= 2 * image
+
+
+def test_run_without_secure_aggregation_says_so(storage: Storage) -> None:
+    run = storage.run(NONE, "secure_aggregation.enabled=false", "rounds=2")
+    assert any("secure aggregation is off" in text for text in run.summary["warnings"])
+    assert len(storage.rows("SELECT * FROM pool")) == 4
+
+
+PARTIAL = (
+    *(NONE, "task.clients=6", "cohort.size=3", "cohort.dropout_rate=0", "rounds=5"),
+    *("secure_aggregation.threshold=2", "pool.generations=3"),
+)
+
+
+def partial_cohorts(storage: Storage) -> dict[int, tuple[str, ...]]:
+    config = storage.config(*PARTIAL)
+    return {n: draw_cohort(config, client_names(6), n) for n in range(1, 6)}
+
+
+def test_partial_participation(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes back goes on from its own last part; who comes late starts as first-time."""
+    cohorts = partial_cohorts(storage)
+    with opened(storage.create(*PARTIAL)) as wiring:
+        owner = {id(c.profile.data): name for name, c in wiring.population.clients.items()}
+        given: dict[tuple[int, str], Mapping[str, Any]] = {}
+        made: dict[tuple[int, str], Mapping[str, Any]] = {}
+        served: dict[tuple[int, str], int] = {}
+        method = type(wiring.method)
+        original = method.client_update
+        turns = iter([(n, name) for n, cohort in cohorts.items() for name in cohort])
+
+        def spy(
+            self: Any, broadcast: Any, experts: Any, personal: Any, data: Examples, *rest: Any
+        ) -> Any:
+            result = original(self, broadcast, experts, personal, data, *rest)
+            key = next(turns)
+            assert owner[id(data)] == key[1]
+            given[key], made[key] = dict(personal), dict(result.personal)
+            served[key] = len(experts)
+            return result
+
+        monkeypatch.setattr(method, "client_update", spy)
+        # The twins train through the same method, and are not what is watched here.
+        twins = summarise([0.0] * 6, [1] * 6)
+        monkeypatch.setattr("platform.finishing.measure_twins", lambda *_: twins)
+        summary = execute(wiring, SilentObserver())
+    assert set(given) == {(n, c) for n, cohort in cohorts.items() for c in cohort}
+    assert_personal_parts_follow(given, made)
+    assert_experts_only_with_a_live_entry(cohorts, served)
+    for document in summary["rounds"]:
+        assert len(document["accuracy"]["per_client"]) == 6
+    generations = {row[0] for row in storage.rows("SELECT generation FROM pool")}
+    assert generations == {3, 4, 5}
+
+
+def assert_personal_parts_follow(
+    given: Mapping[tuple[int, str], Mapping[str, Any]],
+    made: Mapping[tuple[int, str], Mapping[str, Any]],
+) -> None:
+    gaps = 0
+    for number, name in given:
+        before = [n for n, other in made if other == name and n < number]
+        if not before:
+            continue
+        last = max(before)
+        gaps += number - last > 1
+        assert given[number, name].keys() == made[last, name].keys()
+        for key, array in made[last, name].items():
+            np.testing.assert_array_equal(given[number, name][key], array)
+        # Else the comparison above would hold for a part that never changes.
+        assert any(not np.array_equal(a, made[number, name][k]) for k, a in made[last, name].items())
+    assert gaps, "no client came back after a pause; choose another seed"
+
+
+def assert_experts_only_with_a_live_entry(
+    cohorts: Mapping[int, tuple[str, ...]], served: Mapping[tuple[int, str], int]
+) -> None:
+    late = 0
+    for (number, name), count in served.items():
+        live = range(max(1, number - 3), number)
+        mine = any(name in cohorts[n] for n in live)
+        late += number > 2 and not any(name in cohorts[n] for n in range(1, number))
+        # Three entries a round; at least 2(K+1) = 4 are needed, so none before round 3.
+        assert count == (1 if mine and 3 * len(live) >= 4 else 0), (number, name)
+    assert late, "no client came for the first time after round 2; choose another seed"
+
+
+def test_clients_that_never_took_part_are_measured(storage: Storage) -> None:
+    run = storage.run(
+        *(NONE, "task.clients=6", "cohort.size=2", "cohort.dropout_rate=0", "rounds=1"),
+        "secure_aggregation.threshold=2",
+    )
+    accuracy = run.summary["final"]["accuracy"]
+    assert len(accuracy["per_client"]) == 6 and math.isfinite(accuracy["mean"])
+    assert run.summary["rounds"][0]["cohort"] == 2
+
+
+def test_evaluation_every_second_round(storage: Storage) -> None:
+    run = storage.run(NONE, "evaluation.every=2", "rounds=3")
+    means = [r["accuracy"]["mean"] for r in run.summary["rounds"]]
+    assert means[0] is None and None not in means[1:]
+    assert run.summary["rounds"][0]["accuracy"]["per_client"] is None
+
+
+def final_state(run: Finished) -> dict[str, Any]:
+    """The server state after the last round."""
+    query = "SELECT blob FROM states WHERE run_id = ? ORDER BY round_number DESC LIMIT 1"
+    ((blob,),) = run.storage.rows(query, run.run_id)
+    return decode_arrays(blob)
