@@ -103,7 +103,7 @@ class PrivacyConfig(Section):
         "none"
     )
     relation: Literal["replace_one", "add_or_remove_one"] | None = None
-    personal: Literal["joint", "decoupled"] = "joint"
+    personal: Literal["joint"] = "joint"
     clipping_norm: Positive | None = None
     per_sample_clipping_norm: Positive | None = None
     noise_multiplier: Positive | None = None
@@ -140,6 +140,8 @@ class EvaluationConfig(Section):
 
     when: Literal["after_update"] = "after_update"
     protocol: Literal["client_mean"] = "client_mean"
+    selection: Literal["last"] = "last"
+    release: Literal["none"] = "none"
     every: PositiveInt = 1
 
 

@@ -70,7 +70,7 @@ def test_accuracies_are_consistent_with_one_another(plain_run: Finished) -> None
 def test_files_of_a_run_say_what_the_run_returned(noised_run: Finished) -> None:
     folder = noised_run.folder
     assert json.loads((folder / "summary.json").read_text()) == noised_run.summary
-    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
     assert [int(row["round"]) for row in rows] == [1, 2, 3]
     assert float(rows[2]["epsilon_server"]) == noised_run.summary["rounds"][2]["epsilon"]["server"]
     tree = yaml.safe_load((folder / "config.yaml").read_text())

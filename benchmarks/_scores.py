@@ -1,0 +1,79 @@
+"""What the accuracy benchmarks share: runs over seeds, a table, and where the numbers are from."""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import platform
+from platform.bootstrap import Surroundings, create_run
+from platform.config import load_config
+from platform.environment import environment
+from platform.finishing import execute
+from platform.observing import SilentObserver
+
+RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
+HEADER = ("| setting | accuracy | worst client | gain over local |", "|---|---|---|---|")
+
+
+@dataclass(frozen=True)
+class Score:
+    """One setting over all seeds, in percent and points."""
+
+    label: str
+    accuracies: tuple[float, ...]
+    worst: tuple[float, ...]
+    gains: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean accuracy."""
+        return statistics.mean(self.accuracies)
+
+    def row(self) -> str:
+        """A row of the table."""
+        cells = (self.label, *map(spread, (self.accuracies, self.worst, self.gains)))
+        return f"| {' | '.join(cells)} |"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean and sample standard deviation."""
+    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
+
+
+def score(
+    label: str, config: str, overrides: Sequence[str], *, seeds: Sequence[int], folder: Path
+) -> Score:
+    """Runs a packaged configuration once a seed."""
+    accuracies, worst, gains = [], [], []
+    for seed in seeds:
+        changes = [*overrides, f"seed={seed}", f"storage.url=sqlite:///{folder}/sotto.db"]
+        loaded = load_config(Path(config), changes)
+        wiring = create_run(loaded, SilentObserver(), Surroundings())
+        summary = execute(wiring, SilentObserver())
+        wiring.database.close()
+        accuracies.append(100 * summary["final"]["accuracy"]["mean"])
+        worst.append(100 * summary["final"]["accuracy"]["worst"])
+        gains.append(100 * summary["gain_over_local"])
+    result = Score(label, tuple(accuracies), tuple(worst), tuple(gains))
+    print(result.row(), flush=True)
+    return result
+
+
+def provenance() -> list[str]:
+    """Command, date, commit and versions."""
+    facts = environment("cpu")
+    name = Path(sys.argv[0]).name
+    command = " ".join(["python", f"benchmarks/{name}", *sys.argv[1:]])
+    return [
+        f"- Command: `{command}`",
+        f"- Date: {datetime.datetime.now(datetime.UTC):%Y-%m-%d}, commit {facts['commit']}",
+        f"- Python {platform.python_version()}, torch {version('torch')}, "
+        f"open_clip {version('open_clip_torch')}, numpy {version('numpy')}, CPU",
+        "",
+    ]

@@ -1,0 +1,180 @@
+"""Real deaths of the command line, by kill -9 and Ctrl-C, and what a resumed run makes of them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trunk._runs import (
+    NONE,
+    OS,
+    SMALL,
+    Answer,
+    Command,
+    Finished,
+    Storage,
+    comparable,
+    gaussian_epsilon,
+)
+
+# Where to die: the call, which one, and whether before or after its work. Four clients train a
+# round, so the sixth training is the second client's of round 2.
+POINTS: dict[str, tuple[str, int, bool]] = {
+    "training": ("privacy.training:LocalTrainer.fit", 6, False),
+    "between-two-clients": ("platform.client:Client._train", 6, True),
+    "reserved": ("platform.spending:Spending.reserve", 2, True),
+    "committed": ("platform.federation:Federation._commit", 2, True),
+    "committing": ("platform.federation:Federation._commit_pool", 2, True),
+    "before-summary": ("platform.finishing:personalise", 1, False),
+    "personalising": ("platform.client:Client.personalise", 3, False),
+    "files-written": ("platform.finishing:write_run_files", 1, True),
+}
+SEEDED = "privacy.noise_source=seeded"
+KILLS = [
+    *((NONE, point) for point in POINTS),
+    *((SEEDED, p) for p in ("training", "reserved", "committed", "before-summary")),
+    *((OS, point) for point in ("training", "reserved", "committed")),
+]
+INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Death:
+    """A run that died."""
+
+    storage: Storage
+    code: int
+    output: str
+
+
+@pytest.fixture(scope="module")
+def deaths(
+    make_storage: Any, tmp_path_factory: pytest.TempPathFactory, child_environment: dict[str, str]
+) -> dict[tuple[str, str], Death]:
+    """Every death of this module, in one process that forks."""
+    folder = tmp_path_factory.mktemp("deaths")
+    config = folder / "small.yaml"
+    config.write_text(SMALL)
+    cases = [(*kill, signal.SIGKILL) for kill in KILLS]
+    cases.append((NONE, INTERRUPTED, signal.SIGINT))
+    plans, places = [], []
+    for index, (override, point, number) in enumerate(cases):
+        target, nth, after = POINTS["training" if point == INTERRUPTED else point]
+        places.append(make_storage(f"death{index}"))
+        arguments = ["run", str(config), "--set", override, "--storage", places[-1].url]
+        plans.append(
+            {
+                **{"target": target, "nth": nth, "after": after, "signal": int(number)},
+                **{"arguments": arguments, "log": str(folder / f"{index}.log")},
+            }
+        )
+    (folder / "plan.json").write_text(json.dumps(plans))
+    command = [sys.executable, str(Path(__file__).with_name("_dying.py")), folder / "plan.json"]
+    done = subprocess.run(
+        command, env=child_environment, cwd=folder, capture_output=True, text=True, check=True
+    )
+    return {
+        (override, point): Death(place, code, (folder / f"{index}.log").read_text())
+        for index, ((override, point, _), place, code) in enumerate(
+            zip(cases, places, json.loads(done.stdout), strict=True)
+        )
+    }
+
+
+def reserved(storage: Storage) -> list[tuple[Any, ...]]:
+    query = "SELECT round_number, attempt, count(*) FROM ledger GROUP BY 1, 2 ORDER BY 1, 2"
+    return storage.rows(query)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_run_without_noise_ends_as_if_nothing_had_happened(
+    deaths: dict[tuple[str, str], Death], point: str, plain_run: Finished
+) -> None:
+    require_identical(deaths[NONE, point], point, plain_run)
+
+
+@pytest.mark.parametrize("point", [p for o, p in KILLS if o == SEEDED])
+def test_killed_run_with_seeded_noise_ends_as_if_nothing_had_happened(
+    deaths: dict[tuple[str, str], Death], point: str, noised_run: Finished
+) -> None:
+    require_identical(deaths[SEEDED, point], point, noised_run)
+
+
+def require_identical(death: Death, point: str, reference: Finished) -> None:
+    """Killed for real; at most the round in progress was lost; the same results and charges."""
+    assert death.code == -signal.SIGKILL, death.output
+    assert "Traceback" not in death.output
+    committed = {"training": 1, "between-two-clients": 1, "reserved": 1, "committing": 1}
+    rounds = death.storage.rows("SELECT round_number FROM rounds")
+    expected = committed.get(point, 2 if point == "committed" else 3)
+    assert [n for (n,) in rounds] == list(range(1, expected + 1))
+    resumed = death.storage.resume(death.storage.only_run())
+    assert comparable(resumed.summary) == comparable(reference.summary)
+    assert reserved(death.storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]
+    assert resumed.survivors() == reference.survivors()
+
+
+@pytest.mark.parametrize("point", ["training", "reserved"])
+def test_killed_run_with_fresh_noise_pays_twice_and_ends_early(
+    deaths: dict[tuple[str, str], Death], point: str
+) -> None:
+    death = deaths[OS, point]
+    assert death.code == -signal.SIGKILL
+    resumed = death.storage.resume(death.storage.only_run())
+    assert reserved(death.storage) == [(1, 1, 5), (2, 1, 5), (2, 2, 5)]
+    assert [r["round"] for r in resumed.summary["rounds"]] == [1, 2]
+    spent = resumed.summary["final"]["epsilon"]["server"]
+    assert spent == pytest.approx(gaussian_epsilon(resumed.noise_multiplier, 3), rel=1e-6)
+    assert 7.99 < spent <= 8.0
+    assert "ended before round 3" in resumed.summary["warnings"][0]
+    assert any("stay charged" in text for text in resumed.summary["warnings"])
+
+
+def test_kill_between_two_commits_costs_nothing_even_with_fresh_noise(
+    deaths: dict[tuple[str, str], Death],
+) -> None:
+    death = deaths[OS, "committed"]
+    resumed = death.storage.resume(death.storage.only_run())
+    assert reserved(death.storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]
+    assert len(resumed.summary["rounds"]) == 3
+    assert resumed.summary["final"]["epsilon"]["server"] <= 8.0
+
+
+def test_resumed_run_has_one_unbroken_audit_log(
+    deaths: dict[tuple[str, str], Death], sotto: Command
+) -> None:
+    death = deaths[NONE, "files-written"]
+    run_id = death.storage.only_run()
+    if not death.storage.rows("SELECT 1 FROM runs WHERE status = 'finished'"):
+        death.storage.resume(run_id)
+    summary = json.loads((death.storage.folder / run_id / "summary.json").read_text())
+    head = f"{summary['audit_head']['count']}:{summary['audit_head']['hash']}"
+    answer = sotto(
+        "audit", "verify", "--run", run_id, "--head", head, "--storage", death.storage.url
+    )
+    assert answer.code == 0, answer.err
+    actions = [a for (a,) in death.storage.rows("SELECT action FROM audit ORDER BY sequence")]
+    assert actions.count("run.resumed") == 1 and actions[-1] == "run.finished"
+
+
+def test_ctrl_c_names_the_run_and_how_to_go_on(
+    deaths: dict[tuple[str, str], Death], sotto: Command, plain_run: Finished
+) -> None:
+    death = deaths[NONE, INTERRUPTED]
+    run_id = death.storage.only_run()
+    assert death.code == 130
+    assert death.output.splitlines()[-1] == f"interrupted; resume with --resume {run_id}"
+    assert "Traceback" not in death.output
+    listed: Answer = sotto("runs", "--storage", death.storage.url, "--json")
+    assert [r["status"] for r in listed.document] == ["interrupted"]
+    answer = sotto("run", "--resume", run_id, "--storage", death.storage.url, "--json")
+    assert answer.code == 0, answer.err
+    assert comparable(answer.document) == comparable(plain_run.summary)
+

@@ -1,0 +1,360 @@
+"""What a run charges, when it writes that down, and what its database does not say."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import hmac
+import json
+import logging
+import re
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platform.cohort import draw_cohort
+from platform.finishing import execute
+from platform.messages import peek
+from platform.observing import SilentObserver
+from platform.simulation import client_names
+from platform.transport import Dropout, InProcessTransport
+from tests.trunk._runs import (
+    ADVERSARIES,
+    LOST,
+    OS,
+    ROUNDS,
+    Finished,
+    Storage,
+    gaussian_epsilon,
+    opened,
+)
+
+FACTS = (
+    "run_id, round_number, attempt, pseudonym, channel, mechanism, standard_deviation,"
+    " clipping_norm, relation, sampling"
+)
+
+
+def test_epsilon_is_that_of_the_formula_and_within_the_target(noised_run: Finished) -> None:
+    z, summary = noised_run.noise_multiplier, noised_run.summary
+    for number, document in enumerate(summary["rounds"], start=1):
+        expected = gaussian_epsilon(z, number)
+        for name in ADVERSARIES:
+            assert document["epsilon"][name] == pytest.approx(expected, rel=1e-6)
+    assert summary["final"]["epsilon"] == summary["rounds"][-1]["epsilon"]
+    assert 7.99 < summary["final"]["epsilon"]["server"] <= 8.0
+    spent = [r["epsilon"]["server"] for r in summary["rounds"]]
+    assert spent == sorted(spent) and len(set(spent)) == ROUNDS
+    assert (summary["unit"], summary["relation"]) == ("client", "replace_one")
+    assert (summary["delta"], summary["accountant"]) == (1e-5, "exact")
+
+
+def test_ledger_row_states_the_noise_and_never_a_bare_multiplier(noised_run: Finished) -> None:
+    rows = noised_run.storage.rows(f"SELECT {FACTS} FROM ledger")  # noqa: S608
+    assert len(rows) == 5 * ROUNDS
+    for row in rows:
+        channel, mechanism, deviation, norm, relation, _ = row[4:]
+        assert (channel, mechanism, relation) == ("sum", "upload_noise", "replace_one")
+        assert norm == 1.0
+        assert deviation == pytest.approx(noised_run.noise_multiplier * norm)
+
+
+def statuses(run: Finished) -> dict[tuple[int, str], str]:
+    query = "SELECT round_number, pseudonym, status FROM ledger WHERE run_id = ?"
+    return {(n, who): status for n, who, status in run.storage.rows(query, run.run_id)}
+
+
+def test_survivors_are_released_and_the_lost_stay_charged(noised_run: Finished) -> None:
+    identities = noised_run.identities()
+    expected = {
+        (number, pseudonym): "released" if name in survivors else "reserved"
+        for number, survivors in noised_run.survivors().items()
+        for name, (pseudonym, _) in identities.items()
+    }
+    assert statuses(noised_run) == expected
+    assert list(expected.values()).count("reserved") == LOST * ROUNDS
+
+
+def test_pool_holds_exactly_the_survivors_entries(noised_run: Finished) -> None:
+    live = noised_run.storage.rows("SELECT generation, handle FROM pool")
+    secrets = {name: secret for name, (_, secret) in noised_run.identities().items()}
+    survivors = noised_run.survivors()[ROUNDS]
+    expected = {(ROUNDS, handle(secrets[n], noised_run.run_id, ROUNDS)) for n in survivors}
+    assert set(live) == expected and len(live) == 5 - LOST
+
+
+def handle(secret: bytes, run_id: str, number: int) -> bytes:
+    """A client's handle in one round, written down a second time on purpose."""
+    text = f'["sotto pool handle", "{run_id}", {number}]'
+    return hmac.new(secret, text.encode(), hashlib.sha256).digest()
+
+
+def test_clients_keep_the_same_books(noised_run: Finished) -> None:
+    """A survivor's own ledger is the coordinator's; who was lost before training sent nothing."""
+    identities, survivors = noised_run.identities(), noised_run.survivors()
+    for name, (pseudonym, _) in identities.items():
+        path = noised_run.folder / "clients" / f"{name}.db"
+        with closing(sqlite3.connect(path)) as connection:
+            own = set(connection.execute(f"SELECT {FACTS} FROM ledger"))  # noqa: S608
+        query = f"SELECT {FACTS} FROM ledger WHERE pseudonym = ?"  # noqa: S608
+        theirs = set(noised_run.storage.rows(query, pseudonym))
+        sent = {number for number, names in survivors.items() if name in names}
+        assert own == {row for row in theirs if row[1] in sent}
+        assert len(theirs) == ROUNDS
+
+
+@dataclass
+class Watch:
+    """Looks at both ledgers, past our code, while messages travel."""
+
+    storage: Storage
+    folder: Path
+    run_id: str
+    cohorts: Mapping[int, tuple[str, ...]]
+    stages: list[tuple[int, str]] = field(default_factory=list)
+    uploads: int = 0
+
+    def exchange(self, inner: InProcessTransport) -> Callable[..., Any]:
+        def watched(
+            stage: str, messages: Mapping[str, bytes], deadline: float | None
+        ) -> Mapping[str, bytes | Dropout]:
+            _, envelope = peek(next(iter(messages.values())))
+            self.stages.append((envelope.round_number, stage))
+            self.require_reserved(envelope.round_number, envelope.attempt)
+            answers = inner.exchange(stage, messages, deadline)  # type: ignore[arg-type]
+            if stage == "train":
+                self.require_own_rows(envelope.round_number, answers)
+            return answers
+
+        return watched
+
+    def require_reserved(self, number: int, attempt: int) -> None:
+        query = (
+            "SELECT pseudonym, channel FROM ledger WHERE run_id = ? AND round_number = ?"
+            " AND attempt = ? AND status = 'reserved'"
+        )
+        found = self.storage.rows(query, self.run_id, number, attempt)
+        stores = [self.folder / "clients" / f"{name}.db" for name in self.cohorts[number]]
+        expected = [(read(p, "SELECT pseudonym FROM identity")[0][0], "sum") for p in stores]
+        assert sorted(found) == sorted(expected)
+
+    def require_own_rows(self, number: int, answers: Mapping[str, bytes | Dropout]) -> None:
+        for name, answer in answers.items():
+            if not isinstance(answer, Dropout):
+                path = self.folder / "clients" / f"{name}.db"
+                query = "SELECT count(*) FROM ledger WHERE round_number = ?"
+                assert read(path, query, number) == [(1,)]
+                self.uploads += 1
+
+
+def read(path: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(query, values).fetchall()
+
+
+@dataclass(frozen=True)
+class SpyTransport:
+    """A transport that is watched."""
+
+    exchange: Callable[..., Any]
+
+
+def test_spend_is_on_the_disk_before_the_first_message(storage: Storage) -> None:
+    with opened(storage.create("rounds=2")) as wiring:
+        cohorts = {n: draw_cohort(wiring.config, client_names(5), n) for n in (1, 2)}
+        watch = Watch(storage, wiring.folder, wiring.run_id, cohorts)
+        transport = wiring.runner.transport
+        assert isinstance(transport, InProcessTransport)
+        spy = SpyTransport(watch.exchange(transport))
+        runner = dataclasses.replace(wiring.runner, transport=spy)
+        execute(dataclasses.replace(wiring, runner=runner), SilentObserver())
+    stages = ["advertise", "share", "train", "unmask"]
+    assert watch.stages == [(n, stage) for n in (1, 2) for stage in stages]
+    assert watch.uploads == 2 * (5 - LOST)
+
+
+def test_clients_own_row_is_on_the_disk_before_its_upload_leaves(storage: Storage) -> None:
+    with opened(storage.create("rounds=1")) as wiring:
+        seen: list[str] = []
+        transport = wiring.runner.transport
+        assert isinstance(transport, InProcessTransport)
+
+        def watched(name: str) -> Callable[[bytes], bytes]:
+            path, inner = wiring.folder / "clients" / f"{name}.db", transport.handlers[name]
+
+            def answer(message: bytes) -> bytes:
+                before = read(path, "SELECT count(*) FROM ledger")
+                reply = inner(message)
+                after = read(path, "SELECT count(*) FROM ledger")
+                if peek(reply)[0] == "upload":
+                    assert (before, after) == ([(0,)], [(1,)])
+                    assert read(path, "SELECT count(*) FROM tombstones") == [(1,)]
+                    seen.append(name)
+                return reply
+
+            return answer
+
+        handlers = {name: watched(name) for name in transport.handlers}
+        watched_transport = dataclasses.replace(transport, handlers=handlers)
+        runner = dataclasses.replace(wiring.runner, transport=watched_transport)
+        execute(dataclasses.replace(wiring, runner=runner), SilentObserver())
+    assert len(seen) == 5 - LOST
+
+
+EXPLICIT = ("privacy.target_epsilon=null", "privacy.noise_multiplier=5.0", "rounds=2")
+
+
+def test_independent_pool_noise_is_a_second_release(storage: Storage) -> None:
+    same = storage.run(*EXPLICIT)
+    independent = storage.run(*EXPLICIT, "pool.noise=independent")
+    for run, releases in ((same, 1), (independent, 2)):
+        for number, document in enumerate(run.summary["rounds"], start=1):
+            expected = gaussian_epsilon(5.0, releases * number)
+            assert document["epsilon"]["server"] == pytest.approx(expected, rel=1e-6)
+            assert document["epsilon"]["peers"] == pytest.approx(expected, rel=1e-6)
+    query = "SELECT channel, count(*) FROM ledger WHERE run_id = ? GROUP BY channel"
+    assert storage.rows(query, same.run_id) == [("sum", 10)]
+    assert storage.rows(query, independent.run_id) == [("pool", 10), ("sum", 10)]
+
+
+def test_calibration_pays_for_both_channels(storage: Storage, noised_run: Finished) -> None:
+    run = storage.run("pool.noise=independent", "rounds=2")
+    spent = run.summary["final"]["epsilon"]["server"]
+    assert spent == pytest.approx(gaussian_epsilon(run.noise_multiplier, 4), rel=1e-6)
+    assert 7.99 < spent <= 8.0
+    assert run.noise_multiplier > noised_run.noise_multiplier
+
+
+def test_sampled_clients_are_charged_for_their_own_rounds_only(storage: Storage) -> None:
+    overrides = ("task.clients=6", "cohort.size=3", "cohort.dropout_rate=0")
+    run = storage.run(*overrides, *EXPLICIT, "rounds=4", "secure_aggregation.threshold=2")
+    counts = dict(storage.rows("SELECT pseudonym, count(*) FROM ledger GROUP BY pseudonym"))
+    assert sum(counts.values()) == 12 and max(counts.values()) < 4
+    # The worst client decides, and sampling amplifies nothing.
+    expected = gaussian_epsilon(5.0, max(counts.values()))
+    assert run.summary["final"]["epsilon"]["server"] == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.fixture(scope="module")
+def os_run(make_storage: Any) -> Iterator[tuple[Finished, str]]:
+    """A run with noise of the operating system, and all that was logged meanwhile."""
+    records: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(self.format(record))
+
+    root, listener = logging.getLogger(), Listener()
+    level = root.level
+    root.addHandler(listener)
+    root.setLevel(logging.DEBUG)
+    try:
+        run = make_storage("os").run(OS)
+    finally:
+        root.setLevel(level)
+        root.removeHandler(listener)
+    yield run, "\n".join(records)
+
+
+def tables(run: Finished) -> dict[str, list[tuple[Any, ...]]]:
+    names = run.storage.rows("SELECT name FROM sqlite_master WHERE type = 'table'")
+    return {name: run.storage.rows(f"SELECT * FROM {name}") for (name,) in names}  # noqa: S608
+
+
+def spellings(value: bytes) -> set[bytes]:
+    """How a value may have been written down."""
+    texts = {
+        *(value.hex(), value.hex().upper(), base64.b64encode(value).decode().rstrip("=")),
+        *(base64.urlsafe_b64encode(value).decode().rstrip("="), repr(value)[2:-1]),
+    }
+    return {value, *(text.encode() for text in texts)}
+
+
+def handles(run: Finished) -> dict[tuple[str, int], bytes]:
+    return {
+        (name, number): handle(secret, run.run_id, number)
+        for name, (_, secret) in run.identities().items()
+        for number in range(1, ROUNDS + 2)
+    }
+
+
+def test_audit_log_and_logs_hold_no_handle_entry_or_secret(os_run: tuple[Finished, str]) -> None:
+    run, logged = os_run
+    audit = "\n".join(map(repr, run.storage.rows("SELECT * FROM audit")))
+    text = (audit + logged).encode()
+    entries = [entry for (entry,) in run.storage.rows("SELECT entry FROM pool")]
+    digests = [hashlib.sha256(e).digest() for e in entries]
+    secrets = [secret for _, secret in run.identities().values()]
+    assert len(entries) == 5 - LOST and "release.reserved" in audit
+    for value in (*handles(run).values(), *secrets, *digests, *(e[-64:] for e in entries)):
+        assert not any(spelling in text for spelling in spellings(value))
+
+
+def test_pool_row_names_nobody(os_run: tuple[Finished, str]) -> None:
+    run, _ = os_run
+    identities = run.identities()
+    names = [name.encode() for name in identities]
+    pseudonyms = [p.encode() for p, _ in identities.values()]
+    raw = [bytes.fromhex(p) for p, _ in identities.values() if re.fullmatch("([0-9a-f]{2})+", p)]
+    pool = tables(run)["pool"]
+    assert len(pool) == 5 - LOST
+    for row in pool:
+        text = b"\0".join(v if isinstance(v, bytes) else str(v).encode() for v in row)
+        for word in (*names, *pseudonyms, *raw, *(s for _, s in identities.values())):
+            assert word not in text
+        assert not re.search(rb"20\d\d-\d\d-\d\d", text)
+    columns = {row[1] for row in run.storage.rows("PRAGMA table_info(pool)")}
+    assert columns == {"key", "run_id", "generation", "cover", "handle", "entry"}
+
+
+def test_no_other_table_knows_an_entry(os_run: tuple[Finished, str]) -> None:
+    run, _ = os_run
+    pool = run.storage.rows("SELECT handle, key, entry FROM pool")
+    for name, rows in tables(run).items():
+        if name == "pool":
+            continue
+        text = b"\0".join(
+            v if isinstance(v, bytes) else str(v).encode() for row in rows for v in row
+        )
+        for handle_, key, entry in pool:
+            for value in (handle_, key, entry, hashlib.sha256(entry).digest()):
+                assert not any(spelling in text for spelling in spellings(value)), name
+
+
+def test_bytes_of_the_database_hold_no_secret_and_nothing_expired(
+    os_run: tuple[Finished, str],
+) -> None:
+    run, _ = os_run
+    folder = run.storage.folder
+    data = b"".join(p.read_bytes() for p in sorted(folder.glob("sotto.db*")))
+    assert all(secret not in data for _, secret in run.identities().values())
+    survivors = run.survivors()
+    for (name, number), value in handles(run).items():
+        assert (value in data) is (number == ROUNDS and name in survivors[ROUNDS])
+
+
+def test_coordinators_database_holds_no_personal_part(os_run: tuple[Finished, str]) -> None:
+    run, _ = os_run
+    data = run.storage.file.read_bytes()
+    for path in sorted((run.folder / "clients").glob("*.db")):
+        ((personal,),) = read(path, "SELECT personal FROM personal WHERE slot = 'committed'")
+        assert len(personal) > 1000
+        assert personal[-200:] not in data and b"gate." not in data
+
+
+def test_run_document_names_survivors_but_no_pseudonym(os_run: tuple[Finished, str]) -> None:
+    """A name beside a pseudonym in one row would tie the ledger to a person for everybody."""
+    run, _ = os_run
+    for _, rows in tables(run).items():
+        for row in rows:
+            text = json.dumps([v if not isinstance(v, bytes) else v.hex() for v in row])
+            named = any(name in text for name in run.identities())
+            known = any(pseudonym in text for pseudonym, _ in run.identities().values())
+            assert not (named and known)
+

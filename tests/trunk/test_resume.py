@@ -1,0 +1,284 @@
+"""Runs that stop for other reasons than a kill, and what they cost when they go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from sqlalchemy import Connection, event
+
+from platform.audit_trail import AuditTrail
+from platform.bootstrap import open_storage
+from platform.client import Client
+from platform.errors import RunStopped
+from platform.federation import Federation
+from platform.finishing import execute
+from platform.messages import Stage
+from platform.observing import SilentObserver
+from platform.spending import Spending
+from platform.transport import InProcessTransport
+from platform.wiring import Wiring
+from storage import Database, StorageFull
+from tests.trunk._runs import (
+    NONE,
+    OS,
+    SMALL,
+    Command,
+    Crash,
+    Finished,
+    Storage,
+    comparable,
+    crash_at,
+    gaussian_epsilon,
+    opened,
+)
+
+
+def crash(storage: Storage, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> str:
+    """A run that crashes while the second client of round 2 trains; its id."""
+    with monkeypatch.context() as patch, opened(storage.create(*overrides)) as wiring:
+        crash_at(patch, Client, "_train", 6, after=True)
+        with pytest.raises(Crash):
+            execute(wiring, SilentObserver())
+        return wiring.run_id
+
+
+def charges(storage: Storage) -> list[tuple[Any, ...]]:
+    query = (
+        "SELECT round_number, attempt, count(*) FROM ledger WHERE status != 'aborted'"
+        " GROUP BY 1, 2 ORDER BY 1, 2"
+    )
+    return storage.rows(query)
+
+
+def test_spare_attempt_pays_for_one_interruption(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = crash(storage, monkeypatch, OS, "privacy.spare_attempts=1")
+    resumed = storage.resume(run_id)
+    assert charges(storage) == [(1, 1, 5), (2, 1, 5), (2, 2, 5), (3, 1, 5)]
+    assert [r["round"] for r in resumed.summary["rounds"]] == [1, 2, 3]
+    spent = resumed.summary["final"]["epsilon"]["server"]
+    assert spent == pytest.approx(gaussian_epsilon(resumed.noise_multiplier, 4), rel=1e-6)
+    assert 7.99 < spent <= 8.0
+    assert not any("ended" in text for text in resumed.summary["warnings"])
+    assert any("round 2 stay charged" in text for text in resumed.summary["warnings"])
+
+
+def test_two_interruptions_are_two_charges(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = crash(storage, monkeypatch, OS)
+    with monkeypatch.context() as patch, opened(storage.reopen(run_id)) as wiring:
+        crash_at(patch, Spending, "reserve", 1, after=True)
+        with pytest.raises(Crash):
+            execute(wiring, SilentObserver())
+    resumed = storage.resume(run_id)
+    assert charges(storage) == [(1, 1, 5), (2, 1, 5), (2, 2, 5)]
+    assert [r["round"] for r in resumed.summary["rounds"]] == [1]
+    assert resumed.summary["final"]["epsilon"]["server"] <= 8.0
+    assert "ended before round 2" in resumed.summary["warnings"][0]
+
+
+def test_explicit_noise_without_a_target_goes_on_and_states_the_cost(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    explicit = ("privacy.target_epsilon=null", "privacy.noise_multiplier=5.0", "rounds=2")
+    resumed = storage.resume(crash(storage, monkeypatch, OS, *explicit))
+    assert charges(storage) == [(1, 1, 5), (2, 1, 5), (2, 2, 5)]
+    spent = [r["epsilon"]["server"] for r in resumed.summary["rounds"]]
+    assert spent == pytest.approx([gaussian_epsilon(5.0, 1), gaussian_epsilon(5.0, 3)], rel=1e-6)
+
+
+def test_run_that_can_afford_no_round_is_reported_all_the_same(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, sotto: Command, tmp_path: Path
+) -> None:
+    with monkeypatch.context() as patch, opened(storage.create(OS, "rounds=1")) as wiring:
+        crash_at(patch, Client, "_train", 1, after=True)
+        with pytest.raises(Crash):
+            execute(wiring, SilentObserver())
+    resumed = storage.resume(wiring.run_id)
+    assert resumed.summary["rounds"] == []
+    assert 7.9 < resumed.summary["final"]["epsilon"]["server"] <= 8.0
+    for command in ("report", "export"):
+        extra = ["--output", str(tmp_path / "out")] if command == "export" else []
+        answer = sotto(command, "latest", "--storage", storage.url, *extra)
+        assert (answer.code, answer.err) == (0, "")
+
+
+def lose(wiring: Wiring, stage: Stage, rounds: set[int]) -> Wiring:
+    """The wiring with all but two clients of some rounds silent from a stage on."""
+    transport = wiring.runner.transport
+    assert isinstance(transport, InProcessTransport)
+    usual, names = transport.losses, sorted(wiring.population.clients)[:3]
+    silent = dataclasses.replace(
+        transport,
+        losses=lambda n, attempt: frozenset(names) if n in rounds else usual(n, attempt),
+        lost_at=stage,
+    )
+    runner = dataclasses.replace(wiring.runner, transport=silent)
+    return dataclasses.replace(wiring, runner=runner)
+
+
+@pytest.mark.parametrize("stage", ["advertise", "share"])
+def test_round_aborted_before_anything_left_is_free(storage: Storage, stage: Stage) -> None:
+    with opened(storage.create(OS)) as wiring, pytest.raises(RunStopped) as stopped:
+        execute(lose(wiring, stage, {2}), SilentObserver())
+    assert f"resume with --resume {wiring.run_id}" in str(stopped.value)
+    assert storage.rows("SELECT DISTINCT status FROM ledger WHERE round_number = 2") == [
+        ("aborted",)
+    ]
+    resumed = storage.resume(wiring.run_id)
+    assert charges(storage) == [(1, 1, 5), (2, 2, 5), (3, 1, 5)]
+    assert len(resumed.summary["rounds"]) == 3
+    spent = resumed.summary["final"]["epsilon"]["server"]
+    assert spent == pytest.approx(gaussian_epsilon(resumed.noise_multiplier, 3), rel=1e-6)
+    ((detail,),) = storage.rows("SELECT detail FROM audit WHERE action = 'round.aborted'")
+    assert '"charged":false' in detail.replace(" ", "")
+
+
+@pytest.mark.parametrize("stage", ["train", "unmask"])
+def test_round_aborted_after_uploads_stays_charged(storage: Storage, stage: Stage) -> None:
+    with opened(storage.create(OS)) as wiring, pytest.raises(RunStopped):
+        execute(lose(wiring, stage, {2}), SilentObserver())
+    assert storage.rows("SELECT status FROM runs") == [("interrupted",)]
+    assert storage.rows("SELECT count(*) FROM pool WHERE generation = 2") == [(0,)]
+    resumed = storage.resume(wiring.run_id)
+    assert charges(storage) == [(1, 1, 5), (2, 1, 5), (2, 2, 5)]
+    assert resumed.summary["final"]["epsilon"]["server"] <= 8.0
+    ((detail,),) = storage.rows("SELECT detail FROM audit WHERE action = 'round.aborted'")
+    assert '"charged":true' in detail.replace(" ", "")
+
+
+def test_aborted_round_with_seeded_noise_is_repeated_free_of_charge(
+    storage: Storage, noised_run: Finished
+) -> None:
+    with opened(storage.create()) as wiring, pytest.raises(RunStopped):
+        execute(lose(wiring, "unmask", {2}), SilentObserver())
+    resumed = storage.resume(wiring.run_id)
+    assert charges(storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]
+    assert comparable(resumed.summary)["final"]["epsilon"] == (
+        noised_run.summary["final"]["epsilon"]
+    )
+    # Another client trained in the aborted attempt than in the repeated one, so only the charges
+    # are the same here; a plain interruption gives identical results (test_kill).
+    assert len(resumed.summary["rounds"]) == 3
+
+
+def test_run_moves_with_its_folder(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plain_run: Finished
+) -> None:
+    """The clients' stores lie beside the database, wherever both are now."""
+    run_id = crash(storage, monkeypatch, NONE)
+    moved = Storage(tmp_path / "elsewhere")
+    shutil.move(storage.folder, moved.folder)
+    resumed = moved.resume(run_id)
+    assert not storage.folder.exists()
+    assert comparable(resumed.summary) == comparable(plain_run.summary)
+    assert len(resumed.identities()) == 5
+    pseudonyms = {p for (p,) in moved.rows("SELECT DISTINCT pseudonym FROM ledger")}
+    assert pseudonyms == {p for p, _ in resumed.identities().values()}
+
+
+@pytest.fixture
+def small_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
+    """Databases of the coordinator that cannot grow while the switch is on.
+
+    SQLite itself refuses to add a page, as it does when the disk is full.
+    """
+    full = {"now": False}
+
+    def limit(connection: Connection) -> None:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        largest = pages if full["now"] else 1 << 30
+        connection.exec_driver_sql(f"PRAGMA max_page_count={largest}")
+
+    def opening(url: str) -> Database:
+        database = open_storage(url)
+        event.listen(database._engine, "begin", limit)
+        return database
+
+    monkeypatch.setattr("platform.bootstrap.open_storage", opening)
+    yield lambda on: full.update(now=on)
+
+
+def test_full_disk_loses_the_round_in_progress_only(
+    storage: Storage,
+    small_disk: Callable[[bool], None],
+    monkeypatch: pytest.MonkeyPatch,
+    sotto: Command,
+    tmp_path: Path,
+    plain_run: Finished,
+) -> None:
+    config = tmp_path / "small.yaml"
+    config.write_text(SMALL)
+    original = Federation._commit
+
+    def filling(self: Federation, plan: Any, *rest: Any) -> None:
+        small_disk(plan.round_number == 2)
+        original(self, plan, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Federation, "_commit", filling)
+        answer = sotto("run", str(config), "--set", NONE, "--storage", storage.url, "--json")
+    assert answer.code == 1 and answer.out == ""
+    assert answer.err.startswith("error: database ") and answer.err.count("\n") == 1
+    assert "full" in answer.err
+    assert storage.rows("SELECT round_number FROM rounds") == [(1,)]
+    assert storage.rows("SELECT DISTINCT generation FROM pool") == [(1,)]
+    small_disk(False)
+    resumed = storage.resume(storage.only_run())
+    assert comparable(resumed.summary) == comparable(plain_run.summary)
+
+
+def test_full_disk_while_reserving_releases_nothing(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is written first; if it cannot be, no client hears of the round."""
+    asked: list[bytes] = []
+    with opened(storage.create(OS, "rounds=1")) as wiring:
+        for client in wiring.population.clients.values():
+            monkeypatch.setattr(client, "_join", asked.append)
+
+        def full(*_: Any) -> None:
+            raise StorageFull("database x cannot grow: the disk or the database is full")
+
+        with monkeypatch.context() as patch, pytest.raises(StorageFull):
+            patch.setattr(AuditTrail, "reserved", full)
+            execute(wiring, SilentObserver())
+        assert asked == [] and storage.rows("SELECT * FROM ledger") == []
+
+
+def test_finished_run_is_not_resumed(plain_run: Finished, sotto: Command) -> None:
+    before = plain_run.storage.file.read_bytes()
+    for name in (plain_run.run_id, "latest"):
+        answer = sotto("run", "--resume", name, "--storage", plain_run.storage.url)
+        assert (answer.code, answer.out) == (2, "")
+        assert answer.err == (
+            f"error: --resume: run {plain_run.run_id} has finished; see `report"
+            f" {plain_run.run_id}`\n"
+        )
+    assert plain_run.storage.file.read_bytes() == before
+
+
+def test_resume_takes_no_configuration(plain_run: Finished, sotto: Command) -> None:
+    for extra in (["quickstart"], ["--seed", "3"], ["--set", "rounds=9"], ["--device", "cpu"]):
+        answer = sotto("run", *extra, "--resume", "latest", "--storage", plain_run.storage.url)
+        assert answer.code == 2 and answer.err.startswith("error: --resume: ")
+
+
+def test_resumed_run_keeps_its_own_configuration(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = crash(storage, monkeypatch, NONE)
+    before = (storage.folder / run_id / "config.yaml").read_text()
+    resumed = storage.resume(run_id)
+    assert (resumed.folder / "config.yaml").read_text() == before
+    assert yaml.safe_load(before)["seed"] == 3
+    statuses = storage.rows("SELECT status FROM runs")
+    assert statuses == [("finished",)]
