@@ -15,7 +15,7 @@ from pathlib import Path
 
 from _scores import HEADER, RESULTS, Score, provenance, score
 
-PROMPTFL_RATES = (0.002, 0.02, 0.2)
+PROMPTFL_RATES = (0.0005, 0.002, 0.02)
 
 
 def measure(seeds: Sequence[int], folder: Path) -> list[Score]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from methods import Method, MethodError, Registry, Task
 from platform.audit_trail import AuditTrail
 from platform.cohort import simulated_losses
-from platform.config import RunConfig, Sources, dump_config, parse_config
+from platform.config import RunConfig, Sources, StorageConfig, dump_config, parse_config
 from platform.data.features import cached_features
 from platform.data.loading import load_task_data
 from platform.environment import config_digest, environment, resolve_device
@@ -103,6 +103,8 @@ def reopen_run(run_id: str, url: str, observer: Observer, surroundings: Surround
     """
     database = open_storage(url)
     config = stored_config(database, run_id, surroundings)
+    # The clients' stores lie beside the database, which may have moved since the run started.
+    config = config.model_copy(update={"storage": StorageConfig(url=url)})
     plan = _plan(config, observer, surroundings)
     return _wire(plan, run_id, database, observer, surroundings)
 

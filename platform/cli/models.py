@@ -18,6 +18,7 @@ from platform.cli.output import console, fraction, print_json, table
 from platform.client import PersonalState
 from platform.codec import decode_arrays
 from platform.errors import ConfigError
+from platform.federation import Federation
 from platform.finishing import final_attempt
 from platform.model_card import model_card
 from platform.observing import SilentObserver
@@ -56,7 +57,9 @@ def load_trained(run_id: str, storage: str, client: int | None) -> TrainedModel:
     wiring = reopen_run(summary["run_id"], storage, SilentObserver(), Surroundings())
     with wiring.database.unit_of_work(read_only=True) as uow:
         latest = uow.states.latest(wiring.run_id)
-    state = {} if latest is None else decode_arrays(latest.blob)
+    # A run that could afford no round has the state that it started from.
+    initial = Federation(wiring, SilentObserver()).initial_state
+    state = initial() if latest is None else decode_arrays(latest.blob)
     names = list(wiring.population.clients)
     if client is None:
         broadcast = wiring.method.broadcast(state)

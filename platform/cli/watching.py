@@ -11,28 +11,29 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from platform.cli.output import console, epsilon, fraction, size
 
-COLUMNS = ("round", "cohort", "lost", "accuracy", "std", "worst", "eps server/peers/observer")
-LAYOUT = "{:>5}  {:>6}  {:>4}  {:>8}  {:>6}  {:>6}  {:>25}  {:>9}  {:>9}  {:>7}"
+LAYOUT = "{:>5} {:>7} {:>8} {:>6} {:>6} {:>17} {:>8} {:>8} {:>5}"
+NAMES = ("round", "cohort", "accuracy", "std", "worst", "epsilon s/p/o", "up", "down", "s")
 
 
 def heading(delta: float) -> str:
-    """The line above the rounds."""
-    names = (*COLUMNS[:6], f"eps s/p/o, delta {delta:g}", "up", "down", "seconds")
-    return LAYOUT.format(*names)
+    """The lines above the rounds, which fit into 80 columns."""
+    legend = (
+        f"epsilon of server/peers/observer at delta {delta:g}, cumulative; bytes a client; "
+        "cohort (lost)"
+    )
+    return f"{legend}\n{LAYOUT.format(*NAMES)}"
 
 
 def round_line(document: Mapping[str, Any]) -> str:
     """One round on one line: bytes are means per invited client."""
     accuracy, spent = document["accuracy"], document["epsilon"]
-    adversaries = "/".join(epsilon(spent[name]) for name in ("server", "peers", "observer"))
     return LAYOUT.format(
         document["round"],
-        document["cohort"],
-        document["dropped"],
+        f"{document['cohort']} ({document['dropped']})",
         fraction(accuracy["mean"]),
         fraction(accuracy["std"]),
         fraction(accuracy["worst"]),
-        adversaries,
+        "/".join(epsilon(spent[name]) for name in ("server", "peers", "observer")),
         size(document["bytes_up"]),
         size(document["bytes_down"]),
         f"{document['seconds']:.1f}",
@@ -54,6 +55,9 @@ class ScreenObserver:
             MofNCompleteColumn(),
             console=self._error,
             transient=True,
+            # Else lines for stdout would land on stderr where only that is a terminal.
+            redirect_stdout=False,
+            disable=not self._error.is_terminal,
         )
         self._task: TaskID | None = None
         self.run_id: str | None = None
@@ -112,4 +116,6 @@ class ScreenObserver:
 
     def _print(self, text: str) -> None:
         if not self._quiet:
-            self._progress.print(text) if self._out.is_terminal else self._out.print(text)
+            # Through the bar where both share a screen, so that neither overwrites the other.
+            shared = self._out.is_terminal and self._error.is_terminal
+            (self._error if shared else self._out).print(text)

@@ -155,9 +155,11 @@ def test_a_flipped_bit_gives_a_frame_or_a_refusal_and_nothing_else(bit):
         | st.integers()
         | st.floats()
         | st.sampled_from(["float32", "bytes", "x", "kind", "name", "shape", "dtype", ""]),
-        lambda inner: st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["kind", "fields", "buffers", "name", "dtype", "shape", "x"]), inner
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["kind", "fields", "buffers", "name", "dtype", "shape", "x"]), inner
+            )
         ),
         max_leaves=12,
     ),

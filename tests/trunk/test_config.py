@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -74,7 +75,10 @@ def refused(tree, *overrides: str) -> str:
         ("privacy.per_sample_clipping_norm=-0.1", "privacy.per_sample_clipping_norm: -0.1 is not"),
         ("privacy.noise_multiplier=-1", "privacy.noise_multiplier: -1 is not valid; "),
         ("privacy.target_delta=0", "privacy.target_delta: 0 is not valid; input should be greater"),
-        ("privacy.target_delta=1.0", "privacy.target_delta: 1.0 is not valid; input should be less"),
+        (
+            "privacy.target_delta=1.0",
+            "privacy.target_delta: 1.0 is not valid; input should be less",
+        ),
         ("privacy.target_delta=-0.1", "privacy.target_delta: -0.1 is not valid; "),
         ("privacy.target_delta=1.5", "privacy.target_delta: 1.5 is not valid; "),
         ("cohort.dropout_rate=1.0", "cohort.dropout_rate: 1.0 is not valid; "),
@@ -208,10 +212,8 @@ def test_an_override_into_a_value_is_refused():
 def test_a_missing_file_is_one_sentence(tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_config(tmp_path / "nothing.yaml")
-    assert str(caught.value) == (
-        f"CONFIG: '{tmp_path / 'nothing.yaml'}' is no file; valid: a path to a YAML file, or a "
-        "packaged configuration (quickstart)"
-    ) or "packaged configuration (" in str(caught.value)
+    sentence = f"CONFIG: '{tmp_path / 'nothing.yaml'}' is no file; valid: a path to a YAML file, or"
+    assert str(caught.value).startswith(sentence)
     assert "quickstart" in str(caught.value)
 
 
@@ -317,9 +319,7 @@ def test_the_last_of_two_overrides_holds():
 def test_overrides_leave_the_callers_tree_alone():
     tree = {**MINIMAL, "task": {"clients": 4}, "privacy": dict(PRIVATE["privacy"])}
     before = yaml.safe_dump(tree)
-    parse_config(
-        tree, ["task.clients=5", "training.local_steps=2", "privacy.mechanism=none"]
-    )
+    parse_config(tree, ["task.clients=5", "training.local_steps=2", "privacy.mechanism=none"])
     assert yaml.safe_dump(tree) == before
 
 
@@ -376,8 +376,8 @@ def test_the_text_round_trip(name, overrides):
     if name is None:
         config = parse_config(MINIMAL, overrides)
     else:
-        config = load_config(Path(name), (*overrides, "method.experts=2", "cohort.size=5",
-                                          "secure_aggregation.threshold=4"))  # fmt: skip
+        fitting = ("method.experts=2", "cohort.size=5", "secure_aggregation.threshold=4")
+        config = load_config(Path(name), (*overrides, *fitting))
     again = parse_config(yaml.safe_load(dump_config(config)))
     assert again == config
     assert dump_config(again) == dump_config(config)
@@ -394,7 +394,10 @@ def method_config(**options) -> RunConfig:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"lamda": 1.0}, "method.lamda: is not a known option of pfedmoap; valid: context_tokens, "),
+        (
+            {"lamda": 1.0},
+            "method.lamda: is not a known option of pfedmoap; valid: context_tokens, ",
+        ),
         ({"experts": 0}, "method.experts: 0 is not valid; input should be greater than or equal"),
         ({"experts": "3"}, "method.experts: '3' is not valid; "),
         ({"local_weight": -0.5}, "method.local_weight: -0.5 is not valid; "),
@@ -414,9 +417,10 @@ def test_an_option_that_is_not_finite_is_refused(value):
         validate_options(Registry(), method_config(local_weight=value).method)
 
 
-@pytest.mark.parametrize("value", [{1, 2}, {1: 2}, b"x"], ids=str)
-def test_an_option_that_json_does_not_know_is_refused(value):
-    config = MethodConfig(name="pfedmoap", experts=value)
+@pytest.mark.parametrize("text", ["2020-01-01", "!!set {1, 2}", "!!binary eA==", "{1: 2}"])
+def test_an_option_that_only_yaml_knows_is_refused(text):
+    """YAML reads dates, sets and bytes; JSON, through which options are checked, does not."""
+    config = MethodConfig(name="pfedmoap", experts=yaml.safe_load(text))
     with pytest.raises(ConfigError, match=r"method\.experts"):
         validate_options(Registry(), config)
 
@@ -427,8 +431,6 @@ def test_a_method_that_no_registry_knows():
 
 
 def test_more_experts_than_other_clients_are_refused_with_the_configuration():
-    from types import SimpleNamespace
-
     backbone = SimpleNamespace(context_length=77, embed_dim=512, token_dim=512)
     task = Task(("circle",), ("ink",), 10, backbone)
     config = method_config(experts=10)

@@ -139,9 +139,7 @@ def test_a_missing_payload_is_refused(kind):
 def test_a_disclosure_without_handle_is_refused():
     frame = decode_frame(encode("disclosure", EXAMPLES["disclosure"]))
     with pytest.raises(ProtocolError, match="handle is missing"):
-        decode(
-            "disclosure", encode_frame(dataclasses.replace(frame, blobs={"payload": b""}))
-        )
+        decode("disclosure", encode_frame(dataclasses.replace(frame, blobs={"payload": b""})))
 
 
 @pytest.mark.parametrize(

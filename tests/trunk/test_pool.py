@@ -81,7 +81,10 @@ def test_ones_own_entries_are_never_served():
     entries = [*LINE, entry(0, 0.1, 0, generation=2)]
     mine = [handle_of(0, 2), handle_of(0, 1)]
     assert values(serve_experts(entries, mine, rules(9), rng())) == [
-        (-3, 0), (0, 2), (1, 0), (1, 1)
+        (-3, 0),
+        (0, 2),
+        (1, 0),
+        (1, 1),
     ]
 
 
@@ -94,9 +97,7 @@ def test_the_newest_own_entry_is_asked_from():
 
 
 def test_ones_own_entry_is_served_where_the_method_wants_it():
-    served = serve_experts(
-        LINE, [handle_of(0)], rules(5, select="all", exclude_self=False), rng()
-    )
+    served = serve_experts(LINE, [handle_of(0)], rules(5, select="all", exclude_self=False), rng())
     assert len(served) == 5
 
 

@@ -66,7 +66,18 @@ def test_only_the_named_module_is_imported(registry):
 
 @pytest.mark.parametrize(
     "name",
-    ["gamma", "_private", "folder", "", "alpha.py", "os", "..os", "alpha.Config", "../alpha", "ALPHA"],
+    [
+        "gamma",
+        "_private",
+        "folder",
+        "",
+        "alpha.py",
+        "os",
+        "..os",
+        "alpha.Config",
+        "../alpha",
+        "ALPHA",
+    ],
 )
 def test_a_name_outside_the_list_is_refused_and_never_imported(registry, name):
     for ask in (registry.config_type, registry.info, lambda n: registry.build(n, None, None)):

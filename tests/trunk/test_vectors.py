@@ -50,9 +50,7 @@ def test_any_shapes_survive(shapes):
         assert np.array_equal(value, arrays[name])
 
 
-@pytest.mark.parametrize(
-    ("coordinate", "name"), [(0, "a"), (2, "a"), (3, "b"), (6, "b"), (7, "c")]
-)
+@pytest.mark.parametrize(("coordinate", "name"), [(0, "a"), (2, "a"), (3, "b"), (6, "b"), (7, "c")])
 def test_a_coordinate_knows_its_tensor(coordinate, name):
     assert tensor_at(coordinate, SPEC) == name
 
