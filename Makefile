@@ -32,7 +32,7 @@ $(STAMP):
 	@touch $@
 
 demo: $(STAMP)  ## Run the quickstart: one private federated run
-	OMP_NUM_THREADS=$${DEMO_THREADS:-2} $(BIN)/python -m platform.coordinator
+	$(BIN)/python -m platform.coordinator
 
 test: $(STAMP)  ## Run the tests with coverage, without the slow ones
 	$(PYTEST) -m "not slow" --cov --cov-report=term:skip-covered

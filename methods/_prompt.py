@@ -78,6 +78,14 @@ class PromptEncoder:
         """Shape (l, token width) of the context."""
         return TensorSpec((self.context_tokens, self.backbone.token_dim))
 
+    def require_room(self, classes: Sequence[str]) -> None:
+        """Checks that context and class names fit into the backbone.
+
+        Raises:
+            BackboneError: If one does not.
+        """
+        self._placeholders(tuple(classes))
+
     def init_context(self, rng: np.random.Generator, text: str | None) -> NDArray[np.float32]:
         """Starting context, shape (l, token width): N(0, 0.02^2), or the embeddings of `text`.
 
@@ -273,7 +281,9 @@ def build_encoder(config: PromptConfig, task: Task) -> PromptEncoder:
             f"method.context_tokens: {config.context_tokens} is too many for a context length of "
             f"{backbone.context_length}; valid: 1 to {room}"
         )
-    return PromptEncoder(backbone, config.context_tokens)
+    encoder = PromptEncoder(backbone, config.context_tokens)
+    encoder.require_room(task.classes)
+    return encoder
 
 
 def inverse_square_root(size: int) -> float:

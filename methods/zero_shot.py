@@ -119,7 +119,7 @@ class ZeroShot:
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
         """CLIP's logits (n, C) under the template."""
-        captions = [self.template.format(name) for name in classes]
+        captions = [self.template.replace("{}", name) for name in classes]
         with torch.no_grad():
             text = self.backbone.encode_texts(captions)
             features = as_tensor(batch["features"], self.backbone)

@@ -24,7 +24,7 @@ from platform.cohort import simulated_losses
 from platform.config import RunConfig, Sources, StorageConfig, dump_config, parse_config
 from platform.data.features import cached_features
 from platform.data.loading import load_task_data
-from platform.environment import config_digest, environment, resolve_device
+from platform.environment import config_digest, environment, resolve_device, use_threads
 from platform.errors import ConfigError, UnknownRun
 from platform.layout import build_layout
 from platform.method_building import build_method
@@ -152,7 +152,7 @@ def database_file(url: str) -> Path:
         ConfigError: If the URL is none of a SQLite file.
     """
     name = url.removeprefix(SQLITE_PREFIX)
-    if name == url or not name or name == ":memory:":
+    if name in (url, "", ":memory:") or "?" in name or Path(name).is_dir():
         raise ConfigError(
             f"storage.url: {url!r} is not valid; it must be {SQLITE_PREFIX} and a file's path"
         )
@@ -191,6 +191,7 @@ def _learning(config: RunConfig, observer: Observer, surroundings: Surroundings)
     from methods._clip import load_backbone
 
     device, model = resolve_device(config.device), config.task.model
+    use_threads(config.threads)
     data = load_task_data(config)
     try:
         backbone = load_backbone(model.name, model.pretrained, device)

@@ -45,6 +45,9 @@ from privacy.secure_aggregation import ClientState, ReadyToMask, RoundParameters
 from privacy.secure_aggregation import client as masking
 from storage import ClientStore
 
+LARGEST_COHORT = 1 << 17
+"""Most clients of one round that an invitation may name, so that a number costs no memory."""
+
 
 @dataclass(frozen=True)
 class ClientSeeds:
@@ -179,14 +182,30 @@ class Client:
             handle(secret, run_id, generation)
             for generation in sorted(invitation.generations, reverse=True)
         )
-        if invitation.secure is None:
+        seat = invitation.secure
+        if (seat is not None) != self.profile.protection.masked:
+            # Else a coordinator could read an update by leaving the masks out of its invitation.
+            raise ProtocolError("message: masks must be used exactly where the run says so")
+        if seat is None:
             self._session = _Session(envelope, "assignment")
             return encode_answer(Answer(envelope, handles, b""))
-        secure, payload = masking.advertise(
-            round_parameters(envelope, invitation.secure), invitation.secure.index
-        )
+        secure, payload = masking.advertise(self._parameters(envelope, seat), seat.index)
         self._session = _Session(envelope, "relay", secure)
         return encode_answer(Answer(envelope, handles, payload))
+
+    def _parameters(self, envelope: Envelope, seat: SecureRound) -> RoundParameters:
+        """The protocol's parameters, if they are possible and those of this run's vector."""
+        protection = self.profile.protection
+        layout = protection.layout
+        try:
+            if not 1 <= seat.index <= seat.clients <= LARGEST_COHORT:
+                raise ValueError("the seat is not one of the cohort's")
+            ring_bits = layout.ring_bits(protection.quantiser(layout.coordinates), seat.clients)
+            if (seat.vector_length, seat.ring_bits) != (layout.length, ring_bits):
+                raise ValueError("the vector is not this run's")
+            return round_parameters(envelope, seat)
+        except ValueError as error:
+            raise ProtocolError(f"message: the invitation is not valid: {error}") from error
 
     def _share_keys(self, session: _Session, relay: Relay) -> bytes:
         if session.secure is None:

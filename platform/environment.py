@@ -27,6 +27,17 @@ def resolve_device(name: str) -> str:
     return "cuda" if name != "cpu" and available else "cpu"
 
 
+def use_threads(count: int) -> None:
+    """Gives torch this many CPU threads.
+
+    Prompts of small models are too little work to share out: more threads mostly wait for each
+    other. The order of a sum, and with it a result's last bits, depends on their number.
+    """
+    import torch
+
+    torch.set_num_threads(count)
+
+
 def environment(device: str) -> dict[str, str | None]:
     """Device, versions and commit."""
     facts: dict[str, str | None] = {"device": device, "python": sys.version.split()[0]}

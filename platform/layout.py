@@ -99,6 +99,10 @@ class UploadLayout:
         return self._divide(sums, len(vectors), sum(used))
 
     def _divide(self, sums: NDArray[np.float64], clients: int, weight: int) -> Summed:
+        if weight < 1 or clients < 1:
+            raise ProtocolError(
+                f"weight: the clients' total of {weight} is not valid; it must be at least 1"
+            )
         divisors = self._per_coordinate(
             {Weighting.EXAMPLES: weight, Weighting.UNIFORM: clients, Weighting.SUM: 1}
         )

@@ -211,6 +211,8 @@ def decode_assignment(data: bytes) -> Assignment:
     """
     frame, envelope = _open(data, "assignment")
     (count,) = _integers([frame.fields.get("experts")], 1)
+    if count > len(frame.arrays):
+        raise ProtocolError("message: an expert is missing")
     experts = tuple(_under(frame.arrays, f"expert/{i:04d}/") for i in range(count))
     if not all(experts):
         raise ProtocolError("message: an expert is missing")

@@ -34,6 +34,7 @@ def validate_options(registry: Registry, config: MethodConfig) -> object:
             raise ConfigError(
                 f"method.{name}: is not a known option of {config.name}; valid: {', '.join(known)}"
             )
+        _require_plain(name, config.options[name])
     try:
         # JSON, because strict validation builds a dataclass from nothing else.
         text = json.dumps(config.options)
@@ -41,6 +42,16 @@ def validate_options(registry: Registry, config: MethodConfig) -> object:
     except ValidationError as error:
         raise ConfigError(sentence(error.errors()[0], "method")) from error
     return options
+
+
+def _require_plain(name: str, value: object) -> None:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"method.{name}: {value!r} is not valid; it must be a finite number, a text, a list or "
+            "null"
+        ) from error
 
 
 def build_method(registry: Registry, config: RunConfig, task: Task) -> Method:

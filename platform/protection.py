@@ -125,6 +125,8 @@ class Protection:
         spec = self.pool_spec or {}
         if LEVELS not in entry:
             require_spec(entry, spec)
+            if not np.isfinite(flatten(entry, spec).astype(np.float32)).all():
+                raise ProtocolError("message: the pool entry is too large for its type")
         if (LEVELS in entry) is isinstance(self.mechanism, NoProtection):
             raise ProtocolError("message: the pool entry is not protected as this run asks")
         if LEVELS not in entry:

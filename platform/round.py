@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from methods import Arrays, MethodError
 from platform.client import round_parameters
 from platform.errors import PlatformError, ProtocolError, RoundAborted
-from platform.layout import Summed
+from platform.layout import LARGEST_WEIGHT, Summed
 from platform.messages import (
     Assignment,
     Attempt,
@@ -258,6 +258,7 @@ class RoundRunner:
     ) -> RoundOutcome:
         plan, layout = exchange.plan, self.protection.layout
         relays = secure.advance({c: u.payload for c, u in uploads.items()}, places)
+        _require_minimum(plan, len(relays))
         answers = exchange("unmask", _relays(plan, relays), decode_disclosure)
         secure.advance({c: d.payload for c, d in answers.items()}, places)
         finished = secure.finished()
@@ -277,15 +278,12 @@ class RoundRunner:
         vectors = {
             c: u.vector
             for c, u in uploads.items()
-            if u.vector is not None and u.vector.shape == (layout.coordinates,)
+            if u.vector is not None
+            and u.vector.shape == (layout.coordinates,)
+            and 1 <= u.weight <= LARGEST_WEIGHT
         }
         survivors = tuple(sorted(vectors))
-        if len(survivors) < plan.minimum:
-            raise ThresholdNotMet(
-                f"round {plan.round_number}: {len(survivors)} of {len(plan.cohort)} "
-                f"clients are left at phase masked_input; at least {plan.minimum} must be",
-                phase="masked_input",
-            )
+        _require_minimum(plan, len(survivors))
         summed = layout.sum_plain(
             [vectors[c] for c in survivors], [uploads[c].weight for c in survivors]
         )
@@ -375,6 +373,15 @@ class _SecureSide:
         if not isinstance(self.state, Finished):
             raise TypeError("the protocol has not finished")
         return self.state
+
+
+def _require_minimum(plan: RoundPlan, survivors: int) -> None:
+    if survivors < plan.minimum:
+        raise ThresholdNotMet(
+            f"round {plan.round_number}: {survivors} of {len(plan.cohort)} clients are left at "
+            f"phase masked_input; at least {plan.minimum} must be (cohort.minimum)",
+            phase="masked_input",
+        )
 
 
 def _relays(plan: RoundPlan, payloads: Mapping[ClientId, bytes]) -> dict[ClientId, bytes]:

@@ -136,7 +136,7 @@ def read_image(path: Path) -> NDArray[np.uint8]:
 
     try:
         with Image.open(path) as image:
-            return np.asarray(image.convert("RGB"), np.uint8)
+            return np.array(image.convert("RGB"), np.uint8)
     except (OSError, ValueError, Image.DecompressionBombError) as error:
         raise ConfigError(f"IMAGES: {str(path)!r} is no readable image file") from error
 

@@ -19,8 +19,11 @@ def print_json(value: Any) -> None:
 
 def console(*, error: bool = False) -> Console:
     """Where people read; wide enough for a report even if the terminal's width is unknown."""
-    plain = Console(stderr=error, highlight=False)
-    return plain if plain.is_terminal else Console(stderr=error, highlight=False, width=120)
+    # File names and details are shown as they are, also where they look like markup.
+    plain = Console(stderr=error, highlight=False, markup=False, emoji=False)
+    if not plain.is_terminal:
+        plain.width = 120
+    return plain
 
 
 def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:

@@ -7,6 +7,7 @@ both happen before any other override, whatever the order on the command line.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,8 +67,33 @@ def parse_config(
 
 def dump_config(config: RunConfig) -> str:
     """The effective configuration as YAML; reading it back gives the same configuration."""
-    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    text: str = yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False)
     return text
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain data only, and 1e-5 is a number as in YAML 1.2; PyYAML would make it a text."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes a text that `_Loader` would take for a number."""
+
+
+for _side in (_Loader, _Dumper):
+    _side.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+        list("-+.0123456789"),
+    )
+
+
+def read_yaml(text: str) -> Any:
+    """A YAML document as plain data.
+
+    Raises:
+        yaml.YAMLError: If it does not parse, or asks for anything but plain data.
+    """
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
 
 
 def _find(path: Path, sources: Sources) -> Path:
@@ -85,7 +111,7 @@ def _find(path: Path, sources: Sources) -> Path:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"CONFIG: {str(path)!r} is not readable YAML: {reason}") from error
@@ -99,7 +125,7 @@ def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
     if not separator or not all(key.split(".")):
         raise ConfigError(f"--set: {text!r} is not valid; it must be section.key=value")
     try:
-        return tuple(key.split(".")), yaml.safe_load(value)
+        return tuple(key.split(".")), read_yaml(value)
     except yaml.YAMLError as error:
         raise ConfigError(f"--set: {text!r} has no valid YAML value") from error
 

@@ -167,6 +167,7 @@ class RunConfig(Section):
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
     seed: Annotated[int, Field(ge=0)] = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: PositiveInt = 1
     rounds: PositiveInt = 10
     task: TaskConfig = TaskConfig()
     method: MethodConfig

@@ -16,6 +16,7 @@ from tests.contract._driving import (
     make_clients,
     make_protection,
     play,
+    quick_folder,
 )
 from tests.contract.conftest import POPULATION, draw_examples, draw_experts
 
@@ -42,23 +43,29 @@ def by_coordinate(method: Method, rules: dict[Weighting, float]) -> np.ndarray:
     return flatten(arrays, spec)
 
 
+@pytest.fixture
+def stores():
+    with quick_folder() as folder:
+        yield folder
+
+
 @pytest.mark.parametrize("sizes", [UNIFORM, UNEQUAL], ids=["uniform", "unequal"])
-def test_a_masked_sum_is_the_plain_sum(method: Method, tmp_path, sizes):
+def test_a_masked_sum_is_the_plain_sum(method: Method, stores, sizes):
     """Per coordinate within n half steps, n being the clients in the sum (or their examples)."""
     if not masked(method):
-        assert not make_protection(method, Setting(masked=True)).masked or not (
-            method.visibility is Visibility.AGGREGATE_ONLY
-        )
+        # What shares nothing is never masked; what shows single updates is refused by the wiring.
+        if not method.shared_spec():
+            assert not make_protection(method, Setting(masked=True)).masked
         return
     data, experts = data_of(method, sizes), draw_experts(method)
     checked = CheckedMethod(method)
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "secure").mkdir()
-    plain = play(checked, data, tmp_path / "plain", Setting(lost=LOST), experts=experts)
+    (stores / "plain").mkdir()
+    (stores / "secure").mkdir()
+    plain = play(checked, data, stores / "plain", Setting(lost=LOST), experts=experts)
     secure = play(
         method,
         data,
-        tmp_path / "secure",
+        stores / "secure",
         Setting(masked=True, threshold=THRESHOLD, lost=LOST),
         experts=experts,
     )
@@ -98,12 +105,12 @@ def test_a_masked_sum_is_the_plain_sum(method: Method, tmp_path, sizes):
 
 
 @pytest.mark.parametrize("secure", [True, False])
-def test_pool_entries_are_the_survivors(method: Method, tmp_path, secure):
+def test_pool_entries_are_the_survivors(method: Method, stores, secure):
     if method.pool_policy() is None:
         return
     setting = Setting(masked=secure, threshold=THRESHOLD, lost=LOST)
     checked = CheckedMethod(method)
-    outcome = play(checked, data_of(method), tmp_path, setting, experts=draw_experts(method))
+    outcome = play(checked, data_of(method), stores, setting, experts=draw_experts(method))
     assert outcome.entries_void is None
     protection = make_protection(method, setting)
     broadcast = method.broadcast(method.init_server(np.random.default_rng(7)), None)
@@ -115,21 +122,21 @@ def test_pool_entries_are_the_survivors(method: Method, tmp_path, secure):
             assert np.array_equal(mine[name], value)
 
 
-def test_one_loss_more_than_the_threshold_allows_aborts(method: Method, tmp_path):
+def test_one_loss_more_than_the_threshold_allows_aborts(method: Method, stores):
     """The masked sums above were opened by exactly the threshold; what fails names its phase."""
     if not masked(method):
         return
     setting = Setting(masked=True, threshold=THRESHOLD + 1, lost=LOST)
     with pytest.raises(RoundAborted, match="masked_input") as caught:
-        play(method, data_of(method), tmp_path, setting)
+        play(method, data_of(method), stores, setting)
     assert caught.value.phase == "masked_input"
     assert caught.value.uploads_asked
 
 
-def test_a_round_of_a_plain_sum_feeds_the_server(method: Method, tmp_path):
+def test_a_round_of_a_plain_sum_feeds_the_server(method: Method, stores):
     """Sum, server update and next broadcast fit together, single updates where they are shown."""
     state = method.init_server(np.random.default_rng(7))
-    outcome = play(method, data_of(method), tmp_path, Setting(), state=state)
+    outcome = play(method, data_of(method), stores, Setting(), state=state)
     spec = method.shared_spec()
     assert outcome.individual is not None
     individual = {name: unflatten(v, spec) for name, v in outcome.individual.items()}
@@ -148,7 +155,7 @@ def test_a_round_of_a_plain_sum_feeds_the_server(method: Method, tmp_path):
         assert not spec or any((broadcast[n] != before[n]).any() for n in broadcast)
 
 
-def test_upload_noise_and_masks(method: Method, tmp_path):
+def test_upload_noise_and_masks(method: Method, stores):
     """Clipped and noised uploads travel masked; the norm of a noiseless sum is at most n C."""
     if not masked(method):
         return
@@ -159,7 +166,7 @@ def test_upload_noise_and_masks(method: Method, tmp_path):
     setting = Setting(
         masked=True, threshold=THRESHOLD, lost=LOST, mechanism=mechanism, pool_noise=pool_noise
     )
-    outcome = play(method, data_of(method, UNEQUAL), tmp_path, setting)
+    outcome = play(method, data_of(method, UNEQUAL), stores, setting)
     assert outcome.summed.total_weight == len(outcome.survivors)
     sums = by_coordinate(
         method, {Weighting.EXAMPLES: 1, Weighting.UNIFORM: 1, Weighting.SUM: 1 / 4}
@@ -170,19 +177,19 @@ def test_upload_noise_and_masks(method: Method, tmp_path):
     assert len(outcome.entries) == (0 if policy is None else len(outcome.survivors))
 
 
-def test_a_client_keeps_its_personal_state(method: Method, tmp_path):
-    clients = make_clients(method, data_of(method), tmp_path, Setting())
-    again = make_clients(method, data_of(method), tmp_path, Setting())
+def test_a_client_keeps_its_personal_state(method: Method, stores):
+    clients = make_clients(method, data_of(method), stores, Setting())
+    again = make_clients(method, data_of(method), stores, Setting())
     for name in NAMES:
         one, other = clients[name].state(None).personal, again[name].state(None).personal
         assert set(one) == set(other)
         assert all(np.array_equal(one[n], other[n]) for n in one)
 
 
-def test_an_update_that_does_not_fit_is_refused_and_its_tensor_named(method: Method, tmp_path):
+def test_an_update_that_does_not_fit_is_refused_and_its_tensor_named(method: Method, stores):
     if not masked(method):
         return
     tight = Setting(masked=True, threshold=THRESHOLD, mechanism=NoProtection(1e-7))
     with pytest.raises(RunStopped, match=r"value_bound.*too small for tensor '\w+'") as caught:
-        play(method, data_of(method), tmp_path, tight)
+        play(method, data_of(method), stores, tight)
     assert isinstance(caught.value.__cause__, UploadSaturated)

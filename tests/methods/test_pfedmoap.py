@@ -173,8 +173,9 @@ def test_equation_10_against_numpy(task, examples, gate_scale, gate_pool, simila
     else:
         norms = 1.0
     expected = np.einsum("bd,bcd->bc", pool(image), mixed) / norms + 0.3 * image @ prompts[0].T
-    got = method.predict({CONTEXT: np.zeros((4, 32))}, experts, personal, examples.arrays,
-                         task.classes)
+    got = method.predict(
+        {CONTEXT: np.zeros((4, 32))}, experts, personal, examples.arrays, task.classes
+    )
     np.testing.assert_allclose(got, backbone.logit_scale * expected, atol=2e-4)
 
 

@@ -28,7 +28,6 @@ from tests.trunk._runs import (
 # round, so the sixth training is the second client's of round 2.
 POINTS: dict[str, tuple[str, int, bool]] = {
     "training": ("privacy.training:LocalTrainer.fit", 6, False),
-    "between-two-clients": ("platform.client:Client._train", 6, True),
     "reserved": ("platform.spending:Spending.reserve", 2, True),
     "committed": ("platform.federation:Federation._commit", 2, True),
     "committing": ("platform.federation:Federation._commit_pool", 2, True),
@@ -39,7 +38,7 @@ POINTS: dict[str, tuple[str, int, bool]] = {
 SEEDED = "privacy.noise_source=seeded"
 KILLS = [
     *((NONE, point) for point in POINTS),
-    *((SEEDED, p) for p in ("training", "reserved", "committed", "before-summary")),
+    *((SEEDED, point) for point in ("training", "committed")),
     *((OS, point) for point in ("training", "reserved", "committed")),
 ]
 INTERRUPTED = "interrupted"
@@ -111,7 +110,7 @@ def require_identical(death: Death, point: str, reference: Finished) -> None:
     """Killed for real; at most the round in progress was lost; the same results and charges."""
     assert death.code == -signal.SIGKILL, death.output
     assert "Traceback" not in death.output
-    committed = {"training": 1, "between-two-clients": 1, "reserved": 1, "committing": 1}
+    committed = {"training": 1, "reserved": 1, "committing": 1}
     rounds = death.storage.rows("SELECT round_number FROM rounds")
     expected = committed.get(point, 2 if point == "committed" else 3)
     assert [n for (n,) in rounds] == list(range(1, expected + 1))
@@ -177,4 +176,3 @@ def test_ctrl_c_names_the_run_and_how_to_go_on(
     answer = sotto("run", "--resume", run_id, "--storage", death.storage.url, "--json")
     assert answer.code == 0, answer.err
     assert comparable(answer.document) == comparable(plain_run.summary)
-

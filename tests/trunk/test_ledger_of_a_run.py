@@ -357,4 +357,3 @@ def test_run_document_names_survivors_but_no_pseudonym(os_run: tuple[Finished, s
             named = any(name in text for name in run.identities())
             known = any(pseudonym in text for pseudonym, _ in run.identities().values())
             assert not (named and known)
-

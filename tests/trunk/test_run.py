@@ -235,7 +235,9 @@ def assert_personal_parts_follow(
         for key, array in made[last, name].items():
             np.testing.assert_array_equal(given[number, name][key], array)
         # Else the comparison above would hold for a part that never changes.
-        assert any(not np.array_equal(a, made[number, name][k]) for k, a in made[last, name].items())
+        assert any(
+            not np.array_equal(a, made[number, name][k]) for k, a in made[last, name].items()
+        )
     assert gaps, "no client came back after a pause; choose another seed"
 
 

@@ -1,0 +1,216 @@
+"""`audit query` on every field, and `audit verify` against a forged or shortened log."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from tests.trunk._runs import Answer, Command, Finished
+
+FIELDS = ["sequence", "run", "actor", "action", "round", "channel", "time", "detail", "hash"]
+
+
+def query(sotto: Command, run: Finished, *filters: str) -> list[dict[str, Any]]:
+    answer = sotto("audit", "query", *filters, "--storage", run.storage.url, "--json")
+    assert (answer.code, answer.err) == (0, "")
+    entries: list[dict[str, Any]] = answer.document
+    return entries
+
+
+def test_query_gives_every_entry_with_every_field(sotto: Command, noised_run: Finished) -> None:
+    entries = query(sotto, noised_run)
+    assert [list(entry) for entry in entries] == [FIELDS] * len(entries)
+    assert [e["sequence"] for e in entries] == list(range(1, len(entries) + 1))
+    assert len(entries) == noised_run.summary["audit_head"]["count"]
+    actions = [entry["action"] for entry in entries]
+    round_ = ["release.reserved", "round.opened", "round.committed", "pool.committed"]
+    assert actions == ["run.created", "run.started", *(round_ * 3), "run.finished"]
+
+
+FILTERS: list[tuple[Sequence[str], str, Any]] = [
+    (("--actor", "coordinator"), "actor", "coordinator"),
+    (("--action", "round.committed"), "action", "round.committed"),
+    (("--round", "2"), "round", 2),
+    (("--channel", "pool"), "channel", "pool"),
+    (("--channel", "sum"), "channel", "sum"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "field", "value"), FILTERS)
+def test_query_filters_on_a_field(
+    sotto: Command, noised_run: Finished, arguments: Sequence[str], field: str, value: Any
+) -> None:
+    found = query(sotto, noised_run, *arguments)
+    everything = query(sotto, noised_run)
+    assert found == [entry for entry in everything if entry[field] == value] and found
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--actor", "nobody"), ("--action", "run"), ("--round", "9"), ("--channel", "x")]
+)
+def test_query_that_nothing_meets_is_empty(
+    sotto: Command, noised_run: Finished, arguments: Sequence[str]
+) -> None:
+    assert query(sotto, noised_run, *arguments) == []
+
+
+def test_query_by_run(sotto: Command, own_copy: Finished) -> None:
+    other = own_copy.storage.run("privacy.mechanism=none", "rounds=1")
+    for run in (own_copy, other):
+        found = query(sotto, own_copy, "--run", run.run_id)
+        assert {entry["run"] for entry in found} == {run.run_id}
+        assert len(found) == run.summary["audit_head"]["count"]
+    assert {e["run"] for e in query(sotto, own_copy, "--run", "latest")} == {other.run_id}
+    assert len(query(sotto, own_copy)) == len(found) + own_copy.summary["audit_head"]["count"]
+
+
+def test_query_by_time(sotto: Command, noised_run: Finished) -> None:
+    everything = query(sotto, noised_run)
+    moment = everything[5]["time"]
+    # Other entries may carry the same microsecond; the times themselves decide.
+    later = query(sotto, noised_run, "--since", moment)
+    assert later == [e for e in everything if e["time"] >= moment] and len(later) > 1
+    earlier = query(sotto, noised_run, "--until", moment)
+    assert earlier == [e for e in everything if e["time"] <= moment] and len(earlier) > 1
+    assert query(sotto, noised_run, "--since", "2000-01-01", "--until", "2100-01-01") == everything
+    assert query(sotto, noised_run, "--until", "2000-01-01T00:00:00+02:00") == []
+
+
+def test_query_by_detail(sotto: Command, noised_run: Finished) -> None:
+    found = query(sotto, noised_run, "--detail", '"survivors":4')
+    assert [e["action"] for e in found] == ["round.committed"] * 3
+    assert all(entry["detail"]["survivors"] == 4 for entry in found)
+
+
+def test_conditions_are_joined(sotto: Command, noised_run: Finished) -> None:
+    found = query(
+        *(sotto, noised_run, "--round", "2", "--channel", "sum", "--action", "release.reserved")
+    )
+    (entry,) = found
+    assert entry["detail"]["clients"] == 5 and entry["detail"]["clipping_norm"] == 1.0
+
+
+def test_query_as_a_table(sotto: Command, noised_run: Finished) -> None:
+    shown = sotto("audit", "query", "--round", "2", "--storage", noised_run.storage.url)
+    assert (shown.code, shown.err) == (0, "")
+    for text in ("actor", "action", "channel", "coordinator", "pool.committed"):
+        assert text in shown.out
+    assert "run.created" not in shown.out
+
+
+def verify(sotto: Command, run: Finished, *arguments: str) -> Answer:
+    return sotto("audit", "verify", *arguments, "--storage", run.storage.url)
+
+
+def test_sound_log_verifies(sotto: Command, noised_run: Finished) -> None:
+    count, _, digest = noised_run.head.partition(":")
+    chosen = ("--run", noised_run.run_id, "--head", noised_run.head)
+    for arguments in ((), ("--run", "latest"), chosen):
+        shown = verify(sotto, noised_run, *arguments)
+        assert (shown.code, shown.err) == (0, "")
+        assert f"{count} entries hold, head {digest}" in shown.out.replace("\n", " ")
+    (document,) = verify(sotto, noised_run, *chosen, "--json").document
+    assert document == {"run": noised_run.run_id, "count": int(count), "hash": digest}
+
+
+def tamper(run: Finished, *statements: str) -> None:
+    """Changes rows as an attacker with the file would: past our code, triggers dropped."""
+    with closing(sqlite3.connect(run.storage.file)) as connection:
+        triggers = connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'audit'"
+        ).fetchall()
+        assert triggers
+        for (name,) in triggers:
+            connection.execute(f"DROP TRIGGER {name}")
+        for statement in statements:
+            assert connection.execute(statement).rowcount > 0
+        connection.commit()
+
+
+def test_log_cannot_be_changed_by_mistake(own_copy: Finished) -> None:
+    with closing(sqlite3.connect(own_copy.storage.file)) as connection:
+        for statement in ("UPDATE audit SET detail = '{}'", "DELETE FROM audit"):
+            with pytest.raises(sqlite3.IntegrityError):
+                connection.execute(statement)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        'UPDATE audit SET detail = \'{"attempt":1,"survivors":5}\' WHERE sequence = 5',
+        "UPDATE audit SET actor = 'somebody' WHERE sequence = 5",
+        "UPDATE audit SET action = 'round.aborted' WHERE sequence = 5",
+        "UPDATE audit SET round_number = 2 WHERE sequence = 5",
+        "UPDATE audit SET channel = NULL WHERE sequence = 5",
+        "UPDATE audit SET time = '2020-01-01T00:00:00.000000Z' WHERE sequence = 5",
+        "DELETE FROM audit WHERE sequence = 5",
+    ],
+)
+def test_tampered_row_is_found_and_named(
+    sotto: Command, own_copy: Finished, statement: str
+) -> None:
+    tamper(own_copy, statement)
+    for arguments in ((), ("--json",), ("--run", own_copy.run_id)):
+        answer = verify(sotto, own_copy, *arguments)
+        assert (answer.code, answer.out) == (3, "")
+        assert "broken at entry 5" in answer.err and answer.err.count("\n") == 1
+        assert own_copy.run_id in answer.err
+
+
+def test_cut_tail_is_found_by_the_head_of_the_summary(sotto: Command, own_copy: Finished) -> None:
+    count = own_copy.summary["audit_head"]["count"]
+    tamper(own_copy, f"DELETE FROM audit WHERE sequence > {count - 2}")  # noqa: S608
+    # A shorter chain is sound in itself; that is what the head is for.
+    assert verify(sotto, own_copy).code == 0
+    answer = verify(sotto, own_copy, "--run", own_copy.run_id, "--head", own_copy.head)
+    assert answer.code == 3 and f"there are {count} entries" in answer.err
+    stated = json.loads((own_copy.folder / "summary.json").read_text())["audit_head"]
+    assert f"{stated['count']}:{stated['hash']}" == own_copy.head
+
+
+def test_rewritten_tail_is_found_by_the_head(sotto: Command, own_copy: Finished) -> None:
+    """Cut off and grown again: as long as before, but not the same."""
+    count = own_copy.summary["audit_head"]["count"]
+    tamper(own_copy, f"DELETE FROM audit WHERE sequence = {count}")  # noqa: S608
+    with own_copy.storage.reopen(own_copy.run_id).database as database:
+        with database.unit_of_work() as unit:
+            unit.audit.append(own_copy.run_id, actor="coordinator", action="run.finished")
+            unit.commit()
+    assert verify(sotto, own_copy).code == 0
+    answer = verify(sotto, own_copy, "--run", own_copy.run_id, "--head", own_copy.head)
+    assert answer.code == 3 and f"broken at entry {count}" in answer.err
+
+
+def test_one_broken_log_does_not_hide_behind_a_sound_one(
+    sotto: Command, own_copy: Finished
+) -> None:
+    tamper(own_copy, "UPDATE audit SET actor = 'x' WHERE sequence = 2")
+    other = own_copy.storage.run("privacy.mechanism=none", "rounds=1")
+    assert verify(sotto, own_copy, "--run", other.run_id).code == 0
+    assert verify(sotto, own_copy).code == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("verify", "--head", "3:" + "0" * 64), "--run"),
+        (("verify", "--run", "latest", "--head", "3"), "COUNT:HASH"),
+        (("verify", "--run", "latest", "--head", "x:" + "0" * 64), "COUNT:HASH"),
+        (("verify", "--run", "nobody"), "'nobody' is unknown"),
+        (("query", "--run", "nobody"), "'nobody' is unknown"),
+        (("query", "--since", "yesterday"), "--since: 'yesterday'"),
+        (("query", "--until", "31.1.2026"), "--until: '31.1.2026'"),
+    ],
+)
+def test_bad_input(
+    sotto: Command, noised_run: Finished, arguments: Sequence[str], said: str
+) -> None:
+    answer = sotto("audit", *arguments, "--storage", noised_run.storage.url)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("error: ") and said in answer.err
+    assert answer.err.count("\n") == 1 and "Traceback" not in answer.err
