@@ -1,24 +1,38 @@
 """Milliseconds per batch for per-example gradients of pFedMoAP's objective on the tiny CLIP.
 
-Run from the repository root: `python benchmarks/per_sample_gradients.py [threads]`. Prints, for 20
-classes and two batch sizes,
+Times, for 20 classes and two batch sizes, all in turns in one run,
 
 - floor: one forward pass of the text encoder and one backward pass to the prompt per example,
   which any exact method behind a shared encoder needs; the head is left out;
 - ours: `per_sample_gradients` of prompt and gate, for several chunks;
+- functorch: Opacus' `GradSampleModule` with `force_functorch=True` around the same objective,
+  forward and backward: as a module is usually written, with the frozen encoder as a part of it,
+  and with the encoder hidden, so that prompt and gate are all its parameters. Gradients are
+  compared with ours first;
 - loop: a whole forward and backward pass per example;
 - mean: one ordinary backward pass of the mean loss, which has no per-example gradients.
+
+Prints the tables; `--write` also writes them to `docs/results/per-sample-gradients.md`.
+
+    python benchmarks/per_sample_gradients.py [--threads 1] [--write]
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import copy
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.metadata import version
 
 import numpy as np
 import torch
-from torch import Tensor
+from _scores import RESULTS, provenance
+from opacus.grad_sample import GradSampleModule
+from torch import Tensor, nn
+from torch.nn import functional
 
 from methods._clip import load_backbone
 from methods._interface import Task
@@ -30,7 +44,11 @@ COLOURS = ("red", "green", "blue", "white", "black")
 SHAPES = ("circle", "square", "star", "cross")
 CLASSES = tuple(f"{colour} {shape}" for colour in COLOURS for shape in SHAPES)
 EXPERTS = 3
+SIZES = (16, 32)
 REPEATS = 11
+OURS = f"ours, chunk {CHUNK} (default)"
+FUNCTORCH = {True: "Opacus functorch", False: "Opacus functorch, encoder hidden"}
+"""By whether the frozen encoder is a part of the module."""
 
 
 def make_objective() -> tuple[MixtureObjective, dict[str, Tensor]]:
@@ -39,7 +57,7 @@ def make_objective() -> tuple[MixtureObjective, dict[str, Tensor]]:
     config = Config(context_tokens=4, experts=EXPERTS)
     encoder = build_encoder(config, task)
     rng = np.random.default_rng(0)
-    gate = Gate(config, encoder.backbone.embed_dim)
+    gate = Gate(config)
     arrays = {CONTEXT: encoder.init_context(rng, None), **gate.init(rng)}
     contexts = [torch.tensor(encoder.init_context(rng, None)) for _ in range(EXPERTS)]
     with torch.no_grad():
@@ -53,7 +71,44 @@ def make_batch(size: int, width: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(size)
     features = torch.randn(size, width, generator=generator)
     labels = torch.randint(len(CLASSES), (size,), generator=generator)
-    return {"features": torch.nn.functional.normalize(features, dim=-1), "labels": labels}
+    return {"features": functional.normalize(features, dim=-1), "labels": labels}
+
+
+class Predictor(nn.Module):
+    """The objective as the module that Opacus wants: features in, logits out.
+
+    Opacus' functorch mode computes per-example gradients of *all* parameters of the module that
+    it wraps, frozen ones included. Where the encoder is not registered it is a constant.
+    """
+
+    def __init__(
+        self, objective: MixtureObjective, parameters: Mapping[str, Tensor], *, whole: bool
+    ) -> None:
+        super().__init__()
+        self.objective = objective
+        if whole:
+            tower = objective.encoder.backbone._text
+            self.frozen = nn.ModuleList([*tower.blocks, tower.final_norm])
+        self.names = {name.replace(".", "__"): name for name in parameters}
+        for attribute, name in self.names.items():
+            self.register_parameter(attribute, nn.Parameter(parameters[name].clone()))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits (B, C)."""
+        parameters = {name: getattr(self, attribute) for attribute, name in self.names.items()}
+        return self.objective.logits(parameters, self.objective.encode(parameters), features)
+
+
+def run_functorch(module: GradSampleModule, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """One forward and backward pass with Opacus' hooks; returns the per-example gradients."""
+    for parameter in module.parameters():
+        parameter.grad_sample = parameter.grad = None
+    with warnings.catch_warnings():
+        # That no input needs a gradient, as features do not.
+        warnings.simplefilter("ignore")
+        functional.cross_entropy(module(batch["features"]), batch["labels"]).backward()
+    names = module._module.names
+    return {names[n]: p.grad_sample for n, p in module._module.named_parameters() if n in names}
 
 
 def run_floor(objective: MixtureObjective, parameters: Mapping[str, Tensor], size: int) -> None:
@@ -87,31 +142,87 @@ def time_all(rows: Mapping[str, Callable[[], object]]) -> dict[str, float]:
     return best
 
 
-def compare(objective: MixtureObjective, parameters: dict[str, Tensor], size: int) -> None:
-    """Prints one table."""
+def require_equal(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+    """What is compared in speed has to be the same numbers."""
+    # Over all together: a key's bias changes no softmax, so its own gradient is rounding alone.
+    first, second = (torch.cat([g[name].flatten(1) for name in ours], 1) for g in (ours, theirs))
+    error = float((second - first).norm() / first.norm())
+    if not error < 1e-5:
+        raise ValueError(f"the gradients differ by {error:g} of their norm")
+
+
+def measure(objective: MixtureObjective, parameters: dict[str, Tensor], size: int) -> list[str]:
+    """One table: a row for each way."""
     batch = make_batch(size, objective.encoder.backbone.embed_dim)
     single = [{n: v[i : i + 1] for n, v in batch.items()} for i in range(size)]
+    modules = {
+        whole: GradSampleModule(
+            Predictor(copy.deepcopy(objective), parameters, whole=whole), force_functorch=True
+        )
+        for whole in (True, False)
+    }
     rows: dict[str, Callable[[], object]] = {
         "floor": lambda: run_floor(objective, parameters, size)
     }
-    for chunk in sorted({1, 2, 4, 8, 16, CHUNK}):
-        mark = " (default)" if chunk == CHUNK else ""
-        rows[f"ours, chunk {chunk}{mark}"] = lambda chunk=chunk: per_sample_gradients(  # type: ignore[misc]
+    for chunk in sorted({1, 2, 4, 16, CHUNK}):
+        name = OURS if chunk == CHUNK else f"ours, chunk {chunk}"
+        rows[name] = lambda chunk=chunk: per_sample_gradients(  # type: ignore[misc]
             objective, parameters, batch, trained=parameters.keys(), chunk=chunk
         )
-    rows["loop"] = lambda: run_whole(objective, parameters, single)
-    rows["mean"] = lambda: run_whole(objective, parameters, [batch])
-    for name, milliseconds in (best := time_all(rows)).items():
-        ratio = milliseconds / best["floor"]
-        print(f"B={size:<3d} {name:24s} {milliseconds:8.1f} ms  {ratio:5.2f} x floor")
+    ours = per_sample_gradients(objective, parameters, batch, trained=parameters.keys())
+    for whole, name in FUNCTORCH.items():
+        require_equal(ours.gradients, run_functorch(modules[whole], batch))
+        rows[name] = partial(run_functorch, modules[whole], batch)
+    rows["a whole pass per example"] = lambda: run_whole(objective, parameters, single)
+    rows["mean loss only"] = lambda: run_whole(objective, parameters, [batch])
+    return table(size, time_all(rows))
+
+
+def table(size: int, best: Mapping[str, float]) -> list[str]:
+    """Milliseconds, and how often the floor and ours go into them."""
+    lines = [
+        f"| B = {size} | milliseconds | of floor | of ours |",
+        "|---|---|---|---|",
+    ]
+    for name, milliseconds in best.items():
+        ratios = f"{milliseconds / best['floor']:.2f} | {milliseconds / best[OURS]:.2f}"
+        lines.append(f"| {name} | {milliseconds:.1f} | {ratios} |")
+    usual, hidden = (best[FUNCTORCH[whole]] / best[OURS] for whole in (True, False))
+    lines += [
+        "",
+        f"B = {size}: ours takes {best[OURS] / best['floor']:.2f} of the floor (aim: at most 1.3). "
+        "Opacus' functorch mode takes",
+        f"{usual:.2f} times ours (aim: at least 1.6), and {hidden:.2f} times where the frozen "
+        "encoder is hidden from it.",
+        "",
+    ]
+    return lines
 
 
 def main() -> None:
-    torch.set_num_threads(int(sys.argv[1]) if len(sys.argv) > 1 else 1)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), C={len(CLASSES)}")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     objective, parameters = make_objective()
-    for size in (16, 32):
-        compare(objective, parameters, size)
+    tables = [line for size in SIZES for line in measure(objective, parameters, size)]
+    print("\n".join(tables))
+    if options.write:
+        text = [
+            "# Per-example gradients: time by the way they are computed",
+            "",
+            "pFedMoAP's objective (prompt of 4 tokens and gate trained, 3 experts, 20 classes) on",
+            f"the tiny CLIP, {options.threads} thread(s) of a shared machine, least of {REPEATS} "
+            "runs taken in turns. The floor is one",
+            "encoder forward and B backward passes to the prompt, without head or gate.",
+            "",
+            *tables,
+            *provenance()[:-1],
+            f"- Opacus {version('opacus')}",
+            "",
+        ]
+        (RESULTS / "per-sample-gradients.md").write_text("\n".join(text), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -12,12 +12,23 @@ from privacy.accounting import (
     Accountant,
     EpsilonResult,
     Epsilons,
+    accountant_table,
+    calibrate,
     calibrate_noise_multiplier,
     epsilon,
     epsilons,
     require_affordable,
 )
 from privacy.clipping import ClippedUpdate, clip
+from privacy.distributed import (
+    DistributedNoise,
+    calibrate_distributed_noise,
+    default_scale,
+    open_sum,
+    protect_share,
+    release_of_share,
+    required_ring_bits,
+)
 from privacy.errors import (
     Authentication,
     BudgetExhausted,
@@ -35,11 +46,14 @@ from privacy.errors import (
 from privacy.events import (
     CHANNELS,
     MECHANISMS,
+    NOISE_KINDS,
     RELATIONS,
     SAMPLINGS,
     STATUSES,
     Channel,
+    IntegerNoise,
     Mechanism,
+    NoiseKind,
     Relation,
     Release,
     Sampling,
@@ -58,12 +72,14 @@ from privacy.mechanisms import (
 )
 from privacy.quantisation import Quantised, Quantiser
 from privacy.randomness import NoiseSource, SeededNoise, SystemNoise
+from privacy.record_level import DpSgd, release_of_fits
 
 __all__ = [
     "ACCOUNTANTS",
     "AVAILABLE",
     "CHANNELS",
     "MECHANISMS",
+    "NOISE_KINDS",
     "RELATIONS",
     "SAMPLINGS",
     "STATUSES",
@@ -74,11 +90,15 @@ __all__ = [
     "Channel",
     "ClientMechanism",
     "ClippedUpdate",
+    "DistributedNoise",
+    "DpSgd",
     "EpsilonResult",
     "Epsilons",
+    "IntegerNoise",
     "InvalidShare",
     "Mechanism",
     "NoProtection",
+    "NoiseKind",
     "NoiseSource",
     "NonFiniteUpdate",
     "PrivacyError",
@@ -98,13 +118,22 @@ __all__ = [
     "UnsupportedEvent",
     "UploadNoise",
     "UploadSaturated",
+    "accountant_table",
+    "calibrate",
+    "calibrate_distributed_noise",
     "calibrate_noise_multiplier",
     "clip",
+    "default_scale",
     "epsilon",
     "epsilons",
+    "open_sum",
     "protect",
+    "protect_share",
     "release",
+    "release_of_fits",
+    "release_of_share",
     "require_affordable",
     "require_available",
+    "required_ring_bits",
     "value_bound",
 ]

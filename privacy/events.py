@@ -25,12 +25,46 @@ Relation = Literal["replace_one", "add_or_remove_one"]
 Sampling = Literal["none", "poisson"]
 Channel = Literal["sum", "pool", "metrics"]
 Status = Literal["reserved", "released", "aborted"]
+NoiseKind = Literal["discrete_gaussian", "skellam"]
 
 MECHANISMS: tuple[str, ...] = get_args(Mechanism)
 RELATIONS: tuple[str, ...] = get_args(Relation)
 SAMPLINGS: tuple[str, ...] = get_args(Sampling)
 CHANNELS: tuple[str, ...] = get_args(Channel)
 STATUSES: tuple[str, ...] = get_args(Status)
+NOISE_KINDS: tuple[str, ...] = get_args(NoiseKind)
+
+_MAY_BE_INTEGER = ("upload_noise", "distributed_noise", "central_noise")
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class IntegerNoise:
+    """Noise that is an integer on a grid, as a sum of equal and independent shares.
+
+    Only shares that whoever looks does not know count: those of honest clients. Their sum has the
+    release's standard deviation, so the grid's step is that over `share_deviation` sqrt(`shares`).
+
+    Attributes:
+        kind: Law of one share.
+        share_deviation: Its standard deviation in steps of the grid.
+        shares: How many honest shares are in the sum for certain, at least 1.
+        dimension: How many coordinates carry noise, at least 1.
+        corrupt: How many clients may show their share to whoever looks without touching `shares`.
+    """
+
+    kind: NoiseKind
+    share_deviation: float
+    shares: int
+    dimension: int
+    corrupt: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that mean nothing."""
+        require_member(NOISE_KINDS, kind=self.kind)
+        require_positive(
+            share_deviation=self.share_deviation, shares=self.shares, dimension=self.dimension
+        )
+        require_not_negative(corrupt=self.corrupt)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +88,11 @@ class Release:
         sampling_probability: Of that coin; 1 where `sampling` is `none`.
         left_client: Whether anything left the client, or may have. False only beside `aborted`,
             and only where it is known; it is what makes an aborted attempt free of charge.
+        count: How many equal compositions the row stands for: 1 for an upload, the number of
+            optimiser steps for training under dp_sgd.
+        integer_noise: What the noise is made of, where it is made of integers; without it, noise
+            is Gaussian on the reals. Always given under `distributed_noise`, whose clipping norm
+            is the bound that holds after rounding to the grid.
     """
 
     mechanism: Mechanism
@@ -69,6 +108,8 @@ class Release:
     sampling: Sampling = "none"
     sampling_probability: float = 1.0
     left_client: bool = True
+    count: int = 1
+    integer_noise: IntegerNoise | None = None
 
     def __post_init__(self) -> None:
         """Refuse words outside the vocabulary and numbers that mean nothing."""
@@ -100,8 +141,24 @@ class Release:
                 f"sampling_probability is {self.sampling_probability}; it must be above 0 and at "
                 "most 1"
             )
+        if self.count < 1:
+            raise ValueError(f"count is {self.count}; it must be at least 1")
+        self._require_consistent_integers()
         if not self.left_client and self.status != "aborted":
             raise ValueError(f"left_client can be false only beside 'aborted', not {self.status!r}")
+
+    def _require_consistent_integers(self) -> None:
+        if self.integer_noise is None:
+            if self.mechanism == "distributed_noise":
+                raise ValueError("integer_noise must be given under 'distributed_noise'")
+            return
+        if self.mechanism not in _MAY_BE_INTEGER:
+            raise ValueError(f"integer_noise must be None under {self.mechanism!r}")
+        if self.mechanism == "distributed_noise" and self.channel == "pool":
+            raise ValueError(
+                "channel must not be 'pool' under 'distributed_noise', which protects sums only"
+            )
+        require_positive(standard_deviation=self.standard_deviation)
 
     @property
     def sensitivity(self) -> float:

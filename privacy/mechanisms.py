@@ -30,7 +30,7 @@ from privacy.events import MECHANISMS, RELATIONS, Channel, Relation, Release, St
 from privacy.quantisation import Quantiser
 from privacy.randomness import NoiseSource
 
-AVAILABLE: tuple[str, ...] = ("none", "upload_noise")
+AVAILABLE: tuple[str, ...] = ("none", "upload_noise", "distributed_noise", "dp_sgd")
 """Mechanisms that can be run today, of those that `MECHANISMS` names."""
 
 _SATURATION_PROBABILITY = 2.0**-41

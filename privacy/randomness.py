@@ -42,6 +42,10 @@ class NoiseSource(Protocol):
         """Return `size` independent draws of mean 0 and variance 1."""
         ...
 
+    def uniform_bytes(self, count: int) -> bytes:
+        """Return `count` uniform and independent bytes, for noise that is made of integers."""
+        ...
+
 
 class SystemNoise:
     """Noise from the operating system's entropy: the only kind that protects real data."""
@@ -68,6 +72,10 @@ class SystemNoise:
             A float64 vector of that length.
         """
         return standard_normal_from(os.urandom, size)
+
+    def uniform_bytes(self, count: int) -> bytes:
+        """Return `count` fresh bytes."""
+        return os.urandom(count)
 
 
 class SeededNoise:
@@ -100,6 +108,10 @@ class SeededNoise:
     def standard_normal(self, size: int) -> NDArray[np.float64]:
         """Return the generator's next `size` standard normal numbers, as a float64 vector."""
         return self._generator.standard_normal(size)
+
+    def uniform_bytes(self, count: int) -> bytes:
+        """Return the generator's next `count` bytes."""
+        return self._generator.bytes(count)
 
 
 def standard_normal_from(entropy: Entropy, size: int) -> NDArray[np.float64]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from privacy.accounting.adversaries import Epsilons, epsilons
 from privacy.accounting.budget import require_affordable
-from privacy.accounting.calibration import calibrate_noise_multiplier
+from privacy.accounting.calibration import calibrate, calibrate_noise_multiplier
 from privacy.accounting.headline import ACCOUNTANTS, Accountant, EpsilonResult, epsilon
+from privacy.accounting.table import accountant_table
 
 __all__ = [
     "ACCOUNTANTS",
     "Accountant",
     "EpsilonResult",
     "Epsilons",
+    "accountant_table",
+    "calibrate",
     "calibrate_noise_multiplier",
     "epsilon",
     "epsilons",

@@ -5,12 +5,24 @@ experts and the roster; the observer sees only the final global parameters. So s
 charged for the sum, the pool and the metrics, the observer for the sum alone. Where one noised
 vector serves sum and pool (`pool.noise: same`) its single event is on the sum channel.
 
+Under `dp_sgd` the noise is in every local step and all that a client sends is computed from it, so
+each row is charged against all three, on whatever channel, and the batches' own Poisson sampling
+(which is not the cohort's) amplifies against all three. Its unit is a record: a ledger that also
+has noise for whole clients has no single epsilon and is refused.
+
+Under `distributed_noise` the noise is shared out among the clients and only the sum has all of it,
+so it protects against a server that follows the protocol of the secure sum (or is made to by its
+active variant) and has at most `corrupt` of the clients on its side. A peer knows its own share, so
+peers have an epsilon only where `corrupt` is at least 1. The observer is charged like the server,
+though it knows no share at all: that is an upper bound.
+
 No amplification by the cohort's sampling is granted to anybody here: it holds only against the
 observer and only under mechanisms that are not available yet.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,8 +31,8 @@ from privacy.accounting.headline import Accountant, EpsilonResult, epsilon
 from privacy.errors import UnsupportedEvent
 from privacy.events import Release
 
-_ON_THE_CLIENT = ("none", "upload_noise")
-"""Mechanisms under which the noise, if any, is in the upload itself, for all who look at it."""
+_SETTLED = ("none", "upload_noise", "dp_sgd", "distributed_noise")
+"""Mechanisms of which it is settled who sees what."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +40,8 @@ class Epsilons:
     """The largest epsilon over clients, against each adversary, at one delta.
 
     Attributes:
-        server: Against the coordinator.
-        peers: Against the other clients.
+        server: Against the coordinator; under `distributed_noise` with at most `corrupt` clients.
+        peers: Against the other clients; infinite under `distributed_noise` with `corrupt` = 0.
         observer: Against whoever gets the final global parameters only.
         accountant: Who gave the numbers; names joined by "+" where clients differ.
     """
@@ -60,23 +72,35 @@ def epsilons(
     ledger = list(releases)
     _require_settled(ledger)
     everything = _worst_client(ledger, delta, accountant)
-    sums = [release for release in ledger if release.channel == "sum"]
+    sums = [row for row in ledger if row.channel == "sum" or row.mechanism == "dp_sgd"]
     seen_last = _worst_client(sums, delta, accountant)
     return Epsilons(
         server=everything.epsilon,
-        peers=everything.epsilon,
+        peers=math.inf if any(map(_bares_to_peers, ledger)) else everything.epsilon,
         observer=seen_last.epsilon,
         accountant=everything.accountant,
     )
 
 
+def _bares_to_peers(release: Release) -> bool:
+    if release.mechanism != "distributed_noise" or release.integer_noise is None:
+        return False
+    return release.charged and release.integer_noise.corrupt < 1
+
+
 def _require_settled(ledger: Sequence[Release]) -> None:
+    units = {row.mechanism == "dp_sgd" for row in ledger if row.mechanism != "none"}
+    if len(units) > 1:
+        raise UnsupportedEvent(
+            "a ledger mixes dp_sgd, whose unit is a record, with noise whose unit is a client; "
+            "one epsilon has one unit"
+        )
     for release in ledger:
-        if release.mechanism not in _ON_THE_CLIENT:
+        if release.mechanism not in _SETTLED:
             raise UnsupportedEvent(
                 f"what adversaries see under mechanism {release.mechanism!r} is not settled yet"
             )
-        if release.sampling != "none":
+        if release.sampling != "none" and release.mechanism != "dp_sgd":
             raise UnsupportedEvent(
                 f"sampling {release.sampling!r} amplifies nothing under {release.mechanism!r}"
             )

@@ -13,10 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from privacy.errors import UnsupportedEvent
-from privacy.events import Relation, Release
-
-_PRICED = ("none", "upload_noise", "central_noise", "dp_sgd")
-"""Mechanisms whose noise is Gaussian (or absent); integer noise needs events of its own."""
+from privacy.events import IntegerNoise, Relation, Release
 
 _DIGITS = 12
 
@@ -36,19 +33,41 @@ class Term:
     count: int
 
 
+@dataclass(frozen=True, order=True)
+class IntegerTerm:
+    """Equal releases with integer noise, counted.
+
+    Attributes:
+        noise_to_clip: As in `Term`, of the sum of the shares.
+        noise: What it is made of.
+        count: How often.
+    """
+
+    noise_to_clip: float
+    noise: IntegerNoise
+    count: int
+
+
 @dataclass(frozen=True)
 class Composition:
     """Everything that one client is charged for, under one relation; hashable.
 
     Attributes:
         relation: Of every release in it.
-        terms: Sorted and without duplicates.
+        terms: With Gaussian noise; sorted and without duplicates.
+        integer_terms: With integer noise; likewise.
         is_noised: False where anything was released without noise: epsilon is infinite then.
     """
 
     relation: Relation
     terms: tuple[Term, ...]
     is_noised: bool = True
+    integer_terms: tuple[IntegerTerm, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was charged."""
+        return self.is_noised and not self.terms and not self.integer_terms
 
     @property
     def is_sampled(self) -> bool:
@@ -70,12 +89,9 @@ def compose(releases: Iterable[Release]) -> Composition:
         Their composition; the empty one has no terms.
 
     Raises:
-        UnsupportedEvent: A mechanism is not priced yet, or relations are mixed.
+        UnsupportedEvent: Relations are mixed, or integer noise is to be amplified by sampling.
     """
     charged = [release for release in releases if release.charged]
-    for release in charged:
-        if release.mechanism not in _PRICED:
-            raise UnsupportedEvent(f"no accountant prices mechanism {release.mechanism!r} yet")
     if not all(map(_noise_to_clip, charged)):
         return Composition(charged[0].relation, (), is_noised=False)
     relations = sorted({release.relation for release in charged})
@@ -83,9 +99,30 @@ def compose(releases: Iterable[Release]) -> Composition:
         raise UnsupportedEvent(
             "a ledger mixes the relations replace_one and add_or_remove_one; one epsilon has one"
         )
-    counts = Counter((_noise_to_clip(release), release.sampling_probability) for release in charged)
-    terms = tuple(sorted(Term(*key, count) for key, count in counts.items()))
-    return Composition(relations[0] if relations else "replace_one", terms)
+    relation = relations[0] if relations else "replace_one"
+    return Composition(
+        relation,
+        _terms(release for release in charged if release.integer_noise is None),
+        integer_terms=_integer_terms(charged),
+    )
+
+
+def _terms(charged: Iterable[Release]) -> tuple[Term, ...]:
+    counts: Counter[tuple[float, float]] = Counter()
+    for release in charged:
+        counts[_noise_to_clip(release), release.sampling_probability] += release.count
+    return tuple(sorted(Term(*key, count) for key, count in counts.items()))
+
+
+def _integer_terms(charged: Iterable[Release]) -> tuple[IntegerTerm, ...]:
+    counts: Counter[tuple[float, IntegerNoise]] = Counter()
+    for release in charged:
+        if release.integer_noise is None:
+            continue
+        if release.sampling != "none":
+            raise UnsupportedEvent("no accountant here amplifies integer noise by sampling")
+        counts[_noise_to_clip(release), release.integer_noise] += release.count
+    return tuple(sorted(IntegerTerm(*key, count) for key, count in counts.items()))
 
 
 def _noise_to_clip(release: Release) -> float:

@@ -38,8 +38,11 @@ def epsilon(composition: Composition, delta: float) -> float:
         The smallest epsilon for which the composition is (epsilon, delta)-private.
 
     Raises:
-        UnsupportedEvent: A release is amplified by sampling, which has no closed form.
+        UnsupportedEvent: A release is amplified by sampling or has integer noise, for which there
+            is no closed form.
     """
+    if composition.integer_terms:
+        raise UnsupportedEvent("the exact Gaussian formula does not cover integer noise")
     if composition.is_sampled:
         raise UnsupportedEvent("the exact Gaussian formula does not cover sampled releases")
     return epsilon_at(total_mu(composition), delta)

@@ -69,7 +69,7 @@ def price(composition: Composition, delta: float, accountant: Accountant) -> Eps
         return first_supporting(composition, delta, ("exact", "pld", "rdp"))
     if not composition.is_noised:
         return EpsilonResult(math.inf, accountant)
-    if not composition.terms:
+    if composition.is_empty:
         return EpsilonResult(0.0, accountant)
     if accountant == "exact":
         return EpsilonResult(gaussian.epsilon(composition, delta), accountant)

@@ -11,6 +11,7 @@ from dp_accounting.pld import PLDAccountant
 
 from privacy.accounting._events import compose_all
 from privacy.accounting.composition import Composition
+from privacy.errors import UnsupportedEvent
 
 _RELATIONS = {
     "replace_one": NeighboringRelation.REPLACE_ONE,
@@ -31,6 +32,9 @@ def epsilon(composition: Composition, delta: float) -> float:
     Raises:
         UnsupportedEvent: dp_accounting refuses a term; its reason is in the message.
     """
+    if composition.integer_terms:
+        # dp_accounting would say so too, in words that name its own types only.
+        raise UnsupportedEvent("PLDAccountant refuses concentrated DP, which prices integer noise")
     accountant = PLDAccountant(_RELATIONS[composition.relation])
     compose_all(accountant, composition, 1.0)
     return float(accountant.get_epsilon(delta))

@@ -6,17 +6,23 @@ that accounting and secure aggregation start without them.
 
 from __future__ import annotations
 
+from privacy.record_level import DpSgd
 from privacy.training.per_sample import Objective, PerSampleGradients, per_sample_gradients
 from privacy.training.plan import Clipping, FitReport, TrainingPlan
+from privacy.training.provenance import ReleasedArrays, require_released, seal
 from privacy.training.trainer import LocalTrainer, ParameterGroup
 
 __all__ = [
     "Clipping",
+    "DpSgd",
     "FitReport",
     "LocalTrainer",
     "Objective",
     "ParameterGroup",
     "PerSampleGradients",
+    "ReleasedArrays",
     "TrainingPlan",
     "per_sample_gradients",
+    "require_released",
+    "seal",
 ]

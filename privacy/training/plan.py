@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from privacy.randomness import NoiseSource
+from privacy.record_level import DpSgd
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
@@ -64,20 +67,44 @@ class Clipping:
 
 
 @dataclass(frozen=True)
+class PrivateSteps:
+    """Noise in every step.
+
+    Attributes:
+        mechanism: How much of it, and which batches.
+        noise: Where it comes from.
+    """
+
+    mechanism: DpSgd
+    noise: NoiseSource
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.noise, NoiseSource):
+            raise TypeError(
+                f"noise is a {type(self.noise).__name__}; it must be SystemNoise or SeededNoise"
+            )
+
+
+@dataclass(frozen=True)
 class FitReport:
     """What one fit did. It is computed from the data without noise: it must not leave the client.
 
     Attributes:
         steps: Optimiser steps taken.
         examples_seen: Sum of the batch sizes.
-        mean_loss: Mean loss over the examples seen, each before the step that used it.
-        clipped_fraction: Share of the examples seen that were scaled down; None without clipping.
+        mean_loss: Mean loss over the examples seen and used, each before the step that used it;
+            None where there were none.
+        clipped_fraction: Share of the examples seen that were scaled down; None without clipping
+            and where none were seen.
+        zeroed: Under dp_sgd, how often an example's loss or gradient was not finite, so that it
+            counted as zero.
     """
 
     steps: int
     examples_seen: int
-    mean_loss: float
+    mean_loss: float | None
     clipped_fraction: float | None
+    zeroed: int = 0
 
 
 def require_count(name: str, value: int) -> None:

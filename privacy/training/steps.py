@@ -1,11 +1,11 @@
-"""One optimiser step, ordinary or with each example's gradient clipped by Opacus.
+"""One optimiser step: ordinary, with each example's gradient clipped by Opacus, or noised too.
 
 A further protection is one more class here with the same call, chosen in `build_step`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,20 +16,25 @@ from torch.optim import Optimizer
 from privacy.errors import NonFiniteUpdate
 from privacy.training.per_sample import (
     Objective,
+    PerSampleGradients,
     encode,
     per_sample_gradients,
     require_one_loss_each,
 )
-from privacy.training.plan import Clipping
+from privacy.training.plan import Clipping, PrivateSteps
+
+AT_ONCE = 64
+"""Examples of a Poisson batch whose gradients are held at once; changes memory only."""
 
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What one step saw: the sum of its losses, and how many examples there and clipped."""
+    """What one step saw: the sum of its losses, and how many examples there, clipped, zeroed."""
 
     loss_sum: float
     examples: int
     clipped: int
+    zeroed: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ class Step(Protocol):
 
         Raises:
             NonFiniteUpdate: If a loss or a gradient is NaN or infinite; nothing has moved then.
+                Not under dp_sgd, where an error that depends on data would be a release.
         """
         ...
 
@@ -120,8 +126,73 @@ class ClippedStep:
         return StepOutcome(loss_sum=float(samples.losses.sum()), examples=size, clipped=clipped)
 
 
+class DpSgdStep:
+    """One step of differentially private SGD (Abadi et al. 2016, Algorithm 1).
+
+    Formal guarantee: the step is a function of the Gaussian mechanism's output on a sum to which
+    one record contributes a vector of norm at most C over *all* trained parameters, provided that
+    batches are Poisson samples and the starting point depends on data through such outputs only.
+    An empty batch takes a step of pure noise. A record whose loss, gradient or gradient's norm is
+    not finite contributes zero: that is a rule about one record and public parameters, so the
+    bound C stands, and nothing is raised that would tell that such a record was there.
+
+    C holds up to rounding in the parameters' dtype; see `docs/adr/0010-record-level-privacy.md`.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        variables: Variables,
+        optimizer: Optimizer,
+        private: PrivateSteps,
+    ) -> None:
+        # Opacus takes longer to load than torch, and ordinary training needs none of it.
+        from privacy.training.noisy_optimizer import NoisyOptimizer
+
+        self._objective = objective
+        self._variables = variables
+        self._clipping_norm = private.mechanism.clipping_norm
+        self._optimizer = NoisyOptimizer(optimizer, private.mechanism, private.noise)
+
+    def __call__(self, batch: Mapping[str, Tensor]) -> StepOutcome:
+        """Takes one optimiser step; see `Step`."""
+        *earlier, last = _pieces(batch)
+        # Opacus adds up the clipped sums of pieces whose step it was told to skip.
+        outcomes = [self._advance(piece, is_last=False) for piece in earlier]
+        outcomes.append(self._advance(last, is_last=True))
+        return StepOutcome(
+            loss_sum=sum(outcome.loss_sum for outcome in outcomes),
+            examples=sum(outcome.examples for outcome in outcomes),
+            clipped=sum(outcome.clipped for outcome in outcomes),
+            zeroed=sum(outcome.zeroed for outcome in outcomes),
+        )
+
+    def _advance(self, piece: Mapping[str, Tensor], *, is_last: bool) -> StepOutcome:
+        trained = self._variables.trained
+        samples = per_sample_gradients(
+            self._objective, self._variables.all(), piece, trained=trained.keys()
+        )
+        norms = samples.norms()
+        usable = torch.isfinite(norms) & torch.isfinite(samples.losses)
+        for name, rows in _zero_unless(usable, samples).items():
+            trained[name].grad_sample = rows  # type: ignore[attr-defined]
+        if not is_last:
+            self._optimizer.signal_skip_step()
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return StepOutcome(
+            loss_sum=float(samples.losses[usable].sum()),
+            examples=len(usable),
+            clipped=int((usable & (norms > self._clipping_norm)).sum()),
+            zeroed=int((~usable).sum()),
+        )
+
+
 def build_step(
-    objective: Objective, variables: Variables, optimizer: Optimizer, clipping: Clipping | None
+    objective: Objective,
+    variables: Variables,
+    optimizer: Optimizer,
+    bound: Clipping | PrivateSteps | None,
 ) -> Step:
     """The step that a fit repeats.
 
@@ -129,11 +200,13 @@ def build_step(
         objective: The loss.
         variables: The fit's tensors.
         optimizer: Holds `variables.trained`.
-        clipping: The bound on one example's gradient, None for ordinary training.
+        bound: On what one example can do; None for ordinary training.
     """
-    if clipping is None:
+    if bound is None:
         return PlainStep(objective, variables, optimizer)
-    return ClippedStep(objective, variables, optimizer, clipping)
+    if isinstance(bound, PrivateSteps):
+        return DpSgdStep(objective, variables, optimizer, bound)
+    return ClippedStep(objective, variables, optimizer, bound)
 
 
 def require_finite_step(losses: Tensor, gradients: Mapping[str, Tensor]) -> None:
@@ -152,6 +225,20 @@ def require_finite_step(losses: Tensor, gradients: Mapping[str, Tensor]) -> None
                 f"{name} is not finite in local training; "
                 "valid are finite numbers (a lower learning_rate often helps)"
             )
+
+
+def _pieces(batch: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """The batch in pieces of bounded size; one piece without rows for an empty batch."""
+    for rows in zip(*(torch.split(value, AT_ONCE) for value in batch.values()), strict=True):
+        yield dict(zip(batch, rows, strict=True))
+
+
+def _zero_unless(usable: Tensor, samples: PerSampleGradients) -> dict[str, Tensor]:
+    # Not a product with the mask: zero times NaN is NaN.
+    return {
+        name: torch.where(usable.view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)
+        for name, rows in samples.gradients.items()
+    }
 
 
 def _described(gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -17,14 +17,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from privacy.errors import NonFiniteUpdate
+from privacy.randomness import NoiseSource
+from privacy.record_level import DpSgd
+from privacy.training.batches import coins_beside, poisson_batches, shuffled_batches
 from privacy.training.per_sample import Objective
 from privacy.training.plan import (
     Clipping,
     FitReport,
+    PrivateSteps,
     TrainingPlan,
     require_count,
     require_not_negative,
 )
+from privacy.training.provenance import ReleasedArrays, opened
 from privacy.training.steps import StepOutcome, Variables, build_step
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -47,13 +52,22 @@ class ParameterGroup(Protocol):
 
 @dataclass(frozen=True)
 class LocalTrainer:
-    """SGD over a client's own data, each example's gradient clipped if a norm is given.
+    """SGD over a client's own data, each example's gradient clipped or noised if that is asked.
+
+    Under `dp_sgd` batches are Poisson samples, and their probability, the number of steps and the
+    divisor are the mechanism's; of the plan only learning rate, momentum and weight decay count.
+    No error and no amount of work depends on the data then, but for the time that a step takes.
+    Data may have no rows. It must be what it claims to be: a label out of range is an error.
 
     Attributes:
         plan: Amount of training and optimiser.
         per_sample_clipping_norm: Largest L2 norm of one example's gradient over all trained
             parameters together; None trains without clipping.
         device: Where torch computes.
+        dp_sgd: Noise in every step; None trains without. Not together with the norm above.
+        noise: Where the noise comes from, with `dp_sgd` only. Noise that protects goes with
+            batches from the operating system's entropy; seeded noise with batches from `rng`.
+        released: What fits under `dp_sgd` returned, for `require_released`.
         reports: One entry per fit, in order, for whoever owns the trainer; unnoised, so for the
             client's own eyes. Not part of the interface that methods see.
     """
@@ -61,16 +75,30 @@ class LocalTrainer:
     plan: TrainingPlan
     per_sample_clipping_norm: float | None = None
     device: str | torch.device = "cpu"
+    dp_sgd: DpSgd | None = None
+    noise: NoiseSource | None = None
+    released: ReleasedArrays = field(default_factory=ReleasedArrays, init=False, compare=False)
     reports: list[FitReport] = field(default_factory=list, init=False, compare=False)
 
     def __post_init__(self) -> None:
-        _ = self.clipping
+        _ = self.bound
 
     @property
-    def clipping(self) -> Clipping | None:
-        """The bound on one example, None if there is none."""
+    def bound(self) -> Clipping | PrivateSteps | None:
+        """What bounds one example's effect, None if nothing does."""
         norm = self.per_sample_clipping_norm
-        return None if norm is None else Clipping(norm)
+        if self.dp_sgd is None:
+            if self.noise is not None:
+                raise ValueError("noise is given without dp_sgd; valid is both or neither")
+            return None if norm is None else Clipping(norm)
+        if norm is not None:
+            raise ValueError(
+                f"per_sample_clipping_norm is {norm} beside dp_sgd, which has a norm of its own; "
+                "valid is one of them"
+            )
+        if self.noise is None:
+            raise ValueError("dp_sgd is given without noise; valid is both or neither")
+        return PrivateSteps(self.dp_sgd, self.noise)
 
     def fit(
         self,
@@ -91,10 +119,12 @@ class LocalTrainer:
         Args:
             objective: The loss.
             parameters: Starting values; those in no group are constants.
-            examples: The client's data, row i of each array being example i, with `labels`.
+            examples: The client's data, row i of each array being example i, with `labels`; under
+                `dp_sgd` it may be sealed.
             groups: Disjoint groups of trained parameters.
             rng: Draws the batches (simulation).
-            steps: Number of steps in place of the plan's amount.
+            steps: Number of steps in place of the plan's amount; under `dp_sgd` at most the
+                mechanism's.
             after_step: Data-free correction of the trained tensors, run after each step; it is
                 given views that it may change in place.
 
@@ -104,45 +134,49 @@ class LocalTrainer:
         Raises:
             ValueError: If names are unknown or repeated, the data is empty, ragged or without
                 labels, or a number is out of range.
-            NonFiniteUpdate: If a loss, a gradient or a result is NaN or infinite.
+            NonFiniteUpdate: If a loss, a gradient or a result is NaN or infinite; under `dp_sgd`
+                only for a result, which follows from noised gradients and so tells nothing more.
+            SensitivityViolation: If sealed data would be trained on without `dp_sgd`.
         """
         _verify_groups(groups, parameters, objective)
-        count = _count_examples(examples)
-        amount = self.plan.steps_for(count) if steps is None else steps
-        require_count("steps", amount)
+        examples = opened(examples, is_private=self.dp_sgd is not None)
+        count = _count_examples(examples, may_be_empty=self.dp_sgd is not None)
+        amount = self._amount(count, steps)
         variables = _variables(parameters, groups, self.device)
         step = build_step(
             _hold_encoding(objective, variables),
             variables,
             _optimizer(self.plan, variables, groups),
-            self.clipping,
+            self.bound,
         )
         outcomes = []
-        for rows in islice(shuffled_batches(count, self.plan.batch_size, rng), amount):
+        for rows in islice(self._batches(count, rng), amount):
             outcomes.append(step(_to_tensors(examples, rows, self.device)))
             _correct(variables, after_step)
         result = _to_arrays(parameters, variables)
-        self.reports.append(_report(outcomes, self.clipping))
+        if self.dp_sgd is not None:
+            self.released.add((result[name] for name in variables.trained), steps=amount)
+        self.reports.append(_report(outcomes, is_clipped=self.bound is not None))
         return result
 
+    def _amount(self, count: int, steps: int | None) -> int:
+        if self.dp_sgd is None:
+            amount = self.plan.steps_for(count) if steps is None else steps
+        else:
+            amount = self.dp_sgd.steps if steps is None else steps
+            if amount > self.dp_sgd.steps:
+                raise ValueError(
+                    f"steps is {amount}; valid is at most dp_sgd's {self.dp_sgd.steps}, which is "
+                    "what is charged"
+                )
+        require_count("steps", amount)
+        return amount
 
-def shuffled_batches(
-    count: int, batch_size: int, rng: np.random.Generator
-) -> Iterator[NDArray[np.int64]]:
-    """Row numbers of batches without end: one permutation per epoch, cut into pieces.
-
-    Args:
-        count: Number of examples.
-        batch_size: Rows per batch; the last batch of an epoch holds what is left.
-        rng: Draws a permutation when an epoch begins.
-
-    Yields:
-        Row numbers, shape (at most `batch_size`,), int64.
-    """
-    while True:
-        order = rng.permutation(count)
-        for start in range(0, count, batch_size):
-            yield order[start : start + batch_size]
+    def _batches(self, count: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+        if self.dp_sgd is None or self.noise is None:
+            return shuffled_batches(count, self.plan.batch_size, rng)
+        coins = coins_beside(self.noise, rng)
+        return poisson_batches(count, self.dp_sgd.sampling_probability, coins)
 
 
 @dataclass(frozen=True)
@@ -194,13 +228,13 @@ def _verify_groups(
             require_not_negative("learning_rate of a group", group.learning_rate)
 
 
-def _count_examples(examples: Arrays) -> int:
+def _count_examples(examples: Arrays, *, may_be_empty: bool) -> int:
     if "labels" not in examples:
         raise ValueError(f"examples hold {sorted(examples)}; 'labels' is missing")
     sizes = {name: len(array) for name, array in examples.items()}
     if len(set(sizes.values())) != 1:
         raise ValueError(f"examples have rows {sizes}; valid is one number of rows for all arrays")
-    if sizes["labels"] == 0:
+    if sizes["labels"] == 0 and not may_be_empty:
         raise ValueError("examples hold no rows; valid is at least one example to train on")
     return sizes["labels"]
 
@@ -259,12 +293,15 @@ def _to_arrays(parameters: Arrays, variables: Variables) -> dict[str, NDArray[An
     return {name: np.array(tensors[name].detach().cpu().numpy()) for name in parameters}
 
 
-def _report(outcomes: Sequence[StepOutcome], clipping: Clipping | None) -> FitReport:
+def _report(outcomes: Sequence[StepOutcome], *, is_clipped: bool) -> FitReport:
     seen = sum(outcome.examples for outcome in outcomes)
+    zeroed = sum(outcome.zeroed for outcome in outcomes)
     clipped = sum(outcome.clipped for outcome in outcomes)
+    loss_sum = sum(outcome.loss_sum for outcome in outcomes)
     return FitReport(
         steps=len(outcomes),
         examples_seen=seen,
-        mean_loss=sum(outcome.loss_sum for outcome in outcomes) / seen,
-        clipped_fraction=None if clipping is None else clipped / seen,
+        mean_loss=loss_sum / (seen - zeroed) if seen > zeroed else None,
+        clipped_fraction=clipped / seen if is_clipped and seen else None,
+        zeroed=zeroed,
     )

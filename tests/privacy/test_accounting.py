@@ -269,8 +269,6 @@ def test_pld_never_undercuts_the_exact_value(z: float, count: int) -> None:
 def test_unsupported_events_never_pass_silently() -> None:
     with pytest.raises(UnsupportedEvent, match="sampled"):
         epsilon(poisson(1.0, 0.1, 2), 1e-5, "exact")
-    with pytest.raises(UnsupportedEvent, match="distributed_noise"):
-        epsilon([release(1.0, mechanism="distributed_noise")], 1e-5)
     with pytest.raises(UnsupportedEvent, match="RdpAccountant refuses"):
         epsilon(poisson(1.0, 0.1, 2, relation="replace_one"), 1e-5, "rdp")
     with pytest.raises(UnsupportedEvent, match="mixes the relations"):

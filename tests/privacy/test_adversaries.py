@@ -71,7 +71,6 @@ def test_none_is_infinite_for_who_sees_it_and_nothing_released_is_zero() -> None
     ("changes", "message"),
     [
         ({"mechanism": "central_noise"}, "not settled"),
-        ({"mechanism": "dp_sgd"}, "not settled"),
         ({"sampling": "poisson", "sampling_probability": 0.1}, "amplifies nothing"),
     ],
 )

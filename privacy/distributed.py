@@ -1,0 +1,376 @@
+"""Mechanism `distributed_noise`: every client adds a share, and only the sum is noised enough.
+
+On each client (Kairouz, Liu and Steinke 2021, Algorithm 1, without the rotation): clip to C, scale
+to a grid of integers, round at random on the condition that the norm stays bounded, add integer
+noise, and give the result as elements of the ring in which vectors are masked and summed. Nobody
+may see a share alone: it has 1 / sqrt(m_min - c) of the noise.
+
+If m_min clients survive at least, and c of them at most show the server what they drew, m_min - c
+honest shares are in every sum. Each has variance sigma^2 / (m_min - c), so that these alone have
+the sigma that the ledger says; the noise of further survivors comes on top and is not counted.
+`add_or_remove_one` therefore means that a client's *update* is there or is zero; its share of the
+noise is in the sum either way, as the server knows who takes part.
+
+Summing modulo 2^ring_bits is post-processing. Where a coordinate of the sum wraps around, it is
+wrong by a multiple of 2^ring_bits: that costs utility, never privacy. `required_ring_bits` keeps it
+below a probability of 2^-40.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privacy._validate import require_member, require_not_negative, require_positive
+from privacy.accounting import Accountant, calibrate
+from privacy.clipping import clip
+from privacy.errors import CalibrationError
+from privacy.events import (
+    NOISE_KINDS,
+    RELATIONS,
+    Channel,
+    IntegerNoise,
+    NoiseKind,
+    Relation,
+    Release,
+    Status,
+)
+from privacy.integer_noise import (
+    LARGEST_DEVIATION,
+    discrete_gaussian_from,
+    skellam_from,
+)
+from privacy.mechanisms import ProtectedUpload
+from privacy.randomness import NoiseSource
+from privacy.rounding import LARGEST_NORM, round_conditionally, squared_norm_after_rounding
+
+SMALLEST_SHARE_DEVIATION = 1.5
+"""In steps of the grid: what sums of discrete Gaussians cost beyond one Gaussian is 9e-6 here (at
+8,192 coordinates and 90 shares), 2.2 at 1 and 36,634 at 0.5."""
+
+SMALLEST_SCALED_NORM = 1_000.0
+"""In steps of the grid: rounding lengthens the vector and adds noise that nobody counts."""
+
+_DEFAULT_SCALED_NORM = 2.0**16
+_LOG_WRAP = 40.0 * math.log(2.0)
+_RINGS = (32, 64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributedNoise:
+    """Clip, scale, round, and add one client's share of integer noise.
+
+    Attributes:
+        clipping_norm: C, in the units of the update.
+        noise_multiplier: Standard deviation of the noise of `shares` shares over C.
+        minimum_survivors: m_min, the smallest number of clients of which a sum may be opened.
+        corrupt: c, how many of them may give their share away; below m_min.
+        scale: Steps of the grid per unit of the update; take `default_scale` where nothing else
+            is known. It is part of the mechanism, the same for all clients.
+        kind: Law of a share. Both cost the same where the grid is fine; Skellam shares add up to
+            Skellam exactly, discrete Gaussian ones have the lighter tail.
+        relation: What a neighbour is: sensitivity is twice the bound after rounding under
+            replace_one, else once.
+    """
+
+    clipping_norm: float
+    noise_multiplier: float
+    minimum_survivors: int
+    corrupt: int
+    scale: float
+    kind: NoiseKind = "discrete_gaussian"
+    relation: Relation = "replace_one"
+
+    def __post_init__(self) -> None:
+        """Refuse what means nothing, and grids too coarse for the theorems to be of use."""
+        require_positive(clipping_norm=self.clipping_norm, scale=self.scale)
+        require_not_negative(noise_multiplier=self.noise_multiplier, corrupt=self.corrupt)
+        require_member(NOISE_KINDS, kind=self.kind)
+        require_member(RELATIONS, relation=self.relation)
+        if self.minimum_survivors <= self.corrupt:
+            raise CalibrationError(
+                f"minimum_survivors is {self.minimum_survivors}; it must be above corrupt, which "
+                f"is {self.corrupt}, or no honest share of the noise is left"
+            )
+        if not SMALLEST_SCALED_NORM <= self.scaled_norm <= LARGEST_NORM:
+            raise CalibrationError(
+                f"clipping_norm times scale is {self.scaled_norm:g} steps of the grid; it must be "
+                f"from {SMALLEST_SCALED_NORM:g} to 2^30"
+            )
+        if not SMALLEST_SHARE_DEVIATION <= self.share_deviation <= LARGEST_DEVIATION:
+            raise CalibrationError(
+                f"one client's share of the noise has a standard deviation of "
+                f"{self.share_deviation:g} steps of the grid; it must be from "
+                f"{SMALLEST_SHARE_DEVIATION} to 2^21: change scale or noise_multiplier"
+            )
+
+    @property
+    def shares(self) -> int:
+        """Honest shares that every sum holds: m_min - c."""
+        return self.minimum_survivors - self.corrupt
+
+    @property
+    def scaled_norm(self) -> float:
+        """C in steps of the grid."""
+        return self.clipping_norm * self.scale
+
+    @property
+    def standard_deviation(self) -> float:
+        """Of the noise of `shares` shares on each coordinate, in the units of the update."""
+        return self.noise_multiplier * self.clipping_norm
+
+    @property
+    def share_deviation(self) -> float:
+        """Of one client's noise, in steps of the grid."""
+        return self.standard_deviation * self.scale / math.sqrt(self.shares)
+
+    def rounded_norm(self, dimension: int) -> float:
+        """Return the bound on an update's L2 norm after rounding, in the units of the update."""
+        return math.sqrt(squared_norm_after_rounding(self.scaled_norm, dimension)) / self.scale
+
+
+def default_scale(clipping_norm: float) -> float:
+    """Return the smallest power of two that makes `clipping_norm` 65,536 steps or more.
+
+    Rounding then adds less than 1e-4 to the norm up to 2^20 coordinates, and 32 bits hold the sum
+    of 1,000 clients with noise multipliers up to some hundreds.
+
+    Raises:
+        ValueError: `clipping_norm` is not finite and positive.
+    """
+    require_positive(clipping_norm=clipping_norm)
+    return 2.0 ** math.ceil(math.log2(_DEFAULT_SCALED_NORM / clipping_norm))
+
+
+def protect_share(
+    vector: NDArray[Any], mechanism: DistributedNoise, *, ring_bits: int, noise: NoiseSource
+) -> ProtectedUpload:
+    """Turn one client's update into the ring elements that it masks and sends.
+
+    Formal guarantee: in steps of the grid, what is noised is an integer vector whose squared norm
+    is at most `squared_norm_after_rounding(C scale, n)`, and the noise on each coordinate is an
+    independent draw of exactly the mechanism's law, provided that `noise.protects`. Before it is
+    summed with `minimum_survivors` others' it is *not* protected; it must not leave the client
+    unmasked.
+
+    Args:
+        vector: The update as one flat vector of shape (n,).
+        mechanism: What to do.
+        ring_bits: Size of the ring, 2 to 64; see `required_ring_bits`.
+        noise: Where rounding and noise come from.
+
+    Returns:
+        Levels in [0, 2^ring_bits), negative numbers as their two's complement, with what stays on
+        the client. Nothing saturates.
+
+    Raises:
+        NonFiniteUpdate: A coordinate is NaN or infinite.
+        TypeError: `noise` is not a noise source (a bare generator is none).
+    """
+    _require_ring(ring_bits)
+    if not isinstance(noise, NoiseSource):
+        raise TypeError(f"noise is a {type(noise).__name__}; it must be SystemNoise or SeededNoise")
+    clipped = clip(vector, mechanism.clipping_norm)
+    grid = clipped.vector * mechanism.scale
+    rounded = round_conditionally(noise.uniform_bytes, grid, mechanism.scaled_norm)
+    draw = skellam_from if mechanism.kind == "skellam" else discrete_gaussian_from
+    share = draw(noise.uniform_bytes, mechanism.share_deviation, rounded.size)
+    # Casting wraps modulo 2^64, of which every ring here is a quotient.
+    levels = (rounded + share).astype(np.uint64) & np.uint64(2**ring_bits - 1)
+    return ProtectedUpload(levels, clipped.norm, clipped.was_clipped, saturated=0)
+
+
+def open_sum(
+    total_levels: NDArray[Any], mechanism: DistributedNoise, ring_bits: int
+) -> NDArray[np.float64]:
+    """Turn a sum of levels into the noised sum of the clipped updates.
+
+    Args:
+        total_levels: Unsigned integers of shape (n,), summed modulo 2^ring_bits.
+        mechanism: Under which every summand was made.
+        ring_bits: Size of the ring.
+
+    Returns:
+        The sum (not the mean), float64 of shape (n,): right up to rounding and noise unless a
+        coordinate wrapped around.
+
+    Raises:
+        ValueError: The levels are not unsigned integers below 2^ring_bits.
+    """
+    _require_ring(ring_bits)
+    totals = np.asarray(total_levels)
+    if totals.dtype.kind != "u":
+        raise ValueError(f"total_levels is {totals.dtype}; it must be unsigned integers")
+    if totals.size and int(totals.max()) >= 2**ring_bits:
+        raise ValueError(f"a level of the sum is at or above 2^{ring_bits}, the size of the ring")
+    spare = 64 - ring_bits
+    # Shifted to the top and back, the ring's sign bit becomes that of the word.
+    signed = (totals.astype(np.uint64) << np.uint64(spare)).view(np.int64) >> spare
+    return np.asarray(signed / mechanism.scale)
+
+
+def required_ring_bits(mechanism: DistributedNoise, *, dimension: int, clients: int) -> int:
+    """Return the smallest ring of secure aggregation, 32 or 64 bits, for a cohort's sum.
+
+    Every client's rounded vector may have all its length in one coordinate, and all `clients`
+    shares of noise are there. Their sum, of variance V, passes t = sqrt(2 V L) + L/3 with
+    probability at most 2 exp(-L) (Bernstein; the discrete Gaussian is sub-Gaussian, by Canonne,
+    Kamath and Steinke 2020, Corollary 17, and does without the L/3). L is chosen to make that 2^-40
+    over all coordinates.
+
+    Args:
+        mechanism: What every client does.
+        dimension: n, coordinates of the update.
+        clients: Most clients that a sum may have.
+
+    Raises:
+        CalibrationError: Even 64 bits may wrap around.
+        ValueError: `dimension` or `clients` is not positive.
+    """
+    largest = largest_sum(mechanism, dimension=dimension, clients=clients)
+    for bits in _RINGS:
+        if largest < 2.0 ** (bits - 1):
+            return bits
+    raise CalibrationError(
+        f"a sum may reach {largest:g} steps of the grid, which wraps around a ring of 64 bits; "
+        "lower scale"
+    )
+
+
+def largest_sum(mechanism: DistributedNoise, *, dimension: int, clients: int) -> float:
+    """Return what no coordinate of a sum passes but with probability 2^-40, in steps of the grid.
+
+    See `required_ring_bits`, which also says which arguments are valid.
+    """
+    require_positive(dimension=dimension, clients=clients)
+    exponent = math.log(2.0 * dimension) + _LOG_WRAP
+    deviation = mechanism.share_deviation * math.sqrt(clients)
+    noise = deviation * math.sqrt(2.0 * exponent) + exponent / 3.0
+    longest = math.sqrt(squared_norm_after_rounding(mechanism.scaled_norm, dimension))
+    return clients * longest + noise
+
+
+def release_of_share(
+    mechanism: DistributedNoise,
+    dimension: int,
+    *,
+    run_id: str,
+    round_number: int,
+    attempt: int,
+    pseudonym: str,
+    channel: Channel = "sum",
+    status: Status = "reserved",
+) -> Release:
+    """Return the ledger row for one client's part in one sum, reserved unless said otherwise.
+
+    Args:
+        mechanism: What protects the sum.
+        dimension: Coordinates of the update; the bound after rounding depends on it.
+        run_id: The run.
+        round_number: The round.
+        attempt: Which try of it.
+        pseudonym: The client, as its ledger calls it.
+        channel: Where the sum goes; a pool entry is no sum and is refused.
+        status: "reserved" before anything is sent.
+    """
+    return Release(
+        mechanism="distributed_noise",
+        standard_deviation=mechanism.standard_deviation,
+        clipping_norm=mechanism.rounded_norm(dimension),
+        relation=mechanism.relation,
+        channel=channel,
+        run_id=run_id,
+        round_number=round_number,
+        attempt=attempt,
+        pseudonym=pseudonym,
+        status=status,
+        integer_noise=IntegerNoise(
+            kind=mechanism.kind,
+            share_deviation=mechanism.share_deviation,
+            shares=mechanism.shares,
+            dimension=dimension,
+            corrupt=mechanism.corrupt,
+        ),
+    )
+
+
+def calibrate_distributed_noise(
+    target_epsilon: float,
+    target_delta: float,
+    *,
+    rounds: int,
+    dimension: int,
+    clipping_norm: float,
+    minimum_survivors: int,
+    corrupt: int,
+    scale: float,
+    kind: NoiseKind = "discrete_gaussian",
+    relation: Relation = "replace_one",
+    accountant: Accountant = "auto",
+) -> DistributedNoise:
+    """Find the least noise with which so many sums fit the target, and give the whole mechanism.
+
+    Args:
+        target_epsilon: What the whole run may cost one client.
+        target_delta: Strictly between 0 and 1.
+        rounds: Planned rounds, spare attempts included; one release each.
+        dimension: Coordinates of the update.
+        clipping_norm: As in `DistributedNoise`, like all that follow.
+        minimum_survivors: m_min.
+        corrupt: c.
+        scale: Steps of the grid per unit.
+        kind: Law of a share.
+        relation: What a neighbour is.
+        accountant: Who will price the run.
+
+    Returns:
+        The mechanism. Where even the least noise that the grid allows is more than enough, that.
+
+    Raises:
+        CalibrationError: Nothing is planned, or no noise that the grid allows reaches the target.
+    """
+    if rounds < 1:
+        raise CalibrationError(f"rounds is {rounds}; it must be at least 1")
+
+    def build(noise_multiplier: float) -> DistributedNoise:
+        return DistributedNoise(
+            clipping_norm=clipping_norm,
+            noise_multiplier=noise_multiplier,
+            minimum_survivors=minimum_survivors,
+            corrupt=corrupt,
+            scale=scale,
+            kind=kind,
+            relation=relation,
+        )
+
+    def planned(noise_multiplier: float) -> list[Release]:
+        row = release_of_share(
+            build(noise_multiplier),
+            dimension,
+            run_id="planned",
+            round_number=0,
+            attempt=0,
+            pseudonym="planned",
+        )
+        return [dataclasses.replace(row, count=rounds)]
+
+    smallest = _smallest_multiplier(clipping_norm * scale, minimum_survivors - corrupt)
+    return build(
+        calibrate(planned, target_epsilon, target_delta, smallest=smallest, accountant=accountant)
+    )
+
+
+def _smallest_multiplier(scaled_norm: float, shares: int) -> float:
+    """Return the least multiplier that is not refused; the class says what else is wrong."""
+    require_positive(scaled_norm=scaled_norm)
+    return SMALLEST_SHARE_DEVIATION * math.sqrt(max(1, shares)) / scaled_norm * (1.0 + 1e-9)
+
+
+def _require_ring(ring_bits: int) -> None:
+    if not 2 <= ring_bits <= 64:
+        raise ValueError(f"ring_bits is {ring_bits}; it must be from 2 to 64")

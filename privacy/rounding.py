@@ -1,0 +1,88 @@
+"""Conditional randomised rounding: a vector goes to the integer grid, and its norm stays bounded.
+
+Randomised rounding (up with the probability of the fractional part) has no bias but can lengthen a
+vector by sqrt(d). Repeated until the norm is below a bound that it meets with probability at least
+1 - beta, it lengthens it hardly at all (Kairouz, Liu and Steinke 2021, Algorithm 1 and Proposition
+22).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privacy._validate import require_positive
+from privacy.errors import SensitivityViolation
+from privacy.integer_noise.tables import draw_words
+from privacy.randomness import Entropy
+
+_ROOT_OF_TWICE_LOG = 1.0
+"""sqrt(2 ln(1 / beta)) at beta = exp(-1/2), the paper's own choice."""
+
+_TRIES = 200
+"""By the proposition, as many fail with probability below 0.607^200 = 5e-44."""
+
+LARGEST_NORM = 2.0**30
+"""In steps of the grid; squared norms stay below 2^62."""
+
+
+def squared_norm_after_rounding(norm: float, dimension: int) -> int:
+    """Return the bound on the squared L2 norm of a rounded vector, in steps of the grid.
+
+    It is min((c + sqrt(d))^2, c^2 + d/4 + sqrt(2 ln(1/beta)) (c + sqrt(d)/2)) with beta =
+    exp(-1/2), rounded down to an integer, as squared norms of integer vectors are.
+
+    Args:
+        norm: c, bound on the L2 norm before rounding, in steps of the grid.
+        dimension: d.
+
+    Raises:
+        ValueError: An argument is not positive, or `norm` is above 2^30.
+    """
+    require_positive(norm=norm, dimension=dimension)
+    if norm > LARGEST_NORM:
+        raise ValueError(f"norm is {norm} steps of the grid; it must be at most 2^30")
+    always = (norm + math.sqrt(dimension)) ** 2
+    likely = norm**2 + dimension / 4 + _ROOT_OF_TWICE_LOG * (norm + math.sqrt(dimension) / 2)
+    return math.floor(min(always, likely))
+
+
+def round_conditionally(
+    entropy: Entropy, vector: NDArray[np.float64], norm: float
+) -> NDArray[np.int64]:
+    """Round every coordinate up or down at random, until the whole vector is short enough.
+
+    Formal guarantee: the squared L2 norm of what is returned is at most
+    `squared_norm_after_rounding(norm, n)`, checked in exact integers, whatever `entropy` gives.
+    Privacy rests on that alone. Coordinates are right on average but for the condition, and for
+    2^-32 of a step, as 32 bits decide each.
+
+    Args:
+        entropy: Source of uniform bytes, four a coordinate and try.
+        vector: Finite, shape (n,), in steps of the grid, of norm at most `norm`.
+        norm: c.
+
+    Returns:
+        int64 of shape (n,), each coordinate within one step of its own.
+
+    Raises:
+        SensitivityViolation: No try was short enough, as the vector is longer than `norm`.
+    """
+    if vector.size == 0:
+        return np.zeros(0, dtype=np.int64)
+    limit = squared_norm_after_rounding(norm, vector.size)
+    # A coordinate beyond the norm cannot become short, and its square might overflow.
+    tries = _TRIES if np.abs(vector).max() <= norm + 1.0 else 0
+    floor = np.floor(vector)
+    fraction = vector - floor
+    for _ in range(tries):
+        up = draw_words(entropy, vector.size, "<u4") * 2.0**-32 < fraction
+        rounded = (floor + up).astype(np.int64)
+        if int(np.dot(rounded, rounded)) <= limit:
+            return np.asarray(rounded)
+    raise SensitivityViolation(
+        f"after {tries} tries of rounding no vector has a norm of {math.sqrt(limit):g} steps of "
+        "the grid or less; it was longer than the clipping norm before"
+    )

@@ -1,0 +1,89 @@
+"""Adapter: privacy loss random variables (Gopi, Lee and Wutschitz 2021) as computed by Opacus.
+
+Convention: Opacus knows one mechanism, the Poisson-sampled Gaussian, and one relation, a record
+more or less; noise is relative to the sensitivity. Under replace_one an unsampled release is the
+same Gaussian with sd / (2C); a sampled one is another mechanism, which Opacus does not have.
+
+It is here and not beside the other adapters because Opacus brings torch.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from opacus.accountants import PRVAccountant
+from opacus.accountants.analysis.prv import PoissonSubsampledGaussianPRV, compute_safe_domain_size
+
+from privacy.accounting._events import quiet
+from privacy.accounting.composition import Composition
+from privacy.errors import UnsupportedEvent
+
+LARGEST_GRID = 2**22
+"""Points; on larger grids Opacus overflows, after minutes or gigabytes."""
+
+EPSILON_ERROR = 0.01
+"""Opacus' own default: how far the bound may be above the estimate."""
+
+
+def epsilon(composition: Composition, delta: float) -> float:
+    """Bound epsilon by the upper end of Opacus' interval, 0.01 above its estimate.
+
+    Args:
+        composition: What was charged; all of it noised, with at least one term.
+        delta: Strictly between 0 and 1.
+
+    Returns:
+        An upper bound on epsilon.
+
+    Raises:
+        UnsupportedEvent: A release is sampled under replace_one, or the noise is too small for
+            Opacus' grid, which then overflows.
+    """
+    doubled = composition.relation == "replace_one"
+    if composition.integer_terms:
+        raise UnsupportedEvent("Opacus' PRV knows no integer noise")
+    if doubled and composition.is_sampled:
+        raise UnsupportedEvent("Opacus' PRV knows no Poisson sampling under replace_one")
+    unit = 2.0 if doubled else 1.0
+    history = [
+        (term.noise_to_clip / unit, term.sampling_probability, term.count)
+        for term in composition.terms
+    ]
+    try:
+        with _quiet():
+            bound = _bound(history, delta)
+    except (ArithmeticError, RuntimeError, ValueError) as error:
+        raise UnsupportedEvent(f"Opacus' PRV fails: {error}") from error
+    if not math.isfinite(bound):
+        raise UnsupportedEvent("Opacus' PRV finds no finite bound for noise this small")
+    return bound
+
+
+def _bound(history: list[tuple[float, float, int]], delta: float) -> float:
+    delta_error = delta / 1000.0
+    counts = [count for _, _, count in history]
+    half_width = compute_safe_domain_size(
+        prvs=[PoissonSubsampledGaussianPRV(q, z) for z, q, _ in history],
+        max_self_compositions=counts,
+        eps_error=EPSILON_ERROR,
+        delta_error=delta_error,
+    )
+    mesh = EPSILON_ERROR / math.sqrt(sum(counts) * math.log(12.0 / delta_error) / 2.0)
+    if not 2.0 * half_width / mesh <= LARGEST_GRID:
+        raise UnsupportedEvent("Opacus' PRV needs too large a grid for noise this small")
+    accountant = PRVAccountant()
+    accountant.history = history
+    bound = accountant.get_epsilon(delta, eps_error=EPSILON_ERROR, delta_error=delta_error)
+    return float(bound)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences warnings about branches that are computed and not used; NaN is an error."""
+    with quiet(), warnings.catch_warnings(), np.errstate(all="ignore", invalid="raise"):
+        warnings.simplefilter("ignore")
+        yield

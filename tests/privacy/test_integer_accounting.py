@@ -1,0 +1,417 @@
+"""The theorems on integer noise dominate the exact privacy loss, and are not far above it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy import special
+
+from privacy import (
+    DistributedNoise,
+    IntegerNoise,
+    Release,
+    UnsupportedEvent,
+    UploadNoise,
+    accountant_table,
+    default_scale,
+    epsilon,
+    epsilons,
+    release,
+    release_of_share,
+)
+from privacy.accounting.composition import IntegerTerm, compose
+from privacy.accounting.integer import first_line, second_line, tau
+
+DELTA = 1e-5
+kinds = pytest.mark.parametrize("kind", ["discrete_gaussian", "skellam"])
+
+
+def on_the_grid(kind: Any, share: float, shares: int, shift: int, **changes: Any) -> Release:
+    """A release of one coordinate whose norm after rounding is `shift` steps of the grid."""
+    fields: dict[str, Any] = {
+        "mechanism": "distributed_noise",
+        "standard_deviation": share * math.sqrt(shares),
+        "clipping_norm": float(shift),
+        "relation": "add_or_remove_one",
+        "channel": "sum",
+        "run_id": "r",
+        "round_number": 1,
+        "attempt": 0,
+        "pseudonym": "a",
+        "status": "released",
+        "integer_noise": IntegerNoise(
+            kind=kind, share_deviation=share, shares=shares, dimension=1, corrupt=1
+        ),
+    }
+    return Release(**fields | changes)
+
+
+# ---------------------------------------------------------------------------- the exact answer
+
+
+@lru_cache
+def law_of_the_sum(kind: str, share: float, shares: int) -> NDArray[np.float64]:
+    """Probabilities of the sum of the shares, by convolving the law of one with itself."""
+    reach = math.ceil(14 * share + 12)
+    k = np.abs(np.arange(-reach, reach + 1))
+    one = special.ive(k, share**2) if kind == "skellam" else np.exp(-0.5 * (k / share) ** 2)
+    total = one / one.sum()
+    for _ in range(shares - 1):
+        total = np.convolve(total, one / one.sum())
+    return np.asarray(total)
+
+
+def shifted(law: NDArray[np.float64], shift: int) -> tuple[NDArray[np.float64], ...]:
+    gap = np.zeros(shift)
+    return np.concatenate([law, gap]), np.concatenate([gap, law])
+
+
+def exact_delta(law: NDArray[np.float64], shift: int, eps: float) -> float:
+    """Hockey-stick divergence; the law is symmetric, so both directions are one."""
+    p, q = shifted(law, shift)
+    return float(np.maximum(p - math.exp(eps) * q, 0.0).sum())
+
+
+def exact_epsilon(law: NDArray[np.float64], shift: int) -> float:
+    low, high = 0.0, 200.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if exact_delta(law, shift, middle) > DELTA else (low, middle)
+    return high
+
+
+def exact_divergence(law: NDArray[np.float64], shift: int, order: float) -> float:
+    """Renyi divergence, where both laws are above what float64 can hold."""
+    p, q = shifted(law, shift)
+    both = (p > 1e-280) & (q > 1e-280)
+    logs = order * np.log(p[both]) + (1 - order) * np.log(q[both])
+    return float(special.logsumexp(logs)) / (order - 1)
+
+
+# -------------------------------------------------------------------------- theorems against it
+
+
+@kinds
+@pytest.mark.parametrize(("share", "shares"), [(1.5, 1), (1.5, 2), (1.5, 12), (3.0, 5), (8.0, 20)])
+@pytest.mark.parametrize("shift", [1, 3, 8])
+def test_epsilon_is_above_the_exact_one_and_not_far(
+    kind: str, share: float, shares: int, shift: int
+) -> None:
+    exact = exact_epsilon(law_of_the_sum(kind, share, shares), shift)
+    bound = epsilon([on_the_grid(kind, share, shares, shift)], DELTA).epsilon
+    assert exact <= bound
+    # Concentrated DP loses 10 to 20% in its conversion; Skellam's bound is loose where the whole
+    # variance is 2.25.
+    loose = 2.5 if kind == "skellam" and share**2 * shares < 10 else 1.3
+    assert bound <= loose * exact + 0.02
+
+
+@kinds
+@pytest.mark.parametrize("share", [0.5, 0.7, 1.0])
+@pytest.mark.parametrize("shares", [2, 3, 10])
+@pytest.mark.parametrize("shift", [1, 2, 4])
+def test_epsilon_is_above_the_exact_one_below_the_limit_too(
+    kind: str, share: float, shares: int, shift: int
+) -> None:
+    exact = exact_epsilon(law_of_the_sum(kind, share, shares), shift)
+    assert exact <= epsilon([on_the_grid(kind, share, shares, shift)], DELTA).epsilon
+
+
+@kinds
+@pytest.mark.parametrize(("share", "shares"), [(0.5, 2), (0.5, 8), (0.8, 3), (1.5, 4), (4.0, 10)])
+@pytest.mark.parametrize("shift", [1, 2, 5])
+@pytest.mark.parametrize("order", [2, 3, 6, 12])
+def test_lines_are_above_the_exact_divergences(
+    kind: str, share: float, shares: int, shift: int, order: int
+) -> None:
+    exact = exact_divergence(law_of_the_sum(kind, share, shares), shift, order)
+    row = on_the_grid(kind, share, shares, shift)
+    [term] = compose([row]).integer_terms
+    for line in (first_line, second_line):
+        rho, xi = line(term, 1.0)
+        assert exact <= rho * order + xi + 1e-12
+    # With this much noise the two are one, but for terms in 1 / variance.
+    if share * math.sqrt(shares) > 12:
+        rho, xi = first_line(term, 1.0)
+        assert rho * order + xi < 1.05 * exact
+
+
+@pytest.mark.parametrize("order", [1.01, 1.5, 2.5, 7.5])
+def test_discrete_gaussian_line_holds_at_fractional_orders(order: float) -> None:
+    for share, shares in ((0.5, 2), (0.6, 5), (1.5, 6)):
+        exact = exact_divergence(law_of_the_sum("discrete_gaussian", share, shares), 1, order)
+        [term] = compose([on_the_grid("discrete_gaussian", share, shares, 1)]).integer_terms
+        rho, xi = first_line(term, 1.0)
+        assert xi == 0.0
+        assert exact <= rho * order
+
+
+# ------------------------------------------------------------------------------ numbers by hand
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"), [(0.5, 36_634.0), (1.0, 2.24), (1.5, 9.3e-6)], ids=str
+)
+def test_tau_at_the_paper_s_size(share: float, expected: float) -> None:
+    assert tau(share, 90) * 8_192 / 2 == pytest.approx(expected, rel=2e-3)
+
+
+def test_tau_of_two_shares_and_of_one() -> None:
+    assert tau(1.0, 2) == pytest.approx(10 * math.exp(-(math.pi**2)))
+    assert tau(0.5, 1) == 0.0
+
+
+def term(kind: Any, ratio: float, **noise: Any) -> IntegerTerm:
+    fields: dict[str, Any] = {"share_deviation": 2.0, "shares": 25, "dimension": 100}
+    return IntegerTerm(1.0 / ratio, IntegerNoise(kind=kind, **fields | noise), 1)
+
+
+def test_discrete_gaussian_lines_by_hand() -> None:
+    # A single share is Canonne, Kamath and Steinke 2020, Theorem 4: rho = r^2 / 2.
+    assert first_line(term("discrete_gaussian", 0.3, shares=1), 1.0).rho == pytest.approx(0.045)
+    # replace_one doubles the sensitivity.
+    assert first_line(term("discrete_gaussian", 0.3, shares=1), 2.0).rho == pytest.approx(0.18)
+    # Two shares of deviation 1, r = 10, d = 100, L1 = 10 r = 100: t = 10 exp(-pi^2); the three are
+    # 100 + 200 t, 100 + 200 t + 100 t^2, (10 + 10 t)^2, of which the first is the least.
+    t = 10 * math.exp(-(math.pi**2))
+    coarse = term("discrete_gaussian", 10.0, share_deviation=1.0, shares=2)
+    assert first_line(coarse, 1.0).rho == pytest.approx((100 + 200 * t) / 2)
+    # At r = 0.5 (0.707 steps of the grid, so L1 = L2 and r1 = 0.5) the second: 0.25 + t + 100 t^2.
+    fine = term("discrete_gaussian", 0.5, share_deviation=1.0, shares=2)
+    assert first_line(fine, 1.0).rho == pytest.approx((0.25 + t + 100 * t * t) / 2)
+
+
+def test_skellam_lines_by_hand() -> None:
+    # m = 25 x 4 = 100, r = 0.5 so D2 = 5, D1 = min(10, 5) x 5 = 25.
+    first, second = (line(term("skellam", 0.5), 1.0) for line in (first_line, second_line))
+    for order in (2, 7):
+        common = order * 25 / 200
+        assert first.rho * order + first.xi == pytest.approx(
+            common + ((2 * order - 1) * 25 + 6 * 25) / 40_000
+        )
+        assert second.rho * order + second.xi == pytest.approx(common + 3 * 25 / 200)
+
+
+def test_an_additive_part_below_zero_is_rounded_up() -> None:
+    # D2 = 200 and d = 1, so 6 D1 < D2^2.
+    assert first_line(term("skellam", 20.0, dimension=1), 1.0).xi == 0.0
+
+
+def test_the_smaller_of_skellam_s_two_bounds_speaks() -> None:
+    # Variance 1 and D1 = D2 = 1: the second is far smaller at high orders.
+    row = on_the_grid("skellam", 1.0, 1, 1)
+    first, second = (line(*compose([row]).integer_terms, 1.0) for line in (first_line, second_line))
+    orders = np.arange(2, 64)
+    by_hand = [
+        np.min(rho * orders + xi + np.log1p(-1 / orders) - np.log(DELTA * orders) / (orders - 1))
+        for rho, xi in (first, second)
+    ]
+    assert by_hand[1] < by_hand[0]
+    assert epsilon([row], DELTA).epsilon == pytest.approx(min(by_hand), rel=1e-9)
+
+
+def test_shares_too_small_for_the_theorem_are_not_priced() -> None:
+    with pytest.raises(UnsupportedEvent, match=r"share_deviation is 0.4 .* from 0.5 on"):
+        epsilon([on_the_grid("discrete_gaussian", 0.4, 2, 1)], DELTA)
+    assert epsilon([on_the_grid("discrete_gaussian", 0.4, 1, 1)], DELTA).epsilon > 0
+
+
+# -------------------------------------------------------------------------- ledgers and adversaries
+
+HOW = DistributedNoise(
+    clipping_norm=0.3,
+    noise_multiplier=4.0,
+    minimum_survivors=90,
+    corrupt=3,
+    scale=default_scale(0.3),
+)
+
+
+def row(how: DistributedNoise = HOW, dimension: int = 2_048, **changes: Any) -> Release:
+    fields = {"run_id": "r", "round_number": 1, "attempt": 0, "pseudonym": "a"}
+    return release_of_share(how, dimension, **fields | changes)
+
+
+def cost(*rows: Release) -> float:
+    return epsilon(rows, DELTA).epsilon
+
+
+@kinds
+def test_rdp_speaks_and_the_others_say_why_not(kind: Any) -> None:
+    rows = [row(dataclasses.replace(HOW, kind=kind))] * 3
+    assert epsilon(rows, DELTA).accountant == "rdp"
+    table = accountant_table(rows, DELTA)
+    assert table["rdp"] == cost(*rows)
+    for name in ("exact", "pld", "prv"):
+        assert str(table[name]).startswith("n/a: ")
+        assert "integer noise" in str(table[name])
+    for name in ("exact", "pld"):
+        with pytest.raises(UnsupportedEvent):
+            epsilon(rows, DELTA, name)  # type: ignore[arg-type]
+
+
+@kinds
+@pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
+def test_on_a_fine_grid_it_costs_what_gaussian_noise_does(kind: Any, relation: Any) -> None:
+    integer = row(dataclasses.replace(HOW, kind=kind, relation=relation))
+    plain = UploadNoise(0.3, 4.0, relation)
+    gaussian = release(plain, channel="sum", run_id="r", round_number=1, attempt=0, pseudonym="a")
+    assert cost(integer) == pytest.approx(epsilon([gaussian], DELTA, "rdp").epsilon, rel=3e-3)
+    assert cost(integer) > epsilon([gaussian], DELTA).epsilon
+
+
+def test_replace_one_costs_what_half_the_noise_does() -> None:
+    single = dataclasses.replace(HOW, relation="add_or_remove_one", noise_multiplier=2.0)
+    assert cost(row()) == pytest.approx(cost(row(single)), rel=1e-6)
+    # Forgetting to double would give this, which is far less.
+    assert cost(row(dataclasses.replace(HOW, relation="add_or_remove_one"))) < 0.6 * cost(row())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    z=st.floats(0.5, 20.0),
+    more=st.floats(1.01, 3.0),
+    kind=st.sampled_from(["discrete_gaussian", "skellam"]),
+    survivors=st.integers(4, 200),
+)
+def test_epsilon_is_monotone(z: float, more: float, kind: Any, survivors: int) -> None:
+    how = dataclasses.replace(
+        HOW, noise_multiplier=z, kind=kind, minimum_survivors=survivors, scale=5_000.0
+    )
+    here = cost(row(how))
+    assert cost(row(dataclasses.replace(how, noise_multiplier=z * more))) < here
+    assert cost(row(how), row(how, round_number=2)) > here
+    # Rounding lengthens a vector of more coordinates more.
+    assert cost(row(how, 200_000)) > here
+
+
+def test_rows_compose_in_any_order_and_by_count() -> None:
+    other = row(dataclasses.replace(HOW, noise_multiplier=9.0))
+    assert cost(row(), other, row()) == cost(other, row(), row())
+    assert cost(dataclasses.replace(row(), count=2)) == cost(row(), row())
+
+
+def test_pool_entries_with_their_own_gaussian_noise_add_up() -> None:
+    entry = release(
+        UploadNoise(0.3, 8.0),
+        channel="pool",
+        run_id="r",
+        round_number=1,
+        attempt=0,
+        pseudonym="a",
+    )
+    both = epsilons([row(), entry], DELTA)
+    assert both.server == both.peers == cost(row(), entry) > max(cost(row()), cost(entry))
+    assert both.observer == cost(row())
+    assert both.accountant == "rdp"
+
+
+def test_peers_know_their_own_share() -> None:
+    alone = dataclasses.replace(HOW, corrupt=0, minimum_survivors=87)
+    result = epsilons([row(alone)], DELTA)
+    assert result.peers == math.inf
+    assert result.server == result.observer == cost(row(alone)) == cost(row())
+    told = epsilons([row()], DELTA)
+    assert told.server == told.peers == told.observer == cost(row())
+
+
+def test_what_never_left_bares_nothing_to_peers() -> None:
+    alone = dataclasses.replace(HOW, corrupt=0)
+    gone = dataclasses.replace(row(alone), status="aborted", left_client=False)
+    assert epsilons([gone], DELTA).peers == 0.0
+    assert epsilons([gone, row()], DELTA).peers == cost(row())
+    kept = dataclasses.replace(row(alone), status="aborted")
+    assert epsilons([kept], DELTA).peers == math.inf
+
+
+def test_a_retry_is_charged_again() -> None:
+    assert cost(row(status="aborted"), row(attempt=1)) == cost(row(), row()) > cost(row())
+
+
+def test_sampling_amplifies_nothing() -> None:
+    sampled = dataclasses.replace(row(), sampling="poisson", sampling_probability=0.1)
+    with pytest.raises(UnsupportedEvent, match="amplifies integer noise"):
+        epsilon([sampled], DELTA)
+    with pytest.raises(UnsupportedEvent, match="amplifies nothing"):
+        epsilons([sampled], DELTA)
+
+
+def test_integer_noise_on_a_client_alone_is_a_single_share() -> None:
+    # upload_noise from a discrete Gaussian: concentrated DP with rho = D^2 / (2 sd^2), no tau.
+    single = IntegerNoise(
+        kind="discrete_gaussian", share_deviation=1_000.0, shares=1, dimension=512
+    )
+    upload = dataclasses.replace(
+        row(), mechanism="upload_noise", channel="pool", integer_noise=single
+    )
+    [found] = compose([upload]).integer_terms
+    ratio = upload.sensitivity / upload.standard_deviation
+    assert first_line(found, 2.0).rho == pytest.approx(ratio**2 / 2)
+    # The noise is in the upload itself, so no peer holds a part of it.
+    assert epsilons([upload], DELTA).peers == cost(upload)
+
+
+# ------------------------------------------------------------------------------ the ledger's rows
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"kind": "laplace"},
+        {"share_deviation": 0.0},
+        {"share_deviation": math.nan},
+        {"shares": 0},
+        {"dimension": 0},
+        {"corrupt": -1},
+    ],
+    ids=str,
+)
+def test_integer_noise_that_means_nothing_is_refused(changes: dict[str, Any]) -> None:
+    fields: dict[str, Any] = {
+        "kind": "skellam",
+        "share_deviation": 2.0,
+        "shares": 3,
+        "dimension": 4,
+    }
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        IntegerNoise(**fields | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"integer_noise": None}, "integer_noise must be given"),
+        ({"mechanism": "dp_sgd"}, "must be None under 'dp_sgd'"),
+        ({"mechanism": "none", "standard_deviation": 0.0}, "must be None under 'none'"),
+        ({"channel": "pool"}, "protects sums only"),
+        ({"standard_deviation": 0.0}, "standard_deviation is 0"),
+    ],
+)
+def test_rows_that_contradict_themselves_are_refused(changes: dict[str, Any], message: str) -> None:
+    fields = {name: getattr(row(), name) for name in Release.__dataclass_fields__}
+    with pytest.raises(ValueError, match=message):
+        Release(**fields | changes)
+
+
+def test_rows_hold_what_the_mechanism_is() -> None:
+    found = row()
+    noise = found.integer_noise
+    assert noise is not None
+    assert (found.mechanism, found.channel, found.status) == (
+        "distributed_noise",
+        "sum",
+        "reserved",
+    )
+    assert found.standard_deviation == pytest.approx(1.2)
+    assert (noise.shares, noise.corrupt, noise.dimension) == (87, 3, 2_048)
+    assert noise.share_deviation * math.sqrt(87) == pytest.approx(1.2 * HOW.scale)
+    assert found.clipping_norm * HOW.scale == pytest.approx(HOW.rounded_norm(2_048) * HOW.scale)
+    assert len({found, row()}) == 1

@@ -1,0 +1,73 @@
+"""An objective without an encoder whose gradients are the data: what training adds is visible."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from methods._interface import ParameterGroup
+from privacy.randomness import NoiseSource
+from privacy.training import DpSgd, LocalTrainer, TrainingPlan
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Loss of example i: <shared, x_i> + <personal, y_i>, so the gradients are x_i and y_i."""
+
+    encoder_parameters: frozenset[str] = frozenset()
+
+    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return {}
+
+    def losses(
+        self,
+        parameters: Mapping[str, Tensor],
+        encoded: Mapping[str, Tensor],
+        batch: Mapping[str, Tensor],
+    ) -> Tensor:
+        return batch["x"] @ parameters["shared"] + batch["y"] @ parameters["personal"]
+
+
+def mechanism(**changes: Any) -> DpSgd:
+    fields: dict[str, Any] = {
+        "noise_multiplier": 0.0,
+        "clipping_norm": 1.0,
+        "sampling_probability": 1.0,
+        "steps": 1,
+        "expected_batch_size": 1.0,
+    }
+    return DpSgd(**fields | changes)
+
+
+def trainer(dp_sgd: DpSgd, noise: NoiseSource, **plan: Any) -> LocalTrainer:
+    fields: dict[str, Any] = {"local_steps": 1, "batch_size": 1, "learning_rate": 1.0}
+    return LocalTrainer(TrainingPlan(**fields | plan), dp_sgd=dp_sgd, noise=noise)
+
+
+def make_examples(x: NDArray[Any], y: NDArray[Any] | None = None) -> Arrays:
+    y = np.zeros((len(x), 1)) if y is None else y
+    return {"x": x, "y": y, "labels": np.zeros(len(x), dtype=np.int64)}
+
+
+def make_parameters(shared: int, personal: int = 1) -> Arrays:
+    return {"shared": np.zeros(shared), "personal": np.zeros(personal)}
+
+
+def fit(learner: LocalTrainer, examples: Arrays, seed: int = 0, **options: Any) -> Arrays:
+    """Trains from zero at learning rate 1: the result is minus the sum of the releases."""
+    widths = examples["x"].shape[1], examples["y"].shape[1]
+    return learner.fit(
+        options.pop("objective", Linear()),
+        options.pop("parameters", make_parameters(*widths)),
+        examples,
+        groups=[ParameterGroup(("shared",)), ParameterGroup(("personal",))],
+        rng=np.random.default_rng(seed),
+        **options,
+    )

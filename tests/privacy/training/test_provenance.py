@@ -1,0 +1,249 @@
+"""Under dp_sgd only what the trainer returned, or what was known before, may be kept or sent."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from methods._interface import Examples, LocalResult, ParameterGroup
+from privacy.errors import PrivacyError, SensitivityViolation
+from privacy.randomness import SystemNoise
+from privacy.training import (
+    LocalTrainer,
+    ReleasedArrays,
+    TrainingPlan,
+    require_released,
+    seal,
+)
+from tests.privacy.training._linear import Linear, make_examples, mechanism, trainer
+
+Arrays = dict[str, NDArray[Any]]
+GROUPS = [ParameterGroup(("shared",))]
+
+
+def broadcast() -> Arrays:
+    return {"shared": np.array([0.5, -1.0, 2.0])}
+
+
+def personal() -> Arrays:
+    return {"personal": np.array([0.25])}
+
+
+def data(count: int = 6) -> Arrays:
+    examples = make_examples(np.random.default_rng(0).normal(size=(count, 3)))
+    return {**examples, "labels": np.arange(count) % 2}
+
+
+def noisy_trainer() -> LocalTrainer:
+    return trainer(mechanism(noise_multiplier=1.0, steps=2), SystemNoise())
+
+
+@dataclass(frozen=True)
+class ToyMethod:
+    """Trains the shared vector; `cheat` decides what else it does with the client's data."""
+
+    cheat: Callable[[Arrays, Examples], dict[str, Arrays]] = lambda trained, examples: {}
+
+    def client_update(
+        self, received: Arrays, kept: Arrays, examples: Examples, learner: LocalTrainer
+    ) -> LocalResult:
+        trained = learner.fit(
+            Linear(),
+            {**received, **kept},
+            examples.arrays,
+            groups=GROUPS,
+            rng=np.random.default_rng(0),
+        )
+        update = {"shared": trained["shared"] - received["shared"]}
+        honest = {"update": update, "pool_entry": {"shared": trained["shared"]}, "personal": kept}
+        return LocalResult(**{**honest, **self.cheat(trained, examples)})
+
+
+def run(method: ToyMethod, arrays: Arrays) -> tuple[LocalResult, LocalTrainer]:
+    learner = noisy_trainer()
+    return method.client_update(broadcast(), personal(), Examples(arrays), learner), learner
+
+
+def verify(result: LocalResult, learner: LocalTrainer) -> None:
+    """What the platform does before anything is sent or stored."""
+    for part in ("update", "pool_entry", "personal"):
+        arrays = getattr(result, part)
+        require_released(arrays, learner.released, [broadcast(), personal()], part=part)
+
+
+def class_counts(trained: Arrays, examples: Examples) -> dict[str, Arrays]:
+    return {"personal": {**personal(), "counts": np.bincount(examples.arrays["labels"])}}
+
+
+def prototype(trained: Arrays, examples: Examples) -> dict[str, Arrays]:
+    return {"pool_entry": {"shared": examples.arrays["x"].mean(axis=0)}}
+
+
+def nudged(trained: Arrays, examples: Examples) -> dict[str, Arrays]:
+    direction = np.sign(examples.arrays["x"].sum(axis=0))
+    return {"update": {"shared": trained["shared"] - broadcast()["shared"] + 1e-12 * direction}}
+
+
+def in_place(trained: Arrays, examples: Examples) -> dict[str, Arrays]:
+    trained["shared"][0] = examples.arrays["x"][0, 0]
+    return {"pool_entry": {"shared": trained["shared"]}}
+
+
+def size(trained: Arrays, examples: Examples) -> dict[str, Arrays]:
+    return {"personal": {"personal": np.array([float(examples.num_examples)])}}
+
+
+CHEATS = [class_counts, prototype, nudged, in_place, size]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_an_honest_method_passes(closed: bool) -> None:
+    result, learner = run(ToyMethod(), seal(data()) if closed else data())
+    verify(result, learner)
+    assert not np.array_equal(result.update["shared"], np.zeros(3))
+    assert learner.released.steps == 2
+
+
+@pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.__name__)
+def test_a_cheating_method_is_noticed_where_data_was_open(cheat: Any) -> None:
+    result, learner = run(ToyMethod(cheat), data())
+    with pytest.raises(SensitivityViolation, match="neither returned by the trainer"):
+        verify(result, learner)
+
+
+@pytest.mark.parametrize("cheat", CHEATS, ids=lambda cheat: cheat.__name__)
+def test_a_cheating_method_gets_nowhere_where_data_is_sealed(cheat: Any) -> None:
+    with pytest.raises(SensitivityViolation, match="read outside the trainer"):
+        run(ToyMethod(cheat), seal(data()))
+    assert issubclass(SensitivityViolation, PrivacyError)
+
+
+def test_the_message_names_the_array_and_not_its_values() -> None:
+    result, learner = run(ToyMethod(class_counts), data())
+    with pytest.raises(SensitivityViolation, match="personal 'counts'") as caught:
+        verify(result, learner)
+    assert "3" not in str(caught.value)
+
+
+def test_a_constant_that_went_through_fit_is_no_release() -> None:
+    """Otherwise anything could be laundered as a parameter that no group names."""
+    learner = noisy_trainer()
+    start = {**broadcast(), "personal": np.array([17.0])}
+    result = learner.fit(Linear(), start, data(), groups=GROUPS, rng=np.random.default_rng(0))
+    assert np.array_equal(result["personal"], [17.0])
+    assert len(learner.released) == 1
+    with pytest.raises(SensitivityViolation):
+        require_released({"p": result["personal"]}, learner.released, [broadcast()])
+
+
+def test_training_without_noise_is_no_release() -> None:
+    learner = LocalTrainer(TrainingPlan(local_steps=1, batch_size=2, learning_rate=0.1), 1.0)
+    start = {**broadcast(), **personal()}
+    result = learner.fit(Linear(), start, data(), groups=GROUPS, rng=np.random.default_rng(0))
+    assert len(learner.released) == learner.released.steps == 0
+    with pytest.raises(SensitivityViolation):
+        require_released({"shared": result["shared"]}, learner.released, [start])
+
+
+ONE, TWO, OTHER = (np.array([[a, 2.0]], dtype=np.float32) for a in (1.0, 1.7, 0.3))
+
+
+def record_of(arrays: Sequence[NDArray[Any]] = (TWO,)) -> ReleasedArrays:
+    record = ReleasedArrays()
+    record.add(arrays, steps=3)
+    return record
+
+
+@pytest.mark.parametrize(
+    "array",
+    [TWO, TWO.copy(), TWO - ONE, ONE, ONE - ONE, np.asfortranarray(TWO)],
+    ids=["trained", "copy", "trained - constant", "constant", "zero", "other memory order"],
+)
+def test_what_is_accepted(array: NDArray[Any]) -> None:
+    require_released({"any name": array}, record_of(), [{"start": ONE}])
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        OTHER,
+        OTHER - ONE,
+        ONE - TWO,
+        2 * TWO,
+        TWO.astype(np.float64),
+        (TWO.astype(np.float64) - ONE).astype(np.float64),
+        TWO[0],
+        TWO.T,
+        np.array(True),
+        np.zeros(0),
+    ],
+)
+def test_what_is_refused(array: NDArray[Any]) -> None:
+    with pytest.raises(SensitivityViolation, match="entry 'x'"):
+        constants = [{"start": ONE, "flag": np.array(False)}]
+        require_released({"x": array}, record_of(), constants, part="entry")
+
+
+def test_nothing_needs_no_permission_and_a_cleared_record_gives_none() -> None:
+    require_released({}, ReleasedArrays(), [])
+    record = record_of()
+    assert (len(record), record.steps, TWO in record) == (1, 3, True)
+    record.clear()
+    assert (len(record), record.steps, TWO in record) == (0, 0, False)
+    with pytest.raises(SensitivityViolation):
+        require_released({"x": TWO}, record, [])
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        len,
+        list,
+        np.asarray,
+        np.sum,
+        lambda a: a[0],
+        lambda a: a.shape,
+        lambda a: a.mean(),
+        lambda a: np.ones(6) + a,
+        lambda a: a.tolist(),
+        iter,
+        copy.copy,
+        copy.deepcopy,
+        lambda a: a.__reduce_ex__(5),
+        lambda a: a.__array__(),
+    ],
+)
+def test_no_ordinary_way_reads_sealed_data(read: Callable[[Any], object]) -> None:
+    closed: Any = seal(data())["labels"]
+    with pytest.raises(SensitivityViolation, match="'labels'"):
+        read(closed)
+    assert repr(closed) == "SealedArray('labels')"
+
+
+def test_sealed_data_opens_for_private_training_only() -> None:
+    plain = LocalTrainer(TrainingPlan(local_steps=1, batch_size=2, learning_rate=0.1), 1.0)
+    start = {**broadcast(), **personal()}
+    with pytest.raises(SensitivityViolation, match="is sealed; valid is training under dp_sgd"):
+        plain.fit(Linear(), start, seal(data()), groups=GROUPS, rng=np.random.default_rng(0))
+    assert not plain.reports
+
+
+def test_sealing_changes_no_result() -> None:
+    quiet = mechanism(noise_multiplier=0.0, clipping_norm=0.5)
+    results = [
+        trainer(quiet, SystemNoise()).fit(
+            Linear(),
+            {**broadcast(), **personal()},
+            arrays,
+            groups=GROUPS,
+            rng=np.random.default_rng(0),
+        )["shared"]
+        for arrays in (data(), seal(data()))
+    ]
+    np.testing.assert_array_equal(*results)
