@@ -25,7 +25,7 @@ from platform.config import RunConfig, Sources, StorageConfig, dump_config, pars
 from platform.data.features import cached_features
 from platform.data.loading import load_task_data
 from platform.environment import config_digest, environment, resolve_device, use_threads
-from platform.errors import ConfigError, UnknownRun
+from platform.errors import ConfigError, RunStopped, UnknownRun
 from platform.layout import build_layout
 from platform.method_building import build_method
 from platform.observing import Observer
@@ -100,13 +100,27 @@ def reopen_run(run_id: str, url: str, observer: Observer, surroundings: Surround
     Raises:
         UnknownRun: If there is none of this name.
         ConfigError: If its configuration cannot be run here.
+        RunStopped: If a client that was charged is not here any more.
     """
     database = open_storage(url)
     config = stored_config(database, run_id, surroundings)
     # The clients' stores lie beside the database, which may have moved since the run started.
     config = config.model_copy(update={"storage": StorageConfig(url=url)})
     plan = _plan(config, observer, surroundings)
-    return _wire(plan, run_id, database, observer, surroundings)
+    wiring = _wire(plan, run_id, database, observer, surroundings)
+    _require_known_clients(wiring)
+    return wiring
+
+
+def _require_known_clients(wiring: Wiring) -> None:
+    """A client with a new store would start anew at epsilon 0, whatever it spent before."""
+    with wiring.database.unit_of_work(read_only=True) as uow:
+        charged = {row.pseudonym for row in uow.ledger.rows(wiring.run_id)}
+    if not charged <= set(wiring.population.pseudonyms.values()):
+        raise RunStopped(
+            f"run {wiring.run_id}: a client's store in {wiring.folder / 'clients'} is missing or "
+            "another's, so what it spent cannot be carried on; put it back or start a new run"
+        )
 
 
 def stored_config(database: Database, run_id: str, surroundings: Surroundings) -> RunConfig:

@@ -149,17 +149,31 @@ class Client:
             return PersonalState(first_state(self.profile), ())
         return PersonalState(decode_arrays(saved.personal), decode_experts(saved.experts))
 
-    def personalise(self, broadcast: Arrays, committed: Attempt | None, kept_as: Attempt) -> None:
-        """Personalises after the last release and keeps the result in the own store."""
+    def personalise(
+        self,
+        broadcast: Arrays,
+        fetched: tuple[Arrays, ...] | None,
+        committed: Attempt | None,
+        kept_as: Attempt,
+    ) -> None:
+        """Personalises after the last release and keeps the result in the own store.
+
+        Args:
+            broadcast: The last broadcast.
+            fetched: Experts fetched for this purpose, None to go on with those handed out last.
+            committed: The last committed attempt that this client's update is part of.
+            kept_as: The attempt under which the result is kept.
+        """
         profile = self.profile
         kept = self._store.committed(profile.run_id)
         if kept is not None and kept[:2] == kept_as:
             # An interrupted finish is repeated; what is done stays done.
             return
         state = self.state(committed)
+        experts = state.experts if fetched is None else fetched
         personal = profile.method.personalise(
             broadcast,
-            state.experts,
+            experts,
             state.personal,
             profile.data,
             self._trainer,
@@ -170,7 +184,7 @@ class Client:
             profile.run_id,
             *kept_as,
             personal=encode_arrays(personal),
-            experts=encode_experts(state.experts),
+            experts=encode_experts(experts),
         )
         self._store.roll(profile.run_id, kept_as)
 

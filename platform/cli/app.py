@@ -131,7 +131,7 @@ def audit_query(
     round_number: Annotated[int | None, typer.Option("--round", help="In this round.")] = None,
     channel: Annotated[str | None, typer.Option(help="sum, pool or metrics.")] = None,
     since: Annotated[str | None, typer.Option(help="At or after this ISO time.")] = None,
-    until: Annotated[str | None, typer.Option(help="Before this ISO time.")] = None,
+    until: Annotated[str | None, typer.Option(help="At or before this ISO time.")] = None,
     detail: Annotated[str | None, typer.Option(help="Text that the detail contains.")] = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
