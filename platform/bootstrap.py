@@ -78,6 +78,11 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
     database = open_storage(config.storage.url)
     text, facts = dump_config(config), environment(plan.learning.device)
     digest = config_digest(text)
+    # Files first: a run that the database knows has its configuration beside it.
+    folder = run_folder(config.storage.url, run_id)
+    effective = {"noise_multiplier": plan.budget.noise_multiplier, "environment": facts}
+    write_text(folder / "config.yaml", text)
+    write_text(folder / "effective.yaml", yaml.safe_dump(effective, sort_keys=False))
     with transaction(database) as uow:
         uow.runs.create(
             run_id,
@@ -87,10 +92,6 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
             versions_json=json.dumps(facts),
         )
         AuditTrail(uow.audit, run_id).run_created(digest)
-    folder = run_folder(config.storage.url, run_id)
-    effective = {"noise_multiplier": plan.budget.noise_multiplier, "environment": facts}
-    write_text(folder / "config.yaml", text)
-    write_text(folder / "effective.yaml", yaml.safe_dump(effective, sort_keys=False))
     return _wire(plan, run_id, database, observer, surroundings)
 
 

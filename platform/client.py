@@ -179,7 +179,7 @@ class Client:
             self._trainer,
             batches_of(profile, kept_as[0]),
         )
-        self._store.roll(profile.run_id, committed)
+        self._roll(committed)
         self._store.put_pending(
             profile.run_id,
             *kept_as,
@@ -190,7 +190,7 @@ class Client:
 
     def _join(self, invitation: Invitation) -> bytes:
         envelope, run_id = invitation.envelope, self.profile.run_id
-        self._store.roll(run_id, envelope.committed)
+        self._roll(envelope.committed)
         secret = self._store.identity.handle_secret
         handles = tuple(
             handle(secret, run_id, generation)
@@ -206,6 +206,15 @@ class Client:
         secure, payload = masking.advertise(self._parameters(envelope, seat), seat.index)
         self._session = _Session(envelope, "relay", secure)
         return encode_answer(Answer(envelope, handles, payload))
+
+    def _roll(self, committed: Attempt | None) -> None:
+        """Follows the coordinator's commit: personal part and own ledger."""
+        run_id = self.profile.run_id
+        self._store.roll(run_id, committed)
+        rows = self._store.rows(run_id)
+        open_rows = [(r.round_number, r.attempt) for r in rows if r.status == "reserved"]
+        if committed is not None and committed in open_rows:
+            self._store.set_status(run_id, *committed, "released")
 
     def _parameters(self, envelope: Envelope, seat: SecureRound) -> RoundParameters:
         """The protocol's parameters, if they are possible and those of this run's vector."""
