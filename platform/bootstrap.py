@@ -73,7 +73,7 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
     Raises:
         ConfigError: If the configuration cannot be run; nothing is written then.
     """
-    plan = _plan(config, observer, surroundings)
+    plan = plan_run(config, observer, surroundings)
     run_id = _run_id(config, surroundings.now())
     database = open_storage(config.storage.url)
     text, facts = dump_config(config), environment(plan.learning.device)
@@ -107,7 +107,7 @@ def reopen_run(run_id: str, url: str, observer: Observer, surroundings: Surround
     config = stored_config(database, run_id, surroundings)
     # The clients' stores lie beside the database, which may have moved since the run started.
     config = config.model_copy(update={"storage": StorageConfig(url=url)})
-    plan = _plan(config, observer, surroundings)
+    plan = plan_run(config, observer, surroundings)
     wiring = _wire(plan, run_id, database, observer, surroundings)
     _require_known_clients(wiring)
     return wiring
@@ -180,7 +180,7 @@ def run_folder(url: str, run_id: str) -> Path:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class RunPlan:
     """A run that has passed every check, before anything is written."""
 
     config: RunConfig
@@ -190,7 +190,12 @@ class _Plan:
     pool_rules: PoolRules | None
 
 
-def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> _Plan:
+def plan_run(config: RunConfig, observer: Observer, surroundings: Surroundings) -> RunPlan:
+    """Builds and checks everything that a run needs; only image features are cached.
+
+    Raises:
+        ConfigError: If the configuration cannot be run.
+    """
     learning = _learning(config, observer, surroundings)
     method = learning.method
     noise_multiplier = _noise_multiplier(config, method)
@@ -199,7 +204,7 @@ def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> 
     budget = Budget(
         section.target_delta, section.target_epsilon, section.accountant, noise_multiplier
     )
-    return _Plan(config, learning, protection, budget, _pool_rules(config, method))
+    return RunPlan(config, learning, protection, budget, _pool_rules(config, method))
 
 
 def _learning(config: RunConfig, observer: Observer, surroundings: Surroundings) -> Learning:
@@ -278,7 +283,7 @@ def _pool_rules(config: RunConfig, method: Method) -> PoolRules | None:
 
 
 def _wire(
-    plan: _Plan,
+    plan: RunPlan,
     run_id: str,
     database: Database,
     observer: Observer,

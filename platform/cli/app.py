@@ -161,6 +161,24 @@ def audit_verify(
     verify_audit(run_id, head, storage, as_json=as_json)
 
 
+@app.command("audit-privacy")
+def audit_privacy(
+    config: Annotated[Path, typer.Argument(help="A YAML file, or a packaged name.")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override a key: section.key=value. Repeatable."),
+    ] = None,
+    canaries: Annotated[
+        int, typer.Option(help="Guesses a channel; more refute smaller lies.", min=100)
+    ] = 2000,
+    as_json: Json = False,
+) -> None:
+    """Try to refute a configuration's privacy claim with canaries; exit code 1 if that works."""
+    from platform.cli.privacy_auditing import audit_privacy_command
+
+    audit_privacy_command(config, list(set_ or []), canaries=canaries, as_json=as_json)
+
+
 @app.command()
 def export(
     run_id: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or `latest`.")],
