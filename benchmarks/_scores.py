@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import statistics
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -77,3 +79,18 @@ def provenance() -> list[str]:
         f"open_clip {version('open_clip_torch')}, numpy {version('numpy')}, CPU",
         "",
     ]
+
+
+def run(
+    name: str,
+    measure: Callable[[Sequence[int], Path], list[Score]],
+    report: Callable[[Sequence[Score], Sequence[int]], str],
+) -> None:
+    """Measures over the seeds of the command line and writes the page of results."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--output", type=Path, default=RESULTS / f"{name}.md")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        scores = measure(options.seeds, Path(folder))
+    options.output.write_text(report(scores, options.seeds), encoding="utf-8")

@@ -8,12 +8,10 @@ Runs zero-shot CLIP, CoOp, PromptFL at three learning rates and pFedMoAP from
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from _scores import HEADER, RESULTS, Score, provenance, score
+from _scores import HEADER, Score, provenance, run, score
 
 PROMPTFL_RATES = (0.0005, 0.002, 0.02)
 
@@ -58,16 +56,5 @@ def report(scores: Sequence[Score], seeds: Sequence[int]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measures and writes."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--output", type=Path, default=RESULTS / "methods-on-shapes.md")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        scores = measure(options.seeds, Path(folder))
-    options.output.write_text(report(scores, options.seeds), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    run("methods-on-shapes", measure, report)

@@ -8,12 +8,10 @@ is gained then is the gate's own doing. Writes `docs/results/quickstart-ablation
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from _scores import HEADER, RESULTS, Score, provenance, score
+from _scores import HEADER, Score, provenance, run, score
 
 SETTINGS = (
     ("pFedMoAP, epsilon 8 (the quickstart)", ()),
@@ -58,16 +56,5 @@ def report(scores: Sequence[Score], seeds: Sequence[int]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measures and writes."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--output", type=Path, default=RESULTS / "quickstart-ablation.md")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        scores = measure(options.seeds, Path(folder))
-    options.output.write_text(report(scores, options.seeds), encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    run("quickstart-ablation", measure, report)

@@ -65,8 +65,9 @@ class PoolPolicy:
         select: `nearest` by l2 distance from the client's own newest entry, `random`, or `all`.
         exclude_self: Whether the client's own entries are left out.
         minimum: Smallest pool that is served from; None for the platform's rule 2(k+1).
-        fixed: Whether experts are fetched once, kept in a fixed order with the client's own
-            entry, and never replaced (PM-MoE's second phase).
+        fixed: Whether experts are fetched once, after the last round and before `personalise`, in
+            one order for all clients, own entry included, and never replaced (PM-MoE's second
+            phase); `client_update` gets none then.
     """
 
     spec: Mapping[str, TensorSpec]
@@ -185,6 +186,15 @@ class ParameterGroup:
 
 class Trainer(Protocol):
     """Local training. It is the only way by which a method's parameters meet a client's data."""
+
+    @property
+    def learning_rate(self) -> float:
+        """The configured learning rate, for corrections that depend on it (SCAFFOLD)."""
+        ...
+
+    def steps_for(self, num_examples: int) -> int:
+        """Steps of one fit over this many examples, where `fit` is not told otherwise."""
+        ...
 
     def fit(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,20 +21,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from methods._defaults import MethodDefaults
 from methods._errors import BackboneError
 from methods._interface import (
     Aggregate,
     Arrays,
     Examples,
     LocalResult,
-    Mechanism,
-    Need,
     ParameterGroup,
-    PoolPolicy,
     Task,
     TensorSpec,
     Trainer,
-    Visibility,
 )
 
 if TYPE_CHECKING:
@@ -43,10 +40,6 @@ if TYPE_CHECKING:
 CONTEXT = "context"
 CONTEXT_STANDARD_DEVIATION = 0.02
 """Standard deviation of randomly initialised context vectors (CoOp, section 4.1)."""
-
-ALL_MECHANISMS: frozenset[Mechanism] = frozenset(
-    ("none", "dp_sgd", "upload_noise", "distributed_noise", "central_noise")
-)
 
 
 @dataclass(frozen=True)
@@ -141,7 +134,7 @@ class PromptObjective:
 
 
 @dataclass(frozen=True)
-class PromptMethod:
+class PromptMethod(MethodDefaults):
     """What methods with one learned prompt have in common; each overrides what it changes.
 
     Attributes:
@@ -154,31 +147,13 @@ class PromptMethod:
     config: PromptConfig
     classes: tuple[str, ...]
 
-    needs: frozenset[Need] = field(default=frozenset({"features"}), init=False)
-    visibility: Visibility = field(default=Visibility.AGGREGATE_ONLY, init=False)
-    admits: frozenset[Mechanism] = field(default=ALL_MECHANISMS, init=False)
-
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """The context, averaged over clients."""
         return {CONTEXT: self.encoder.spec}
 
-    def pool_policy(self) -> PoolPolicy | None:
-        """No pool."""
-        return None
-
     def init_server(self, rng: np.random.Generator) -> Arrays:
         """A fresh context."""
         return {CONTEXT: self.encoder.init_context(rng, self.config.context_init)}
-
-    def init_client(
-        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
-    ) -> Arrays:
-        """Nothing personal."""
-        return {}
-
-    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
-        """The whole server state."""
-        return state
 
     def client_update(
         self,
@@ -202,18 +177,6 @@ class PromptMethod:
     ) -> Arrays:
         """Adds the mean change (FedAvg)."""
         return {CONTEXT: (state[CONTEXT] + aggregate.values[CONTEXT]).astype(np.float32)}
-
-    def personalise(
-        self,
-        broadcast: Arrays,
-        experts: Sequence[Arrays],
-        personal: Arrays,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
-    ) -> Arrays:
-        """Changes nothing."""
-        return personal
 
     def predict(
         self,

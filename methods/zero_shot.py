@@ -6,30 +6,18 @@ section 3.1.4; the template is the one that pFedMoAP compares with (its section 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from methods._clip import Backbone
+from methods._defaults import MethodDefaults
 from methods._errors import MethodError
-from methods._interface import (
-    Aggregate,
-    Arrays,
-    Examples,
-    LocalResult,
-    Mechanism,
-    Method,
-    Need,
-    PoolPolicy,
-    Task,
-    TensorSpec,
-    Trainer,
-    Visibility,
-)
-from methods._prompt import ALL_MECHANISMS, as_tensor, require_backbone
+from methods._interface import Arrays, Examples, LocalResult, Method, Task, Trainer
+from methods._prompt import as_tensor, require_backbone
 
 
 @dataclass(frozen=True)
@@ -44,37 +32,11 @@ class Config:
 
 
 @dataclass(frozen=True)
-class ZeroShot:
+class ZeroShot(MethodDefaults):
     """CLIP as it was trained."""
 
     backbone: Backbone
     template: str
-
-    needs: frozenset[Need] = field(default=frozenset({"features"}), init=False)
-    visibility: Visibility = field(default=Visibility.AGGREGATE_ONLY, init=False)
-    admits: frozenset[Mechanism] = field(default=ALL_MECHANISMS, init=False)
-
-    def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Nothing is shared."""
-        return {}
-
-    def pool_policy(self) -> PoolPolicy | None:
-        """No pool."""
-        return None
-
-    def init_server(self, rng: np.random.Generator) -> Arrays:
-        """No state."""
-        return {}
-
-    def init_client(
-        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
-    ) -> Arrays:
-        """Nothing personal."""
-        return {}
-
-    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
-        """Nothing."""
-        return {}
 
     def client_update(
         self,
@@ -87,28 +49,6 @@ class ZeroShot:
     ) -> LocalResult:
         """Learns nothing."""
         return LocalResult({}, None, {})
-
-    def server_update(
-        self,
-        state: Arrays,
-        aggregate: Aggregate,
-        pool: Sequence[Arrays],
-        rng: np.random.Generator,
-    ) -> Arrays:
-        """Nothing to update."""
-        return state
-
-    def personalise(
-        self,
-        broadcast: Arrays,
-        experts: Sequence[Arrays],
-        personal: Arrays,
-        data: Examples,
-        trainer: Trainer,
-        rng: np.random.Generator,
-    ) -> Arrays:
-        """Changes nothing."""
-        return personal
 
     def predict(
         self,

@@ -25,7 +25,7 @@ from platform.config import RunConfig, Sources, StorageConfig, dump_config, pars
 from platform.data.features import cached_features
 from platform.data.loading import load_task_data
 from platform.environment import config_digest, environment, resolve_device, use_threads
-from platform.errors import ConfigError, UnknownRun
+from platform.errors import ConfigError, RunStopped, UnknownRun
 from platform.layout import build_layout
 from platform.method_building import build_method
 from platform.observing import Observer
@@ -73,11 +73,16 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
     Raises:
         ConfigError: If the configuration cannot be run; nothing is written then.
     """
-    plan = _plan(config, observer, surroundings)
+    plan = plan_run(config, observer, surroundings)
     run_id = _run_id(config, surroundings.now())
     database = open_storage(config.storage.url)
     text, facts = dump_config(config), environment(plan.learning.device)
     digest = config_digest(text)
+    # Files first: a run that the database knows has its configuration beside it.
+    folder = run_folder(config.storage.url, run_id)
+    effective = {"noise_multiplier": plan.budget.noise_multiplier, "environment": facts}
+    write_text(folder / "config.yaml", text)
+    write_text(folder / "effective.yaml", yaml.safe_dump(effective, sort_keys=False))
     with transaction(database) as uow:
         uow.runs.create(
             run_id,
@@ -87,10 +92,6 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
             versions_json=json.dumps(facts),
         )
         AuditTrail(uow.audit, run_id).run_created(digest)
-    folder = run_folder(config.storage.url, run_id)
-    effective = {"noise_multiplier": plan.budget.noise_multiplier, "environment": facts}
-    write_text(folder / "config.yaml", text)
-    write_text(folder / "effective.yaml", yaml.safe_dump(effective, sort_keys=False))
     return _wire(plan, run_id, database, observer, surroundings)
 
 
@@ -100,13 +101,27 @@ def reopen_run(run_id: str, url: str, observer: Observer, surroundings: Surround
     Raises:
         UnknownRun: If there is none of this name.
         ConfigError: If its configuration cannot be run here.
+        RunStopped: If a client that was charged is not here any more.
     """
     database = open_storage(url)
     config = stored_config(database, run_id, surroundings)
     # The clients' stores lie beside the database, which may have moved since the run started.
     config = config.model_copy(update={"storage": StorageConfig(url=url)})
-    plan = _plan(config, observer, surroundings)
-    return _wire(plan, run_id, database, observer, surroundings)
+    plan = plan_run(config, observer, surroundings)
+    wiring = _wire(plan, run_id, database, observer, surroundings)
+    _require_known_clients(wiring)
+    return wiring
+
+
+def _require_known_clients(wiring: Wiring) -> None:
+    """A client with a new store would start anew at epsilon 0, whatever it spent before."""
+    with wiring.database.unit_of_work(read_only=True) as uow:
+        charged = {row.pseudonym for row in uow.ledger.rows(wiring.run_id)}
+    if not charged <= set(wiring.population.pseudonyms.values()):
+        raise RunStopped(
+            f"run {wiring.run_id}: a client's store in {wiring.folder / 'clients'} is missing or "
+            "another's, so what it spent cannot be carried on; put it back or start a new run"
+        )
 
 
 def stored_config(database: Database, run_id: str, surroundings: Surroundings) -> RunConfig:
@@ -165,7 +180,7 @@ def run_folder(url: str, run_id: str) -> Path:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class RunPlan:
     """A run that has passed every check, before anything is written."""
 
     config: RunConfig
@@ -175,7 +190,12 @@ class _Plan:
     pool_rules: PoolRules | None
 
 
-def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> _Plan:
+def plan_run(config: RunConfig, observer: Observer, surroundings: Surroundings) -> RunPlan:
+    """Builds and checks everything that a run needs; only image features are cached.
+
+    Raises:
+        ConfigError: If the configuration cannot be run.
+    """
     learning = _learning(config, observer, surroundings)
     method = learning.method
     noise_multiplier = _noise_multiplier(config, method)
@@ -184,7 +204,7 @@ def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> 
     budget = Budget(
         section.target_delta, section.target_epsilon, section.accountant, noise_multiplier
     )
-    return _Plan(config, learning, protection, budget, _pool_rules(config, method))
+    return RunPlan(config, learning, protection, budget, _pool_rules(config, method))
 
 
 def _learning(config: RunConfig, observer: Observer, surroundings: Surroundings) -> Learning:
@@ -263,7 +283,7 @@ def _pool_rules(config: RunConfig, method: Method) -> PoolRules | None:
 
 
 def _wire(
-    plan: _Plan,
+    plan: RunPlan,
     run_id: str,
     database: Database,
     observer: Observer,

@@ -149,34 +149,48 @@ class Client:
             return PersonalState(first_state(self.profile), ())
         return PersonalState(decode_arrays(saved.personal), decode_experts(saved.experts))
 
-    def personalise(self, broadcast: Arrays, committed: Attempt | None, kept_as: Attempt) -> None:
-        """Personalises after the last release and keeps the result in the own store."""
+    def personalise(
+        self,
+        broadcast: Arrays,
+        fetched: tuple[Arrays, ...] | None,
+        committed: Attempt | None,
+        kept_as: Attempt,
+    ) -> None:
+        """Personalises after the last release and keeps the result in the own store.
+
+        Args:
+            broadcast: The last broadcast.
+            fetched: Experts fetched for this purpose, None to go on with those handed out last.
+            committed: The last committed attempt that this client's update is part of.
+            kept_as: The attempt under which the result is kept.
+        """
         profile = self.profile
         kept = self._store.committed(profile.run_id)
         if kept is not None and kept[:2] == kept_as:
             # An interrupted finish is repeated; what is done stays done.
             return
         state = self.state(committed)
+        experts = state.experts if fetched is None else fetched
         personal = profile.method.personalise(
             broadcast,
-            state.experts,
+            experts,
             state.personal,
             profile.data,
             self._trainer,
             batches_of(profile, kept_as[0]),
         )
-        self._store.roll(profile.run_id, committed)
+        self._roll(committed)
         self._store.put_pending(
             profile.run_id,
             *kept_as,
             personal=encode_arrays(personal),
-            experts=encode_experts(state.experts),
+            experts=encode_experts(experts),
         )
         self._store.roll(profile.run_id, kept_as)
 
     def _join(self, invitation: Invitation) -> bytes:
         envelope, run_id = invitation.envelope, self.profile.run_id
-        self._store.roll(run_id, envelope.committed)
+        self._roll(envelope.committed)
         secret = self._store.identity.handle_secret
         handles = tuple(
             handle(secret, run_id, generation)
@@ -192,6 +206,15 @@ class Client:
         secure, payload = masking.advertise(self._parameters(envelope, seat), seat.index)
         self._session = _Session(envelope, "relay", secure)
         return encode_answer(Answer(envelope, handles, payload))
+
+    def _roll(self, committed: Attempt | None) -> None:
+        """Follows the coordinator's commit: personal part and own ledger."""
+        run_id = self.profile.run_id
+        self._store.roll(run_id, committed)
+        rows = self._store.rows(run_id)
+        open_rows = [(r.round_number, r.attempt) for r in rows if r.status == "reserved"]
+        if committed is not None and committed in open_rows:
+            self._store.set_status(run_id, *committed, "released")
 
     def _parameters(self, envelope: Envelope, seat: SecureRound) -> RoundParameters:
         """The protocol's parameters, if they are possible and those of this run's vector."""

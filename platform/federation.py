@@ -172,7 +172,7 @@ class Federation:
 
     def _experts(self, plan: RoundPlan) -> Experts:
         rules, run_id = self._wiring.pool_rules, self._wiring.run_id
-        if rules is None:
+        if rules is None or rules.policy.fixed:
             return lambda handles: ()
         with self._wiring.database.unit_of_work(read_only=True) as uow:
             entries = uow.pool.entries(run_id)

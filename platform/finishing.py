@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from methods import Trainer
+from methods import Arrays, Trainer
 from platform.audit_trail import AuditTrail
 from platform.caveats import run_warnings
 from platform.client import ClientProfile
@@ -18,6 +18,7 @@ from platform.evaluation import Accuracy, client_accuracy, summarise
 from platform.federation import Federation, Progress
 from platform.messages import Attempt
 from platform.observing import Observer
+from platform.pool import fixed_experts
 from platform.records import summary_document, write_run_files
 from platform.spending import Spending
 from platform.storing import transaction
@@ -79,10 +80,18 @@ def _mark_interrupted(wiring: Wiring) -> None:
 
 def personalise(wiring: Wiring, progress: Progress) -> None:
     """Lets every client personalise, and keeps the result in its own store."""
-    number, attempt = final_attempt(wiring)
+    experts, kept_as = _fixed_experts(wiring), final_attempt(wiring)
     for name, client in wiring.population.clients.items():
         broadcast = wiring.method.broadcast(progress.state, name)
-        client.personalise(broadcast, progress.committed.get(name), (number, attempt))
+        client.personalise(broadcast, experts, progress.committed.get(name), kept_as)
+
+
+def _fixed_experts(wiring: Wiring) -> tuple[Arrays, ...] | None:
+    """What all clients fetch after the last round, where the method asks for that."""
+    if wiring.pool_rules is None or not wiring.pool_rules.policy.fixed:
+        return None
+    with wiring.database.unit_of_work(read_only=True) as uow:
+        return fixed_experts(uow.pool.entries(wiring.run_id))
 
 
 def _documents(wiring: Wiring) -> list[Mapping[str, Any]]:

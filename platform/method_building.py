@@ -82,6 +82,11 @@ def _require_fitting(method: Method, config: RunConfig) -> None:
             f"method.name: {name} needs {', '.join(sorted(missing))}, which the data layer does "
             f"not provide; provided: {', '.join(sorted(PROVIDED_NEEDS))}"
         )
+    if method.visibility is Visibility.PER_CLIENT and method.pool_policy() is not None:
+        raise ConfigError(
+            f"method.name: {name} has a broadcast of its own for each client and a pool, whose "
+            "entries are differences to one broadcast; valid: one of the two"
+        )
     if method.visibility is Visibility.PER_CLIENT:
         _require_visible(name, mechanism, config)
 

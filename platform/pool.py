@@ -77,6 +77,13 @@ def serve_experts(
     return tuple(decode_arrays(payload) for payload in sorted(chosen))
 
 
+def fixed_experts(entries: Sequence[PoolEntry]) -> tuple[Arrays, ...]:
+    """All entries of the newest generation, in one order for all clients."""
+    newest = max((entry.generation for entry in entries), default=0)
+    payloads = sorted(entry.entry for entry in entries if entry.generation == newest)
+    return tuple(decode_arrays(payload) for payload in payloads)
+
+
 def encode_entry(entry: Arrays) -> bytes:
     """A pool entry as it is stored."""
     return encode_arrays(entry)

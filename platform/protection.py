@@ -40,6 +40,8 @@ from privacy import (
 )
 
 LEVELS = "levels"
+LARGEST_COORDINATE = 1e30
+"""Far above any trained value, and 2^20 of them still fit into float32."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +127,7 @@ class Protection:
         spec = self.pool_spec or {}
         if LEVELS not in entry:
             require_spec(entry, spec)
-            if not np.isfinite(flatten(entry, spec).astype(np.float32)).all():
-                raise ProtocolError("message: the pool entry is too large for its type")
+            require_storable(flatten(entry, spec))
         if (LEVELS in entry) is isinstance(self.mechanism, NoProtection):
             raise ProtocolError("message: the pool entry is not protected as this run asks")
         if LEVELS not in entry:
@@ -203,9 +204,18 @@ class Protection:
         except UploadSaturated as error:
             raise RunStopped(
                 f"secure_aggregation.value_bound: {value_bound(self.mechanism, len(vector)):g} is "
-                f"too small for tensor {tensor_at(error.index, spec)!r}, whose largest coordinate "
-                f"is {float(np.abs(vector).max()):g}; raise it"
+                f"too small for tensor {tensor_at(error.index, spec)!r}; raise it"
             ) from error
+
+
+def require_storable(vector: NDArray[np.float64]) -> None:
+    """Checks that coordinates stay finite as float32, in which states are kept, also summed up.
+
+    Raises:
+        ProtocolError: If one does not.
+    """
+    if vector.size and float(np.abs(vector).max()) > LARGEST_COORDINATE:
+        raise ProtocolError("message: a coordinate is too large for its type")
 
 
 def _narrow(levels: NDArray[np.uint64]) -> NDArray[np.uint32]:

@@ -36,7 +36,7 @@ from platform.messages import (
     encode_invitation,
     encode_relay,
 )
-from platform.protection import Protection
+from platform.protection import LARGEST_COORDINATE, Protection
 from platform.transport import ClientId, Dropout, Transport
 from privacy import PrivacyError, ThresholdNotMet
 from privacy.secure_aggregation import Finished, ServerState
@@ -278,9 +278,7 @@ class RoundRunner:
         vectors = {
             c: u.vector
             for c, u in uploads.items()
-            if u.vector is not None
-            and u.vector.shape == (layout.coordinates,)
-            and 1 <= u.weight <= LARGEST_WEIGHT
+            if u.vector is not None and _is_usable(u.vector, u.weight, layout.coordinates)
         }
         survivors = tuple(sorted(vectors))
         _require_minimum(plan, len(survivors))
@@ -373,6 +371,12 @@ class _SecureSide:
         if not isinstance(self.state, Finished):
             raise TypeError("the protocol has not finished")
         return self.state
+
+
+def _is_usable(vector: NDArray[np.float64], weight: int, coordinates: int) -> bool:
+    if vector.shape != (coordinates,) or not 1 <= weight <= LARGEST_WEIGHT:
+        return False
+    return not vector.size or float(np.abs(vector).max()) <= LARGEST_COORDINATE
 
 
 def _require_minimum(plan: RoundPlan, survivors: int) -> None:

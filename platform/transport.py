@@ -53,7 +53,7 @@ class InProcessTransport:
     Attributes:
         handlers: Each client's message handler.
         losses: Which clients go silent in a round.
-        lost_at: The stage from which on they are silent; their message still arrives.
+        lost_at: The stage at which they are lost; its message does not reach them.
     """
 
     handlers: Mapping[ClientId, Handler]

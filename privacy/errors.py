@@ -7,6 +7,7 @@
     ├── UnsupportedEvent            an accountant cannot bound a release of the ledger
     ├── SensitivityViolation        an upload may move by more than the accountant was told
     │   └── NonFiniteUpdate         an update holds NaN or infinity, so no norm bounds it
+    ├── AuditError                  noise fails a direct test (in `privacy.auditing`)
     ├── UploadSaturated             a coordinate is beyond what the quantiser can carry
     └── ProtocolViolation           a party or a message left the protocol
         ├── Authentication          a signature, tag or key does not verify

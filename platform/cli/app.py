@@ -131,7 +131,7 @@ def audit_query(
     round_number: Annotated[int | None, typer.Option("--round", help="In this round.")] = None,
     channel: Annotated[str | None, typer.Option(help="sum, pool or metrics.")] = None,
     since: Annotated[str | None, typer.Option(help="At or after this ISO time.")] = None,
-    until: Annotated[str | None, typer.Option(help="Before this ISO time.")] = None,
+    until: Annotated[str | None, typer.Option(help="At or before this ISO time.")] = None,
     detail: Annotated[str | None, typer.Option(help="Text that the detail contains.")] = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
@@ -159,6 +159,24 @@ def audit_verify(
     from platform.cli.auditing import verify_audit
 
     verify_audit(run_id, head, storage, as_json=as_json)
+
+
+@app.command("audit-privacy")
+def audit_privacy(
+    config: Annotated[Path, typer.Argument(help="A YAML file, or a packaged name.")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override a key: section.key=value. Repeatable."),
+    ] = None,
+    canaries: Annotated[
+        int, typer.Option(help="Guesses a channel; more refute smaller lies.", min=100)
+    ] = 2000,
+    as_json: Json = False,
+) -> None:
+    """Try to refute a configuration's privacy claim with canaries; exit code 1 if that works."""
+    from platform.cli.privacy_auditing import audit_privacy_command
+
+    audit_privacy_command(config, list(set_ or []), canaries=canaries, as_json=as_json)
 
 
 @app.command()

@@ -100,6 +100,15 @@ class LocalTrainer:
             raise ValueError("dp_sgd is given without noise; valid is both or neither")
         return PrivateSteps(self.dp_sgd, self.noise)
 
+    @property
+    def learning_rate(self) -> float:
+        """The plan's step size, for corrections that depend on it."""
+        return self.plan.learning_rate
+
+    def steps_for(self, num_examples: int) -> int:
+        """Steps of one fit over this many examples, where `fit` is not told otherwise."""
+        return self.plan.steps_for(num_examples)
+
     def fit(
         self,
         objective: Objective,

@@ -42,6 +42,12 @@ def quick_folder() -> Iterator[Path]:
 class IdleTrainer:
     """Trains nothing: gives back the parameters it is given."""
 
+    learning_rate = 0.1
+
+    def steps_for(self, num_examples: int) -> int:
+        """One step, which does nothing."""
+        return 1
+
     def fit(self, objective, parameters, examples, *, groups, rng, steps=None, after_step=None):
         return {name: np.array(value) for name, value in parameters.items()}
 

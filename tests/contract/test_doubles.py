@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from methods import Aggregate, Method, Registry
+from platform.bootstrap import Surroundings, create_run
 from platform.client import decode_experts, encode_experts
-from platform.config import MethodConfig, RunConfig, TrainingConfig
+from platform.config import MethodConfig, RunConfig, TrainingConfig, parse_config
 from platform.errors import ConfigError
+from platform.finishing import execute, final_attempt
 from platform.method_building import build_method
-from platform.pool import PoolRules, default_minimum, encode_entry, serve_experts
+from platform.observing import SilentObserver
+from platform.pool import encode_entry, fixed_experts
 from privacy import UploadNoise
 from storage import PoolEntry
 from tests.contract._driving import Setting, local_trainer, make_protection, play
@@ -78,20 +81,19 @@ def test_scaffold_with_equal_controls_is_plain_training(task):
     personal = {"control": np.ones_like(state["control"])}
     broadcast = {"context": state["context"], "control": np.ones_like(state["control"])}
     mine = method.client_update(broadcast, (), personal, data, local_trainer(), rng())
-    other = plain.client_update(
-        {"context": state["context"]}, (), {}, data, local_trainer(learning_rate=0.1), rng()
-    )
+    other = plain.client_update({"context": state["context"]}, (), {}, data, local_trainer(), rng())
     np.testing.assert_allclose(mine.update["context"], other.update["context"], atol=1e-7)
 
 
 def test_scaffold_correction_points_to_the_others(task):
     """y <- y - eta (g - c_i + c): one step without gradient moves by eta (c_i - c)."""
-    method = build("scaffold", task, local_steps=1, learning_rate=0.25)
+    method = build("scaffold", task)
+    trainer = local_trainer(learning_rate=0.25, steps=1)
     data, state = draw_examples(method, 0), method.init_server(rng(1))
     moves = []
     for own in (0.0, 2.0):
         personal = {"control": np.full_like(state["control"], own)}
-        result = method.client_update(state, (), personal, data, local_trainer(), rng())
+        result = method.client_update(state, (), personal, data, trainer, rng())
         moves.append(result.update["context"])
     np.testing.assert_allclose(moves[1] - moves[0], 0.5, atol=1e-6)
 
@@ -160,15 +162,10 @@ def test_trip_with_one_prompt_is_a_plain_prompt(task):
 
 def test_pm_moe_is_served_the_whole_pool_with_its_own(task):
     method = build("pm_moe", task)
-    policy = method.pool_policy()
-    assert policy is not None
     modules = draw_experts(method, 5)
-    entries = [PoolEntry(1, bytes([i]) * 32, encode_entry(m)) for i, m in enumerate(modules)]
-    rules = PoolRules(policy, default_minimum(policy), 1)
-    orders = [
-        serve_experts(shuffled, [entries[own].handle], rules, rng())
-        for own, shuffled in ((0, entries), (3, entries[::-1]))
-    ]
+    entries = [PoolEntry(2, bytes([i]) * 32, encode_entry(m)) for i, m in enumerate(modules)]
+    older = PoolEntry(1, b"x" * 32, encode_entry(draw_experts(method, 6)[5]))
+    orders = [fixed_experts([older, *entries]), fixed_experts([*entries[::-1], older])]
     assert [len(order) for order in orders] == [5, 5]
     # The order is the same for everybody, so a gate's rows keep their meaning.
     for one, other in zip(*orders, strict=True):
@@ -198,6 +195,31 @@ def test_pm_moe_learns_its_gate_after_the_last_release(task):
     assert np.array_equal(before, now)
     alone = method.predict(broadcast, (), result.personal, data.arrays, CLASSES)
     assert np.abs(alone - now).max() > 1e-3
+
+
+def test_pm_moe_runs_with_its_second_phase_after_the_last_round(tmp_path):
+    """End to end: no experts in the rounds, then all converged modules, one order for everybody."""
+    tree = {
+        "name": "phase-two",
+        "rounds": 2,
+        "task": {"clients": 4, "shots": 1, "test_per_class": 6},
+        "method": {"name": "pm_moe", "context_tokens": 2},
+        "training": {"local_steps": 1, "learning_rate": 0.02},
+        "storage": {"url": f"sqlite:///{tmp_path}/runs/sotto.db"},
+    }
+    surroundings = Surroundings(registry=Registry(DOUBLES))
+    wiring = create_run(parse_config(tree), SilentObserver(), surroundings)
+    execute(wiring, SilentObserver())
+    last = final_attempt(wiring)
+    states = [client.state(last) for client in wiring.population.clients.values()]
+    assert all("gate" in state.personal for state in states)
+    assert [len(state.experts) for state in states] == [4, 4, 4, 4]
+    orders = {tuple(expert["module"].tobytes() for expert in s.experts) for s in states}
+    assert len(orders) == 1
+    # The modules are those of the last round, which phase one left in the clients' own state.
+    own = {np.asarray(state.personal["module"], np.float32).tobytes() for state in states}
+    assert own == set(orders.pop())
+    wiring.database.close()
 
 
 def test_a_pool_entry_that_is_not_the_update_costs_a_release_of_its_own(task):

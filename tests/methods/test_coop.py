@@ -96,7 +96,6 @@ def test_the_longest_context_fits(task, examples):
     assert logits.shape == (10, 2)
 
 
-@pytest.mark.xfail(strict=True, reason="found only in the first round")
 def test_class_names_that_do_not_fit_are_refused_when_the_method_is_built(task):
     wordy = Task(("circle", "a very long name of a class indeed"), ("ink",), 4, task.backbone)
     with pytest.raises(BackboneError, match="at most 24"):

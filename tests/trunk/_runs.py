@@ -23,6 +23,7 @@ from scipy.stats import norm
 
 from platform.bootstrap import Surroundings, create_run, reopen_run
 from platform.cli.app import main
+from platform.codec import decode_arrays
 from platform.config import RunConfig, parse_config
 from platform.finishing import execute
 from platform.observing import Observer, SilentObserver
@@ -125,6 +126,21 @@ class Finished:
         for path in sorted((self.folder / "clients").glob("*.db")):
             with closing(sqlite3.connect(path)) as connection:
                 query = "SELECT pseudonym, handle_secret FROM identity"
+                found[path.stem] = connection.execute(query).fetchone()
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """The server state after the last round."""
+        query = "SELECT blob FROM states WHERE run_id = ? ORDER BY round_number DESC LIMIT 1"
+        ((blob,),) = self.storage.rows(query, self.run_id)
+        return decode_arrays(blob)
+
+    def personal_parts(self) -> dict[str, tuple[bytes, bytes]]:
+        """Each client's last committed personal arrays and experts, as bytes."""
+        found: dict[str, tuple[bytes, bytes]] = {}
+        for path in sorted((self.folder / "clients").glob("*.db")):
+            with closing(sqlite3.connect(path)) as connection:
+                query = "SELECT personal, experts FROM personal WHERE slot = 'committed'"
                 found[path.stem] = connection.execute(query).fetchone()
         return found
 

@@ -143,7 +143,7 @@ def test_runs(sotto: Command, noised_run: Finished) -> None:
 
 
 def test_runs_are_listed_newest_first(sotto: Command, storage: Storage) -> None:
-    made = [storage.create(NONE) for _ in range(3)]
+    made = [storage.create(NONE) for _ in range(2)]
     for wiring in made:
         wiring.database.close()
     listed = sotto("runs", "--storage", storage.url, "--json").document

@@ -207,6 +207,23 @@ def test_clients_own_row_is_on_the_disk_before_its_upload_leaves(storage: Storag
     assert len(seen) == 5 - LOST
 
 
+def test_missing_entry_voids_the_rounds_entries_but_not_its_sum(storage: Storage) -> None:
+    """The sum minus the entries that did come would be the entry of who did not send it."""
+    with opened(storage.create("rounds=2")) as wiring:
+        transport = wiring.runner.transport
+        assert isinstance(transport, InProcessTransport)
+        silent = dataclasses.replace(transport, lost_at="unmask")
+        runner = dataclasses.replace(wiring.runner, transport=silent)
+        execute(dataclasses.replace(wiring, runner=runner), SilentObserver())
+    assert storage.rows("SELECT * FROM pool") == []
+    assert storage.rows("SELECT DISTINCT status FROM ledger") == [("released",)]
+    assert storage.rows("SELECT count(*) FROM rounds") == [(2,)]
+    actions = [action for (action,) in storage.rows("SELECT action FROM audit")]
+    ((detail,),) = storage.rows("SELECT DISTINCT detail FROM audit WHERE action = 'pool.discarded'")
+    assert "entry is missing" in detail
+    assert actions.count("pool.discarded") == 2 and "pool.committed" not in actions
+
+
 EXPLICIT = ("privacy.target_epsilon=null", "privacy.noise_multiplier=5.0", "rounds=2")
 
 

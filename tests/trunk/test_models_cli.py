@@ -16,7 +16,6 @@ from safetensors.numpy import load_file
 from platform.data.shapes import CLASSES
 from platform.finishing import final_attempt
 from tests.trunk._runs import NONE, Command, Finished, Storage, opened
-from tests.trunk.test_run import final_state
 
 
 def test_export_of_the_shared_prompt(sotto: Command, own_copy: Finished, tmp_path: Path) -> None:
@@ -30,10 +29,11 @@ def test_export_of_the_shared_prompt(sotto: Command, own_copy: Finished, tmp_pat
         "tensors": ["shared.context"],
     }
     arrays = load_file(out / "prompts.safetensors")
-    np.testing.assert_array_equal(arrays["shared.context"], final_state(own_copy)["context"])
+    np.testing.assert_array_equal(arrays["shared.context"], own_copy.state()["context"])
     card = (out / "MODEL_CARD.md").read_text()
     for text in (own_copy.run_id, "pfedmoap on shapes", "delta 1e-05", "replace_one", "circle"):
         assert text in card
+    assert "**Contents**: shared prompts\n" in card
     assert all(warning in card for warning in own_copy.summary["warnings"])
     assert f"server {own_copy.summary['final']['epsilon']['server']}" in card
 

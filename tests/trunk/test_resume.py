@@ -185,6 +185,20 @@ def test_run_moves_with_its_folder(
     assert pseudonyms == {p for p, _ in resumed.identities().values()}
 
 
+def test_run_does_not_go_on_with_a_client_that_forgot_its_spending(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, sotto: Command
+) -> None:
+    """A new store has a new pseudonym, under which the same data would be charged from zero."""
+    run_id = crash(storage, monkeypatch, OS)
+    before = charges(storage)
+    (storage.folder / run_id / "clients" / "client-00002.db").unlink()
+    for _ in range(2):
+        answer = sotto("run", "--resume", run_id, "--storage", storage.url)
+        assert answer.code == 1 and "a client's store" in answer.err
+        assert answer.err.count("\n") == 1
+    assert charges(storage) == before
+
+
 @pytest.fixture
 def small_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], None]]:
     """Databases of the coordinator that cannot grow while the switch is on.

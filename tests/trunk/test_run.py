@@ -13,11 +13,10 @@ import pytest
 import yaml
 
 from methods import Examples, Registry
-from platform.codec import decode_arrays
 from platform.cohort import draw_cohort
 from platform.config import parse_config
 from platform.evaluation import summarise
-from platform.finishing import execute
+from platform.finishing import execute, final_attempt
 from platform.observing import SilentObserver
 from platform.simulation import client_names
 from tests.trunk._runs import (
@@ -107,9 +106,9 @@ def test_same_seed_gives_the_same_run(storage: Storage, plain_run: Finished) -> 
     again = storage.run(NONE)
     assert comparable(again.summary) == comparable(plain_run.summary)
     assert again.run_id != plain_run.run_id
-    assert final_state(again).keys() == final_state(plain_run).keys()
-    for name, array in final_state(plain_run).items():
-        np.testing.assert_array_equal(array, final_state(again)[name])
+    assert again.state().keys() == plain_run.state().keys()
+    for name, array in plain_run.state().items():
+        np.testing.assert_array_equal(array, again.state()[name])
 
 
 def test_same_seed_gives_the_same_noise_where_it_is_seeded(
@@ -117,20 +116,20 @@ def test_same_seed_gives_the_same_noise_where_it_is_seeded(
 ) -> None:
     again = storage.run()
     assert comparable(again.summary) == comparable(noised_run.summary)
-    for name, array in final_state(noised_run).items():
-        np.testing.assert_array_equal(array, final_state(again)[name])
+    for name, array in noised_run.state().items():
+        np.testing.assert_array_equal(array, again.state()[name])
 
 
 def test_noise_of_the_operating_system_is_fresh(storage: Storage, noised_run: Finished) -> None:
     runs = [storage.run("privacy.noise_source=os", "rounds=1") for _ in range(2)]
-    first, second = (final_state(run) for run in runs)
+    first, second = (run.state() for run in runs)
     assert all(not np.array_equal(first[name], second[name]) for name in first)
     assert runs[0].summary["noise_source"] == "os"
 
 
 def test_another_seed_gives_another_run(storage: Storage, plain_run: Finished) -> None:
     other = storage.run(NONE, "seed=4", "rounds=1")
-    states = [next(iter(final_state(run).values())) for run in (other, plain_run)]
+    states = [next(iter(run.state().values())) for run in (other, plain_run)]
     assert not np.array_equal(*states)
     assert comparable(other.summary)["rounds"][0] != comparable(plain_run.summary)["rounds"][0]
 
@@ -153,11 +152,11 @@ def test_masked_sum_is_the_plain_sum_up_to_quantisation(storage: Storage, method
     plain = storage.run(*overrides, "secure_aggregation.enabled=false")
     assert masked.survivors() == plain.survivors()
     step = 2 * 8.0 / (2**20 - 1)
-    plain_state = final_state(plain)
-    for name, array in final_state(masked).items():
+    plain_state = plain.state()
+    for name, array in masked.state().items():
         # A mean over weights: one step at most, plus what single precision rounds.
         np.testing.assert_allclose(array, plain_state[name], rtol=0, atol=step + 1e-6)
-    assert any(not np.array_equal(a, plain_state[n]) for n, a in final_state(masked).items())
+    assert any(not np.array_equal(a, plain_state[n]) for n, a in masked.state().items())
     image = 1 / 18
     for left, right in zip(
         masked.summary["final"]["accuracy"]["per_client"],
@@ -165,6 +164,14 @@ def test_masked_sum_is_the_plain_sum_up_to_quantisation(storage: Storage, method
         strict=True,
     ):
         assert abs(left - right) <= 2 * image
+
+
+def test_masks_change_nothing_about_the_noised_sum(storage: Storage, noised_run: Finished) -> None:
+    """Both sum the same quantised vectors, so only the rounding of single precision differs."""
+    plain = storage.run("secure_aggregation.enabled=false")
+    assert plain.summary["final"]["epsilon"] == noised_run.summary["final"]["epsilon"]
+    for name, array in plain.state().items():
+        np.testing.assert_allclose(array, noised_run.state()[name], rtol=0, atol=1e-5)
 
 
 def test_run_without_secure_aggregation_says_so(storage: Storage) -> None:
@@ -211,6 +218,11 @@ def test_partial_participation(storage: Storage, monkeypatch: pytest.MonkeyPatch
         twins = summarise([0.0] * 6, [1] * 6)
         monkeypatch.setattr("platform.finishing.measure_twins", lambda *_: twins)
         summary = execute(wiring, SilentObserver())
+        kept = {
+            name: client.state(final_attempt(wiring)).personal
+            for name, client in wiring.population.clients.items()
+        }
+    assert_last_parts_are_kept(kept, made)
     assert set(given) == {(n, c) for n, cohort in cohorts.items() for c in cohort}
     assert_personal_parts_follow(given, made)
     assert_experts_only_with_a_live_entry(cohorts, served)
@@ -218,6 +230,18 @@ def test_partial_participation(storage: Storage, monkeypatch: pytest.MonkeyPatch
         assert len(document["accuracy"]["per_client"]) == 6
     generations = {row[0] for row in storage.rows("SELECT generation FROM pool")}
     assert generations == {3, 4, 5}
+
+
+def assert_last_parts_are_kept(
+    kept: Mapping[str, Mapping[str, Any]], made: Mapping[tuple[int, str], Mapping[str, Any]]
+) -> None:
+    """This method's `personalise` changes nothing, so the last round's part is the final one."""
+    for name, arrays in kept.items():
+        rounds = [number for number, other in made if other == name]
+        if rounds:
+            last = made[max(rounds), name]
+            assert arrays.keys() == last.keys()
+            assert all(np.array_equal(array, last[key]) for key, array in arrays.items())
 
 
 def assert_personal_parts_follow(
@@ -269,10 +293,3 @@ def test_evaluation_every_second_round(storage: Storage) -> None:
     means = [r["accuracy"]["mean"] for r in run.summary["rounds"]]
     assert means[0] is None and None not in means[1:]
     assert run.summary["rounds"][0]["accuracy"]["per_client"] is None
-
-
-def final_state(run: Finished) -> dict[str, Any]:
-    """The server state after the last round."""
-    query = "SELECT blob FROM states WHERE run_id = ? ORDER BY round_number DESC LIMIT 1"
-    ((blob,),) = run.storage.rows(query, run.run_id)
-    return decode_arrays(blob)

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 from torch import Tensor
 
 from methods import (
@@ -35,11 +35,9 @@ CONTROL = "control"
 
 @dataclass(frozen=True)
 class Config(PromptConfig):
-    """Options: the correction and the new control variate need step size and number of steps."""
+    """Options."""
 
     context_tokens: Annotated[int, Ge(1)] = 4
-    learning_rate: Annotated[float, Gt(0.0)] = 0.1
-    local_steps: Annotated[int, Ge(1)] = 2
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class Scaffold(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        rate, steps = self.config.learning_rate, self.config.local_steps
+        rate, steps = trainer.learning_rate, trainer.steps_for(data.num_examples)
         start, own = broadcast[CONTEXT], personal[CONTROL] - broadcast[CONTROL]
         correction = torch.tensor(rate * own)
 
@@ -81,9 +79,8 @@ class Scaffold(PromptMethod):
             PromptObjective(self.encoder, self.classes),
             {CONTEXT: start},
             data.arrays,
-            groups=(ParameterGroup((CONTEXT,), rate),),
+            groups=(ParameterGroup((CONTEXT,)),),
             rng=rng,
-            steps=steps,
             after_step=after_step,
         )[CONTEXT]
         control = (own + (start - context) / (steps * rate)).astype(np.float32)

@@ -1,0 +1,77 @@
+"""What a method does where its paper says nothing: share nothing, keep nothing, change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from methods._interface import (
+    Aggregate,
+    Arrays,
+    Examples,
+    Mechanism,
+    Need,
+    PoolPolicy,
+    TensorSpec,
+    Trainer,
+    Visibility,
+)
+
+ALL_MECHANISMS: frozenset[Mechanism] = frozenset(
+    ("none", "dp_sgd", "upload_noise", "distributed_noise", "central_noise")
+)
+
+
+@dataclass(frozen=True)
+class MethodDefaults:
+    """A method on cached image features that releases nothing; each method overrides the rest."""
+
+    needs: frozenset[Need] = field(default=frozenset({"features"}), init=False)
+    visibility: Visibility = field(default=Visibility.AGGREGATE_ONLY, init=False)
+    admits: frozenset[Mechanism] = field(default=ALL_MECHANISMS, init=False)
+
+    def shared_spec(self) -> Mapping[str, TensorSpec]:
+        """Nothing is shared."""
+        return {}
+
+    def pool_policy(self) -> PoolPolicy | None:
+        """No pool."""
+        return None
+
+    def init_server(self, rng: np.random.Generator) -> Arrays:
+        """No state."""
+        return {}
+
+    def init_client(
+        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
+    ) -> Arrays:
+        """Nothing personal."""
+        return {}
+
+    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
+        """The whole server state."""
+        return state
+
+    def server_update(
+        self,
+        state: Arrays,
+        aggregate: Aggregate,
+        pool: Sequence[Arrays],
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """Nothing to update."""
+        return state
+
+    def personalise(
+        self,
+        broadcast: Arrays,
+        experts: Sequence[Arrays],
+        personal: Arrays,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """Changes nothing."""
+        return personal

@@ -1,0 +1,51 @@
+"""Empirical audit: play the distinguishing game against the real code and count who wins.
+
+An audit cannot prove privacy. It can refute a claim: `audit_client_unit` and `audit_record_unit`
+hide canaries behind the mechanism, guess them from what is released, and compare the errors with
+the fewest that the claim allows. What no such game sees (noise that is reused, noise of another
+law) is tested directly by the `verify_` functions.
+"""
+
+from __future__ import annotations
+
+from privacy.auditing.claims import Claim, gaussian_claim, sampled_claim
+from privacy.auditing.client_unit import (
+    ClientScores,
+    audit_client_unit,
+    judge_client_unit,
+    play_client_unit,
+)
+from privacy.auditing.error_rates import ErrorCounts, mu_interval
+from privacy.auditing.errors import AuditError
+from privacy.auditing.noise import (
+    verify_distribution,
+    verify_independence,
+    verify_noise_variance,
+)
+from privacy.auditing.one_run import epsilon_lower_bound, one_run_p_value, planned_guesses
+from privacy.auditing.power import canaries_needed, detection_probability
+from privacy.auditing.record_unit import audit_record_unit
+from privacy.auditing.result import AuditResult
+
+__all__ = [
+    "AuditError",
+    "AuditResult",
+    "Claim",
+    "ClientScores",
+    "ErrorCounts",
+    "audit_client_unit",
+    "audit_record_unit",
+    "canaries_needed",
+    "detection_probability",
+    "epsilon_lower_bound",
+    "gaussian_claim",
+    "judge_client_unit",
+    "mu_interval",
+    "one_run_p_value",
+    "planned_guesses",
+    "play_client_unit",
+    "sampled_claim",
+    "verify_distribution",
+    "verify_independence",
+    "verify_noise_variance",
+]

@@ -1,0 +1,273 @@
+"""Audit of one client's release: clip, noise, quantise and back, played as a guessing game.
+
+Canary i is the vector C u_i against its neighbour (-C u_i under replace_one, zero under
+add_or_remove_one), chosen by a fair coin and sent through the real code on its own; the score is
+the release's inner product with u_i. The directions are rows of a cosine transform with random
+signs: orthonormal, dense, and made one at a time, so no matrix is held. At most `dimension` of them
+exist; more canaries begin the directions anew, which is sound because each has its own call.
+
+Further canaries of norm 10 C ask whether clipping happens: if it does, they move the release as far
+as those of norm C. A last test asks whether the canaries reach the release at all. Both compare
+means by a t-test whose variance comes from the canaries themselves, so more noise than promised is
+not mistaken for either. They are exact for Gaussian scores of equal variance.
+
+What this cannot see: noise that repeats between calls (projections on orthonormal directions of one
+repeated Gaussian vector are as independent as fresh noise), and mistakes outside `release_fn`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.fft import idct
+from scipy.special import ndtri
+from scipy.stats import t as student_t
+
+from privacy._validate import (
+    finite_vector,
+    require_member,
+    require_positive,
+    require_probability,
+)
+from privacy.auditing.claims import Claim, gaussian_claim
+from privacy.auditing.error_rates import DECISIONS, count_errors, mu_interval
+from privacy.auditing.one_run import correct_guesses, epsilon_lower_bound, planned_guesses
+from privacy.auditing.power import detection_probability
+from privacy.auditing.result import AuditResult
+from privacy.events import RELATIONS, Relation
+
+ReleaseFn = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+"""Takes an update of shape (d,), returns what is released of it, of the same shape."""
+
+FEWEST_CANARIES = 100
+"""With fewer, one of the two kinds may be missing and the t-test has no variance."""
+
+_OVERSIZE = 10.0
+_BLIND = 0.5
+_POWER = 0.999
+_FLOOR = 0.01
+"""Smallest spread, in units of C, that a t-test credits: rounding alone is not a moved mean."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientScores:
+    """What the game gave, for judging and for drawing.
+
+    Attributes:
+        scores: Of shape (m,): inner product of release and direction, in units of the update.
+        included: Of shape (m,): whether the canary was C u, not its neighbour.
+        oversized: Of shape (k,): scores of canaries of norm 10 C.
+        clipping_norm: C.
+        relation: What the neighbour was.
+    """
+
+    scores: NDArray[np.float64]
+    included: NDArray[np.bool_]
+    oversized: NDArray[np.float64]
+    clipping_norm: float
+    relation: Relation
+
+    @property
+    def threshold(self) -> float:
+        """Half-way between the two expected scores; above it the guess is "included"."""
+        return 0.0 if self.relation == "replace_one" else self.clipping_norm / 2.0
+
+
+def audit_client_unit(
+    release_fn: ReleaseFn,
+    *,
+    clipping_norm: float,
+    standard_deviation: float,
+    dimension: int,
+    canaries: int,
+    relation: Relation,
+    delta: float,
+    rng: np.random.Generator,
+    family_wise_error: float = 1e-6,
+) -> AuditResult:
+    """Play the game against `release_fn` and hold the outcome against the claim.
+
+    Formal guarantee: a build whose release of any two neighbours is mu-GDP with the claimed mu, and
+    whose score is Gaussian of equal variance for all canaries, fails with probability at most
+    `family_wise_error`. The Gaussian part is needed for the over-long canaries and for noticing a
+    blind audit only.
+
+    Args:
+        release_fn: The real code, one release a call with fresh noise, in the units of the update:
+            a short vector comes back as itself plus noise.
+        clipping_norm: C, in the units of the update.
+        standard_deviation: Of the noise on each coordinate, as the ledger has it.
+        dimension: d, length of the update.
+        canaries: m, at least 100; see `canaries_needed`.
+        relation: What a neighbour is; sensitivity is 2C under replace_one, else C.
+        delta: At which epsilons are stated.
+        rng: Draws coins and directions, never the noise. It must not be the noise's own generator.
+        family_wise_error: Probability that a right build fails.
+
+    Raises:
+        NonFiniteUpdate: A release holds NaN or infinity.
+        ValueError: A number is out of range, or a release has another shape than the update.
+    """
+    require_positive(clipping_norm=clipping_norm, standard_deviation=standard_deviation)
+    require_member(RELATIONS, relation=relation)
+    sensitivity = (2.0 if relation == "replace_one" else 1.0) * clipping_norm
+    claim = gaussian_claim(sensitivity / standard_deviation, delta)
+    scores = play_client_unit(
+        release_fn,
+        clipping_norm=clipping_norm,
+        dimension=dimension,
+        canaries=canaries,
+        oversized=_oversized_needed(
+            clipping_norm / standard_deviation, family_wise_error, canaries
+        ),
+        relation=relation,
+        rng=rng,
+    )
+    return judge_client_unit(scores, claim, family_wise_error=family_wise_error)
+
+
+def play_client_unit(
+    release_fn: ReleaseFn,
+    *,
+    clipping_norm: float,
+    dimension: int,
+    canaries: int,
+    oversized: int,
+    relation: Relation,
+    rng: np.random.Generator,
+) -> ClientScores:
+    """Send the canaries through `release_fn` and keep their scores.
+
+    Args:
+        release_fn: The real code.
+        clipping_norm: C.
+        dimension: d, at least 1.
+        canaries: m, at least 100.
+        oversized: How many canaries of norm 10 C, at least 1.
+        relation: What the neighbour of a canary is.
+        rng: Draws coins and directions.
+
+    Raises:
+        NonFiniteUpdate: A release holds NaN or infinity.
+        ValueError: A number is out of range, or a release has another shape than the update.
+    """
+    require_positive(clipping_norm=clipping_norm, dimension=dimension, oversized=oversized)
+    require_member(RELATIONS, relation=relation)
+    if canaries < FEWEST_CANARIES:
+        raise ValueError(f"canaries is {canaries}; it must be at least {FEWEST_CANARIES}")
+    absent = -1.0 if relation == "replace_one" else 0.0
+    included = rng.random(canaries) < 0.5
+    factors = np.concatenate([np.where(included, 1.0, absent), np.full(oversized, _OVERSIZE)])
+    signs = rng.choice([-1.0, 1.0], size=dimension)
+    order = rng.permutation(dimension)
+    scores = np.empty(factors.size)
+    for index, factor in enumerate(factors):
+        direction = _direction(signs, int(order[index % dimension]))
+        released = finite_vector(release_fn(factor * clipping_norm * direction))
+        if released.size != dimension:
+            raise ValueError(f"a release has {released.size} coordinates; it must have {dimension}")
+        scores[index] = released @ direction
+    return ClientScores(scores[:canaries], included, scores[canaries:], clipping_norm, relation)
+
+
+def judge_client_unit(
+    scores: ClientScores, claim: Claim, *, family_wise_error: float = 1e-6
+) -> AuditResult:
+    """Hold scores against a claim.
+
+    The build fails where the lower end of the interval is above the claimed mu, where clipping is
+    missing, and where the audit is blind: canaries and their neighbours less than half as far apart
+    as they were sent. Without the last one a wrongly wired audit would always pass.
+
+    Args:
+        scores: From `play_client_unit`.
+        claim: What one release is said to cost.
+        family_wise_error: Probability that a right build fails, shared evenly by the decisions.
+    """
+    require_probability(family_wise_error=family_wise_error)
+    alpha = family_wise_error / DECISIONS
+    counts = count_errors(scores.scores, scores.included, scores.threshold)
+    interval = mu_interval(counts, alpha, is_gaussian=claim.is_gaussian)
+    clip_respected = _clip_p_value(scores) >= alpha
+    is_blind = _blind_p_value(scores) < alpha
+    canaries = scores.scores.size
+    guesses = planned_guesses(claim.mu, canaries, claim.delta)
+    correct = correct_guesses(scores.scores, scores.included, scores.threshold, guesses)
+    reasons = _reasons(interval[0], claim.mu, clip_respected=clip_respected, is_blind=is_blind)
+    return AuditResult(
+        unit="client",
+        claimed_mu=claim.mu,
+        estimated_mu=counts.estimated_mu,
+        mu_interval=interval,
+        epsilon_lower_bound_95=epsilon_lower_bound(
+            canaries=canaries, guesses=guesses, correct=correct, delta=claim.delta
+        ),
+        claimed_epsilon=claim.epsilon,
+        delta=claim.delta,
+        clip_respected=clip_respected,
+        canaries=canaries,
+        power=detection_probability(
+            claim.mu, 2.0 * claim.mu, canaries, family_wise_error=family_wise_error
+        ),
+        passed=not reasons,
+        reasons=reasons,
+    )
+
+
+def _reasons(
+    low: float, claimed_mu: float, *, clip_respected: bool, is_blind: bool
+) -> tuple[str, ...]:
+    found = []
+    if low > claimed_mu:
+        found.append(f"mu is at least {low:.3g}, above the claimed {claimed_mu:.3g}")
+    if not clip_respected:
+        found.append("an update of 10 times the clipping norm moves the release too far")
+    if is_blind:
+        found.append("the audit is blind: canaries do not reach the release, or only in part")
+    return tuple(found)
+
+
+def _direction(signs: NDArray[np.float64], row: int) -> NDArray[np.float64]:
+    """One of d orthonormal vectors of shape (d,), dense but for the smallest d."""
+    unit = np.zeros(signs.size)
+    unit[row] = 1.0
+    return signs * np.asarray(idct(unit, norm="ortho"), dtype=np.float64)
+
+
+def _oversized_needed(clip_to_noise: float, family_wise_error: float, canaries: int) -> int:
+    """How many over-long canaries show a missing clip with probability 0.999."""
+    require_probability(family_wise_error=family_wise_error)
+    deviates = -float(ndtri(family_wise_error / DECISIONS)) + float(ndtri(_POWER))
+    needed = (deviates / ((_OVERSIZE - 1.0) * clip_to_noise)) ** 2
+    return max(1, min(canaries, math.ceil(needed)))
+
+
+def _clip_p_value(scores: ClientScores) -> float:
+    """One-sided t-test: do over-long canaries score above those of norm C?"""
+    inside = scores.scores[scores.included]
+    spread, freedom = _spread(scores)
+    error = spread * math.sqrt(1.0 / scores.oversized.size + 1.0 / inside.size)
+    return float(student_t.sf((scores.oversized.mean() - inside.mean()) / error, freedom))
+
+
+def _blind_p_value(scores: ClientScores) -> float:
+    """One-sided t-test: are canaries and neighbours less than half of their distance apart?"""
+    inside, outside = scores.scores[scores.included], scores.scores[~scores.included]
+    # The threshold lies half-way, so this is C without a neighbour and 2C with an opposite one.
+    sent = 2.0 * (scores.clipping_norm - scores.threshold)
+    spread, freedom = _spread(scores)
+    error = spread * math.sqrt(1.0 / inside.size + 1.0 / outside.size)
+    distance = inside.mean() - outside.mean()
+    return float(student_t.cdf((distance - _BLIND * sent) / error, freedom))
+
+
+def _spread(scores: ClientScores) -> tuple[float, int]:
+    """Standard deviation within the two kinds of canary, and its degrees of freedom."""
+    kinds = (scores.scores[scores.included], scores.scores[~scores.included])
+    squares = sum(float(np.square(kind - kind.mean()).sum()) for kind in kinds)
+    freedom = scores.scores.size - 2
+    return max(math.sqrt(squares / freedom), _FLOOR * scores.clipping_norm), freedom

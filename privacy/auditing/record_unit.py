@@ -1,0 +1,176 @@
+"""Audit of training: is one chosen record visible in anything that is released?
+
+The caller trains with and without the canary, a record whose features and label give a gradient
+at the clip (longer before clipping, so that a missing clip shows as well). A fair coin chooses for
+each run; the score of an array is its projection on the canary's direction in units of its expected
+contribution. Every released array is looked at: what is released without having been trained
+privately is a release too.
+
+Each run is judged as a fresh mechanism, so runs must not share noise. The offset that the other
+records give the score is estimated from extra runs without the canary, before any coin is thrown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privacy._validate import finite_vector, require_probability
+from privacy.auditing.claims import Claim
+from privacy.auditing.error_rates import DECISIONS, ErrorCounts, count_errors, mu_interval
+from privacy.auditing.one_run import correct_guesses, epsilon_lower_bound, planned_guesses
+from privacy.auditing.power import detection_probability
+from privacy.auditing.result import AuditResult
+
+Released = Mapping[str, NDArray[np.float64]]
+TrainFn = Callable[[bool, np.random.Generator], Released]
+"""Takes whether the canary is in and a generator, returns every released array as a flat vector."""
+
+_CALIBRATION = 10
+"""One calibration run for so many canary runs, and never fewer."""
+
+_THRESHOLD = 0.5
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What one array tells."""
+
+    name: str
+    counts: ErrorCounts
+    interval: tuple[float, float]
+    epsilon: float
+
+
+def audit_record_unit(
+    train_fn: TrainFn,
+    *,
+    claim: Claim,
+    directions: Mapping[str, NDArray[np.float64]],
+    canaries: int,
+    rng: np.random.Generator,
+    family_wise_error: float = 1e-6,
+) -> AuditResult:
+    """Train repeatedly with and without a canary and hold what is seen against the claim.
+
+    Formal guarantee: if all released arrays of one run together satisfy the claim, this fails with
+    probability at most `family_wise_error`, whatever `train_fn` and `directions` are. A wrong
+    direction or an offset that varies costs power only. Over several arrays both the decision and
+    the one-run bound are corrected by Bonferroni; the result shows the array with the largest lower
+    bound on mu.
+
+    Args:
+        train_fn: The real training. Whatever randomness it needs beside that of its noise comes
+            from the generator, a fresh child of `rng` for each run.
+        claim: Of one run: `gaussian_claim` without sampling, else `sampled_claim`.
+        directions: For each released array the contribution that the canary is expected to make,
+            of the same shape; C u for a sum of clipped gradients.
+        canaries: m, the number of judged runs; a tenth more (at least 10) calibrate.
+        rng: Draws the coins.
+        family_wise_error: Probability that a right build fails.
+
+    Returns:
+        The result; `clip_respected` is None, as a missing clip shows in mu here.
+
+    Raises:
+        NonFiniteUpdate: A released array holds NaN or infinity.
+        ValueError: Released arrays and directions differ in names or shapes, a direction is zero,
+            or a number is out of range.
+    """
+    require_probability(family_wise_error=family_wise_error)
+    if canaries < 1:
+        raise ValueError(f"canaries is {canaries}; it must be at least 1")
+    duals = _duals(directions)
+    calibration = max(_CALIBRATION, canaries // _CALIBRATION)
+    absent = np.zeros(calibration, dtype=np.bool_)
+    offsets = _scores(train_fn, absent, duals, rng).mean(axis=0)
+    included = rng.random(canaries) < 0.5
+    scores = _scores(train_fn, included, duals, rng) - offsets
+    error = family_wise_error / len(duals)
+    found = [
+        _find(name, scores[:, column], included, claim, error=error, arrays=len(duals))
+        for column, name in enumerate(duals)
+    ]
+    return _result(found, claim, canaries, error)
+
+
+def _duals(directions: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
+    """Divide each direction by its squared norm: the inner product is then 1 at the expected."""
+    vectors = {name: finite_vector(direction) for name, direction in directions.items()}
+    lacking = [name for name, vector in vectors.items() if not vector.any()]
+    if not vectors or lacking:
+        raise ValueError(f"directions are zero or missing for {lacking}; each must point somewhere")
+    return {name: vector / (vector @ vector) for name, vector in vectors.items()}
+
+
+def _scores(
+    train_fn: TrainFn,
+    included: NDArray[np.bool_],
+    duals: Mapping[str, NDArray[np.float64]],
+    rng: np.random.Generator,
+) -> NDArray[np.float64]:
+    """Return scores of shape (runs, arrays)."""
+    scores = np.empty((included.size, len(duals)))
+    for run, (is_in, child) in enumerate(zip(included, rng.spawn(included.size), strict=True)):
+        released = train_fn(bool(is_in), child)
+        if set(released) != set(duals):
+            raise ValueError(
+                f"released are {sorted(released)}; directions are given for {sorted(duals)}"
+            )
+        scores[run] = [_project(name, released[name], dual) for name, dual in duals.items()]
+    return scores
+
+
+def _project(name: str, array: NDArray[np.float64], dual: NDArray[np.float64]) -> float:
+    vector = finite_vector(array)
+    if vector.shape != dual.shape:
+        raise ValueError(f"{name} has {vector.size} coordinates; its direction has {dual.size}")
+    return float(vector @ dual)
+
+
+def _find(
+    name: str,
+    scores: NDArray[np.float64],
+    included: NDArray[np.bool_],
+    claim: Claim,
+    *,
+    error: float,
+    arrays: int,
+) -> _Found:
+    counts = count_errors(scores, included, _THRESHOLD)
+    guesses = planned_guesses(claim.mu, scores.size, claim.delta)
+    epsilon = epsilon_lower_bound(
+        canaries=scores.size,
+        guesses=guesses,
+        correct=correct_guesses(scores, included, _THRESHOLD, guesses),
+        delta=claim.delta,
+        confidence=1.0 - 0.05 / arrays,
+    )
+    interval = mu_interval(counts, error / DECISIONS, is_gaussian=claim.is_gaussian)
+    return _Found(name, counts, interval, epsilon)
+
+
+def _result(found: list[_Found], claim: Claim, canaries: int, error: float) -> AuditResult:
+    worst = max(found, key=lambda one: (one.interval[0], one.counts.estimated_mu))
+    reasons = tuple(
+        f"in {one.name!r} mu is at least {one.interval[0]:.3g}, above the claimed {claim.mu:.3g}"
+        for one in found
+        if one.interval[0] > claim.mu
+    )
+    return AuditResult(
+        unit="record",
+        claimed_mu=claim.mu,
+        estimated_mu=worst.counts.estimated_mu,
+        mu_interval=worst.interval,
+        epsilon_lower_bound_95=max(one.epsilon for one in found),
+        claimed_epsilon=claim.epsilon,
+        delta=claim.delta,
+        clip_respected=None,
+        canaries=canaries,
+        power=detection_probability(claim.mu, 2.0 * claim.mu, canaries, family_wise_error=error),
+        passed=not reasons,
+        reasons=reasons,
+    )

@@ -1,0 +1,169 @@
+"""Direct tests of noise: right noise passes as often as promised, wrong noise does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import kstest, pearsonr
+
+from privacy import SystemNoise
+from privacy.auditing import (
+    AuditError,
+    verify_distribution,
+    verify_independence,
+    verify_noise_variance,
+)
+from privacy.errors import NonFiniteUpdate
+
+ALPHA = 1e-6
+
+
+@pytest.mark.parametrize(
+    "verify",
+    [
+        lambda noise: verify_noise_variance(noise, 2.0, 1e-12),
+        lambda noise: verify_independence(noise.reshape(2, -1), 1e-12),
+    ],
+    ids=["variance", "independence"],
+)
+def test_p_values_of_right_noise_are_uniform(verify):
+    rng = np.random.default_rng(0)
+    p_values = [verify(2.0 * rng.standard_normal(10)) for _ in range(2000)]
+    assert kstest(p_values, "uniform").pvalue > 1e-4
+
+
+def test_the_distribution_refuses_no_more_than_promised():
+    rng = np.random.default_rng(1)
+    p_values = np.array(
+        [verify_distribution(rng.standard_normal(400), 1.0, 1e-12) for _ in range(1000)]
+    )
+    for alpha in (0.02, 0.1):
+        assert np.mean(p_values < alpha) <= alpha + 3 * np.sqrt(alpha / 1000)
+
+
+def test_system_noise_passes_everything():
+    noise = 0.3 * SystemNoise().standard_normal(200_000)
+    assert verify_noise_variance(noise, 0.3, 1e-9) >= 1e-9
+    assert verify_distribution(noise, 0.3, 1e-9) >= 1e-9
+    assert verify_independence(noise.reshape(20, 10, -1), 1e-9) >= 1e-9
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.95, 1.05, 2.0])
+def test_another_variance_is_refused(factor):
+    noise = factor * np.random.default_rng(2).standard_normal(20_000)
+    with pytest.raises(AuditError, match="variance") as raised:
+        verify_noise_variance(noise, 1.0, ALPHA)
+    assert raised.value.p_value < ALPHA
+
+
+def test_a_shifted_mean_counts_as_variance():
+    noise = 0.3 + np.random.default_rng(2).standard_normal(20_000)
+    with pytest.raises(AuditError):
+        verify_noise_variance(noise, 1.0, ALPHA)
+
+
+def test_the_variance_test_is_the_chi_square_of_its_sample():
+    # One sample at 1.959964 deviations: 5% on both sides of the normal law, but the chi-square
+    # test doubles the smaller tail of the square.
+    assert verify_noise_variance(np.array([1.959964]), 1.0, 1e-9) == pytest.approx(0.1, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda rng: rng.laplace(0.0, 2**-0.5, 20_000),
+        lambda rng: rng.uniform(-(3**0.5), 3**0.5, 20_000),
+        lambda rng: np.clip(rng.standard_normal(20_000), -2.9, 2.9),
+        lambda rng: np.full(20_000, rng.standard_normal()),
+        lambda rng: np.where(rng.random(20_000) < 0.01, 0.0, rng.standard_normal(20_000)) * 0.9,
+    ],
+    ids=["laplace", "uniform", "cut tails", "one draw for all", "a little smaller"],
+)
+def test_another_law_of_about_the_same_variance_is_refused(shape):
+    with pytest.raises(AuditError, match="not normal"):
+        verify_distribution(shape(np.random.default_rng(4)), 1.0, ALPHA)
+
+
+def test_tails_are_what_the_middle_does_not_see():
+    cut = np.clip(np.random.default_rng(4).standard_normal(20_000), -2.9, 2.9)
+    assert kstest(cut, "norm").pvalue > 0.01
+
+
+def noise_of(rounds: int = 6, clients: int = 5, size: int = 200) -> np.ndarray:
+    return np.random.default_rng(5).standard_normal((rounds, clients, size))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0, 3.0])
+def test_a_vector_repeated_between_rounds_is_refused(sign):
+    noise = noise_of()
+    noise[4, 2] = sign * noise[1, 2]
+    with pytest.raises(AuditError, match="vectors 7 and 22") as raised:
+        verify_independence(noise, ALPHA)
+    assert raised.value.p_value < 1e-100
+
+
+def test_a_vector_repeated_between_clients_is_refused():
+    noise = noise_of()
+    noise[3, 4] = noise[3, 0]
+    with pytest.raises(AuditError, match="vectors 15 and 19"):
+        verify_independence(noise, ALPHA)
+
+
+def test_partly_shared_noise_is_refused():
+    noise = noise_of()
+    noise += 0.8 * np.random.default_rng(6).standard_normal(200)
+    with pytest.raises(AuditError, match="correlated"):
+        verify_independence(noise, ALPHA)
+
+
+def test_a_missing_draw_is_refused():
+    noise = noise_of()
+    noise[0, 0] = 0.0
+    with pytest.raises(AuditError, match="zero"):
+        verify_independence(noise, ALPHA)
+
+
+def test_correlation_has_students_p_value():
+    """scipy's is for centred vectors of one more coordinate: rotate the mean away."""
+    rng = np.random.default_rng(8)
+    x, y = rng.standard_normal((2, 9))
+    basis = np.linalg.qr(np.column_stack([np.ones(10), rng.standard_normal((10, 9))]))[0][:, 1:]
+    expected = pearsonr(basis @ x, basis @ y).pvalue
+    assert verify_independence(np.stack([x, y]), 1e-12) == pytest.approx(expected, rel=1e-9)
+
+
+def test_pairs_are_corrected_for_their_number():
+    rng = np.random.default_rng(9)
+    noise = rng.standard_normal((4, 30))
+    noise[2] += 0.8 * noise[3]
+    pairs = [noise[[i, j]] for i in range(4) for j in range(i)]
+    smallest = min(verify_independence(pair, 1e-12) for pair in pairs)
+    assert verify_independence(noise, 1e-12) == pytest.approx(6 * smallest, rel=1e-9)
+
+
+def test_two_coordinates_do_not_confuse_near_with_equal():
+    near = np.array([[1.0, 0.0], [1.0, 1e-9]])
+    assert verify_independence(near, 1e-12) == pytest.approx(2e-9 / np.pi, rel=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_is_refused(bad):
+    noise = np.ones((2, 3))
+    noise[1, 1] = bad
+    with pytest.raises(NonFiniteUpdate):
+        verify_independence(noise, ALPHA)
+    with pytest.raises(NonFiniteUpdate):
+        verify_noise_variance(noise[1], 1.0, ALPHA)
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 5), (3, 1), (2, 2, 2, 2)])
+def test_shapes_without_pairs_are_refused(shape):
+    with pytest.raises(ValueError, match="rounds_of_noise"):
+        verify_independence(np.ones(shape), ALPHA)
+
+
+def test_no_samples_and_no_deviation_are_refused():
+    with pytest.raises(ValueError, match="empty"):
+        verify_noise_variance(np.empty(0), 1.0, ALPHA)
+    with pytest.raises(ValueError, match="standard_deviation"):
+        verify_distribution(np.ones(3), 0.0, ALPHA)
