@@ -6,12 +6,23 @@ import math
 from collections.abc import Iterable
 from typing import cast
 
+from platform.errors import RunStopped
 from privacy import Channel, Mechanism, Relation, Release, Sampling
 from storage import LedgerRow
 
 
 def as_row(release: Release) -> LedgerRow:
-    """A release as the storage keeps it."""
+    """A release as the storage keeps it.
+
+    Raises:
+        RunStopped: If it has facts that a row cannot hold, and that its price depends on.
+    """
+    plain = (release.sampling, release.count, release.integer_noise) == ("none", 1, None)
+    if not plain:
+        raise RunStopped(
+            f"ledger: a release under {release.mechanism} with sampling, several steps or integer "
+            "noise cannot be kept yet, so it is not made"
+        )
     return LedgerRow(
         run_id=release.run_id,
         round_number=release.round_number,
