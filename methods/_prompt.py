@@ -8,7 +8,6 @@ text feature divided by the model's temperature (CoOp, Eq. 3).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -247,8 +246,3 @@ def build_encoder(config: PromptConfig, task: Task) -> PromptEncoder:
     encoder = PromptEncoder(backbone, config.context_tokens)
     encoder.require_room(task.classes)
     return encoder
-
-
-def inverse_square_root(size: int) -> float:
-    """1/sqrt(size), the scale of dot products of that size and of uniform initialisation."""
-    return 1.0 / math.sqrt(size)

@@ -18,6 +18,7 @@ nearest, `gate_scale: 10` in place of 1/sqrt(head size), `gate_pool: stride` in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -47,7 +48,6 @@ from methods._prompt import (
     PromptMethod,
     as_tensor,
     build_encoder,
-    inverse_square_root,
 )
 
 PROJECTIONS = ("query", "key", "value", "output")
@@ -90,7 +90,7 @@ class Gate:
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
         """Four d_gating x d_gating projections with bias, uniform in +-1/sqrt(d_gating)."""
         size = self.config.gate_dim
-        bound = inverse_square_root(size)
+        bound = _inverse_square_root(size)
         arrays: dict[str, NDArray[np.float32]] = {}
         for name in PROJECTIONS:
             arrays[f"gate.{name}.weight"] = _uniform(rng, bound, (size, size))
@@ -129,7 +129,7 @@ class Gate:
     def _scale(self) -> float:
         if self.config.gate_scale == "10":
             return PUBLISHED_GATE_SCALE
-        return inverse_square_root(self.config.gate_dim // self.config.gate_heads)
+        return _inverse_square_root(self.config.gate_dim // self.config.gate_heads)
 
     def _heads(self, projected: Tensor) -> Tensor:
         return projected.reshape(*projected.shape[:-1], self.config.gate_heads, -1)
@@ -290,3 +290,7 @@ def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> 
 def _project(parameters: Mapping[str, Tensor], name: str, value: Tensor) -> Tensor:
     weight: Any = parameters[f"gate.{name}.weight"]
     return functional.linear(value, weight, parameters[f"gate.{name}.bias"])
+
+
+def _inverse_square_root(size: int) -> float:
+    return 1.0 / math.sqrt(size)

@@ -30,7 +30,7 @@ from platform.transport import ClientId
 from platform.vectors import unflatten
 from platform.wiring import Wiring
 from privacy import BudgetExhausted
-from storage import UnitOfWork
+from storage import PoolEntry, UnitOfWork
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,9 @@ class Federation:
         cohort = draw_cohort(wiring.config, tuple(wiring.population.clients), round_number)
         self._observer.round_started(round_number, len(cohort))
         attempt = self._spending.reserve(round_number, cohort)
-        plan = self._plan(round_number, attempt, cohort, progress)
-        outcome = self._attempt(plan, progress.state)
+        pool = self._live_pool()
+        plan = self._plan(round_number, attempt, cohort, progress, pool=pool)
+        outcome = self._attempt(plan, progress.state, pool)
         entries = self._open_entries(outcome, progress.state)
         state = self._server_update(round_number, progress.state, outcome, [e for _, e in entries])
         mine = dict.fromkeys(outcome.survivors, (round_number, attempt))
@@ -139,29 +140,30 @@ class Federation:
         attempt: int,
         cohort: tuple[ClientId, ...],
         progress: Progress,
+        *,
+        pool: Sequence[PoolEntry],
     ) -> RoundPlan:
         wiring, config = self._wiring, self._wiring.config
+        plan = RoundPlan(
+            wiring.run_id,
+            round_number,
+            attempt,
+            cohort,
+            progress.committed,
+            minimum=config.cohort.minimum,
+            threshold=config.threshold if wiring.protection.masked else None,
+            corrupt=config.secure_aggregation.corrupt,
+            generations=tuple(sorted({entry.generation for entry in pool})),
+        )
         with transaction(wiring.database) as uow:
-            live = {entry.generation for entry in uow.pool.entries(wiring.run_id)}
-            plan = RoundPlan(
-                wiring.run_id,
-                round_number,
-                attempt,
-                cohort,
-                progress.committed,
-                minimum=config.cohort.minimum,
-                threshold=config.threshold if wiring.protection.masked else None,
-                corrupt=config.secure_aggregation.corrupt,
-                generations=tuple(sorted(live)),
-            )
             AuditTrail(uow.audit, wiring.run_id).round_opened(plan)
         return plan
 
-    def _attempt(self, plan: RoundPlan, state: Arrays) -> RoundOutcome:
+    def _attempt(self, plan: RoundPlan, state: Arrays, pool: Sequence[PoolEntry]) -> RoundOutcome:
         wiring, method = self._wiring, self._wiring.method
         try:
             return wiring.runner.run(
-                plan, lambda client: method.broadcast(state, client), self._experts(plan)
+                plan, lambda client: method.broadcast(state, client), self._experts(plan, pool)
             )
         except RoundAborted as error:
             self._abort(plan, error)
@@ -170,14 +172,18 @@ class Federation:
                 f"resume with --resume {wiring.run_id}"
             ) from error
 
-    def _experts(self, plan: RoundPlan) -> Experts:
-        rules, run_id = self._wiring.pool_rules, self._wiring.run_id
+    def _experts(self, plan: RoundPlan, pool: Sequence[PoolEntry]) -> Experts:
+        rules = self._wiring.pool_rules
         if rules is None or rules.policy.fixed:
             return lambda handles: ()
-        with self._wiring.database.unit_of_work(read_only=True) as uow:
-            entries = uow.pool.entries(run_id)
         rng = stream(self._wiring.config.seed, "experts", plan.round_number)
-        return lambda handles: serve_experts(entries, handles, rules, rng)
+        return lambda handles: serve_experts(pool, handles, rules, rng)
+
+    def _live_pool(self) -> Sequence[PoolEntry]:
+        if self._wiring.pool_rules is None:
+            return ()
+        with self._wiring.database.unit_of_work(read_only=True) as uow:
+            return uow.pool.entries(self._wiring.run_id)
 
     def _abort(self, plan: RoundPlan, error: RoundAborted) -> None:
         """Frees what provably left nobody; all else stays charged."""

@@ -55,20 +55,17 @@ def _execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
     last = dict.fromkeys(wiring.population.clients, final_attempt(wiring))
     final = federation.measure(progress.state, last)
     documents = _documents(wiring)
-    gain = _gain(wiring, federation, observer, documents, final)
+    local = measure_twins(wiring, federation, observer, documents)
     observer.preparing("local twins", 1, 1)
-    warnings = run_warnings(wiring, documents, ended_early)
     summary = summary_document(
         wiring,
         documents,
         final=final,
         epsilon=Spending(wiring).price(),
-        gain_over_local=gain,
-        warnings=warnings,
+        gain_over_local=final.mean - local.mean,
+        warnings=run_warnings(wiring, documents, ended_early),
     )
     _close(wiring, summary, ended_early)
-    for text in warnings:
-        observer.warning(text)
     return summary
 
 
@@ -97,17 +94,6 @@ def _fixed_experts(wiring: Wiring) -> tuple[Arrays, ...] | None:
 def _documents(wiring: Wiring) -> list[Mapping[str, Any]]:
     with wiring.database.unit_of_work(read_only=True) as uow:
         return [row.document for row in uow.rounds.all(wiring.run_id)]
-
-
-def _gain(
-    wiring: Wiring,
-    federation: Federation,
-    observer: Observer,
-    documents: Sequence[Mapping[str, Any]],
-    final: Accuracy,
-) -> float:
-    local = measure_twins(wiring, federation, observer, documents)
-    return final.mean - local.mean
 
 
 def measure_twins(

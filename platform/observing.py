@@ -29,10 +29,6 @@ class Observer(Protocol):
         """A round is committed; `document` is its part of `summary.json`."""
         ...
 
-    def warning(self, text: str) -> None:
-        """Something that the user should know."""
-        ...
-
 
 class SilentObserver:
     """Watches without a word."""
@@ -50,7 +46,4 @@ class SilentObserver:
         """Does nothing."""
 
     def round_finished(self, document: Mapping[str, Any]) -> None:
-        """Does nothing."""
-
-    def warning(self, text: str) -> None:
         """Does nothing."""

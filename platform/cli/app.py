@@ -12,8 +12,9 @@ from typing import Annotated
 
 import typer
 
+from platform.cli import exit_codes
+
 DEFAULT_STORAGE = "sqlite:///runs/sotto.db"
-EXIT_FAILED, EXIT_BAD_INPUT, EXIT_AUDIT_BROKEN, EXIT_INTERRUPTED = 1, 2, 3, 130
 
 app = typer.Typer(
     name="python -m platform.coordinator",
@@ -227,8 +228,8 @@ def _exit_code(error: Exception) -> int | None:
     from storage import AuditChainBroken, StorageError
 
     if isinstance(error, (ConfigError, UnknownRun)):
-        return EXIT_BAD_INPUT
+        return exit_codes.BAD_INPUT
     if isinstance(error, AuditChainBroken):
-        return EXIT_AUDIT_BROKEN
+        return exit_codes.AUDIT_BROKEN
     known = (PlatformError, MethodError, PrivacyError, StorageError)
-    return EXIT_FAILED if isinstance(error, known) else None
+    return exit_codes.FAILED if isinstance(error, known) else None

@@ -9,12 +9,11 @@ from typing import Any
 import typer
 
 from platform.bootstrap import Surroundings, plan_run
+from platform.cli import exit_codes
 from platform.cli.output import console, epsilon, print_json, table
 from platform.config import load_config
 from platform.observing import SilentObserver
 from platform.privacy_audit import AuditPlan, audit_protection
-
-EXIT_REFUTED = 1
 
 
 def audit_privacy_command(
@@ -36,7 +35,7 @@ def audit_privacy_command(
     else:
         _show(documents)
     if not all(document["passed"] for document in documents):
-        raise typer.Exit(EXIT_REFUTED)
+        raise typer.Exit(exit_codes.FAILED)
 
 
 def _show(documents: Sequence[Mapping[str, Any]]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from platform.bootstrap import Surroundings, create_run, open_storage, reopen_run, stored_config
+from platform.cli import exit_codes
 from platform.cli.access import resolve_run
 from platform.cli.output import print_json
 from platform.cli.reporting import print_summary
@@ -16,8 +17,6 @@ from platform.config import RunConfig, load_config
 from platform.errors import ConfigError
 from platform.finishing import execute
 from platform.wiring import Wiring
-
-EXIT_INTERRUPTED = 130
 
 
 def run_command(config: Path, overrides: Sequence[str], *, as_json: bool) -> None:
@@ -59,7 +58,7 @@ def _execute(config: RunConfig, wire: Callable[[ScreenObserver], Wiring], *, as_
     except KeyboardInterrupt:
         where = f"; resume with --resume {screen.run_id}" if screen.run_id else ""
         typer.echo(f"interrupted{where}", err=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise typer.Exit(exit_codes.INTERRUPTED) from None
     if as_json:
         print_json(summary)
     else:

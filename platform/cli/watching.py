@@ -101,9 +101,6 @@ class ScreenObserver:
         self._clear()
         self._print(round_line(document))
 
-    def warning(self, text: str) -> None:
-        """Leaves warnings to the report, which lists them all."""
-
     def _show(self, what: str, total: int, done: int) -> None:
         self._clear()
         if done < total:
