@@ -26,6 +26,7 @@ Sampling = Literal["none", "poisson"]
 Channel = Literal["sum", "pool", "metrics"]
 Status = Literal["reserved", "released", "aborted"]
 NoiseKind = Literal["discrete_gaussian", "skellam"]
+CohortKind = Literal["poisson", "fixed_size"]
 
 MECHANISMS: tuple[str, ...] = get_args(Mechanism)
 RELATIONS: tuple[str, ...] = get_args(Relation)
@@ -33,6 +34,7 @@ SAMPLINGS: tuple[str, ...] = get_args(Sampling)
 CHANNELS: tuple[str, ...] = get_args(Channel)
 STATUSES: tuple[str, ...] = get_args(Status)
 NOISE_KINDS: tuple[str, ...] = get_args(NoiseKind)
+COHORT_KINDS: tuple[str, ...] = get_args(CohortKind)
 
 _MAY_BE_INTEGER = ("upload_noise", "distributed_noise", "central_noise")
 
@@ -67,6 +69,40 @@ class IntegerNoise:
         require_not_negative(corrupt=self.corrupt)
 
 
+@dataclass(frozen=True, kw_only=True, order=True)
+class CohortSampling:
+    """How the clients of a round were drawn, in secret, where that can amplify.
+
+    Every client of the population has a row for every such round, drawn or not, because what a
+    secret draw costs does not depend on how it came out.
+
+    Attributes:
+        kind: "poisson": each client on a coin of its own; "fixed_size": exactly `size` of them,
+            all choices equally likely.
+        size: Clients of a round, on average under "poisson"; from 1 to `population`.
+        population: Clients that are drawn from.
+        is_drawn: Whether this client was.
+    """
+
+    kind: CohortKind
+    size: int
+    population: int
+    is_drawn: bool
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that mean nothing."""
+        require_member(COHORT_KINDS, kind=self.kind)
+        if not 1 <= self.size <= self.population:
+            raise ValueError(
+                f"size is {self.size}; it must be from 1 to the population, {self.population}"
+            )
+
+    @property
+    def probability(self) -> float:
+        """With which a client is drawn."""
+        return self.size / self.population
+
+
 @dataclass(frozen=True, kw_only=True)
 class Release:
     """One thing that leaves, or may have left, one client: a row of the ledger.
@@ -93,6 +129,8 @@ class Release:
         integer_noise: What the noise is made of, where it is made of integers; without it, noise
             is Gaussian on the reals. Always given under `distributed_noise`, whose clipping norm
             is the bound that holds after rounding to the grid.
+        cohort: How the round's clients were drawn, where that was a secret of the coordinator;
+            only under `central_noise` and on the sum channel.
     """
 
     mechanism: Mechanism
@@ -110,6 +148,7 @@ class Release:
     left_client: bool = True
     count: int = 1
     integer_noise: IntegerNoise | None = None
+    cohort: CohortSampling | None = None
 
     def __post_init__(self) -> None:
         """Refuse words outside the vocabulary and numbers that mean nothing."""
@@ -144,6 +183,8 @@ class Release:
         if self.count < 1:
             raise ValueError(f"count is {self.count}; it must be at least 1")
         self._require_consistent_integers()
+        if self.cohort is not None and (self.mechanism, self.channel) != ("central_noise", "sum"):
+            raise ValueError("cohort must be None but for a sum under 'central_noise'")
         if not self.left_client and self.status != "aborted":
             raise ValueError(f"left_client can be false only beside 'aborted', not {self.status!r}")
 
