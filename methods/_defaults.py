@@ -31,6 +31,8 @@ class MethodDefaults:
     needs: frozenset[Need] = field(default=frozenset({"features"}), init=False)
     visibility: Visibility = field(default=Visibility.AGGREGATE_ONLY, init=False)
     admits: frozenset[Mechanism] = field(default=ALL_MECHANISMS, init=False)
+    has_personal_state: bool = field(default=True, init=False)
+    decouples: bool = field(default=False, init=False)
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """Nothing is shared."""

@@ -87,12 +87,15 @@ class Task:
         domains: Domain names in domain-index order.
         population: Number of clients in the federation.
         backbone: The frozen CLIP model, None for methods that bring their own network.
+        decoupled: Whether personal parts are trained after the last release only, so that no
+            release depends on them; asked of methods that `decouples` only.
     """
 
     classes: tuple[str, ...]
     domains: tuple[str, ...]
     population: int
     backbone: Backbone | None = None
+    decoupled: bool = False
 
 
 @dataclass(frozen=True)
@@ -240,6 +243,16 @@ class Method(Protocol):
     @property
     def admits(self) -> frozenset[Mechanism]:
         """The mechanisms that the method may run under."""
+        ...
+
+    @property
+    def has_personal_state(self) -> bool:
+        """Whether a client keeps anything from round to round."""
+        ...
+
+    @property
+    def decouples(self) -> bool:
+        """Whether personal parts can be trained after the last release only."""
         ...
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:

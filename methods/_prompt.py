@@ -9,7 +9,7 @@ text feature divided by the model's temperature (CoOp, Eq. 3).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -145,6 +145,7 @@ class PromptMethod(MethodDefaults):
     encoder: PromptEncoder
     config: PromptConfig
     classes: tuple[str, ...]
+    has_personal_state: bool = field(default=False, init=False)
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """The context, averaged over clients."""

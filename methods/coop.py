@@ -8,7 +8,7 @@ local epochs are one local training of T x E epochs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ class Config(PromptConfig):
 @dataclass(frozen=True)
 class CoOp(PromptMethod):
     """Local prompt learning."""
+
+    has_personal_state: bool = field(default=True, init=False)
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """Nothing is shared."""

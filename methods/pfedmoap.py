@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -64,6 +64,8 @@ class Config(PromptConfig):
         gate_dim: Dimension d_gating that features are pooled to.
         gate_heads: Number h of attention heads; divides `gate_dim`.
         gate_learning_rate: Learning rate of the gate (the paper's eta_2).
+        decoupled_steps: Steps of the gate's training where it comes after the last release
+            (`privacy.personal: decoupled`), without noise.
         select: Which entries of the pool become experts.
         gate_scale: Factor of the attention scores: 1/sqrt(head size) or the constant 10.
         gate_pool: Mean over neighbouring coordinates, or every r-th coordinate.
@@ -75,6 +77,7 @@ class Config(PromptConfig):
     gate_dim: Annotated[int, Ge(1)] = 128
     gate_heads: Annotated[int, Ge(1)] = 8
     gate_learning_rate: Annotated[float, Ge(0.0)] = 0.01
+    decoupled_steps: Annotated[int, Ge(1)] = 100
     select: Literal["nearest", "random"] = "nearest"
     gate_scale: Literal["sqrt", "10"] = "sqrt"
     gate_pool: Literal["mean", "stride"] = "mean"
@@ -178,6 +181,9 @@ class PFedMoAP(PromptMethod):
 
     config: Config
     gate: Gate
+    is_decoupled: bool = False
+    has_personal_state: bool = field(default=True, init=False)
+    decouples: bool = field(default=True, init=False)
 
     def pool_policy(self) -> PoolPolicy | None:
         """K experts of the previous rounds' entries (Eq. 7)."""
@@ -187,8 +193,11 @@ class PFedMoAP(PromptMethod):
     def init_client(
         self, shared_rng: np.random.Generator, client_rng: np.random.Generator
     ) -> Arrays:
-        """The client's own gate; it has no prompt of its own before it first takes part."""
-        return self.gate.init(client_rng)
+        """The client's own gate; it has no prompt of its own before it first takes part.
+
+        Decoupled, the gate begins with its training.
+        """
+        return {} if self.is_decoupled else self.gate.init(client_rng)
 
     def client_update(
         self,
@@ -202,12 +211,32 @@ class PFedMoAP(PromptMethod):
         """ClientUpdate of Algorithm 1: starts from the global prompt."""
         start = broadcast[CONTEXT]
         gate = {name: value for name, value in personal.items() if name != CONTEXT}
-        if experts:
+        if experts and not self.is_decoupled:
             trained = self._train_mixture({CONTEXT: start, **gate}, experts, data, trainer, rng)
         else:
             trained = {CONTEXT: self.train_prompt(start, data, trainer, rng), **gate}
         context = trained[CONTEXT]
         return LocalResult({CONTEXT: context - start}, {CONTEXT: context}, trained)
+
+    def personalise(
+        self,
+        broadcast: Arrays,
+        experts: Sequence[Arrays],
+        personal: Arrays,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """Trains the gate alone, decoupled, on top of prompts that were trained without it."""
+        if not (self.is_decoupled and experts):
+            return personal
+        context = personal.get(CONTEXT, broadcast[CONTEXT])
+        start = {CONTEXT: context, **self.gate.init(rng)}
+        objective = self._objective(experts, self.classes)
+        names = tuple(name for name in start if name != CONTEXT)
+        groups = (ParameterGroup(names, self.config.gate_learning_rate),)
+        steps = self.config.decoupled_steps
+        return trainer.fit(objective, start, data.arrays, groups=groups, rng=rng, steps=steps)
 
     def predict(
         self,
@@ -217,9 +246,9 @@ class PFedMoAP(PromptMethod):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """Eq. 10 with the client's own prompt P_i, or the plain prompt where no expert is there."""
+        """Eq. 10 with the client's own prompt P_i; the plain prompt without experts or gate."""
         context = personal.get(CONTEXT, broadcast[CONTEXT])
-        if not experts:
+        if not experts or set(personal) <= {CONTEXT}:
             return self.prompt_logits(context, batch, classes)
         objective = self._objective(experts, tuple(classes))
         backbone = self.encoder.backbone
@@ -280,7 +309,7 @@ def build(config: Config, task: Task) -> Method:
             f"method.gate_heads: {config.gate_heads} is not valid; it must divide "
             f"method.gate_dim = {config.gate_dim}"
         )
-    return PFedMoAP(encoder, config, task.classes, Gate(config))
+    return PFedMoAP(encoder, config, task.classes, Gate(config), task.decoupled)
 
 
 def _uniform(rng: np.random.Generator, bound: float, shape: tuple[int, ...]) -> NDArray[np.float32]:

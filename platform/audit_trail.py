@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from platform.attempt import RoundOutcome, RoundPlan
 from platform.errors import RoundAborted
-from platform.round import RoundOutcome, RoundPlan
 from privacy import Release
 from storage.audit import AuditRepository
 

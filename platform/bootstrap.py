@@ -19,6 +19,7 @@ import yaml
 from numpy.typing import NDArray
 
 from methods import Method, MethodError, Registry, Task
+from platform.attempt import RoundPlan
 from platform.audit_trail import AuditTrail
 from platform.cohort import simulated_losses
 from platform.config import RunConfig, Sources, StorageConfig, dump_config, parse_config
@@ -26,27 +27,21 @@ from platform.data.features import cached_features
 from platform.data.loading import load_task_data
 from platform.environment import config_digest, environment, resolve_device, use_threads
 from platform.errors import ConfigError, RunStopped, UnknownRun
-from platform.layout import build_layout
 from platform.method_building import build_method
 from platform.observing import Observer
 from platform.pool import PoolRules, default_minimum
+from platform.protecting import amplifying_cohorts, protect_run
 from platform.protection import Protection
+from platform.randomness import stream
 from platform.records import write_text
 from platform.round import RoundRunner
 from platform.simulation import announcing, build_population, deal_examples
 from platform.storing import transaction
 from platform.transport import InProcessTransport
 from platform.wiring import Budget, Learning, Wiring
-from privacy import (
-    CalibrationError,
-    ClientMechanism,
-    NoProtection,
-    UploadNoise,
-    calibrate_noise_multiplier,
-)
+from privacy import CohortKind, NoiseSource, SeededNoise, SystemNoise
 from storage import Database, NotFound, open_database
 
-DEFAULT_VALUE_BOUND = 8.0
 SQLITE_PREFIX = "sqlite:///"
 
 
@@ -188,6 +183,7 @@ class RunPlan:
     protection: Protection
     budget: Budget
     pool_rules: PoolRules | None
+    cohort_kind: CohortKind | None
 
 
 def plan_run(config: RunConfig, observer: Observer, surroundings: Surroundings) -> RunPlan:
@@ -198,13 +194,18 @@ def plan_run(config: RunConfig, observer: Observer, surroundings: Surroundings) 
     """
     learning = _learning(config, observer, surroundings)
     method = learning.method
-    noise_multiplier = _noise_multiplier(config, method)
-    protection = _protection(config, method, _mechanism(config, noise_multiplier))
-    section = config.privacy
+    calibrated, section = protect_run(config, method), config.privacy
     budget = Budget(
-        section.target_delta, section.target_epsilon, section.accountant, noise_multiplier
+        section.target_delta,
+        section.target_epsilon,
+        section.accountant,
+        calibrated.noise_multiplier,
+        section.lifetime_budget,
     )
-    return RunPlan(config, learning, protection, budget, _pool_rules(config, method))
+    kind = amplifying_cohorts(config, method)
+    return RunPlan(
+        config, learning, calibrated.protection, budget, _pool_rules(config, method), kind
+    )
 
 
 def _learning(config: RunConfig, observer: Observer, surroundings: Surroundings) -> Learning:
@@ -218,7 +219,8 @@ def _learning(config: RunConfig, observer: Observer, surroundings: Surroundings)
     except MethodError as error:
         raise ConfigError(str(error)) from error
     dataset = data.dataset
-    task = Task(dataset.classes, dataset.domains, config.task.clients, backbone)
+    decoupled = config.privacy.personal == "decoupled"
+    task = Task(dataset.classes, dataset.domains, config.task.clients, backbone, decoupled)
     method = build_method(surroundings.registry, config, task)
     cache = database_file(config.storage.url).parent / "cache" / "features"
 
@@ -228,48 +230,6 @@ def _learning(config: RunConfig, observer: Observer, surroundings: Surroundings)
 
     train, test = deal_examples(data, method.needs, encode)
     return Learning(method, dataset.classes, train, test, device, backbone.encode_images)
-
-
-def _noise_multiplier(config: RunConfig, method: Method) -> float | None:
-    section = config.privacy
-    if section.mechanism == "none" or section.target_epsilon is None:
-        return section.noise_multiplier
-    channels = _protection(config, method, NoProtection(DEFAULT_VALUE_BOUND)).channels
-    if not channels:
-        # Nothing is released, so any noise would do; one is as good as another.
-        return 1.0
-    try:
-        return calibrate_noise_multiplier(
-            section.target_epsilon,
-            section.target_delta,
-            releases_per_round=len(channels),
-            rounds=config.rounds + section.spare_attempts,
-            relation=config.relation,
-            accountant=section.accountant,
-        )
-    except CalibrationError as error:
-        raise ConfigError(f"privacy.target_epsilon: {error}") from error
-
-
-def _mechanism(config: RunConfig, noise_multiplier: float | None) -> ClientMechanism:
-    section = config.privacy
-    if section.mechanism == "none" or section.clipping_norm is None or noise_multiplier is None:
-        bound = config.secure_aggregation.value_bound
-        return NoProtection(DEFAULT_VALUE_BOUND if bound is None else bound, config.relation)
-    return UploadNoise(section.clipping_norm, noise_multiplier, config.relation)
-
-
-def _protection(config: RunConfig, method: Method, mechanism: ClientMechanism) -> Protection:
-    policy = method.pool_policy()
-    layout = build_layout(method.shared_spec(), config.privacy.mechanism)
-    return Protection(
-        mechanism=mechanism,
-        layout=layout,
-        pool_spec=None if policy is None else policy.spec,
-        pool_noise=config.pool_noise,
-        bits=config.secure_aggregation.bits,
-        masked=config.secure_aggregation.enabled and layout.coordinates > 0,
-    )
 
 
 def _pool_rules(config: RunConfig, method: Method) -> PoolRules | None:
@@ -291,9 +251,11 @@ def _wire(
 ) -> Wiring:
     config = plan.config
     folder = run_folder(config.storage.url, run_id)
-    population = build_population(config, run_id, folder, plan.learning, plan.protection)
+    population = build_population(
+        config, run_id, folder, plan.learning, plan.protection, plan.budget.limits
+    )
     handlers = {n: announcing(c.handle, observer) for n, c in population.clients.items()}
-    losses = simulated_losses(config, tuple(population.clients))
+    transport = InProcessTransport(handlers, simulated_losses(config))
     return Wiring(
         config=config,
         run_id=run_id,
@@ -304,11 +266,18 @@ def _wire(
         protection=plan.protection,
         budget=plan.budget,
         pool_rules=plan.pool_rules,
+        cohort_kind=plan.cohort_kind,
         population=population,
-        runner=RoundRunner(InProcessTransport(handlers, losses), plan.protection),
+        runner=RoundRunner(transport, plan.protection, partial(_central_noise, config)),
         database=database,
         clock=surroundings.clock,
     )
+
+
+def _central_noise(config: RunConfig, plan: RoundPlan) -> NoiseSource:
+    if config.privacy.noise_source == "os":
+        return SystemNoise()
+    return SeededNoise(stream(config.seed, "central noise", plan.round_number, plan.attempt))
 
 
 def _run_id(config: RunConfig, now: datetime) -> str:

@@ -22,7 +22,8 @@ def run_warnings(
 
 
 def _privacy(wiring: Wiring) -> Iterator[str]:
-    section, clients = wiring.config.privacy, wiring.config.task.clients
+    config, section = wiring.config, wiring.config.privacy
+    clients = config.task.clients
     if not wiring.protection.channels:
         return
     if section.mechanism == "none":
@@ -30,9 +31,40 @@ def _privacy(wiring: Wiring) -> Iterator[str]:
         return
     if section.noise_source == "seeded":
         yield "noise_source seeded: the noise can be recomputed from the seed; it protects nobody"
-    if section.target_delta > 1 / clients:
+    if section.mechanism != "dp_sgd" and section.target_delta > 1 / clients:
         yield f"delta {section.target_delta:g} is above 1/clients = {1 / clients:g}"
-    yield "upload_noise draws floating-point noise: attacks on its lowest bits are not covered"
+    if config.noise_distribution == "gaussian":
+        yield (
+            f"{section.mechanism} draws floating-point noise: attacks on its lowest bits are not "
+            "covered"
+        )
+    yield from _mechanism(wiring)
+
+
+def _mechanism(wiring: Wiring) -> Iterator[str]:
+    section, corrupt = wiring.config.privacy, wiring.config.secure_aggregation.corrupt
+    if section.mechanism == "central_noise":
+        yield "central_noise trusts the coordinator: epsilon against the server is infinite"
+    if section.mechanism == "distributed_noise":
+        yield (
+            f"distributed_noise: epsilon for server holds if it follows the protocol and at most "
+            f"{corrupt} clients collude with it"
+        )
+        if corrupt < 1:
+            yield (
+                "distributed_noise with secure_aggregation.corrupt = 0: a peer knows its own share "
+                "of the noise, so epsilon for peers is infinite"
+            )
+    if wiring.protection.pool_mechanism is not None:
+        yield (
+            "pool entries carry noise of their own and are charged beside the sum; they dominate "
+            "what is spent"
+        )
+    if wiring.cohort_kind is not None:
+        yield (
+            "epsilon for observer counts on cohorts that stay secret: publish the final model "
+            "only, not this report or the audit log"
+        )
 
 
 def _pool(wiring: Wiring, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -43,7 +75,7 @@ def _pool(wiring: Wiring, documents: Sequence[Mapping[str, Any]]) -> Iterator[st
     safe = 2 * (rules.policy.k + 1)
     if rules.minimum < safe:
         yield f"pool.minimum {rules.minimum} is below 2(K+1) = {safe}"
-    fewest = min((d["cohort"] - d["dropped"] for d in documents), default=0)
+    fewest = min((len(d["survivors"]) for d in documents), default=0)
     if fewest * rules.generations < rules.minimum:
         yield (
             f"pool: {fewest} survivors a round are fewer than pool.minimum = {rules.minimum}, so "

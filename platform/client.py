@@ -2,20 +2,28 @@
 
 Its personal state, its own ledger and its secrets live in its own store. Before anything leaves it
 the release is in that ledger; a second, different release for the same attempt is refused whatever
-the coordinator asks.
+the coordinator asks, and so is a round that would pass the client's own limits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
-from methods import Arrays, Examples, Method, Trainer
+from methods import Arrays
+from platform.client_profile import (
+    ClientProfile,
+    PersonalState,
+    TrainerFactory,
+    batches_of,
+    first_state,
+    noise_of,
+    train,
+)
 from platform.codec import decode_arrays, encode_arrays
-from platform.errors import ProtocolError
+from platform.errors import ConfigError, ProtocolError
 from platform.ledger import as_row
 from platform.messages import (
     Answer,
@@ -38,9 +46,7 @@ from platform.messages import (
 )
 from platform.pool import handle
 from platform.protection import Prepared, Protection
-from platform.randomness import stream
-from platform.transport import ClientId
-from privacy import NoiseSource, SeededNoise, SystemNoise
+from privacy import CalibrationError, Release
 from privacy.secure_aggregation import ClientState, ReadyToMask, RoundParameters
 from privacy.secure_aggregation import client as masking
 from storage import ClientStore
@@ -50,58 +56,20 @@ LARGEST_COHORT = 1 << 17
 
 
 @dataclass(frozen=True)
-class ClientSeeds:
-    """Seeds of a simulated client's streams."""
-
-    initialisation: int
-    batches: int
-    noise: int
-
-
-@dataclass(frozen=True)
-class ClientProfile:
-    """Everything about a client that does not change within a run.
-
-    Attributes:
-        name: The client's name on the transport.
-        run_id: The run.
-        method: The method, alike on all clients.
-        data: The client's examples.
-        protection: How uploads are protected.
-        noise_source: Where noise comes from.
-        seeds: Seeds of the simulation's streams.
-    """
-
-    name: ClientId
-    run_id: str
-    method: Method
-    data: Examples
-    protection: Protection
-    noise_source: Literal["os", "seeded"]
-    seeds: ClientSeeds
-
-
-@dataclass(frozen=True)
-class PersonalState:
-    """A client's personal arrays and the experts that it was handed last."""
-
-    personal: Arrays
-    experts: tuple[Arrays, ...]
-
-
-@dataclass(frozen=True)
 class _Session:
     """How far one attempt has come.
 
     Attributes:
         envelope: The attempt.
         awaits: Kind of the message that may come next.
+        protection: How uploads are protected in this round.
         secure: State of the secure aggregation, None without it.
         prepared: What may leave the client, once trained.
     """
 
     envelope: Envelope
     awaits: str
+    protection: Protection
     secure: ClientState | None = None
     prepared: Prepared | None = None
 
@@ -109,11 +77,22 @@ class _Session:
 class Client:
     """One client of a federation; `handle` is its whole outside."""
 
-    def __init__(self, profile: ClientProfile, store: ClientStore, trainer: Trainer) -> None:
-        """Takes what does not change, the client's own store and its trainer."""
+    def __init__(
+        self, profile: ClientProfile, store: ClientStore, make_trainer: TrainerFactory
+    ) -> None:
+        """Takes what does not change, the client's own store and its trainers.
+
+        Raises:
+            ConfigError: If noise would come from a seed where there is somebody to protect.
+        """
+        if profile.noise_source == "seeded" and not profile.simulated:
+            raise ConfigError(
+                "privacy.noise_source: 'seeded' protects nobody and is refused outside a "
+                "simulation; valid: os"
+            )
         self.profile = profile
         self._store = store
-        self._trainer = trainer
+        self._make_trainer = make_trainer
         self._session: _Session | None = None
 
     @property
@@ -128,6 +107,10 @@ class Client:
             ProtocolError: If the message is not the next one of the current attempt; the client's
                 state is unchanged.
         """
+        with self._store.kept_open():
+            return self._handle(message)
+
+    def _handle(self, message: bytes) -> bytes:
         kind, envelope = peek(message)
         if envelope.run_id != self.profile.run_id:
             raise ProtocolError("message: it belongs to another run")
@@ -176,7 +159,7 @@ class Client:
             experts,
             state.personal,
             profile.data,
-            self._trainer,
+            self._make_trainer(None),
             batches_of(profile, kept_as[0]),
         )
         self._roll(committed)
@@ -200,11 +183,14 @@ class Client:
         if (seat is not None) != self.profile.protection.masked:
             # Else a coordinator could read an update by leaving the masks out of its invitation.
             raise ProtocolError("message: masks must be used exactly where the run says so")
+        protection = self.profile.protection.at(invitation.clipping_norm)
+        self._require_within_limits(envelope, protection)
         if seat is None:
-            self._session = _Session(envelope, "assignment")
+            self._session = _Session(envelope, "assignment", protection)
             return encode_answer(Answer(envelope, handles, b""))
-        secure, payload = masking.advertise(self._parameters(envelope, seat), seat.index)
-        self._session = _Session(envelope, "relay", secure)
+        parameters = _parameters(envelope, seat, protection)
+        secure, payload = masking.advertise(parameters, seat.index)
+        self._session = _Session(envelope, "relay", protection, secure)
         return encode_answer(Answer(envelope, handles, payload))
 
     def _roll(self, committed: Attempt | None) -> None:
@@ -216,25 +202,17 @@ class Client:
         if committed is not None and committed in open_rows:
             self._store.set_status(run_id, *committed, "released")
 
-    def _parameters(self, envelope: Envelope, seat: SecureRound) -> RoundParameters:
-        """The protocol's parameters, if they are possible and those of this run's vector."""
-        protection = self.profile.protection
-        layout = protection.layout
-        try:
-            if not 1 <= seat.index <= seat.clients <= LARGEST_COHORT:
-                raise ValueError("the seat is not one of the cohort's")
-            ring_bits = layout.ring_bits(protection.quantiser(layout.coordinates), seat.clients)
-            if (seat.vector_length, seat.ring_bits) != (layout.length, ring_bits):
-                raise ValueError("the vector is not this run's")
-            return round_parameters(envelope, seat)
-        except ValueError as error:
-            raise ProtocolError(f"message: the invitation is not valid: {error}") from error
+    def _require_within_limits(self, envelope: Envelope, protection: Protection) -> None:
+        limits = self.profile.limits
+        if limits is not None:
+            planned = self._releases(envelope, protection)
+            limits.require(self.profile.run_id, self._store.rows(), planned)
 
     def _share_keys(self, session: _Session, relay: Relay) -> bytes:
         if session.secure is None:
             raise ProtocolError("message: there is no secure aggregation in this round")
         secure, payload = masking.step(session.secure, relay.payload)
-        self._session = _Session(session.envelope, "assignment", secure)
+        self._session = _Session(session.envelope, "assignment", session.protection, secure)
         return encode_relay(Relay(session.envelope, payload))
 
     def _train(self, session: _Session, assignment: Assignment) -> bytes:
@@ -242,17 +220,18 @@ class Client:
         if secure is not None:
             secure, _ = masking.step(secure, assignment.payload)
         envelope, profile = session.envelope, self.profile
-        result = profile.method.client_update(
+        noise = noise_of(profile, envelope.round_number)
+        result = train(
+            profile,
+            self._make_trainer,
             assignment.broadcast,
             assignment.experts,
             self.state(envelope.committed).personal,
-            profile.data,
-            self._trainer,
-            batches_of(profile, envelope.round_number),
+            round_number=envelope.round_number,
+            noise=noise,
         )
-        noise = self._noise(envelope.round_number)
-        prepared = profile.protection.prepare(result, assignment.broadcast, noise)
-        self._reserve(envelope, prepared)
+        prepared = session.protection.prepare(result, assignment.broadcast, noise)
+        self._reserve(session, prepared)
         self._store.put_pending(
             profile.run_id,
             envelope.round_number,
@@ -261,7 +240,7 @@ class Client:
             experts=encode_experts(assignment.experts),
         )
         upload, secure = self._upload(envelope, prepared, secure)
-        self._session = _Session(envelope, "relay", secure, prepared)
+        self._session = _Session(envelope, "relay", session.protection, secure, prepared)
         return encode_upload(upload)
 
     def _upload(
@@ -283,7 +262,7 @@ class Client:
         if prepared.entry:
             secret = self._store.identity.handle_secret
             name = handle(secret, self.profile.run_id, envelope.round_number)
-        self._session = _Session(envelope, "nothing")
+        self._session = _Session(envelope, "nothing", session.protection)
         return encode_disclosure(Disclosure(envelope, payload, name, prepared.entry))
 
     def _expect(self, kind: str, envelope: Envelope) -> _Session:
@@ -292,35 +271,32 @@ class Client:
             raise ProtocolError(f"message: {kind} is not what this client awaits")
         return session
 
-    def _reserve(self, envelope: Envelope, prepared: Prepared) -> None:
-        releases = self.profile.protection.releases(
+    def _reserve(self, session: _Session, prepared: Prepared) -> None:
+        payload = prepared.vector.tobytes() + encode_arrays(prepared.entry)
+        for release in self._releases(session.envelope, session.protection):
+            self._store.reserve_release(as_row(release), payload=payload)
+
+    def _releases(self, envelope: Envelope, protection: Protection) -> tuple[Release, ...]:
+        return protection.releases(
             run_id=self.profile.run_id,
             round_number=envelope.round_number,
             attempt=envelope.attempt,
             pseudonym=self.pseudonym,
         )
-        payload = prepared.vector.tobytes() + encode_arrays(prepared.entry)
-        for release in releases:
-            self._store.reserve_release(as_row(release), payload=payload)
-
-    def _noise(self, round_number: int) -> NoiseSource | None:
-        if self.profile.noise_source == "os":
-            return SystemNoise()
-        seeds = self.profile.seeds
-        return SeededNoise(stream(seeds.noise, "noise", self.profile.name, round_number))
 
 
-def first_state(profile: ClientProfile) -> Arrays:
-    """Personal state before a client's first round."""
-    seed = profile.seeds.initialisation
-    return profile.method.init_client(
-        stream(seed, "client, alike for all"), stream(seed, "client", profile.name)
-    )
-
-
-def batches_of(profile: ClientProfile, round_number: int) -> np.random.Generator:
-    """The stream of a client's batches in one round, alike for its local twin."""
-    return stream(profile.seeds.batches, "batches", profile.name, round_number)
+def _parameters(envelope: Envelope, seat: SecureRound, protection: Protection) -> RoundParameters:
+    """The protocol's parameters, if they are possible and those of this run's vector."""
+    layout = protection.layout
+    try:
+        if not 1 <= seat.index <= seat.clients <= LARGEST_COHORT:
+            raise ValueError("the seat is not one of the cohort's")
+        ring_bits = layout.ring_bits(protection.grid(), seat.clients)
+        if (seat.vector_length, seat.ring_bits) != (layout.length, ring_bits):
+            raise ValueError("the vector is not this run's")
+        return round_parameters(envelope, seat)
+    except (ValueError, CalibrationError) as error:
+        raise ProtocolError(f"message: the invitation is not valid: {error}") from error
 
 
 def round_parameters(envelope: Envelope, secure: SecureRound) -> RoundParameters:

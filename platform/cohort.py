@@ -1,7 +1,13 @@
-"""Who is invited to a round, and who is lost in a simulated one."""
+"""Who is invited to a round, and who is lost in a simulated one.
+
+A cohort is a secret of the coordinator where that is to amplify (`central_noise`): it is drawn from
+the operating system's entropy then, unless the run is a simulation with seeded noise. Everywhere
+else it is drawn from the run's seed and amplifies nothing.
+"""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 
 from platform.config import RunConfig
@@ -12,19 +18,34 @@ from platform.transport import ClientId, Losses
 def draw_cohort(
     config: RunConfig, names: Sequence[ClientId], round_number: int
 ) -> tuple[ClientId, ...]:
-    """A cohort of the configured size, uniformly without replacement, sorted."""
+    """The clients of a round, sorted.
+
+    `fixed_size`: exactly `cohort.size`, uniformly without replacement. `poisson`: each on a coin
+    of its own, `cohort.size` on average and possibly none.
+    """
+    if config.has_secret_cohorts and config.privacy.noise_source == "os":
+        return _draw_in_secret(config, names)
     rng = stream(config.seed_of("cohort"), "cohort", round_number)
+    if config.cohort.sampling == "poisson":
+        coins = rng.random(len(names))
+        return tuple(n for n, coin in zip(names, coins, strict=True) if coin < config.cohort_rate)
     drawn = rng.choice(len(names), config.cohort_size, replace=False)
     return tuple(sorted(names[i] for i in drawn))
 
 
-def simulated_losses(config: RunConfig, names: Sequence[ClientId]) -> Losses:
-    """Exactly the configured number of clients of each round's cohort, drawn from the seed."""
+def _draw_in_secret(config: RunConfig, names: Sequence[ClientId]) -> tuple[ClientId, ...]:
+    entropy = secrets.SystemRandom()
+    if config.cohort.sampling == "poisson":
+        return tuple(name for name in names if entropy.random() < config.cohort_rate)
+    return tuple(sorted(entropy.sample(list(names), config.cohort_size)))
 
-    def losses(round_number: int, attempt: int) -> frozenset[ClientId]:
-        cohort = draw_cohort(config, names, round_number)
+
+def simulated_losses(config: RunConfig) -> Losses:
+    """The configured share of each round's cohort, drawn from the seed."""
+
+    def losses(round_number: int, attempt: int, cohort: Sequence[ClientId]) -> frozenset[ClientId]:
         rng = stream(config.seed_of("cohort"), "lost", round_number, attempt)
-        lost = rng.choice(len(cohort), config.lost_per_round, replace=False)
+        lost = rng.choice(len(cohort), round(config.cohort.dropout_rate * len(cohort)), False)
         return frozenset(cohort[i] for i in lost)
 
     return losses

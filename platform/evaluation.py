@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from methods import Arrays, Examples, Method
-from platform.client import PersonalState
+from platform.client_profile import PersonalState
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from methods import Aggregate, Arrays
+from platform.attempt import RoundOutcome, RoundPlan
 from platform.audit_trail import AuditTrail
 from platform.codec import decode_arrays, encode_arrays
 from platform.cohort import draw_cohort
@@ -21,9 +22,10 @@ from platform.evaluation import Accuracy, client_accuracy, summarise
 from platform.messages import Attempt
 from platform.observing import Observer
 from platform.pool import encode_entry, serve_experts
+from platform.protection import Protection
 from platform.randomness import stream
 from platform.records import round_document
-from platform.round import Experts, RoundOutcome, RoundPlan
+from platform.round import Experts
 from platform.spending import Spending
 from platform.storing import transaction
 from platform.transport import ClientId
@@ -41,11 +43,13 @@ class Progress:
         completed: Number of committed rounds.
         committed: For each client the last committed attempt that its update is part of.
         state: The server state after it.
+        clipping_norm: Of the next round, where it adapts.
     """
 
     completed: int
     committed: Mapping[ClientId, Attempt]
     state: Arrays
+    clipping_norm: float | None = None
 
 
 class Federation:
@@ -104,22 +108,25 @@ class Federation:
             AuditTrail(uow.audit, wiring.run_id).run_begins(len(rounds))
             uow.runs.set_status(wiring.run_id, "running")
         if not rounds or latest is None:
-            return Progress(0, {}, self.initial_state())
+            return Progress(0, {}, self.initial_state(), wiring.protection.clipping_norm)
         committed: dict[ClientId, Attempt] = {}
         for row in rounds:
             survivors = row.document["survivors"]
             committed.update(dict.fromkeys(survivors, (row.round_number, row.attempt)))
-        return Progress(rounds[-1].round_number, committed, decode_arrays(latest.blob))
+        last = rounds[-1]
+        norm = last.document["next_clipping_norm"]
+        return Progress(last.round_number, committed, decode_arrays(latest.blob), norm)
 
     def _round(self, round_number: int, progress: Progress) -> Progress:
         wiring, started = self._wiring, self._wiring.clock()
         cohort = draw_cohort(wiring.config, tuple(wiring.population.clients), round_number)
         self._observer.round_started(round_number, len(cohort))
-        attempt = self._spending.reserve(round_number, cohort)
+        protection = wiring.protection.at(progress.clipping_norm)
+        attempt = self._spending.reserve(round_number, cohort, protection)
         pool = self._live_pool()
         plan = self._plan(round_number, attempt, cohort, progress, pool=pool)
         outcome = self._attempt(plan, progress.state, pool)
-        entries = self._open_entries(outcome, progress.state)
+        entries = self._open_entries(protection, outcome, progress.state)
         state = self._server_update(round_number, progress.state, outcome, [e for _, e in entries])
         mine = dict.fromkeys(outcome.survivors, (round_number, attempt))
         committed = {**progress.committed, **mine}
@@ -129,10 +136,12 @@ class Federation:
             self._evaluate(round_number, state, committed),
             self._spending.price(),
             seconds=wiring.clock() - started,
+            withholds_cohort=wiring.cohort_kind is not None,
         )
-        self._commit(plan, outcome, state, entries, document)
+        norm = protection.next_clipping_norm(outcome.clipped_fraction)
+        self._commit(plan, outcome, state, entries, {**document, "next_clipping_norm": norm})
         self._observer.round_finished(document)
-        return Progress(round_number, committed, state)
+        return Progress(round_number, committed, state, norm)
 
     def _plan(
         self,
@@ -154,6 +163,8 @@ class Federation:
             threshold=config.threshold if wiring.protection.masked else None,
             corrupt=config.secure_aggregation.corrupt,
             generations=tuple(sorted({entry.generation for entry in pool})),
+            size=config.cohort_size,
+            clipping_norm=progress.clipping_norm,
         )
         with transaction(wiring.database) as uow:
             AuditTrail(uow.audit, wiring.run_id).round_opened(plan)
@@ -161,11 +172,16 @@ class Federation:
 
     def _attempt(self, plan: RoundPlan, state: Arrays, pool: Sequence[PoolEntry]) -> RoundOutcome:
         wiring, method = self._wiring, self._wiring.method
+        is_poisson = wiring.config.cohort.sampling == "poisson"
+        if is_poisson and len(plan.cohort) < plan.minimum:
+            return wiring.runner.noise_alone(plan)
         try:
             return wiring.runner.run(
                 plan, lambda client: method.broadcast(state, client), self._experts(plan, pool)
             )
         except RoundAborted as error:
+            if is_poisson:
+                return wiring.runner.noise_alone(plan)
             self._abort(plan, error)
             raise RunStopped(
                 f"round {plan.round_number} was aborted in phase {error.phase}: {error}; "
@@ -195,9 +211,8 @@ class Federation:
             uow.runs.set_status(run_id, "interrupted")
 
     def _open_entries(
-        self, outcome: RoundOutcome, state: Arrays
+        self, protection: Protection, outcome: RoundOutcome, state: Arrays
     ) -> list[tuple[bytes, Mapping[str, Any]]]:
-        protection = self._wiring.protection
         # An entry travels as the difference to what this round broadcast.
         base = self._wiring.method.broadcast(state)
         return [(e.handle, protection.open_entry(e.entry, base)) for e in outcome.entries]
@@ -210,7 +225,9 @@ class Federation:
         aggregate = Aggregate(
             unflatten(outcome.summed.vector, spec),
             outcome.summed.total_weight,
-            cohort_size=len(outcome.survivors),
+            cohort_size=int(outcome.summed.total_weight)
+            if wiring.config.has_secret_cohorts
+            else len(outcome.survivors),
             population=wiring.config.task.clients,
             individual=None
             if individual is None
@@ -237,7 +254,8 @@ class Federation:
     ) -> None:
         wiring, run_id = self._wiring, self._wiring.run_id
         number, attempt = plan.round_number, plan.attempt
-        pseudonyms = [wiring.population.pseudonyms[client] for client in outcome.survivors]
+        settled = self._settled(plan, outcome)
+        pseudonyms = [wiring.population.pseudonyms[client] for client in settled]
         with transaction(wiring.database) as uow:
             uow.states.save(run_id, number, encode_arrays(state))
             stored = {**document, "survivors": list(outcome.survivors)}
@@ -247,6 +265,13 @@ class Federation:
                 uow.ledger.set_status(run_id, number, attempt, "released", pseudonyms=pseudonyms)
             self._commit_pool(uow, number, entries)
             AuditTrail(uow.audit, run_id).round_committed(plan, outcome)
+
+    def _settled(self, plan: RoundPlan, outcome: RoundOutcome) -> list[ClientId]:
+        """Whose rows are final: the survivors' and, where all are charged, who was not drawn."""
+        if self._wiring.cohort_kind is None:
+            return list(outcome.survivors)
+        lost = set(plan.cohort) - set(outcome.survivors)
+        return [client for client in self._wiring.population.clients if client not in lost]
 
     def _commit_pool(
         self, uow: UnitOfWork, round_number: int, entries: Sequence[tuple[bytes, Arrays]]

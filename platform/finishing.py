@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from methods import Arrays, Trainer
+from methods import Arrays
 from platform.audit_trail import AuditTrail
 from platform.caveats import run_warnings
-from platform.client import ClientProfile
+from platform.client_profile import ClientProfile
 from platform.evaluation import Accuracy, client_accuracy, summarise
 from platform.federation import Federation, Progress
 from platform.messages import Attempt
@@ -108,9 +108,8 @@ def measure_twins(
     for position, (name, client) in enumerate(population.clients.items()):
         observer.preparing("local twins", position, len(population.clients))
         rounds = [d["round"] for d in documents if name in d["survivors"]]
-        trainer: Trainer = population.make_trainer()
         profile: ClientProfile = client.profile
-        broadcast, state = train_twin(profile, trainer, start, rounds)
+        broadcast, state = train_twin(profile, population.make_trainer, start, rounds)
         accuracies.append(
             client_accuracy(wiring.method, broadcast, state, population.tests[name], wiring.classes)
         )

@@ -4,7 +4,8 @@ Tensors lie flat in the order of their names. Where any is averaged by number of
 multiplies the levels of those tensors by its weight after quantisation, and appends the weight as
 one more coordinate, so that the secure sum yields numerator and denominator together. Under a
 privacy mechanism weights are uniform and nothing is appended: a weight would leak the number of
-examples.
+examples. Under adaptive clipping the last coordinate is the flag that says whether the update had
+to be clipped.
 """
 
 from __future__ import annotations
@@ -20,10 +21,25 @@ from numpy.typing import NDArray
 from methods import Weighting
 from platform.errors import ProtocolError
 from platform.vectors import Spec, vector_length
-from privacy import Quantiser
+from privacy import Grid
 
 LARGEST_WEIGHT = 1 << 20
 """Most examples a client may claim; it fixes the ring, so it cannot depend on data."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """A round's sum, before it is divided by anything.
+
+    Attributes:
+        sums: The sum of the (weighted) vectors, the flag included where there is one.
+        clients: How many were summed.
+        weight: Sum of the weights; equals `clients` where they are uniform.
+    """
+
+    sums: NDArray[np.float64]
+    clients: int
+    weight: int
 
 
 @dataclass(frozen=True)
@@ -33,10 +49,12 @@ class Summed:
     Attributes:
         vector: Per coordinate the mean or the sum that the tensor's weighting asks for.
         total_weight: Sum of the weights.
+        mean_flag: Mean of the clip flags, None without adaptive clipping.
     """
 
     vector: NDArray[np.float64]
     total_weight: float
+    mean_flag: float | None = None
 
 
 @dataclass(frozen=True)
@@ -46,10 +64,12 @@ class UploadLayout:
     Attributes:
         spec: The shared tensors.
         weighted: Whether weights apply (mechanism `none` and a tensor averaged by examples).
+        flagged: Whether the clip flag is appended (adaptive clipping).
     """
 
     spec: Spec
     weighted: bool
+    flagged: bool = False
 
     @property
     def coordinates(self) -> int:
@@ -57,13 +77,18 @@ class UploadLayout:
         return vector_length(self.spec)
 
     @property
+    def protected(self) -> int:
+        """Coordinates of what a mechanism protects: the update and the flag."""
+        return self.coordinates + int(self.flagged)
+
+    @property
     def length(self) -> int:
         """Coordinates of what is summed, the weight included."""
-        return self.coordinates + int(self.weighted)
+        return self.protected + int(self.weighted)
 
-    def ring_bits(self, quantiser: Quantiser, clients: int) -> int:
+    def ring_bits(self, grid: Grid, clients: int) -> int:
         """The ring that holds the sum of a cohort of this size."""
-        return quantiser.ring_bits(clients * (LARGEST_WEIGHT if self.weighted else 1))
+        return grid.ring_bits(clients * (LARGEST_WEIGHT if self.weighted else 1))
 
     def weigh(self, levels: NDArray[np.uint64], weight: int) -> NDArray[np.uint64]:
         """The ring vector of one client: weighted levels and the weight.
@@ -78,35 +103,46 @@ class UploadLayout:
         factors = np.where(self._by_examples(), np.uint64(weight), np.uint64(1))
         return np.append(levels * factors, np.uint64(weight))
 
-    def open_sum(self, total: NDArray[np.uint64], clients: int, quantiser: Quantiser) -> Summed:
+    def open_sum(self, total: NDArray[np.uint64], clients: int, grid: Grid) -> Totals:
         """The result of a secure sum over this many clients."""
-        levels = total[: self.coordinates]
+        levels = total[: self.protected]
         if not self.weighted:
-            return self._divide(quantiser.dequantise_sum(levels, clients), clients, clients)
+            return Totals(grid.dequantise_sum(levels, clients), clients, clients)
         weight, mask = int(total[-1]), self._by_examples()
         sums = np.empty(self.coordinates)
-        sums[mask] = quantiser.dequantise_sum(levels[mask], weight)
-        sums[~mask] = quantiser.dequantise_sum(levels[~mask], clients)
-        return self._divide(sums, clients, weight)
+        sums[mask] = grid.dequantise_sum(levels[mask], weight)
+        sums[~mask] = grid.dequantise_sum(levels[~mask], clients)
+        return Totals(sums, clients, weight)
 
-    def sum_plain(self, vectors: Sequence[NDArray[np.float64]], weights: Sequence[int]) -> Summed:
+    def sum_plain(self, vectors: Sequence[NDArray[np.float64]], weights: Sequence[int]) -> Totals:
         """The same from vectors in the clear, in the order given."""
         used = list(weights) if self.weighted else [1] * len(vectors)
-        mask = self._by_examples()
-        sums = np.zeros(self.coordinates)
+        factors = self._by_examples() if self.weighted else np.zeros(self.protected, np.bool_)
+        sums = np.zeros(self.protected)
         for vector, weight in zip(vectors, used, strict=True):
-            sums += vector * np.where(mask, weight, 1)
-        return self._divide(sums, len(vectors), sum(used))
+            sums += vector * np.where(factors, weight, 1)
+        return Totals(sums, len(vectors), sum(used))
 
-    def _divide(self, sums: NDArray[np.float64], clients: int, weight: int) -> Summed:
+    def average(self, totals: Totals) -> Summed:
+        """Divides a sum as each tensor's weighting asks for.
+
+        Raises:
+            ProtocolError: If nothing was summed.
+        """
+        clients, weight = totals.clients, totals.weight
         if weight < 1 or clients < 1:
             raise ProtocolError(
                 f"weight: the clients' total of {weight} is not valid; it must be at least 1"
             )
-        divisors = self._per_coordinate(
+        vector = totals.sums[: self.coordinates] / self.divisors(clients, weight)
+        flag = float(totals.sums[-1]) / clients if self.flagged else None
+        return Summed(vector, float(weight), flag)
+
+    def divisors(self, clients: int, weight: int) -> NDArray[np.float64]:
+        """What each coordinate of a sum is divided by."""
+        return self._per_coordinate(
             {Weighting.EXAMPLES: weight, Weighting.UNIFORM: clients, Weighting.SUM: 1}
         )
-        return Summed(sums / divisors, float(weight))
 
     def _by_examples(self) -> NDArray[np.bool_]:
         mask = self._per_coordinate(
@@ -122,7 +158,7 @@ class UploadLayout:
         return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def build_layout(spec: Spec, mechanism: str) -> UploadLayout:
+def build_layout(spec: Spec, mechanism: str, *, flagged: bool = False) -> UploadLayout:
     """The layout of a method's uploads under a mechanism."""
     by_examples = any(t.weighting is Weighting.EXAMPLES for t in spec.values())
-    return UploadLayout(spec, mechanism == "none" and by_examples)
+    return UploadLayout(spec, mechanism == "none" and by_examples, flagged)

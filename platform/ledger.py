@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import cast
+from typing import Any, cast
 
-from platform.errors import RunStopped
-from privacy import Channel, Mechanism, Relation, Release, Sampling
+from privacy import (
+    Channel,
+    CohortSampling,
+    IntegerNoise,
+    Mechanism,
+    Relation,
+    Release,
+    Sampling,
+)
 from storage import LedgerRow
 
 
 def as_row(release: Release) -> LedgerRow:
     """A release as the storage keeps it.
 
-    Raises:
-        RunStopped: If it has facts that a row cannot hold, and that its price depends on.
+    Whether an aborted release may have left the client is no column: a row is settled as
+    `aborted` only where nothing did.
     """
-    plain = (release.sampling, release.count, release.integer_noise) == ("none", 1, None)
-    if not plain:
-        raise RunStopped(
-            f"ledger: a release under {release.mechanism} with sampling, several steps or integer "
-            "noise cannot be kept yet, so it is not made"
-        )
     return LedgerRow(
         run_id=release.run_id,
         round_number=release.round_number,
@@ -36,6 +37,10 @@ def as_row(release: Release) -> LedgerRow:
         relation=release.relation,
         sampling=release.sampling,
         status=release.status,
+        sampling_probability=release.sampling_probability,
+        count=release.count,
+        **_noise_columns(release.integer_noise),
+        **_cohort_columns(release.cohort),
     )
 
 
@@ -61,5 +66,58 @@ def _as_release(row: LedgerRow) -> Release:
         pseudonym=row.pseudonym,
         status=row.status,
         sampling=cast("Sampling", row.sampling),
+        sampling_probability=row.sampling_probability,
         left_client=row.status != "aborted",
+        count=row.count,
+        integer_noise=_integer_noise(row),
+        cohort=_cohort(row),
     )
+
+
+def _noise_columns(noise: IntegerNoise | None) -> dict[str, Any]:
+    if noise is None:
+        return {}
+    return {
+        "noise_kind": noise.kind,
+        "share_deviation": noise.share_deviation,
+        "shares": noise.shares,
+        "dimension": noise.dimension,
+        "corrupt": noise.corrupt,
+    }
+
+
+def _cohort_columns(cohort: CohortSampling | None) -> dict[str, Any]:
+    if cohort is None:
+        return {}
+    return {
+        "cohort_kind": cohort.kind,
+        "cohort_size": cohort.size,
+        "cohort_population": cohort.population,
+        "cohort_drawn": cohort.is_drawn,
+    }
+
+
+def _integer_noise(row: LedgerRow) -> IntegerNoise | None:
+    # The kind says whether the group is there: the storage takes all of its columns or none.
+    if row.noise_kind is None:
+        return None
+    facts: dict[str, Any] = {
+        "kind": row.noise_kind,
+        "share_deviation": row.share_deviation,
+        "shares": row.shares,
+        "dimension": row.dimension,
+        "corrupt": row.corrupt,
+    }
+    return IntegerNoise(**facts)
+
+
+def _cohort(row: LedgerRow) -> CohortSampling | None:
+    if row.cohort_kind is None:
+        return None
+    facts: dict[str, Any] = {
+        "kind": row.cohort_kind,
+        "size": row.cohort_size,
+        "population": row.cohort_population,
+        "is_drawn": row.cohort_drawn,
+    }
+    return CohortSampling(**facts)

@@ -68,11 +68,13 @@ class Invitation:
         envelope: The attempt.
         generations: Rounds whose pool entries are alive.
         secure: The client's place in the protocol, None without secure aggregation.
+        clipping_norm: Of this round, where it adapts; None where it is the configuration's.
     """
 
     envelope: Envelope
     generations: tuple[int, ...]
     secure: SecureRound | None
+    clipping_norm: float | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,7 @@ def encode_invitation(message: Invitation) -> bytes:
         **_envelope_fields(message.envelope),
         "generations": list(message.generations),
         "secure": None if secure is None else list(_secure_numbers(secure)),
+        "clipping_norm": message.clipping_norm,
     }
     return encode_frame(Frame("invitation", fields, {}, {}))
 
@@ -157,7 +160,10 @@ def decode_invitation(data: bytes) -> Invitation:
     frame, envelope = _open(data, "invitation")
     numbers = frame.fields.get("secure")
     secure = None if numbers is None else SecureRound(*_integers(numbers, 6))
-    return Invitation(envelope, _integers(frame.fields.get("generations")), secure)
+    norm = frame.fields.get("clipping_norm")
+    if norm is not None and not isinstance(norm, float):
+        raise ProtocolError("message: the clipping norm is not a number")
+    return Invitation(envelope, _integers(frame.fields.get("generations")), secure, norm)
 
 
 def encode_answer(message: Answer) -> bytes:

@@ -1,13 +1,15 @@
 """What a client does to its update and its pool entry before either leaves it.
 
-The order is that of the mechanism: clip the whole difference as one vector, add noise, quantise.
-A pool entry travels as the difference to the broadcast too. Under `same` it is the identical
-quantised vector and no second release; under `independent` it is noised on its own and charged on
-its own.
+The order is that of the mechanism: clip the whole difference as one vector, add noise, put it on
+the grid that is masked and summed. A pool entry travels as the difference to the broadcast too.
+Under `same` it is the identical noised vector and no second release; under `independent` it is
+noised on its own, with all the noise on the client, and charged on its own. Under `dp_sgd` update
+and entry are made of noised steps, which are what is charged, and both only have to be carried.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 
 from methods import Arrays, LocalResult
 from platform.errors import ProtocolError, RunStopped
-from platform.layout import UploadLayout
+from platform.layout import Summed, Totals, UploadLayout
 from platform.vectors import (
     Spec,
     flatten,
@@ -27,16 +29,26 @@ from platform.vectors import (
     vector_length,
 )
 from privacy import (
+    AdaptiveClipping,
+    CentralNoise,
     Channel,
     ClientMechanism,
+    CohortSampling,
+    DpSgd,
+    Grid,
     NoiseSource,
+    NoisyMechanism,
     NoProtection,
-    Quantiser,
     Release,
     UploadSaturated,
-    protect,
-    release,
-    value_bound,
+    grid_of,
+    noise_for_sum,
+    noise_in_sum,
+    protect_upload,
+    release_of_fits,
+    release_of_upload,
+    signal_to_noise,
+    with_clipping_norm,
 )
 
 LEVELS = "levels"
@@ -66,12 +78,18 @@ class Protection:
     """How one run protects uploads.
 
     Attributes:
-        mechanism: The client's mechanism.
-        layout: Layout of the summed vector.
+        mechanism: What is done to the vector that is summed.
+        layout: Layout of that vector.
         pool_spec: The arrays of a pool entry, None without a pool.
         pool_noise: Whether the entry carries the sum's noise or its own.
         bits: Bits of a quantised coordinate.
         masked: Whether the sum is taken under secure aggregation.
+        clients: Most clients of one sum.
+        pool_mechanism: What is done to a pool entry under `independent`, where it is not what is
+            done to the sum: the noise of an entry must be on the client.
+        training: Noise in local steps (`dp_sgd`); the mechanism only carries then.
+        adaptive: How the clipping norm follows the clients, None where it is fixed.
+        clipping_norm: The update's own norm in this round, under adaptive clipping only.
     """
 
     mechanism: ClientMechanism
@@ -80,28 +98,61 @@ class Protection:
     pool_noise: Literal["same", "independent"]
     bits: int
     masked: bool
+    clients: int = 1
+    pool_mechanism: ClientMechanism | None = None
+    training: DpSgd | None = None
+    adaptive: AdaptiveClipping | None = None
+    clipping_norm: float | None = None
 
     @property
     def exact(self) -> bool:
-        """Whether updates travel as they are: no mechanism and no secure aggregation."""
+        """Whether updates travel as they are: nothing is done to them and no mask needs a grid."""
         return isinstance(self.mechanism, NoProtection) and not self.masked
 
     @property
     def channels(self) -> tuple[Channel, ...]:
         """The releases of one client in one round."""
         sums: tuple[Channel, ...] = ("sum",) if self.layout.spec else ()
+        if self.training is not None:
+            # One row for the training covers whatever is made of it.
+            return ("sum",) if sums or self.pool_spec is not None else ()
         separate = self.pool_spec is not None and self.pool_noise == "independent"
         if separate or (self.pool_spec is not None and not sums):
             return (*sums, "pool")
         return sums
 
-    def quantiser(self, dimension: int) -> Quantiser:
-        """The quantiser of a protected vector with this many coordinates."""
-        return Quantiser(value_bound(self.mechanism, max(dimension, 1)), self.bits)
+    @property
+    def entry_mechanism(self) -> ClientMechanism:
+        """What is done to a pool entry."""
+        return self.mechanism if self.pool_mechanism is None else self.pool_mechanism
 
-    def prepare(
-        self, result: LocalResult, broadcast: Arrays, noise: NoiseSource | None
-    ) -> Prepared:
+    def at(self, clipping_norm: float | None) -> Protection:
+        """The protection of a round with this clipping norm.
+
+        Raises:
+            ProtocolError: If a norm is given where it is fixed, is missing, or is no length.
+        """
+        if (clipping_norm is None) != (self.adaptive is None):
+            raise ProtocolError("message: a clipping norm must be given exactly where it adapts")
+        if clipping_norm is None or self.adaptive is None:
+            return self
+        if not 0.0 < clipping_norm < LARGEST_COORDINATE:
+            raise ProtocolError("message: the clipping norm is not a length")
+        return dataclasses.replace(
+            self,
+            mechanism=_around(self.mechanism, self.adaptive.joint_norm(clipping_norm)),
+            pool_mechanism=None
+            if self.pool_mechanism is None
+            else _around(self.pool_mechanism, clipping_norm),
+            clipping_norm=clipping_norm,
+        )
+
+    def grid(self) -> Grid:
+        """The grid of the vector that is summed."""
+        dimension = max(self.layout.protected, 1)
+        return grid_of(self.mechanism, dimension, bits=self.bits, clients=self.clients)
+
+    def prepare(self, result: LocalResult, broadcast: Arrays, noise: NoiseSource) -> Prepared:
         """Protects one client's result.
 
         Raises:
@@ -112,8 +163,11 @@ class Protection:
         vector = flatten(result.update, spec)
         if self.exact:
             return Prepared(None, vector, self._exact_entry(result), self.channels)
-        levels = self._protect(vector, spec, noise)
-        values = self.quantiser(len(vector)).dequantise(levels)
+        if self.adaptive is not None and self.clipping_norm is not None:
+            vector = self.adaptive.append_flag(vector, self.clipping_norm).vector
+        grid = self.grid()
+        levels = _protect(vector, self.mechanism, grid, noise, spec)
+        values = grid.dequantise(levels)
         entry = self._protect_entry(result, broadcast, levels, noise)
         return Prepared(levels, values, entry, self.channels)
 
@@ -128,63 +182,118 @@ class Protection:
         if LEVELS not in entry:
             require_spec(entry, spec)
             require_storable(flatten(entry, spec))
-        if (LEVELS in entry) is isinstance(self.mechanism, NoProtection):
+        if (LEVELS in entry) is isinstance(self.entry_mechanism, NoProtection):
             raise ProtocolError("message: the pool entry is not protected as this run asks")
         if LEVELS not in entry:
             return
-        levels, largest = entry[LEVELS], self.quantiser(vector_length(spec)).largest_level
-        if levels.shape != (vector_length(spec),) or levels.dtype != np.uint32:
+        levels, grid = entry[LEVELS], self._entry_grid()
+        if levels.shape != (vector_length(spec),) or levels.dtype != _word(grid):
             raise ProtocolError("message: the pool entry has another length or type")
-        if levels.size and int(levels.max()) > largest:
-            raise ProtocolError(f"message: a level of the pool entry is above {largest}")
+        if levels.size and int(levels.max()) > grid.largest_level:
+            raise ProtocolError(f"message: a level of the pool entry is above {grid.largest_level}")
 
     def open_entry(self, entry: Arrays, broadcast: Arrays) -> dict[str, NDArray[np.float32]]:
         """A pool entry in absolute terms, from what a client sent."""
         spec = self.pool_spec or {}
         if LEVELS not in entry:
             return unflatten(flatten(entry, spec), spec)
-        values = self.quantiser(vector_length(spec)).dequantise(entry[LEVELS])
+        values = self._entry_grid().dequantise(entry[LEVELS])
         return unflatten(values + flatten(_base(broadcast, spec), spec), spec)
 
+    def average(self, totals: Totals, planned: int, noise: NoiseSource) -> Summed:
+        """What becomes of a sum, with the coordinator's own noise where that is the mechanism.
+
+        Args:
+            totals: The sum.
+            planned: Clients that the round was planned for; under `central_noise` sum and noise
+                are divided by it, because the number that came out is not noised.
+            noise: Where the coordinator's noise comes from.
+        """
+        if not isinstance(self.mechanism, CentralNoise):
+            return self.layout.average(totals)
+        sums = totals.sums + noise_for_sum(self.mechanism, self.layout.protected, noise)
+        return self.layout.average(Totals(sums, planned, planned))
+
+    def signal_to_noise(self, summed: Summed, survivors: int, planned: int) -> float | None:
+        """The aggregate's, None where no noise of known size is in it."""
+        deviation = noise_in_sum(self.mechanism, survivors)
+        if not deviation or not self.layout.coordinates:
+            return None
+        size = planned if isinstance(self.mechanism, CentralNoise) else survivors
+        divisors = self.layout.divisors(size, size)
+        return signal_to_noise(summed.vector * divisors, deviation)
+
+    def clipped_fraction(self, summed: Summed) -> float | None:
+        """The noised fraction of clipped updates, None where the norm is fixed."""
+        if self.adaptive is None or self.clipping_norm is None or summed.mean_flag is None:
+            return None
+        return self.adaptive.clipped_fraction(summed.mean_flag, self.clipping_norm)
+
+    def next_clipping_norm(self, clipped_fraction: float | None) -> float | None:
+        """The next round's, None where the norm is fixed."""
+        if self.adaptive is None or self.clipping_norm is None or clipped_fraction is None:
+            return None
+        return self.adaptive.next_norm(self.clipping_norm, clipped_fraction)
+
     def releases(
-        self, *, run_id: str, round_number: int, attempt: int, pseudonym: str
+        self,
+        *,
+        run_id: str,
+        round_number: int,
+        attempt: int,
+        pseudonym: str,
+        cohort: CohortSampling | None = None,
     ) -> tuple[Release, ...]:
         """One client's ledger rows for an attempt, reserved."""
-        return tuple(
-            release(
-                self.mechanism,
-                channel=channel,
-                run_id=run_id,
-                round_number=round_number,
-                attempt=attempt,
-                pseudonym=pseudonym,
-            )
-            for channel in self.channels
-        )
+        key: dict[str, Any] = {
+            "run_id": run_id,
+            "round_number": round_number,
+            "attempt": attempt,
+            "pseudonym": pseudonym,
+        }
+        if self.training is not None:
+            return tuple(release_of_fits(self.training, **key) for _ in self.channels)
+        return tuple(self._release(channel, cohort, key) for channel in self.channels)
+
+    def _release(
+        self, channel: Channel, cohort: CohortSampling | None, key: Mapping[str, Any]
+    ) -> Release:
+        if channel == "pool":
+            dimension = vector_length(self.pool_spec or {})
+            return release_of_upload(self.entry_mechanism, dimension, channel=channel, **key)
+        dimension = self.layout.protected
+        return release_of_upload(self.mechanism, dimension, channel=channel, cohort=cohort, **key)
 
     def _exact_entry(self, result: LocalResult) -> Arrays:
         if self.pool_spec is None or result.pool_entry is None:
             return {}
         return unflatten(flatten(result.pool_entry, self.pool_spec), self.pool_spec)
 
+    def _entry_grid(self) -> Grid:
+        if self.pool_noise == "same" and self.layout.spec:
+            return self.grid()
+        dimension = max(vector_length(self.pool_spec or {}), 1)
+        return grid_of(self.entry_mechanism, dimension, bits=self.bits, clients=1)
+
     def _protect_entry(
         self,
         result: LocalResult,
         broadcast: Arrays,
         levels: NDArray[np.uint64],
-        noise: NoiseSource | None,
+        noise: NoiseSource,
     ) -> Arrays:
         if self.pool_spec is None or result.pool_entry is None:
             return {}
-        if isinstance(self.mechanism, NoProtection):
+        if isinstance(self.entry_mechanism, NoProtection):
             return self._exact_entry(result)
-        base = _base(broadcast, self.pool_spec)
+        base, grid = _base(broadcast, self.pool_spec), self._entry_grid()
         difference = {name: result.pool_entry[name] - base[name] for name in self.pool_spec}
         if self.pool_noise == "same":
             self._require_same(result.update, difference)
-            return {LEVELS: _narrow(levels)}
+            return {LEVELS: levels.astype(_word(grid))}
         vector = flatten(difference, self.pool_spec)
-        return {LEVELS: _narrow(self._protect(vector, self.pool_spec, noise))}
+        own = _protect(vector, self.entry_mechanism, grid, noise, self.pool_spec)
+        return {LEVELS: own.astype(_word(grid))}
 
     def _require_same(self, update: Arrays, difference: Arrays) -> None:
         alike = set(update) == set(difference) and all(
@@ -195,17 +304,6 @@ class Protection:
                 "pool.noise: 'same' needs a pool entry that is the shared update itself; this "
                 "method's is not, use pool.noise = independent"
             )
-
-    def _protect(
-        self, vector: NDArray[np.float64], spec: Spec, noise: NoiseSource | None
-    ) -> NDArray[np.uint64]:
-        try:
-            return protect(vector, self.mechanism, self.quantiser(len(vector)), noise).levels
-        except UploadSaturated as error:
-            raise RunStopped(
-                f"secure_aggregation.value_bound: {value_bound(self.mechanism, len(vector)):g} is "
-                f"too small for tensor {tensor_at(error.index, spec)!r}; raise it"
-            ) from error
 
 
 def require_storable(vector: NDArray[np.float64]) -> None:
@@ -218,9 +316,32 @@ def require_storable(vector: NDArray[np.float64]) -> None:
         raise ProtocolError("message: a coordinate is too large for its type")
 
 
-def _narrow(levels: NDArray[np.uint64]) -> NDArray[np.uint32]:
-    """Levels have at most 32 bits, so half the bytes carry them."""
-    return levels.astype(np.uint32)
+def _protect(
+    vector: NDArray[np.float64],
+    mechanism: ClientMechanism,
+    grid: Grid,
+    noise: NoiseSource,
+    spec: Spec,
+) -> NDArray[np.uint64]:
+    try:
+        return protect_upload(vector, mechanism, grid, noise).levels
+    except UploadSaturated as error:
+        bound = mechanism.value_bound if isinstance(mechanism, NoProtection) else 0.0
+        raise RunStopped(
+            f"secure_aggregation.value_bound: {bound:g} is too small for tensor "
+            f"{tensor_at(error.index, spec)!r}; raise it"
+        ) from error
+
+
+def _around(mechanism: ClientMechanism, clipping_norm: float) -> NoisyMechanism:
+    if isinstance(mechanism, NoProtection):
+        raise ProtocolError("message: nothing is clipped in this run")
+    return with_clipping_norm(mechanism, clipping_norm)
+
+
+def _word(grid: Grid) -> type[np.uint32] | type[np.uint64]:
+    """The smallest type of a message's integers that holds a level."""
+    return np.uint32 if grid.largest_level < 1 << 32 else np.uint64
 
 
 def _base(broadcast: Arrays, spec: Spec) -> Mapping[str, NDArray[Any]]:

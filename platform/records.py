@@ -15,22 +15,37 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from platform.attempt import RoundOutcome, RoundPlan
 from platform.evaluation import Accuracy, accuracy_document
-from platform.round import RoundOutcome, RoundPlan
 from platform.wiring import Wiring
 from privacy import Epsilons
 
 SCHEMA_VERSION = 1
 ADVERSARIES = ("server", "peers", "observer")
+UNITS = {
+    "none": None,
+    "dp_sgd": "record",
+    "upload_noise": "client",
+    "distributed_noise": "client",
+    "central_noise": "client",
+}
+"""Whom a mechanism's epsilon is about."""
+
+MEASURES = (
+    "bytes_up",
+    "bytes_down",
+    "seconds",
+    "clipping_norm",
+    "clipped_fraction",
+    "signal_to_noise",
+)
 ROUND_KEYS = (
     "round",
     "cohort",
     "dropped",
     "accuracy",
     "epsilon",
-    "bytes_up",
-    "bytes_down",
-    "seconds",
+    *MEASURES,
 )
 
 
@@ -41,17 +56,25 @@ def round_document(
     epsilon: Epsilons,
     *,
     seconds: float,
+    withholds_cohort: bool,
 ) -> dict[str, Any]:
-    """One round, as `summary.json` states it."""
+    """One round, as `summary.json` states it.
+
+    The size of a cohort that was drawn in secret is withheld: it would undo the amplification.
+    """
+    cohort = None if withholds_cohort else len(plan.cohort)
     return {
         "round": plan.round_number,
-        "cohort": len(plan.cohort),
-        "dropped": len(plan.cohort) - len(outcome.survivors),
+        "cohort": cohort,
+        "dropped": None if cohort is None else cohort - len(outcome.survivors),
         "accuracy": accuracy_document(accuracy),
         "epsilon": epsilon_document(epsilon),
         "bytes_up": outcome.traffic.up,
         "bytes_down": outcome.traffic.down,
         "seconds": round(seconds, 3),
+        "clipping_norm": plan.clipping_norm,
+        "clipped_fraction": outcome.clipped_fraction,
+        "signal_to_noise": outcome.signal_to_noise,
     }
 
 
@@ -75,8 +98,8 @@ def summary_document(
     warnings: Sequence[str],
 ) -> dict[str, Any]:
     """The whole run, as `summary.json` states it."""
-    config = wiring.config
-    protected = config.privacy.mechanism != "none"
+    config, mechanism = wiring.config, wiring.config.privacy.mechanism
+    protected = mechanism != "none"
     last = dict(rounds[-1]) if rounds else dict.fromkeys(ROUND_KEYS)
     return {
         "schema_version": SCHEMA_VERSION,
@@ -84,9 +107,11 @@ def summary_document(
         "config": config.name,
         "method": config.method.name,
         "dataset": config.task.dataset,
-        "unit": "client" if protected else None,
-        "mechanism": config.privacy.mechanism,
+        "unit": UNITS[mechanism],
+        "mechanism": mechanism,
         "relation": config.relation if protected else None,
+        "sampling": sampling_assumption(wiring) if protected else None,
+        "noise_distribution": config.noise_distribution if protected else None,
         "noise_source": config.privacy.noise_source if protected else None,
         "delta": wiring.budget.delta,
         "accountant": epsilon.accountant,
@@ -99,6 +124,18 @@ def summary_document(
         "gain_over_local": gain_over_local,
         "warnings": list(warnings),
     }
+
+
+def sampling_assumption(wiring: Wiring) -> str:
+    """What sampling the stated epsilons count on, in words."""
+    training, config = wiring.protection.training, wiring.config
+    if training is not None and training.sampling_probability < 1.0:
+        return f"Poisson batches, probability {training.sampling_probability:g}, kept secret"
+    if wiring.cohort_kind == "poisson":
+        return f"for observer: Poisson cohorts, probability {config.cohort_rate:g}, kept secret"
+    if wiring.cohort_kind == "fixed_size":
+        return f"for observer: {config.cohort_size} of {config.task.clients} clients, kept secret"
+    return "none"
 
 
 def write_run_files(folder: Path, summary: Mapping[str, Any]) -> None:
@@ -117,7 +154,7 @@ def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:
             *("round", "cohort", "dropped"),
             *(f"accuracy_{score}" for score in scores),
             *(f"epsilon_{name}" for name in ADVERSARIES),
-            *("bytes_up", "bytes_down", "seconds"),
+            *MEASURES,
         )
     )
     for document in rounds:
@@ -126,7 +163,7 @@ def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:
                 *(document[name] for name in ("round", "cohort", "dropped")),
                 *(document["accuracy"][score] for score in scores),
                 *(document["epsilon"][name] for name in ADVERSARIES),
-                *(document[name] for name in ("bytes_up", "bytes_down", "seconds")),
+                *(document[name] for name in MEASURES),
             )
         )
     return text.getvalue()

@@ -15,17 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, MethodError
-from platform.client import round_parameters
+from platform.attempt import PoolUpload, RoundOutcome, RoundPlan, Traffic
 from platform.errors import PlatformError, ProtocolError, RoundAborted
-from platform.layout import LARGEST_WEIGHT, Summed
+from platform.layout import LARGEST_WEIGHT, Totals
+from platform.masked_sum import MaskedSum
 from platform.messages import (
     Assignment,
-    Attempt,
     Disclosure,
-    Envelope,
     Invitation,
     Relay,
-    SecureRound,
     Stage,
     Upload,
     decode_answer,
@@ -38,85 +36,11 @@ from platform.messages import (
 )
 from platform.protection import LARGEST_COORDINATE, Protection
 from platform.transport import ClientId, Dropout, Transport
-from privacy import PrivacyError, ThresholdNotMet
-from privacy.secure_aggregation import Finished, ServerState
-from privacy.secure_aggregation import server as unmasking
+from privacy import NoiseSource, PrivacyError, SystemNoise, ThresholdNotMet
 
 Message = TypeVar("Message")
 Experts = Callable[[Sequence[bytes]], tuple[Arrays, ...]]
 HANDLE_BYTES = 32
-
-
-@dataclass(frozen=True)
-class RoundPlan:
-    """What is fixed before anything is sent.
-
-    Attributes:
-        run_id: The run.
-        round_number: The round, from 1.
-        attempt: The attempt, from 1.
-        cohort: The clients that are invited, sorted.
-        committed: The last committed attempt that each client's update is part of; clients
-            without one are absent.
-        minimum: Fewest survivors of a valid round.
-        threshold: Fewest survivors whose masked sum may be opened; None without masks.
-        corrupt: Clients that may collude with the server.
-        generations: Rounds whose pool entries are alive.
-        deadline: Seconds to wait for each stage, None for as long as it takes.
-    """
-
-    run_id: str
-    round_number: int
-    attempt: int
-    cohort: tuple[ClientId, ...]
-    committed: Mapping[ClientId, Attempt]
-    minimum: int
-    threshold: int | None
-    corrupt: int = 0
-    generations: tuple[int, ...] = ()
-    deadline: float | None = None
-
-    def envelope(self, client: ClientId) -> Envelope:
-        """The envelope of every message to and from one client in this attempt."""
-        last = self.committed.get(client)
-        return Envelope(self.run_id, self.round_number, self.attempt, last)
-
-
-@dataclass(frozen=True)
-class PoolUpload:
-    """One pool entry as it arrived, in absolute terms."""
-
-    handle: bytes
-    entry: Arrays
-
-
-@dataclass(frozen=True)
-class Traffic:
-    """Mean bytes per invited client."""
-
-    up: int
-    down: int
-
-
-@dataclass(frozen=True)
-class RoundOutcome:
-    """What an attempt yields.
-
-    Attributes:
-        survivors: Clients whose vector is in the sum, sorted.
-        summed: The sum.
-        individual: Each survivor's vector where there is no secure aggregation, else None.
-        entries: Pool entries of exactly the survivors, or none at all.
-        entries_void: Why the round's entries were discarded, None if they were not.
-        traffic: Bytes sent.
-    """
-
-    survivors: tuple[ClientId, ...]
-    summed: Summed
-    individual: Mapping[ClientId, NDArray[np.float64]] | None
-    entries: tuple[PoolUpload, ...]
-    entries_void: str | None
-    traffic: Traffic
 
 
 @dataclass
@@ -150,7 +74,7 @@ class _Exchange:
 
     def traffic(self) -> Traffic:
         """Mean bytes per invited client so far."""
-        clients = len(self.plan.cohort)
+        clients = max(1, len(self.plan.cohort))
         return Traffic(self.up // clients, self.down // clients)
 
     def _read(
@@ -170,10 +94,12 @@ class RoundRunner:
     Attributes:
         transport: Carries the messages.
         protection: How uploads are protected.
+        noise_of: Where the coordinator's own noise of an attempt comes from.
     """
 
     transport: Transport
     protection: Protection
+    noise_of: Callable[[RoundPlan], NoiseSource] = lambda _: SystemNoise()
 
     def run(
         self,
@@ -204,12 +130,20 @@ class RoundRunner:
                 exchange.sent[-1], str(error), uploads_asked="train" in exchange.sent
             ) from error
 
+    def noise_alone(self, plan: RoundPlan) -> RoundOutcome:
+        """What a round of `central_noise` yields that nobody took part in: the noise.
+
+        A cohort drawn in secret is never redrawn, because that would tell its size.
+        """
+        empty = np.zeros(self.protection.layout.protected)
+        return self._outcome(_Exchange(self.transport, plan), (), Totals(empty, 0, 0), {})
+
     def _run(
         self, exchange: _Exchange, broadcasts: Callable[[ClientId], Arrays], experts: Experts
     ) -> RoundOutcome:
         plan = exchange.plan
         places = {client: i for i, client in enumerate(plan.cohort, start=1)}
-        secure = _SecureSide.start(self.protection, plan)
+        secure = MaskedSum.start(self.protection, plan)
         answers = exchange("advertise", self._invitations(plan, places, secure), decode_answer)
         relays: Mapping[ClientId, bytes] = dict.fromkeys(answers, b"")
         if secure is not None:
@@ -236,7 +170,7 @@ class RoundRunner:
         self,
         plan: RoundPlan,
         places: Mapping[ClientId, int],
-        secure: _SecureSide | None,
+        secure: MaskedSum | None,
     ) -> dict[ClientId, bytes]:
         return {
             client: encode_invitation(
@@ -244,6 +178,7 @@ class RoundRunner:
                     plan.envelope(client),
                     plan.generations,
                     None if secure is None else secure.seat(places[client]),
+                    plan.clipping_norm,
                 )
             )
             for client in plan.cohort
@@ -252,7 +187,7 @@ class RoundRunner:
     def _open_masked(
         self,
         exchange: _Exchange,
-        secure: _SecureSide,
+        secure: MaskedSum,
         uploads: Mapping[ClientId, Upload],
         places: Mapping[ClientId, int],
     ) -> RoundOutcome:
@@ -264,9 +199,9 @@ class RoundRunner:
         finished = secure.finished()
         names = {place: client for client, place in places.items()}
         survivors = tuple(sorted(names[i] for i in finished.survivors))
-        quantiser = self.protection.quantiser(layout.coordinates)
-        summed = layout.open_sum(finished.total, len(survivors), quantiser)
-        return self._outcome(exchange, survivors, summed, answers)
+        grid = self.protection.at(plan.clipping_norm).grid()
+        totals = layout.open_sum(finished.total, len(survivors), grid)
+        return self._outcome(exchange, survivors, totals, answers)
 
     def _open_plain(
         self,
@@ -278,99 +213,65 @@ class RoundRunner:
         vectors = {
             c: u.vector
             for c, u in uploads.items()
-            if u.vector is not None and _is_usable(u.vector, u.weight, layout.coordinates)
+            if u.vector is not None and _is_usable(u.vector, u.weight, layout.protected)
         }
         survivors = tuple(sorted(vectors))
         _require_minimum(plan, len(survivors))
-        summed = layout.sum_plain(
+        totals = layout.sum_plain(
             [vectors[c] for c in survivors], [uploads[c].weight for c in survivors]
         )
         answers: Mapping[ClientId, Disclosure] = {}
         if self.protection.pool_spec is not None:
             messages = _relays(plan, dict.fromkeys(survivors, b""))
             answers = exchange("unmask", messages, decode_disclosure)
-        return self._outcome(exchange, survivors, summed, answers, individual=vectors)
+        individual = {c: vector[: layout.coordinates] for c, vector in vectors.items()}
+        return self._outcome(exchange, survivors, totals, answers, individual=individual)
 
     def _outcome(
         self,
         exchange: _Exchange,
         survivors: tuple[ClientId, ...],
-        summed: Summed,
+        totals: Totals,
         answers: Mapping[ClientId, Disclosure],
         individual: Mapping[ClientId, NDArray[np.float64]] | None = None,
     ) -> RoundOutcome:
         collected = tuple(d for c, d in sorted(answers.items()) if c in survivors)
-        void = self._entries_problem(collected, len(survivors))
+        plan, protection = exchange.plan, self.protection.at(exchange.plan.clipping_norm)
+        void = _entries_problem(protection, collected, len(survivors))
         kept = () if void is not None or self.protection.pool_spec is None else collected
         uploads = tuple(PoolUpload(d.handle, d.entry) for d in kept)
-        return RoundOutcome(survivors, summed, individual, uploads, void, exchange.traffic())
+        summed = protection.average(totals, plan.planned_size, self.noise_of(plan))
+        return RoundOutcome(
+            survivors,
+            summed,
+            individual,
+            uploads,
+            void,
+            exchange.traffic(),
+            protection.clipped_fraction(summed),
+            protection.signal_to_noise(summed, len(survivors), plan.planned_size),
+        )
 
-    def _entries_problem(self, collected: Sequence[Disclosure], survivors: int) -> str | None:
-        """Why entries may not be kept: the sum minus a subset of them would name the rest."""
-        if self.protection.pool_spec is None:
-            return None
-        if len(collected) < survivors or any(not d.entry for d in collected):
-            return "a survivor's pool entry is missing"
-        if survivors < 2:
-            return "a single entry would name its owner"
-        handles = {d.handle for d in collected}
-        if len(handles) < survivors or any(len(h) != HANDLE_BYTES for h in handles):
-            return "a pool handle is not valid"
-        try:
-            for disclosure in collected:
-                self.protection.verify_entry(disclosure.entry)
-        except (PlatformError, PrivacyError, MethodError):
-            return "a pool entry is not valid"
+
+def _entries_problem(
+    protection: Protection, collected: Sequence[Disclosure], survivors: int
+) -> str | None:
+    """Why entries may not be kept: the sum minus a subset of them would name the rest."""
+    if protection.pool_spec is None:
         return None
-
-
-@dataclass
-class _SecureSide:
-    """The server's state machine, with clients' names in place of share indices."""
-
-    state: ServerState
-    template: SecureRound
-
-    @classmethod
-    def start(cls, protection: Protection, plan: RoundPlan) -> _SecureSide | None:
-        """The protocol's first state, None where the sum is not masked."""
-        if not protection.masked or plan.threshold is None:
-            return None
-        layout = protection.layout
-        quantiser = protection.quantiser(layout.coordinates)
-        template = SecureRound(
-            index=0,
-            clients=len(plan.cohort),
-            threshold=plan.threshold,
-            vector_length=layout.length,
-            ring_bits=layout.ring_bits(quantiser, len(plan.cohort)),
-            corrupt=plan.corrupt,
-        )
-        return cls(
-            unmasking.start(round_parameters(plan.envelope(plan.cohort[0]), template)), template
-        )
-
-    def seat(self, index: int) -> SecureRound:
-        """What one client is told."""
-        kept = self.template
-        return SecureRound(
-            index, kept.clients, kept.threshold, kept.vector_length, kept.ring_bits, kept.corrupt
-        )
-
-    def advance(
-        self, payloads: Mapping[ClientId, bytes], places: Mapping[ClientId, int]
-    ) -> dict[ClientId, bytes]:
-        """One step: answers in, next messages out."""
-        messages = {places[client]: payload for client, payload in payloads.items()}
-        names = {place: client for client, place in places.items()}
-        self.state, outgoing = unmasking.step(self.state, messages)
-        return {names[place]: payload for place, payload in outgoing.items()}
-
-    def finished(self) -> Finished:
-        """The last state."""
-        if not isinstance(self.state, Finished):
-            raise TypeError("the protocol has not finished")
-        return self.state
+    if len(collected) < survivors or any(not d.entry for d in collected):
+        return "a survivor's pool entry is missing"
+    if survivors < 2:
+        return "a single entry would name its owner"
+    handles = {d.handle for d in collected}
+    if len(handles) < survivors or any(len(h) != HANDLE_BYTES for h in handles):
+        return "a pool handle is not valid"
+    try:
+        for disclosure in collected:
+            protection.verify_entry(disclosure.entry)
+    except (PlatformError, PrivacyError, MethodError):
+        return "a pool entry is not valid"
+    return None
 
 
 def _is_usable(vector: NDArray[np.float64], weight: int, coordinates: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -9,13 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Examples, Need
-from platform.client import Client, ClientProfile, ClientSeeds
+from platform.client import Client
+from platform.client_profile import ClientProfile, ClientSeeds, TrainerFactory
 from platform.config import RunConfig
 from platform.data.loading import TaskData
 from platform.observing import Observer
+from platform.own_budget import Limits
 from platform.protection import Protection
 from platform.transport import ClientId, Handler
 from platform.wiring import Learning, Population
+from privacy import NoiseSource
 from privacy.training import LocalTrainer, TrainingPlan
 from storage import open_client_store
 
@@ -59,12 +64,11 @@ def build_population(
     folder: Path,
     learning: Learning,
     protection: Protection,
+    limits: Limits,
 ) -> Population:
     """All clients, their stores opened (and made, at the first time)."""
-    plan = _training_plan(config)
-
-    def make_trainer() -> LocalTrainer:
-        return LocalTrainer(plan, config.privacy.per_sample_clipping_norm, learning.device)
+    make_trainer = trainer_factory(config, learning.device, protection)
+    stores = stores_folder(config, folder)
 
     clients: dict[ClientId, Client] = {}
     for name, examples in learning.train.items():
@@ -76,11 +80,40 @@ def build_population(
             protection=protection,
             noise_source=config.privacy.noise_source,
             seeds=_seeds(config),
+            limits=limits,
+            simulated=True,
         )
-        store = open_client_store(folder / "clients" / f"{name}.db")
-        clients[name] = Client(profile, store, make_trainer())
+        store = open_client_store(stores / f"{name}.db")
+        clients[name] = Client(profile, store, make_trainer)
     pseudonyms = {name: client.pseudonym for name, client in clients.items()}
     return Population(clients, learning.test, pseudonyms, make_trainer)
+
+
+def trainer_factory(config: RunConfig, device: str, protection: Protection) -> TrainerFactory:
+    """Makes trainers: with noise under `dp_sgd` where noise is given, else plain."""
+    plan, training = _training_plan(config), protection.training
+
+    def make_trainer(noise: NoiseSource | None) -> LocalTrainer:
+        if training is None or noise is None:
+            return LocalTrainer(plan, config.privacy.per_sample_clipping_norm, device)
+        return LocalTrainer(plan, None, device, training, noise)
+
+    return make_trainer
+
+
+def stores_folder(config: RunConfig, run_folder: Path) -> Path:
+    """Where the clients' stores lie: in the run's folder, or shared by all runs on the same data.
+
+    A client that limits what it spends in its lifetime is the same client, with one pseudonym and
+    one ledger, in every run on its data. Who the same client is in a simulation follows from what
+    deals out the data.
+    """
+    if config.privacy.lifetime_budget is None:
+        return run_folder / "clients"
+    data = config.task.model_dump(mode="json", exclude={"model"})
+    seeds = [config.seed_of("class_map"), config.seed_of("shots")]
+    text = json.dumps([data, seeds], sort_keys=True)
+    return run_folder.parent / "clients" / hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def announcing(handler: Handler, observer: Observer) -> Handler:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from platform.audit_trail import AuditTrail
 from platform.ledger import as_releases, as_row
+from platform.protection import Protection
 from platform.storing import transaction
 from platform.wiring import Wiring
-from privacy import Epsilons, Release, epsilons, require_affordable
-from storage import LedgerRow
+from privacy import CohortSampling, Epsilons, Release, epsilons
+from storage import LedgerRow, UnitOfWork
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,13 @@ class Spending:
 
     wiring: Wiring
 
-    def reserve(self, round_number: int, cohort: Sequence[str]) -> int:
+    def reserve(self, round_number: int, cohort: Sequence[str], protection: Protection) -> int:
         """Prices a round, then writes its spend to the ledger; nothing has left anybody yet.
+
+        Args:
+            round_number: The round.
+            cohort: Who was drawn.
+            protection: How uploads are protected in this round.
 
         Returns:
             The number of the attempt to make.
@@ -32,9 +38,12 @@ class Spending:
         with transaction(wiring.database) as uow:
             rows = uow.ledger.rows(wiring.run_id)
             attempt, repeated = self.next_attempt(rows, round_number)
-            planned = self._releases(round_number, attempt, cohort)
+            planned = self._releases(round_number, attempt, cohort, protection)
             if planned and not repeated:
-                self._require_affordable(rows, planned)
+                pseudonyms = sorted({release.pseudonym for release in planned})
+                wiring.budget.limits.require(
+                    wiring.run_id, self._spent(uow, rows, pseudonyms), planned
+                )
                 uow.ledger.reserve([as_row(release) for release in planned])
                 AuditTrail(uow.audit, wiring.run_id).reserved(planned)
         return attempt
@@ -59,26 +68,39 @@ class Spending:
             releases = as_releases(uow.ledger.rows(wiring.run_id))
         return epsilons(releases, budget.delta, budget.accountant)
 
-    def _releases(self, round_number: int, attempt: int, cohort: Sequence[str]) -> list[Release]:
+    def _spent(
+        self, uow: UnitOfWork, rows: Sequence[LedgerRow], pseudonyms: Sequence[str]
+    ) -> Sequence[LedgerRow]:
+        if self.wiring.budget.lifetime_budget is None:
+            return rows
+        return uow.ledger.rows_of(pseudonyms)
+
+    def _releases(
+        self, round_number: int, attempt: int, cohort: Sequence[str], protection: Protection
+    ) -> list[Release]:
         wiring = self.wiring
+        everybody = tuple(wiring.population.clients)
+        # What a secret draw costs does not depend on how it came out, so all have a row.
+        charged = cohort if wiring.cohort_kind is None else everybody
         return [
             release
-            for client in cohort
-            for release in wiring.protection.releases(
+            for client in charged
+            for release in protection.releases(
                 run_id=wiring.run_id,
                 round_number=round_number,
                 attempt=attempt,
                 pseudonym=wiring.population.pseudonyms[client],
+                cohort=self._sampling(is_drawn=client in cohort),
             )
         ]
 
-    def _require_affordable(self, rows: Sequence[LedgerRow], planned: Sequence[Release]) -> None:
-        budget = self.wiring.budget
-        if budget.target_epsilon is not None:
-            require_affordable(
-                as_releases(rows),
-                planned,
-                budget.delta,
-                target_epsilon=budget.target_epsilon,
-                accountant=budget.accountant,
-            )
+    def _sampling(self, *, is_drawn: bool) -> CohortSampling | None:
+        wiring = self.wiring
+        if wiring.cohort_kind is None:
+            return None
+        return CohortSampling(
+            kind=wiring.cohort_kind,
+            size=wiring.config.cohort_size,
+            population=wiring.config.task.clients,
+            is_drawn=is_drawn,
+        )

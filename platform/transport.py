@@ -6,11 +6,12 @@ lose messages here, never inside a client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from platform.messages import Stage, peek
+from privacy import BudgetExhausted
 
 ClientId = str
 
@@ -42,8 +43,8 @@ class Transport(Protocol):
 
 
 Handler = Callable[[bytes], bytes]
-Losses = Callable[[int, int], frozenset[ClientId]]
-"""Which clients are lost in a round and attempt."""
+Losses = Callable[[int, int, Sequence[ClientId]], frozenset[ClientId]]
+"""Which clients of those still there are lost in a round and attempt."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,24 @@ class InProcessTransport:
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
     ) -> Mapping[ClientId, bytes | Dropout]:
         """Hands each client its message in the order of their names."""
-        return {c: self._deliver(stage, c, messages[c]) for c in sorted(messages)}
+        clients = sorted(messages)
+        lost: frozenset[ClientId] = frozenset()
+        if clients and stage == self.lost_at:
+            lost = self._lost(messages[clients[0]], clients)
+        return {
+            client: Dropout("no answer (simulated loss)")
+            if client in lost
+            else self._deliver(client, messages[client])
+            for client in clients
+        }
 
-    def _deliver(self, stage: Stage, client: ClientId, message: bytes) -> bytes | Dropout:
+    def _lost(self, message: bytes, clients: Sequence[ClientId]) -> frozenset[ClientId]:
         _, envelope = peek(message)
-        lost = self.losses(envelope.round_number, envelope.attempt)
-        if stage == self.lost_at and client in lost:
-            return Dropout("no answer (simulated loss)")
-        return self.handlers[client](message)
+        return self.losses(envelope.round_number, envelope.attempt, clients)
+
+    def _deliver(self, client: ClientId, message: bytes) -> bytes | Dropout:
+        try:
+            return self.handlers[client](message)
+        except BudgetExhausted:
+            # Elsewhere it would hang up; what it has spent is nobody's business.
+            return Dropout("the client takes no part (its own budget)")

@@ -1,8 +1,9 @@
 """The local twin: what a client would have reached without the federation.
 
-Same method, seeds, number of steps and per-sample clip; no experts, nobody else's updates and no
-noise. It is a federation of one: the client's own update is the aggregate. The difference of the
-final accuracies is the *gain over local*, what federation bought.
+Same method, seeds, number of steps and per-sample clip; no experts and nobody else's updates. No
+noise where the noise is on uploads, as nothing is uploaded; the same noise in every step under
+`dp_sgd`. It is a federation of one: the client's own update is the aggregate. The difference of
+the final accuracies is the *gain over local*, what federation bought.
 """
 
 from __future__ import annotations
@@ -11,14 +12,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from methods import Aggregate, Arrays, Trainer
-from platform.client import ClientProfile, PersonalState, batches_of, first_state
+from methods import Aggregate, Arrays
+from platform.client_profile import (
+    ClientProfile,
+    PersonalState,
+    TrainerFactory,
+    batches_of,
+    first_state,
+    noise_of,
+    train,
+)
 from platform.randomness import stream
 
 
 def train_twin(
     profile: ClientProfile,
-    trainer: Trainer,
+    make_trainer: TrainerFactory,
     server_state: Arrays,
     rounds: Sequence[int],
 ) -> tuple[Arrays, PersonalState]:
@@ -26,7 +35,7 @@ def train_twin(
 
     Args:
         profile: The client.
-        trainer: Its trainer.
+        make_trainer: Its trainers.
         server_state: The server state that the federation started from.
         rounds: The rounds in which the client took part, ascending; their batches are the same.
 
@@ -37,14 +46,21 @@ def train_twin(
     personal = first_state(profile)
     for round_number in rounds:
         broadcast = method.broadcast(state, profile.name)
-        result = method.client_update(
-            broadcast, (), personal, profile.data, trainer, batches_of(profile, round_number)
+        result = train(
+            profile,
+            make_trainer,
+            broadcast,
+            (),
+            personal,
+            round_number=round_number,
+            noise=noise_of(profile, round_number, "twin's noise"),
         )
         state = method.server_update(state, _alone(profile, result.update), (), _server(profile))
         personal = result.personal
     broadcast = method.broadcast(state, profile.name)
     last = batches_of(profile, len(rounds) + 1)
-    personal = method.personalise(broadcast, (), personal, profile.data, trainer, last)
+    plain = make_trainer(None)
+    personal = method.personalise(broadcast, (), personal, profile.data, plain, last)
     return broadcast, PersonalState(personal, ())
 
 

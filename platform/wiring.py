@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from methods import Examples, Method, Trainer
+from methods import Examples, Method
 from platform.client import Client
+from platform.client_profile import TrainerFactory
 from platform.config import RunConfig
+from platform.own_budget import Limits
 from platform.pool import PoolRules
 from platform.protection import Protection
 from platform.round import RoundRunner
 from platform.transport import ClientId
-from privacy import Accountant
+from privacy import Accountant, CohortKind
 from storage import Database
 
 ImageEncoding = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
@@ -31,12 +33,19 @@ class Budget:
         target_epsilon: What the run may cost one client; None if it has no target.
         accountant: Who prices.
         noise_multiplier: Configured or calibrated; None under `none`.
+        lifetime_budget: What a client may spend in all runs on the same data, None without limit.
     """
 
     delta: float
     target_epsilon: float | None
     accountant: Accountant
     noise_multiplier: float | None
+    lifetime_budget: float | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """The same as a client holds itself to it."""
+        return Limits(self.delta, self.accountant, self.target_epsilon, self.lifetime_budget)
 
 
 @dataclass(frozen=True)
@@ -68,13 +77,13 @@ class Population:
         clients: By name; the names' order is the clients' order.
         tests: Each client's test examples.
         pseudonyms: The names that ledger and audit log use.
-        make_trainer: A fresh trainer for one client.
+        make_trainer: A fresh trainer, with noise or plain.
     """
 
     clients: Mapping[ClientId, Client]
     tests: Mapping[ClientId, Examples]
     pseudonyms: Mapping[ClientId, str]
-    make_trainer: Callable[[], Trainer]
+    make_trainer: TrainerFactory
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,7 @@ class Wiring:
         protection: How uploads are protected.
         budget: What the run may spend.
         pool_rules: How the pool is served, None without one.
+        cohort_kind: How cohorts are drawn where that may amplify, else None.
         population: The clients.
         runner: Runs attempts.
         database: The coordinator's database.
@@ -106,6 +116,7 @@ class Wiring:
     protection: Protection
     budget: Budget
     pool_rules: PoolRules | None
+    cohort_kind: CohortKind | None
     population: Population
     runner: RoundRunner
     database: Database

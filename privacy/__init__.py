@@ -19,15 +19,19 @@ from privacy.accounting import (
     epsilons,
     require_affordable,
 )
+from privacy.adaptive_clipping import AdaptiveClipping, signal_to_noise
+from privacy.central import CentralNoise, noise_for_sum
 from privacy.clipping import ClippedUpdate, clip
 from privacy.distributed import (
+    SMALLEST_SCALED_NORM,
+    SMALLEST_SHARE_DEVIATION,
     DistributedNoise,
     calibrate_distributed_noise,
     default_scale,
-    open_sum,
     protect_share,
     release_of_share,
     required_ring_bits,
+    smallest_multiplier,
 )
 from privacy.errors import (
     Authentication,
@@ -62,35 +66,46 @@ from privacy.events import (
     Sampling,
     Status,
 )
+from privacy.grids import Grid, SignedGrid
+from privacy.integer_upload import IntegerUploadNoise
 from privacy.mechanisms import (
-    AVAILABLE,
-    ClientMechanism,
     NoProtection,
     ProtectedUpload,
     UploadNoise,
     protect,
     release,
-    require_available,
     value_bound,
 )
 from privacy.quantisation import Quantised, Quantiser
 from privacy.randomness import NoiseSource, SeededNoise, SystemNoise
 from privacy.record_level import DpSgd, release_of_fits
+from privacy.uploads import (
+    ClientMechanism,
+    NoisyMechanism,
+    grid_of,
+    noise_in_sum,
+    protect_upload,
+    release_of_upload,
+    with_clipping_norm,
+)
 
 __all__ = [
     "ACCOUNTANTS",
-    "AVAILABLE",
     "CHANNELS",
     "COHORT_KINDS",
     "MECHANISMS",
     "NOISE_KINDS",
     "RELATIONS",
     "SAMPLINGS",
+    "SMALLEST_SCALED_NORM",
+    "SMALLEST_SHARE_DEVIATION",
     "STATUSES",
     "Accountant",
+    "AdaptiveClipping",
     "Authentication",
     "BudgetExhausted",
     "CalibrationError",
+    "CentralNoise",
     "Channel",
     "ClientMechanism",
     "ClippedUpdate",
@@ -100,12 +115,15 @@ __all__ = [
     "DpSgd",
     "EpsilonResult",
     "Epsilons",
+    "Grid",
     "IntegerNoise",
+    "IntegerUploadNoise",
     "InvalidShare",
     "Mechanism",
     "NoProtection",
     "NoiseKind",
     "NoiseSource",
+    "NoisyMechanism",
     "NonFiniteUpdate",
     "PrivacyError",
     "ProtectedUpload",
@@ -117,6 +135,7 @@ __all__ = [
     "Sampling",
     "SeededNoise",
     "SensitivityViolation",
+    "SignedGrid",
     "Status",
     "SystemNoise",
     "ThresholdNotMet",
@@ -132,14 +151,20 @@ __all__ = [
     "default_scale",
     "epsilon",
     "epsilons",
-    "open_sum",
+    "grid_of",
+    "noise_for_sum",
+    "noise_in_sum",
     "protect",
     "protect_share",
+    "protect_upload",
     "release",
     "release_of_fits",
     "release_of_share",
+    "release_of_upload",
     "require_affordable",
-    "require_available",
     "required_ring_bits",
+    "signal_to_noise",
+    "smallest_multiplier",
     "value_bound",
+    "with_clipping_norm",
 ]

@@ -58,7 +58,8 @@ SMALLEST_SCALED_NORM = 1_000.0
 
 _DEFAULT_SCALED_NORM = 2.0**16
 _LOG_WRAP = 40.0 * math.log(2.0)
-_RINGS = (32, 64)
+RINGS = (32, 64)
+"""Sizes of a ring, in bits, in which sums are taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,35 +186,6 @@ def protect_share(
     return ProtectedUpload(levels, clipped.norm, clipped.was_clipped, saturated=0)
 
 
-def open_sum(
-    total_levels: NDArray[Any], mechanism: DistributedNoise, ring_bits: int
-) -> NDArray[np.float64]:
-    """Turn a sum of levels into the noised sum of the clipped updates.
-
-    Args:
-        total_levels: Unsigned integers of shape (n,), summed modulo 2^ring_bits.
-        mechanism: Under which every summand was made.
-        ring_bits: Size of the ring.
-
-    Returns:
-        The sum (not the mean), float64 of shape (n,): right up to rounding and noise unless a
-        coordinate wrapped around.
-
-    Raises:
-        ValueError: The levels are not unsigned integers below 2^ring_bits.
-    """
-    _require_ring(ring_bits)
-    totals = np.asarray(total_levels)
-    if totals.dtype.kind != "u":
-        raise ValueError(f"total_levels is {totals.dtype}; it must be unsigned integers")
-    if totals.size and int(totals.max()) >= 2**ring_bits:
-        raise ValueError(f"a level of the sum is at or above 2^{ring_bits}, the size of the ring")
-    spare = 64 - ring_bits
-    # Shifted to the top and back, the ring's sign bit becomes that of the word.
-    signed = (totals.astype(np.uint64) << np.uint64(spare)).view(np.int64) >> spare
-    return np.asarray(signed / mechanism.scale)
-
-
 def required_ring_bits(mechanism: DistributedNoise, *, dimension: int, clients: int) -> int:
     """Return the smallest ring of secure aggregation, 32 or 64 bits, for a cohort's sum.
 
@@ -233,7 +205,7 @@ def required_ring_bits(mechanism: DistributedNoise, *, dimension: int, clients: 
         ValueError: `dimension` or `clients` is not positive.
     """
     largest = largest_sum(mechanism, dimension=dimension, clients=clients)
-    for bits in _RINGS:
+    for bits in RINGS:
         if largest < 2.0 ** (bits - 1):
             return bits
     raise CalibrationError(
@@ -359,14 +331,22 @@ def calibrate_distributed_noise(
         )
         return [dataclasses.replace(row, count=rounds)]
 
-    smallest = _smallest_multiplier(clipping_norm * scale, minimum_survivors - corrupt)
+    smallest = smallest_multiplier(clipping_norm * scale, minimum_survivors - corrupt)
     return build(
         calibrate(planned, target_epsilon, target_delta, smallest=smallest, accountant=accountant)
     )
 
 
-def _smallest_multiplier(scaled_norm: float, shares: int) -> float:
-    """Return the least multiplier that is not refused; the class says what else is wrong."""
+def smallest_multiplier(scaled_norm: float, shares: int = 1) -> float:
+    """Return the least noise multiplier that is not refused; the class says what else is wrong.
+
+    Args:
+        scaled_norm: C in steps of the grid.
+        shares: Honest shares of the noise.
+
+    Raises:
+        ValueError: `scaled_norm` is not finite and positive.
+    """
     require_positive(scaled_norm=scaled_norm)
     return SMALLEST_SHARE_DEVIATION * math.sqrt(max(1, shares)) / scaled_norm * (1.0 + 1e-9)
 

@@ -185,6 +185,8 @@ class Release:
         self._require_consistent_integers()
         if self.cohort is not None and (self.mechanism, self.channel) != ("central_noise", "sum"):
             raise ValueError("cohort must be None but for a sum under 'central_noise'")
+        if self.cohort is not None and self.sampling != "none":
+            raise ValueError("sampling must be 'none' beside a cohort, which is drawn instead")
         if not self.left_client and self.status != "aborted":
             raise ValueError(f"left_client can be false only beside 'aborted', not {self.status!r}")
 

@@ -4,9 +4,11 @@
 clip to C, add independent Gaussian noise of standard deviation noise_multiplier x C to every
 coordinate, quantise. Everything after the noise is post-processing. The noise is floating-point, so
 attacks on its lowest bits are not covered.
-`none` only quantises, and costs infinity.
+`none` only quantises, and costs infinity. Under `dp_sgd` an upload is made of noised steps and only
+has to be carried, so it is treated the same but for saturation, which is counted there and not
+refused: an error that depends on values that were noised tells nothing more than they do.
 
-The vocabulary already names the mechanisms that come later; asking for one is refused.
+`privacy.uploads` is the one door to these and to the mechanisms on the integer grid.
 """
 
 from __future__ import annotations
@@ -25,13 +27,10 @@ from privacy._validate import (
     require_positive,
 )
 from privacy.clipping import clip
-from privacy.errors import UnknownMechanism, UploadSaturated
-from privacy.events import MECHANISMS, RELATIONS, Channel, Relation, Release, Status
+from privacy.errors import UploadSaturated
+from privacy.events import RELATIONS, Channel, Relation, Release, Status
 from privacy.quantisation import Quantiser
 from privacy.randomness import NoiseSource
-
-AVAILABLE: tuple[str, ...] = ("none", "upload_noise", "distributed_noise", "dp_sgd")
-"""Mechanisms that can be run today, of those that `MECHANISMS` names."""
 
 _SATURATION_PROBABILITY = 2.0**-41
 
@@ -43,10 +42,13 @@ class NoProtection:
     Attributes:
         value_bound: Largest absolute coordinate that can be carried.
         relation: Kept so that every release names one; it changes nothing here.
+        cuts: Whether a coordinate beyond the bound is cut to it and counted, as under `dp_sgd`, in
+            place of being refused.
     """
 
     value_bound: float
     relation: Relation = "replace_one"
+    cuts: bool = False
 
     def __post_init__(self) -> None:
         """Refuse a bound that carries nothing."""
@@ -81,8 +83,8 @@ class UploadNoise:
         return self.noise_multiplier * self.clipping_norm
 
 
-ClientMechanism = NoProtection | UploadNoise
-"""What can be done to an upload on the client today."""
+FloatMechanism = NoProtection | UploadNoise
+"""What is done to an upload on the reals, before it is quantised."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,24 +104,9 @@ class ProtectedUpload:
     saturated: int
 
 
-def require_available(name: str) -> None:
-    """Raise unless the mechanism called `name` can be run.
-
-    Raises:
-        UnknownMechanism: It is not built yet, or there is no such mechanism.
-    """
-    if name in AVAILABLE:
-        return
-    if name in MECHANISMS:
-        raise UnknownMechanism(
-            f"privacy.mechanism {name!r} is not available yet; available are {', '.join(AVAILABLE)}"
-        )
-    raise UnknownMechanism(f"privacy.mechanism is {name!r}; valid are {', '.join(AVAILABLE)}")
-
-
 def protect(
     vector: NDArray[Any],
-    mechanism: ClientMechanism,
+    mechanism: FloatMechanism,
     quantiser: Quantiser,
     noise: NoiseSource | None,
 ) -> ProtectedUpload:
@@ -141,12 +128,12 @@ def protect(
 
     Raises:
         NonFiniteUpdate: A coordinate is NaN or infinite.
-        UploadSaturated: Under `NoProtection` a coordinate is beyond the quantiser's bound; the
-            error carries the index of the worst.
+        UploadSaturated: Under `NoProtection` a coordinate is beyond the quantiser's bound and is
+            not to be cut; the error carries the index of the worst.
         TypeError: Noise is needed and `noise` is not a noise source (a bare generator is none).
     """
     if isinstance(mechanism, NoProtection):
-        return _carry(finite_vector(vector), quantiser)
+        return _carry(finite_vector(vector), quantiser, cuts=mechanism.cuts)
     clipped = clip(vector, mechanism.clipping_norm)
     noised = clipped.vector + _draw(mechanism.standard_deviation, clipped.vector.size, noise)
     quantised = quantiser.quantise(noised)
@@ -161,9 +148,9 @@ def _draw(standard_deviation: float, size: int, noise: NoiseSource | None) -> ND
     return standard_deviation * noise.standard_normal(size)
 
 
-def _carry(vector: NDArray[np.float64], quantiser: Quantiser) -> ProtectedUpload:
+def _carry(vector: NDArray[np.float64], quantiser: Quantiser, *, cuts: bool) -> ProtectedUpload:
     quantised = quantiser.quantise(vector)
-    if quantised.saturated:
+    if quantised.saturated and not cuts:
         worst = int(np.abs(vector).argmax())
         raise UploadSaturated(
             f"{quantised.saturated} of {vector.size} coordinates are beyond "
@@ -172,10 +159,12 @@ def _carry(vector: NDArray[np.float64], quantiser: Quantiser) -> ProtectedUpload
             index=worst,
             saturated=quantised.saturated,
         )
-    return ProtectedUpload(quantised.levels, float(np.linalg.norm(vector)), False, 0)
+    return ProtectedUpload(
+        quantised.levels, float(np.linalg.norm(vector)), False, quantised.saturated
+    )
 
 
-def value_bound(mechanism: ClientMechanism, dimension: int) -> float:
+def value_bound(mechanism: FloatMechanism, dimension: int) -> float:
     """Return the quantiser's bound: as far as a protected coordinate may reach.
 
     A clipped coordinate is within C. By the union bound over coordinates the noise passes k
@@ -200,7 +189,7 @@ def value_bound(mechanism: ClientMechanism, dimension: int) -> float:
 
 
 def release(
-    mechanism: ClientMechanism,
+    mechanism: FloatMechanism,
     *,
     channel: Channel,
     run_id: str,

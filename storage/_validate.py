@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 
@@ -26,6 +27,39 @@ def require_count(**values: object) -> None:
             raise InvalidRecordError(f"{name} must be an integer, not {type(value).__name__}")
         if not 0 <= value < _INTEGER_LIMIT:
             raise InvalidRecordError(f"{name} is {value}; it must be at least 0 and below 2^63")
+
+
+def require_at_least_one(**values: object) -> None:
+    """Each value is an integer of at least 1 that fits a 64-bit column."""
+    require_count(**values)
+    for name, value in values.items():
+        if value == 0:
+            raise InvalidRecordError(f"{name} is 0; it must be at least 1")
+
+
+def require_float(**values: object) -> None:
+    """Each value is a ``float``."""
+    for name, value in values.items():
+        if not isinstance(value, float):
+            raise InvalidRecordError(f"{name} must be a float, not {type(value).__name__}")
+
+
+def require_positive(**values: object) -> None:
+    """Each value is a finite ``float`` above 0."""
+    require_float(**values)
+    for name, value in values.items():
+        if not (isinstance(value, float) and 0.0 < value < math.inf):
+            raise InvalidRecordError(f"{name} is {value}; it must be finite and above 0")
+
+
+def require_all_or_none(**values: object) -> bool:
+    """The values are all None (gives False), or none of them is (gives True)."""
+    missing = [name for name, value in values.items() if value is None]
+    if missing and len(missing) < len(values):
+        raise InvalidRecordError(
+            f"{', '.join(missing)} must be given, because the others of {', '.join(values)} are"
+        )
+    return not missing
 
 
 def require_bytes(**values: object) -> None:

@@ -2,7 +2,8 @@
 
 It belongs to the client alone: in a federation it lies on the client's machine, in a simulation in
 the client's folder, never in the coordinator's database. There may be hundreds of stores, so a
-connection lives only as long as one call; closing it also empties the write-ahead log.
+connection lives only as long as one call, or as one block of `kept_open`; closing it also empties
+the write-ahead log. Each call is a transaction of its own either way.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
-from sqlalchemy import NullPool, delete, insert, inspect, select, update
+from sqlalchemy import Connection, NullPool, delete, insert, inspect, select, update
 from sqlalchemy.engine import URL
 from sqlalchemy.orm import Session
 
@@ -48,7 +49,7 @@ Release = Literal["reserved", "resend"]
 
 
 class ClientStore:
-    """An open store; it holds no connection between calls, so there is nothing to close.
+    """An open store; no connection outlives a call or a block, so there is nothing to close.
 
     Attributes:
         identity: Pseudonym and handle secret.
@@ -58,7 +59,21 @@ class ClientStore:
         """Made by ``open_client_store`` only; ``drawn`` is used where the store is new."""
         url = URL.create("sqlite+pysqlite", database=str(path))
         self._engine = make_engine(url, busy_timeout=_BUSY_TIMEOUT, poolclass=NullPool)
+        self._connection: Connection | None = None
         self.identity = self._read_identity() or self._create(drawn)
+
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """One connection for all calls of the block, which spares each the set-up of its own."""
+        if self._connection is not None:
+            yield
+            return
+        with self._engine.connect() as connection:
+            self._connection = connection
+            try:
+                yield
+            finally:
+                self._connection = None
 
     def put_pending(
         self, run_id: str, round_number: int, attempt: int, *, personal: bytes, experts: bytes
@@ -241,12 +256,12 @@ class ClientStore:
     def _transaction(self, *, read_only: bool = False) -> Iterator[Session]:
         """A session whose work is durable when the block ends, and undone if it raises."""
         begin = BEGIN_READ if read_only else BEGIN_WRITE
-        with (
-            self._engine.connect().execution_options(**{BEGIN_OPTION: begin}) as connection,
-            Session(connection) as session,
-        ):
-            yield session
-            session.commit()
+        with self.kept_open():
+            connection = cast("Connection", self._connection)
+            connection.execution_options(**{BEGIN_OPTION: begin})
+            with Session(connection) as session:
+                yield session
+                session.commit()
 
     def _read_identity(self) -> ClientIdentity | None:
         """The identity, or None where the file is empty."""

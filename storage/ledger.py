@@ -9,12 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import ColumnElement, insert, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from storage._validate import require_count, require_member, require_text
+from storage._validate import (
+    require_all_or_none,
+    require_at_least_one,
+    require_count,
+    require_float,
+    require_member,
+    require_positive,
+    require_text,
+)
 from storage.errors import (
     AlreadyExistsError,
     InvalidRecordError,
@@ -96,6 +104,14 @@ class LedgerRepository:
             where.append(Ledger.pseudonym == pseudonym)
         return read_rows(self._session, Ledger, where)
 
+    def rows_of(self, pseudonyms: Collection[str]) -> tuple[LedgerRow, ...]:
+        """The rows of these clients over all runs, by run and then as ``rows`` has them.
+
+        Epsilon adds up over a client's life, not over a run; a client without rows has spent
+        nothing, so an unknown pseudonym is no error.
+        """
+        return read_rows(self._session, Ledger, [Ledger.pseudonym.in_(sorted(set(pseudonyms)))])
+
 
 def insert_rows(session: Session, table: LedgerTable, rows: Sequence[LedgerRow]) -> None:
     """Check the rows and add them; see ``LedgerRepository.reserve``."""
@@ -165,16 +181,64 @@ def require_ledger_row(row: LedgerRow) -> None:
     require_text(run_id=row.run_id, pseudonym=row.pseudonym, channel=row.channel)
     require_text(mechanism=row.mechanism, relation=row.relation, sampling=row.sampling)
     require_count(round_number=row.round_number, attempt=row.attempt)
-    for name in ("standard_deviation", "clipping_norm"):
-        if not isinstance(getattr(row, name), float):
-            raise InvalidRecordError(f"{name} must be a float")
+    require_at_least_one(count=row.count)
+    _require_real_numbers(row)
+    _require_integer_noise(row)
+    _require_cohort(row)
+    if row.status != "reserved":
+        raise InvalidRecordError(f"status is {row.status!r}; new ledger rows must be reserved")
+
+
+def _require_real_numbers(row: LedgerRow) -> None:
+    require_float(
+        standard_deviation=row.standard_deviation,
+        clipping_norm=row.clipping_norm,
+        sampling_probability=row.sampling_probability,
+    )
     # NaN would be stored as NULL, and minus zero would lose its sign.
     if not (math.isfinite(row.standard_deviation) and row.standard_deviation >= 0.0):
         raise InvalidRecordError("standard_deviation must be finite and at least 0")
     if not row.clipping_norm > 0.0:
         raise InvalidRecordError("clipping_norm must be above 0 (infinity where nothing bounds it)")
-    if row.status != "reserved":
-        raise InvalidRecordError(f"status is {row.status!r}; new ledger rows must be reserved")
+    if not 0.0 < row.sampling_probability <= 1.0:
+        raise InvalidRecordError("sampling_probability must be above 0 and at most 1")
+
+
+def _require_integer_noise(row: LedgerRow) -> None:
+    # Half a group would be priced as if the other half were not there.
+    if not require_all_or_none(
+        noise_kind=row.noise_kind,
+        share_deviation=row.share_deviation,
+        shares=row.shares,
+        dimension=row.dimension,
+        corrupt=row.corrupt,
+    ):
+        return
+    require_text(noise_kind=row.noise_kind)
+    require_at_least_one(shares=row.shares, dimension=row.dimension)
+    require_count(corrupt=row.corrupt)
+    require_positive(share_deviation=row.share_deviation)
+
+
+def _require_cohort(row: LedgerRow) -> None:
+    if not require_all_or_none(
+        cohort_kind=row.cohort_kind,
+        cohort_size=row.cohort_size,
+        cohort_population=row.cohort_population,
+        cohort_drawn=row.cohort_drawn,
+    ):
+        return
+    require_text(cohort_kind=row.cohort_kind)
+    require_at_least_one(cohort_size=row.cohort_size, cohort_population=row.cohort_population)
+    if cast("int", row.cohort_size) > cast("int", row.cohort_population):
+        raise InvalidRecordError(
+            f"cohort_size is {row.cohort_size}; it must be at most cohort_population,"
+            f" {row.cohort_population}"
+        )
+    if not isinstance(row.cohort_drawn, bool):
+        raise InvalidRecordError(
+            f"cohort_drawn must be a bool, not {type(row.cohort_drawn).__name__}"
+        )
 
 
 def _key(row: LedgerRow) -> tuple[str, int, int, str, str]:

@@ -73,6 +73,19 @@ class LedgerRow:
         relation: Neighbouring relation, such as ``replace_one``.
         sampling: The sampling assumption, as the caller's own text.
         status: ``reserved`` before anything leaves, then ``released`` or ``aborted``.
+        sampling_probability: Of the sampling's coin; above 0, at most 1.
+        count: How many equal compositions the row stands for; at least 1.
+        noise_kind: Law of one share of integer noise; this and the next four are all None where
+            the noise is not made of integers.
+        share_deviation: Of one share, in steps of the grid; above 0, finite.
+        shares: Honest shares in the sum; at least 1.
+        dimension: Coordinates that carry noise; at least 1.
+        corrupt: Clients that may show their share without touching ``shares``; at least 0.
+        cohort_kind: How the round's clients were drawn in secret; this and the next three are all
+            None where they were not.
+        cohort_size: Clients of a round; from 1 to ``cohort_population``.
+        cohort_population: Clients that were drawn from.
+        cohort_drawn: Whether this client was.
     """
 
     run_id: str
@@ -86,6 +99,17 @@ class LedgerRow:
     relation: str
     sampling: str
     status: LedgerStatus = "reserved"
+    sampling_probability: float = 1.0
+    count: int = 1
+    noise_kind: str | None = None
+    share_deviation: float | None = None
+    shares: int | None = None
+    dimension: int | None = None
+    corrupt: int | None = None
+    cohort_kind: str | None = None
+    cohort_size: int | None = None
+    cohort_population: int | None = None
+    cohort_drawn: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

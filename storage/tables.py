@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from sqlalchemy import (
+    Boolean,
     CheckConstraint,
     Double,
     ForeignKey,
@@ -30,7 +31,13 @@ NAMING_CONVENTION = {
     "ix": "ix_%(table_name)s_%(column_0_name)s",
 }
 
-TYPES: dict[Any, Any] = {str: Text, bytes: LargeBinary, float: Double, int: Integer}
+TYPES: dict[Any, Any] = {
+    str: Text,
+    bytes: LargeBinary,
+    float: Double,
+    int: Integer,
+    bool: Boolean,
+}
 
 
 def one_of(column: str, words: tuple[str, ...]) -> CheckConstraint:
@@ -95,6 +102,17 @@ class LedgerColumns:
     relation: Mapped[str]
     sampling: Mapped[str]
     status: Mapped[str]
+    sampling_probability: Mapped[float]
+    count: Mapped[int]
+    noise_kind: Mapped[str | None]
+    share_deviation: Mapped[float | None]
+    shares: Mapped[int | None]
+    dimension: Mapped[int | None]
+    corrupt: Mapped[int | None]
+    cohort_kind: Mapped[str | None]
+    cohort_size: Mapped[int | None]
+    cohort_population: Mapped[int | None]
+    cohort_drawn: Mapped[bool | None]
 
 
 class Ledger(LedgerColumns, Base):

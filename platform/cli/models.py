@@ -15,7 +15,7 @@ from platform.audit_trail import AuditTrail
 from platform.bootstrap import Surroundings, reopen_run
 from platform.cli.access import require_summary
 from platform.cli.output import console, fraction, print_json, table
-from platform.client import PersonalState
+from platform.client_profile import PersonalState
 from platform.codec import decode_arrays
 from platform.errors import ConfigError
 from platform.federation import Federation

@@ -64,5 +64,6 @@ def _accounting(summary: Mapping[str, Any]) -> str:
         return f"mechanism {summary['mechanism']}: no guarantee"
     return (
         f"{summary['mechanism']}, unit {summary['unit']}, {summary['relation']}, accountant "
-        f"{summary['accountant']}, no sampling assumed, noise from {summary['noise_source']}"
+        f"{summary['accountant']}, sampling assumed: {summary['sampling']}, "
+        f"{summary['noise_distribution']} noise from {summary['noise_source']}"
     )

@@ -11,15 +11,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from platform.cli.output import console, epsilon, fraction, size
 
-LAYOUT = "{:>5} {:>7} {:>8} {:>6} {:>6} {:>17} {:>8} {:>8} {:>5}"
-NAMES = ("round", "cohort", "accuracy", "std", "worst", "epsilon s/p/o", "up", "down", "s")
+LAYOUT = "{:>5} {:>7} {:>8} {:>6} {:>6} {:>17} {:>5} {:>7} {:>7} {:>4}"
+NAMES = ("round", "cohort", "accuracy", "std", "worst", "epsilon s/p/o", "s/n", "up", "down", "s")
 
 
 def heading(delta: float) -> str:
     """The lines above the rounds, which fit into 80 columns."""
     legend = (
-        f"epsilon of server/peers/observer at delta {delta:g}, cumulative; bytes a client; "
-        "cohort (lost)"
+        f"epsilon of server/peers/observer at delta {delta:g}, cumulative; cohort (lost);\n"
+        "s/n: signal to noise in the aggregate; bytes a client"
     )
     return f"{legend}\n{LAYOUT.format(*NAMES)}"
 
@@ -29,15 +29,26 @@ def round_line(document: Mapping[str, Any]) -> str:
     accuracy, spent = document["accuracy"], document["epsilon"]
     return LAYOUT.format(
         document["round"],
-        f"{document['cohort']} ({document['dropped']})",
+        _cohort(document),
         fraction(accuracy["mean"]),
         fraction(accuracy["std"]),
         fraction(accuracy["worst"]),
         "/".join(epsilon(spent[name]) for name in ("server", "peers", "observer")),
+        _ratio(document["signal_to_noise"]),
         size(document["bytes_up"]),
         size(document["bytes_down"]),
         f"{document['seconds']:.1f}",
     )
+
+
+def _cohort(document: Mapping[str, Any]) -> str:
+    if document["cohort"] is None:
+        return "secret"
+    return f"{document['cohort']} ({document['dropped']})"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 class ScreenObserver:

@@ -17,11 +17,12 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from platform.config.privacy_rules import NOISE_KEYS
 from platform.config.schema import RunConfig
 from platform.errors import ConfigError
 
 PACKAGED_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-NOISE_KEYS = ("clipping_norm", "noise_multiplier", "target_epsilon", "relation", "spare_attempts")
+DROPPED_KEYS = (*NOISE_KEYS, "relation", "spare_attempts", "personal")
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def _apply(
             tree["method"] = _preset(value, sources)
         elif path == ("privacy", "mechanism") and value == "none":
             kept = dict(tree.get("privacy") or {})
-            tree["privacy"] = {k: v for k, v in kept.items() if k not in NOISE_KEYS}
+            tree["privacy"] = {k: v for k, v in kept.items() if k not in DROPPED_KEYS}
             rest.append((path, value))
         else:
             rest.append((path, value))

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from platform.config.privacy_rules import privacy_problems
+
 if TYPE_CHECKING:
     from platform.config.schema import RunConfig
-
-IMPLEMENTED_MECHANISMS = ("none", "upload_noise")
 
 
 def default_threshold(clients: int) -> int:
@@ -32,7 +32,7 @@ def require_consistent(config: RunConfig) -> None:
 def _problems(config: RunConfig) -> Iterator[str]:
     yield from _cohort(config)
     yield from _secure_aggregation(config)
-    yield from _privacy(config)
+    yield from privacy_problems(config)
 
 
 def _cohort(config: RunConfig) -> Iterator[str]:
@@ -77,37 +77,3 @@ def _secure_aggregation(config: RunConfig) -> Iterator[str]:
             f"cohort.dropout_rate: {config.cohort.dropout_rate} leaves {left} of {size} clients, "
             f"fewer than secure_aggregation.threshold = {threshold}"
         )
-
-
-def _privacy(config: RunConfig) -> Iterator[str]:
-    section = config.privacy
-    if section.mechanism not in IMPLEMENTED_MECHANISMS:
-        yield (
-            f"privacy.mechanism: {section.mechanism!r} is not available in this version; valid: "
-            f"{', '.join(IMPLEMENTED_MECHANISMS)}"
-        )
-    if section.mechanism == "none":
-        yield from _without_noise(config)
-        return
-    if section.clipping_norm is None:
-        yield f"privacy.clipping_norm: is missing; {section.mechanism} needs a number above 0"
-    if (section.noise_multiplier is None) == (section.target_epsilon is None):
-        yield (
-            "privacy.noise_multiplier: give exactly one of privacy.noise_multiplier and "
-            f"privacy.target_epsilon under {section.mechanism}"
-        )
-    if config.secure_aggregation.value_bound is not None:
-        yield (
-            "secure_aggregation.value_bound: is derived from the clipping norm and the noise under "
-            f"{section.mechanism}; leave it out"
-        )
-
-
-def _without_noise(config: RunConfig) -> Iterator[str]:
-    for name in ("clipping_norm", "noise_multiplier", "target_epsilon"):
-        value = getattr(config.privacy, name)
-        if value is not None:
-            yield (
-                f"privacy.{name}: {value} has no meaning under privacy.mechanism = none; leave it "
-                "out or choose upload_noise"
-            )

@@ -92,8 +92,16 @@ class CohortConfig(Section):
 
     size: PositiveInt | None = None
     minimum: PositiveInt = 2
-    sampling: Literal["fixed_size"] = "fixed_size"
+    sampling: Literal["fixed_size", "poisson"] = "fixed_size"
     dropout_rate: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+
+
+class AdaptiveClippingConfig(Section):
+    """The clipping norm follows a quantile of the updates' norms (Andrew et al. 2021)."""
+
+    quantile: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    learning_rate: Positive = 0.2
+    flag_ratio: Positive = 0.1
 
 
 class PrivacyConfig(Section):
@@ -103,15 +111,19 @@ class PrivacyConfig(Section):
         "none"
     )
     relation: Literal["replace_one", "add_or_remove_one"] | None = None
-    personal: Literal["joint"] = "joint"
+    personal: Literal["joint", "decoupled"] = "joint"
     clipping_norm: Positive | None = None
+    adaptive_clipping: AdaptiveClippingConfig | None = None
     per_sample_clipping_norm: Positive | None = None
+    sampling_probability: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    noise_distribution: Literal["gaussian", "discrete_gaussian", "skellam"] | None = None
     noise_multiplier: Positive | None = None
     target_epsilon: Positive | None = None
     target_delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
     accountant: Literal["auto", "exact", "pld", "rdp"] = "auto"
     noise_source: Literal["os", "seeded"] = "os"
     spare_attempts: Annotated[int, Field(ge=0)] = 0
+    lifetime_budget: Positive | None = None
 
 
 class SecureAggregationConfig(Section):
@@ -140,7 +152,7 @@ class EvaluationConfig(Section):
 
     when: Literal["after_update"] = "after_update"
     protocol: Literal["client_mean"] = "client_mean"
-    selection: Literal["last"] = "last"
+    selection: Literal["last", "best_on_validation"] = "last"
     release: Literal["none"] = "none"
     every: PositiveInt = 1
 
@@ -194,6 +206,32 @@ class RunConfig(Section):
     def cohort_size(self) -> int:
         """Clients asked to take part in a round."""
         return self.cohort.size if self.cohort.size is not None else self.task.clients
+
+    @property
+    def cohort_rate(self) -> float:
+        """Probability with which a client is drawn into a Poisson cohort."""
+        return self.cohort_size / self.task.clients
+
+    @property
+    def has_secret_cohorts(self) -> bool:
+        """Whether who is drawn is the coordinator's secret, for amplification."""
+        drawn = self.cohort.sampling == "poisson" or self.cohort_size < self.task.clients
+        return self.privacy.mechanism == "central_noise" and drawn
+
+    @property
+    def noise_distribution(self) -> Literal["gaussian", "discrete_gaussian", "skellam"]:
+        """The law of the noise, by default the mechanism's usual one."""
+        if self.privacy.noise_distribution is not None:
+            return self.privacy.noise_distribution
+        shared_out = self.privacy.mechanism == "distributed_noise"
+        return "discrete_gaussian" if shared_out else "gaussian"
+
+    @property
+    def smallest_sum(self) -> int:
+        """Fewest clients of which a sum may be opened."""
+        if not self.secure_aggregation.enabled:
+            return self.cohort.minimum
+        return max(self.threshold, self.cohort.minimum)
 
     @property
     def lost_per_round(self) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from privacy.accounting.adversaries import Epsilons, epsilons
+from privacy.accounting.adversaries import Epsilons, claimed_epsilon, epsilons
 from privacy.accounting.budget import require_affordable
 from privacy.accounting.calibration import calibrate, calibrate_noise_multiplier
 from privacy.accounting.headline import ACCOUNTANTS, Accountant, EpsilonResult, epsilon
+from privacy.accounting.support import Support, support_table
 from privacy.accounting.table import accountant_table
 
 __all__ = [
@@ -13,10 +14,13 @@ __all__ = [
     "Accountant",
     "EpsilonResult",
     "Epsilons",
+    "Support",
     "accountant_table",
     "calibrate",
     "calibrate_noise_multiplier",
+    "claimed_epsilon",
     "epsilon",
     "epsilons",
     "require_affordable",
+    "support_table",
 ]

@@ -11,15 +11,16 @@ from dp_accounting import (
     GaussianDpEvent,
     PoissonSampledDpEvent,
     PrivacyAccountant,
+    SampledWithoutReplacementDpEvent,
     UnsupportedEventError,
 )
 
-from privacy.accounting.composition import Composition, Term
+from privacy.accounting.composition import Composition, FixedSizeTerm, Term
 from privacy.errors import UnsupportedEvent
 
 
 def compose_all(accountant: PrivacyAccountant, composition: Composition, unit: float) -> None:
-    """Compose every term into a fresh accountant.
+    """Compose every term with Gaussian noise into a fresh accountant.
 
     Args:
         accountant: Of dp_accounting, without events so far.
@@ -29,13 +30,19 @@ def compose_all(accountant: PrivacyAccountant, composition: Composition, unit: f
     Raises:
         UnsupportedEvent: dp_accounting refuses a term; its reason is in the message.
     """
-    for term in composition.terms:
+    terms: tuple[Term | FixedSizeTerm, ...] = (*composition.terms, *composition.fixed_size_terms)
+    for term in terms:
         try:
             with quiet():
                 accountant.compose(_event(term, unit), term.count)
         except UnsupportedEventError as error:
             name = type(accountant).__name__
-            raise UnsupportedEvent(f"{name} refuses a release: {error}") from error
+            raise UnsupportedEvent(f"{name} refuses a release: {_reason(error)}") from error
+
+
+def _reason(error: UnsupportedEventError) -> str:
+    """Leave out the event's own numbers, which stand before and after the reason."""
+    return str(error).partition("Error: [")[2].partition("] caused by")[0]
 
 
 @contextmanager
@@ -53,8 +60,10 @@ def quiet() -> Iterator[None]:
         logger.disabled = before
 
 
-def _event(term: Term, unit: float) -> DpEvent:
+def _event(term: Term | FixedSizeTerm, unit: float) -> DpEvent:
     gaussian = GaussianDpEvent(term.noise_to_clip / unit)
+    if isinstance(term, FixedSizeTerm):
+        return SampledWithoutReplacementDpEvent(term.population, term.size, gaussian)
     if term.sampling_probability == 1.0:
         return gaussian
     return PoissonSampledDpEvent(term.sampling_probability, gaussian)

@@ -2,8 +2,10 @@
 
 The server sees everything that is uploaded; peers see the global parameters of every round, the
 experts and the roster; the observer sees only the final global parameters. So server and peers are
-charged for the sum, the pool and the metrics, the observer for the sum alone. Where one noised
-vector serves sum and pool (`pool.noise: same`) its single event is on the sum channel.
+charged for the sum, the pool and the metrics. The observer is charged for sum and pool: a pool
+entry becomes an expert, steers what others upload next, and so has a part in the final parameters.
+Metrics steer nothing. Where one noised vector serves sum and pool (`pool.noise: same`) its single
+event is on the sum channel.
 
 Under `dp_sgd` the noise is in every local step and all that a client sends is computed from it, so
 each row is charged against all three, on whatever channel, and the batches' own Poisson sampling
@@ -16,23 +18,26 @@ active variant) and has at most `corrupt` of the clients on its side. A peer kno
 peers have an epsilon only where `corrupt` is at least 1. The observer is charged like the server,
 though it knows no share at all: that is an upper bound.
 
-No amplification by the cohort's sampling is granted to anybody here: it holds only against the
-observer and only under mechanisms that are not available yet.
+Under `central_noise` the coordinator adds the noise, so it sees sums bare and nothing is claimed
+against it. Peers know from the roster who was drawn; given that, they learn about a client from the
+rounds it was drawn in, and no draw amplifies. The observer does not know who was drawn. Its bound
+holds before the draw and therefore counts every round that could have drawn the client, as a
+sampled event where amplification is valid. So it can be above the peers' bound for a client that
+was drawn seldom.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from privacy.accounting.headline import Accountant, EpsilonResult, epsilon
+from privacy._validate import require_member, require_probability
+from privacy.accounting.composition import compose, no_cohort
+from privacy.accounting.headline import ACCOUNTANTS, Accountant, EpsilonResult, price
 from privacy.errors import UnsupportedEvent
 from privacy.events import Release
-
-_SETTLED = ("none", "upload_noise", "dp_sgd", "distributed_noise")
-"""Mechanisms of which it is settled who sees what."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +45,41 @@ class Epsilons:
     """The largest epsilon over clients, against each adversary, at one delta.
 
     Attributes:
-        server: Against the coordinator; under `distributed_noise` with at most `corrupt` clients.
+        server: Against the coordinator; under `distributed_noise` with at most `corrupt` clients;
+            infinite under `central_noise` once a client was drawn.
         peers: Against the other clients; infinite under `distributed_noise` with `corrupt` = 0.
         observer: Against whoever gets the final global parameters only.
-        accountant: Who gave the numbers; names joined by "+" where clients differ.
+        claimed: Against the strongest adversary against whom a client's mechanisms claim anything;
+            see `claimed_epsilon`.
+        accountant: Who gave the numbers; names joined by "+" where clients or adversaries differ.
     """
 
     server: float
     peers: float
     observer: float
+    claimed: float
     accountant: str
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What one client showed to those who take part, priced without amplification."""
+
+    cost: EpsilonResult
+    is_bare_to_server: bool
+    is_bare_to_peers: bool
+
+    @property
+    def server(self) -> float:
+        return math.inf if self.is_bare_to_server else self.cost.epsilon
+
+    @property
+    def peers(self) -> float:
+        return math.inf if self.is_bare_to_peers else self.cost.epsilon
+
+    @property
+    def claimed(self) -> float:
+        return self.peers if self.is_bare_to_server else self.server
 
 
 def epsilons(
@@ -58,7 +88,8 @@ def epsilons(
     """Price a ledger per client and adversary, and take the worst client for each.
 
     Args:
-        releases: Rows of any number of clients, in any order.
+        releases: Rows of any number of clients, in any order. Attempts that are free of charge
+            belong to them: they tell that a round was drawn twice.
         delta: Strictly between 0 and 1.
         accountant: One by name, or "auto".
 
@@ -66,26 +97,64 @@ def epsilons(
         Epsilon against each adversary; 0 where nothing was released.
 
     Raises:
-        UnsupportedEvent: A release is of a mechanism or a sampling whose adversaries are not
-            settled yet, or the accountant cannot bound it.
+        UnsupportedEvent: A release has a sampling that its mechanism knows no use for, units or
+            relations are mixed, or the accountant cannot bound it.
+        ValueError: `delta` or `accountant` is not valid.
     """
     ledger = list(releases)
-    _require_settled(ledger)
-    everything = _worst_client(ledger, delta, accountant)
-    sums = [row for row in ledger if row.channel == "sum" or row.mechanism == "dp_sgd"]
-    seen_last = _worst_client(sums, delta, accountant)
+    clients = _clients(ledger, delta, accountant)
+    redrawn = _redrawn_runs(ledger)
+    shown = [_shown(rows, delta, accountant) for rows in clients]
+    left = [_observed(rows, redrawn, delta, accountant) for rows in clients]
+    names = {result.accountant for result in (*left, *(client.cost for client in shown))}
     return Epsilons(
-        server=everything.epsilon,
-        peers=math.inf if any(map(_bares_to_peers, ledger)) else everything.epsilon,
-        observer=seen_last.epsilon,
-        accountant=everything.accountant,
+        server=max(client.server for client in shown),
+        peers=max(client.peers for client in shown),
+        observer=max(result.epsilon for result in left),
+        claimed=max(client.claimed for client in shown),
+        accountant="+".join(sorted(names)),
     )
 
 
-def _bares_to_peers(release: Release) -> bool:
-    if release.mechanism != "distributed_noise" or release.integer_noise is None:
-        return False
-    return release.charged and release.integer_noise.corrupt < 1
+def claimed_epsilon(
+    releases: Iterable[Release], delta: float, accountant: Accountant = "auto"
+) -> EpsilonResult:
+    """Price a ledger against the strongest adversary against whom anything is claimed.
+
+    For each client that is the server, unless `central_noise` showed it a release bare: then it is
+    the peers, who see every round. It is what a budget limits: limiting the observer's number would
+    let the others learn more than the limit. A client with releases bare to the server and others
+    bare to peers has no such adversary, and costs infinity. So does anything without noise.
+
+    Args:
+        releases: Rows of any number of clients, in any order.
+        delta: Strictly between 0 and 1.
+        accountant: One by name, or "auto".
+
+    Returns:
+        The worst client's epsilon; 0 where nothing was released.
+
+    Raises:
+        UnsupportedEvent: As for `epsilons`.
+        ValueError: `delta` or `accountant` is not valid.
+    """
+    clients = _clients(list(releases), delta, accountant)
+    shown = [_shown(rows, delta, accountant) for rows in clients]
+    names = sorted({client.cost.accountant for client in shown})
+    return EpsilonResult(max(client.claimed for client in shown), "+".join(names))
+
+
+def _clients(
+    ledger: Sequence[Release], delta: float, accountant: Accountant
+) -> Sequence[Sequence[Release]]:
+    require_probability(delta=delta)
+    require_member(ACCOUNTANTS, accountant=accountant)
+    _require_settled(ledger)
+    ledgers: dict[str, list[Release]] = defaultdict(list)
+    for release in ledger:
+        ledgers[release.pseudonym].append(release)
+    # An empty ledger still says which accountant would have spoken.
+    return list(ledgers.values()) or [[]]
 
 
 def _require_settled(ledger: Sequence[Release]) -> None:
@@ -96,24 +165,60 @@ def _require_settled(ledger: Sequence[Release]) -> None:
             "one epsilon has one unit"
         )
     for release in ledger:
-        if release.mechanism not in _SETTLED:
-            raise UnsupportedEvent(
-                f"what adversaries see under mechanism {release.mechanism!r} is not settled yet"
-            )
         if release.sampling != "none" and release.mechanism != "dp_sgd":
             raise UnsupportedEvent(
                 f"sampling {release.sampling!r} amplifies nothing under {release.mechanism!r}"
             )
 
 
-def _worst_client(
-    releases: Sequence[Release], delta: float, accountant: Accountant
+def _shown(rows: Sequence[Release], delta: float, accountant: Accountant) -> _Shown:
+    seen = [row for row in rows if row.charged and (row.cohort is None or row.cohort.is_drawn)]
+    return _Shown(
+        price(compose(seen, no_cohort), delta, accountant),
+        any(row.mechanism == "central_noise" for row in seen),
+        any(map(_bares_to_peers, seen)),
+    )
+
+
+def _bares_to_peers(release: Release) -> bool:
+    if release.mechanism != "distributed_noise" or release.integer_noise is None:
+        return False
+    return release.integer_noise.corrupt < 1
+
+
+def _observed(
+    rows: Sequence[Release], redrawn: Collection[str], delta: float, accountant: Accountant
 ) -> EpsilonResult:
-    ledgers: dict[str, list[Release]] = defaultdict(list)
-    for release in releases:
-        ledgers[release.pseudonym].append(release)
-    results = [epsilon(ledger, delta, accountant) for ledger in ledgers.values()]
-    # An empty ledger still says which accountant would have spoken.
-    results = results or [epsilon([], delta, accountant)]
-    names = sorted({result.accountant for result in results})
-    return EpsilonResult(max(result.epsilon for result in results), "+".join(names))
+    """Price what reaches the final parameters: the smaller of two bounds that both hold.
+
+    A pool entry shows that its client was drawn, so it voids the amplification of its run. So does
+    state that a client keeps between rounds where cohorts have a fixed size: the platform writes
+    such rows without a cohort, because no row says what a method keeps.
+    """
+    void = {row.run_id for row in rows if row.charged and row.channel == "pool"}.union(redrawn)
+    last = [row for row in rows if row.channel != "metrics" or row.mechanism == "dp_sgd"]
+    unamplified = price(compose(last, no_cohort), delta, accountant)
+    try:
+        composition = compose(last, lambda row: row.run_id not in void)
+        amplified = price(composition, delta, accountant)
+    except UnsupportedEvent:
+        return unamplified
+    return min(unamplified, amplified, key=lambda result: result.epsilon)
+
+
+def _redrawn_runs(ledger: Sequence[Release]) -> frozenset[str]:
+    """Return the runs in which a charged attempt replaced an earlier one of its round.
+
+    Which draws are thrown away may depend on them, so the draw that stays is not a fair one. That
+    the earlier attempt was free of charge does not help.
+    """
+    sums = [row for row in ledger if row.mechanism == "central_noise" and row.channel == "sum"]
+    first: dict[tuple[str, int], int] = {}
+    for row in sums:
+        key = row.run_id, row.round_number
+        first[key] = min(row.attempt, first.get(key, row.attempt))
+    return frozenset(
+        row.run_id
+        for row in sums
+        if row.charged and row.attempt > first[row.run_id, row.round_number]
+    )

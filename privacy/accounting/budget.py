@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from privacy._validate import require_positive
-from privacy.accounting.adversaries import epsilons
+from privacy.accounting.adversaries import claimed_epsilon
 from privacy.accounting.headline import Accountant
 from privacy.errors import BudgetExhausted
 from privacy.events import Release
@@ -21,10 +21,12 @@ def require_affordable(
     *,
     target_epsilon: float,
     accountant: Accountant = "auto",
+    limit_name: str = "privacy.target_epsilon",
 ) -> None:
     """Raise unless every client stays within `target_epsilon` after the planned releases.
 
-    Call it before anything of the round is sent. The adversary is the server, who sees most.
+    Call it before anything of the round is sent. The adversary is the strongest one against whom
+    a client's mechanisms claim anything, see `claimed_epsilon`.
 
     Args:
         spent: The ledger so far, reservations included.
@@ -32,6 +34,7 @@ def require_affordable(
         delta: Strictly between 0 and 1.
         target_epsilon: What the whole ledger may cost.
         accountant: One by name, or "auto".
+        limit_name: The key of the configuration that sets the target, for the message.
 
     Raises:
         BudgetExhausted: The planned releases would pass the target by more than 1e-9 of it.
@@ -39,10 +42,10 @@ def require_affordable(
         ValueError: `delta` or `target_epsilon` is not valid.
     """
     require_positive(target_epsilon=target_epsilon)
-    cost = epsilons([*spent, *planned], delta, accountant).server
+    cost = claimed_epsilon([*spent, *planned], delta, accountant).epsilon
     if cost > target_epsilon * (1.0 + _TOLERANCE):
         raise BudgetExhausted(
-            f"privacy.target_epsilon is {target_epsilon:g} and the planned releases would bring "
+            f"{limit_name} is {target_epsilon:g} and the planned releases would bring "
             f"epsilon to {cost:.6g} at delta {delta:g}; nothing was sent",
             epsilon=cost,
             target_epsilon=target_epsilon,

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Iterable
 
 from privacy._validate import require_member, require_positive, require_probability
+from privacy.accounting.adversaries import claimed_epsilon
 from privacy.accounting.composition import Composition, Term, round_digits
-from privacy.accounting.headline import ACCOUNTANTS, Accountant, epsilon, price
+from privacy.accounting.headline import ACCOUNTANTS, Accountant, price
 from privacy.accounting.sampled_calibration import calibrate_sampled
 from privacy.errors import CalibrationError
 from privacy.events import RELATIONS, Relation, Release
@@ -96,6 +97,8 @@ def calibrate(
 ) -> float:
     """Find the smallest noise multiplier with which one client's planned ledger fits the target.
 
+    What fits is judged as `require_affordable` does, so no cohort amplifies it.
+
     Args:
         planned: Gives every row of the ledger for a noise multiplier; more noise must never cost
             more.
@@ -123,7 +126,7 @@ def calibrate(
     def fits(z: float) -> bool:
         if z < smallest:
             return False
-        return epsilon(planned(z), target_delta, accountant).epsilon <= target_epsilon
+        return claimed_epsilon(planned(z), target_delta, accountant).epsilon <= target_epsilon
 
     return smallest_fit(fits, smallest)
 

@@ -3,17 +3,20 @@
 What a sequence of releases costs does not depend on its order, its rounds or its channels, only on
 how often each (noise relative to C, sampling) occurs. Reducing a ledger to that makes the result
 independent of order by construction and lets results be cached.
+
+A Poisson cohort is to an accountant what a Poisson batch is, a coin for each that may take part, so
+it becomes the same kind of term. A cohort of fixed size has a theorem, and a term, of its own.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from privacy.errors import UnsupportedEvent
-from privacy.events import IntegerNoise, Relation, Release
+from privacy.events import CohortSampling, IntegerNoise, Relation, Release
 
 _DIGITS = 12
 
@@ -24,12 +27,29 @@ class Term:
 
     Attributes:
         noise_to_clip: Standard deviation over C, whatever the relation, to 12 digits.
-        sampling_probability: Of a Poisson sample; 1 is no sampling.
+        sampling_probability: Of a Poisson sample, to 12 digits; 1 is no sampling.
         count: How often.
     """
 
     noise_to_clip: float
     sampling_probability: float
+    count: int
+
+
+@dataclass(frozen=True, order=True)
+class FixedSizeTerm:
+    """Equal Gaussian releases of cohorts drawn without replacement, counted.
+
+    Attributes:
+        noise_to_clip: As in `Term`.
+        size: Clients of a cohort, at least 1.
+        population: Clients that they are drawn from, more than `size`.
+        count: How often.
+    """
+
+    noise_to_clip: float
+    size: int
+    population: int
     count: int
 
 
@@ -56,6 +76,7 @@ class Composition:
         relation: Of every release in it.
         terms: With Gaussian noise; sorted and without duplicates.
         integer_terms: With integer noise; likewise.
+        fixed_size_terms: With Gaussian noise and cohorts of fixed size; likewise.
         is_noised: False where anything was released without noise: epsilon is infinite then.
     """
 
@@ -63,19 +84,33 @@ class Composition:
     terms: tuple[Term, ...]
     is_noised: bool = True
     integer_terms: tuple[IntegerTerm, ...] = ()
+    fixed_size_terms: tuple[FixedSizeTerm, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was charged."""
-        return self.is_noised and not self.terms and not self.integer_terms
+        return self.is_noised and not (self.terms or self.integer_terms or self.fixed_size_terms)
 
     @property
     def is_sampled(self) -> bool:
         """Whether any term is amplified by sampling."""
-        return any(term.sampling_probability < 1.0 for term in self.terms)
+        sampled = any(term.sampling_probability < 1.0 for term in self.terms)
+        return sampled or bool(self.fixed_size_terms)
 
 
-def compose(releases: Iterable[Release]) -> Composition:
+def every_cohort(release: Release) -> bool:
+    """Grant amplification by the draw of its cohort to a release, whichever it is."""
+    return True
+
+
+def no_cohort(release: Release) -> bool:
+    """Grant amplification by the draw of its cohort to no release."""
+    return False
+
+
+def compose(
+    releases: Iterable[Release], is_amplified: Callable[[Release], bool] = every_cohort
+) -> Composition:
     """Reduce a ledger to the multiset that accountants price, dropping what is not charged.
 
     The ratio sd / C is rounded to 12 digits, half a unit of which moves epsilon by less than one
@@ -84,6 +119,8 @@ def compose(releases: Iterable[Release]) -> Composition:
 
     Args:
         releases: Rows of one client's ledger, in any order.
+        is_amplified: Whether the draw of a release's cohort amplifies it; not asked about releases
+            without one. Where it does not, the release counts as if all clients had been drawn.
 
     Returns:
         Their composition; the empty one has no terms.
@@ -91,38 +128,46 @@ def compose(releases: Iterable[Release]) -> Composition:
     Raises:
         UnsupportedEvent: Relations are mixed, or integer noise is to be amplified by sampling.
     """
-    charged = [release for release in releases if release.charged]
+    charged = [row for row in releases if row.charged]
     if not all(map(_noise_to_clip, charged)):
         return Composition(charged[0].relation, (), is_noised=False)
-    relations = sorted({release.relation for release in charged})
+    relations = sorted({row.relation for row in charged})
     if len(relations) > 1:
         raise UnsupportedEvent(
             "a ledger mixes the relations replace_one and add_or_remove_one; one epsilon has one"
         )
     relation = relations[0] if relations else "replace_one"
+    plain: Counter[tuple[float, float]] = Counter()
+    integer: Counter[tuple[float, IntegerNoise]] = Counter()
+    fixed_size: Counter[tuple[float, int, int]] = Counter()
+    for row in charged:
+        cohort = _cohort(row) if is_amplified(row) else None
+        noise = _noise_to_clip(row)
+        if row.integer_noise is not None:
+            _require_unsampled(row, cohort)
+            integer[noise, row.integer_noise] += row.count
+        elif cohort is not None and cohort.kind == "fixed_size":
+            fixed_size[noise, cohort.size, cohort.population] += row.count
+        else:
+            coin = cohort.probability if cohort is not None else row.sampling_probability
+            plain[noise, round_digits(coin)] += row.count
     return Composition(
         relation,
-        _terms(release for release in charged if release.integer_noise is None),
-        integer_terms=_integer_terms(charged),
+        tuple(sorted(Term(*key, count) for key, count in plain.items())),
+        integer_terms=tuple(sorted(IntegerTerm(*key, n) for key, n in integer.items())),
+        fixed_size_terms=tuple(sorted(FixedSizeTerm(*key, n) for key, n in fixed_size.items())),
     )
 
 
-def _terms(charged: Iterable[Release]) -> tuple[Term, ...]:
-    counts: Counter[tuple[float, float]] = Counter()
-    for release in charged:
-        counts[_noise_to_clip(release), release.sampling_probability] += release.count
-    return tuple(sorted(Term(*key, count) for key, count in counts.items()))
+def _cohort(release: Release) -> CohortSampling | None:
+    """Return how the cohort was drawn, unless everybody was."""
+    cohort = release.cohort
+    return cohort if cohort is not None and cohort.size < cohort.population else None
 
 
-def _integer_terms(charged: Iterable[Release]) -> tuple[IntegerTerm, ...]:
-    counts: Counter[tuple[float, IntegerNoise]] = Counter()
-    for release in charged:
-        if release.integer_noise is None:
-            continue
-        if release.sampling != "none":
-            raise UnsupportedEvent("no accountant here amplifies integer noise by sampling")
-        counts[_noise_to_clip(release), release.integer_noise] += release.count
-    return tuple(sorted(IntegerTerm(*key, count) for key, count in counts.items()))
+def _require_unsampled(release: Release, cohort: CohortSampling | None) -> None:
+    if release.sampling != "none" or cohort is not None:
+        raise UnsupportedEvent("no accountant here amplifies integer noise by sampling")
 
 
 def _noise_to_clip(release: Release) -> float:

@@ -43,7 +43,8 @@ def epsilon(
     """Price one client's releases.
 
     Rows are taken at their word: two equal rows are two releases, as a resend has no second row.
-    Results are cached by the multiset of what was charged.
+    Results are cached by the multiset of what was charged. A row with a cohort counts as drawn by
+    chance, which holds against the observer only; see `epsilons`.
 
     Args:
         releases: The ledger of one client, in any order; what is not charged is skipped.

@@ -35,6 +35,8 @@ def epsilon(composition: Composition, delta: float) -> float:
     if composition.integer_terms:
         # dp_accounting would say so too, in words that name its own types only.
         raise UnsupportedEvent("PLDAccountant refuses concentrated DP, which prices integer noise")
+    if composition.fixed_size_terms:
+        raise UnsupportedEvent("PLDAccountant refuses cohorts of fixed size")
     accountant = PLDAccountant(_RELATIONS[composition.relation])
     compose_all(accountant, composition, 1.0)
     return float(accountant.get_epsilon(delta))

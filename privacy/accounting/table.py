@@ -17,8 +17,9 @@ TABLE: tuple[str, ...] = ("exact", "pld", "rdp", "prv")
 
 
 def accountant_table(releases: Iterable[Release], delta: float) -> dict[str, float | str]:
-    """Price one client's releases by every accountant.
+    """Price one client's releases by every accountant, cohorts as what was drawn.
 
+    That is how the observer's bound comes about; against anybody else hand in rows without cohort.
     Loads torch and Opacus for `prv`.
 
     Args:
@@ -34,10 +35,11 @@ def accountant_table(releases: Iterable[Release], delta: float) -> dict[str, flo
     """
     require_probability(delta=delta)
     composition = compose(releases)
-    return {name: _entry(composition, delta, name) for name in TABLE}
+    return {name: entry(composition, delta, name) for name in TABLE}
 
 
-def _entry(composition: Composition, delta: float, name: str) -> float | str:
+def entry(composition: Composition, delta: float, name: str) -> float | str:
+    """Price a composition by the accountant of that name, or give "n/a: " and its reason."""
     try:
         return _price(composition, delta, name)
     except UnsupportedEvent as error:
@@ -51,7 +53,10 @@ def _price(composition: Composition, delta: float, name: str) -> float:
         return 0.0
     if name == "exact" or name == "pld" or name == "rdp":
         return price(composition, delta, name).epsilon
+    # The adapter of `prv` reads `terms` only, so that what else there is must end here.
     if composition.integer_terms:
         raise UnsupportedEvent("prv knows Gaussian noise only, not integer noise")
+    if composition.fixed_size_terms:
+        raise UnsupportedEvent("prv knows Poisson sampling only, not cohorts of fixed size")
     adapter = importlib.import_module("privacy.training.prv")
     return float(adapter.epsilon(composition, delta))

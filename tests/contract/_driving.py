@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, Examples, LocalResult, Method
-from platform.client import Client, ClientProfile, ClientSeeds
+from platform.client import Client
+from platform.client_profile import ClientProfile, ClientSeeds
 from platform.layout import build_layout
 from platform.messages import Attempt, Stage
 from platform.protection import Protection
-from platform.round import RoundOutcome, RoundPlan, RoundRunner
+from platform.attempt import RoundOutcome, RoundPlan
+from platform.round import RoundRunner
 from platform.transport import ClientId, InProcessTransport, Transport
 from privacy import ClientMechanism, NoProtection
 from privacy.training import LocalTrainer, TrainingPlan
@@ -110,9 +112,9 @@ def make_clients(
     clients = {}
     for name, examples in data.items():
         seeds = ClientSeeds(initialisation=0, batches=1, noise=2)
-        profile = ClientProfile(name, RUN, method, examples, protection, "seeded", seeds)
+        profile = ClientProfile(name, RUN, method, examples, protection, "seeded", seeds, simulated=True)
         store = open_client_store(folder / f"{name}.db")
-        clients[name] = Client(profile, store, local_trainer())
+        clients[name] = Client(profile, store, lambda noise: local_trainer())
     return clients
 
 
@@ -161,7 +163,7 @@ def play(
 def transport_to(clients: Mapping[ClientId, Client], setting: Setting) -> InProcessTransport:
     handlers = {name: client.handle for name, client in clients.items()}
     lost = frozenset(setting.lost)
-    return InProcessTransport(handlers, lambda round_number, attempt: lost, setting.lost_at)
+    return InProcessTransport(handlers, lambda round_number, attempt, cohort: lost, setting.lost_at)
 
 
 def weighted_mean(vectors: Sequence[NDArray], weights: Sequence[float]) -> NDArray[np.float64]:

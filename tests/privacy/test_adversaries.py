@@ -31,12 +31,18 @@ def test_one_noised_vector_for_sum_and_pool_is_one_charge_for_all() -> None:
     assert result.accountant == "exact"
 
 
-@pytest.mark.parametrize("channel", ["pool", "metrics"])
-def test_other_channels_are_not_seen_by_the_observer(channel: str) -> None:
-    ledger = [row("a"), row("a", channel=channel)]
+def test_metrics_do_not_reach_the_observer() -> None:
+    ledger = [row("a"), row("a", channel="metrics")]
     result = epsilons(ledger, DELTA)
     assert result.server == result.peers == cost(*ledger) > cost(row("a"))
     assert result.observer == cost(row("a"))
+
+
+def test_pool_entries_reach_the_observer() -> None:
+    # An entry becomes an expert; what others train beside it is in the final parameters.
+    ledger = [row("a"), row("a", channel="pool")]
+    result = epsilons(ledger, DELTA)
+    assert result.server == result.peers == result.observer == cost(*ledger) > cost(row("a"))
 
 
 def test_the_maximum_is_over_clients_and_not_their_sum() -> None:
@@ -45,7 +51,7 @@ def test_the_maximum_is_over_clients_and_not_their_sum() -> None:
 
 
 def test_the_worst_client_may_differ_by_adversary() -> None:
-    ledger = [row("a"), row("b", channel="pool"), row("b", channel="pool", round_number=2)]
+    ledger = [row("a"), row("b", channel="metrics"), row("b", channel="metrics", round_number=2)]
     result = epsilons(ledger, DELTA)
     assert result.server == cost(row("b"), row("b"))
     assert result.observer == cost(row("a"))
@@ -60,21 +66,20 @@ def test_none_is_infinite_for_who_sees_it_and_nothing_released_is_zero() -> None
     bare = NoProtection(8.0)
     everything = epsilons([row("a", mechanism=bare)], DELTA)
     assert everything.server == everything.peers == everything.observer == math.inf
+    assert everything.claimed == math.inf
+    metrics_only = epsilons([row("a"), row("b", mechanism=bare, channel="metrics")], DELTA)
+    assert metrics_only.server == metrics_only.peers == metrics_only.claimed == math.inf
+    assert metrics_only.observer == cost(row("a"))
     pool_only = epsilons([row("a"), row("b", mechanism=bare, channel="pool")], DELTA)
-    assert pool_only.server == pool_only.peers == math.inf
-    assert pool_only.observer == cost(row("a"))
+    assert pool_only.observer == math.inf
     nothing = epsilons([], DELTA)
-    assert (nothing.server, nothing.peers, nothing.observer) == (0.0, 0.0, 0.0)
+    assert (nothing.server, nothing.peers, nothing.observer, nothing.claimed) == (0.0,) * 4
+    assert nothing.accountant == "exact"
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"mechanism": "central_noise"}, "not settled"),
-        ({"sampling": "poisson", "sampling_probability": 0.1}, "amplifies nothing"),
-    ],
-)
-def test_what_is_not_settled_is_refused(changes: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize("mechanism", ["upload_noise", "central_noise"])
+def test_coins_for_records_amplify_no_client(mechanism: str) -> None:
     fields = {name: getattr(row("a"), name) for name in Release.__dataclass_fields__}
-    with pytest.raises(UnsupportedEvent, match=message):
-        epsilons([Release(**fields | changes)], DELTA)
+    sampled = {"mechanism": mechanism, "sampling": "poisson", "sampling_probability": 0.1}
+    with pytest.raises(UnsupportedEvent, match="amplifies nothing"):
+        epsilons([Release(**fields | sampled)], DELTA)

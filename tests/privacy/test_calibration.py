@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy.accounting import Accountant, calibrate_noise_multiplier, epsilon, require_affordable
+from privacy.accounting import (
+    Accountant,
+    calibrate,
+    calibrate_noise_multiplier,
+    epsilon,
+    require_affordable,
+)
 from privacy.accounting.calibration import smallest_fit
 from privacy.errors import BudgetExhausted, CalibrationError
 from privacy.events import Relation, Release
@@ -143,6 +149,25 @@ def test_calibrated_runs_just_fit_for_any_clipping_norm(
     with pytest.raises(BudgetExhausted) as caught:
         require_affordable(ledger[:count], ledger[count:], 1e-5, target_epsilon=target)
     assert caught.value.epsilon > target == caught.value.target_epsilon
+
+
+def test_planned_ledgers_are_calibrated_down_to_the_smallest_allowed() -> None:
+    def ledger(z: float) -> list[Release]:
+        return [*planned(UploadNoise(0.7, z), 10), *planned(UploadNoise(0.7, 2 * z), 10)]
+
+    # (1 + 1/4) x 10 releases at z are one at z / sqrt(12.5), and replace_one doubles.
+    single = calibrate_noise_multiplier(
+        8.0, 1e-5, releases_per_round=1, rounds=1, relation="replace_one"
+    )
+    found = calibrate(ledger, 8.0, 1e-5, smallest=0.5)
+    assert found == pytest.approx(single * math.sqrt(12.5), rel=2e-6)
+    assert calibrate(ledger, 8.0, 1e-5, smallest=50.0) == 50.0
+
+
+@pytest.mark.parametrize("target", [0.0, -1.0, math.inf, math.nan])
+def test_planned_ledgers_have_meaningful_targets(target: float) -> None:
+    with pytest.raises(CalibrationError, match="finite and above zero"):
+        calibrate(lambda z: [], target, 1e-5, smallest=1.0)
 
 
 def test_one_client_over_budget_stops_the_round() -> None:

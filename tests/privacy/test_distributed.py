@@ -25,7 +25,6 @@ from privacy import (
     clip,
     default_scale,
     epsilon,
-    open_sum,
     protect_share,
     release_of_share,
     required_ring_bits,

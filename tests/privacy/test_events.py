@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
 
 from privacy.errors import UnknownMechanism
-from privacy.events import Release
+from privacy.events import CohortSampling, Release
 
 ROW: dict[str, Any] = {
     "mechanism": "upload_noise",
@@ -68,12 +69,52 @@ def test_aborts_are_charged_unless_said_otherwise() -> None:
         {"sampling": "poisson", "sampling_probability": 1.5},
         {"left_client": False},  # while reserved
         {"left_client": False, "status": "released"},
+        {"count": 0},
+        {"mechanism": "none", "standard_deviation": 0.0, "clipping_norm": -1.0},
     ],
     ids=str,
 )
 def test_rows_that_mean_nothing_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"\w+ (is|must|can)"):
         Release(**ROW | change)
+
+
+COHORT = CohortSampling(kind="poisson", size=3, population=12, is_drawn=False)
+
+
+def test_cohorts_know_their_chance() -> None:
+    assert math.isclose(COHORT.probability, 0.25)
+    assert Release(**ROW | {"mechanism": "central_noise", "cohort": COHORT}).cohort == COHORT
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": "binomial"}, "kind is 'binomial'; valid are poisson, fixed_size"),
+        ({"size": 0}, "size is 0; it must be from 1 to the population, 12"),
+        ({"size": 13}, "size is 13"),
+    ],
+)
+def test_cohorts_that_mean_nothing_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(COHORT, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "cohort must be None but for a sum under 'central_noise'"),
+        ({"mechanism": "central_noise", "channel": "pool"}, "cohort must be None"),
+        ({"mechanism": "central_noise", "channel": "metrics"}, "cohort must be None"),
+        (
+            {"mechanism": "central_noise", "sampling": "poisson", "sampling_probability": 0.5},
+            "sampling must be 'none' beside a cohort",
+        ),
+    ],
+)
+def test_rows_that_no_draw_amplifies_have_no_cohort(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Release(**ROW | {"cohort": COHORT} | changes)
 
 
 def test_unknown_mechanisms_are_refused() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import storage
+from tests.storage._rows import COHORT, INTEGER_NOISE, SAMPLED
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -57,6 +58,12 @@ def raw(path: Path) -> Callable[[], Any]:
             yield connection
 
     return connect
+
+
+@pytest.fixture
+def full() -> dict[str, Any]:
+    """A value for every fact that a plain row leaves at its default."""
+    return INTEGER_NOISE | COHORT | SAMPLED
 
 
 @pytest.fixture

@@ -169,6 +169,28 @@ def test_a_resend_has_the_same_facts(
     assert store.rows() == (make_row(),)
 
 
+def test_a_row_of_the_store_holds_every_fact(
+    file: Path, store: storage.ClientStore, make_row: MakeRow, full: dict[str, Any]
+) -> None:
+    rows = (make_row(**full), make_row(round_number=2))
+    for row in rows:
+        assert store.reserve_release(row, payload=b"noised") == "reserved"
+    assert storage.open_client_store(file).rows() == rows
+    assert type(store.rows()[0].cohort_drawn) is bool
+    assert store.reserve_release(rows[0], payload=b"noised") == "resend"
+
+
+@pytest.mark.parametrize(
+    "fact", [{"count": 301}, {"shares": 8}, {"cohort_drawn": True}, {"sampling_probability": 0.5}]
+)
+def test_a_resend_has_the_same_further_facts(
+    store: storage.ClientStore, make_row: MakeRow, full: dict[str, Any], fact: dict[str, Any]
+) -> None:
+    store.reserve_release(make_row(**full), payload=b"noised")
+    with pytest.raises(storage.ReleaseRefusedError):
+        store.reserve_release(make_row(**(full | fact)), payload=b"noised")
+
+
 def test_tombstones_outlive_settling(store: storage.ClientStore, make_row: MakeRow) -> None:
     store.reserve_release(make_row(), payload=b"noised")
     store.set_status("r", 1, 0, "aborted")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections.abc import Callable
+from dataclasses import asdict, fields
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import storage
+from tests.storage._rows import COHORT, INTEGER_NOISE
 
 MakeRow = Callable[..., storage.LedgerRow]
 
@@ -40,21 +42,75 @@ def test_rows_are_read_back_by_run_and_pseudonym(
         assert unit.ledger.rows("s") == (other,)
 
 
+def test_rows_of_clients_are_read_over_all_runs(
+    database: storage.Database, make_row: MakeRow
+) -> None:
+    rows = [
+        make_row(run_id=run_id, round_number=number, pseudonym=name)
+        for run_id in ("r", "s")
+        for number in (1, 2)
+        for name in ("alice", "bob", "carol")
+    ]
+    reserve(database, *reversed(rows))
+    with database.unit_of_work(read_only=True) as unit:
+        assert unit.ledger.rows_of(["carol", "alice", "carol", "nobody"]) == tuple(
+            row for row in rows if row.pseudonym != "bob"
+        )
+        assert unit.ledger.rows_of({"bob"}) == tuple(row for row in rows if row.pseudonym == "bob")
+        assert unit.ledger.rows_of(()) == unit.ledger.rows_of(["nobody"]) == ()
+
+
+def test_reserving_nothing_adds_nothing(database: storage.Database) -> None:
+    reserve(database)
+    assert statuses(database) == {}
+
+
+def test_every_fact_is_read_back(
+    database: storage.Database, make_row: MakeRow, full: dict[str, Any]
+) -> None:
+    rows = (make_row(**full), make_row(pseudonym="bob"))
+    reserve(database, *rows)
+    with database.unit_of_work() as unit:
+        (first, second) = unit.ledger.rows("r")
+    assert (first, second) == rows
+    # True and 1 are equal, so equality alone would not see that a type was lost.
+    assert [type(value) for value in asdict(first).values()] == [
+        type(value) for value in asdict(rows[0]).values()
+    ]
+    assert (second.sampling_probability, second.count) == (1.0, 1)
+    assert {getattr(second, name) for name in set(full)} == {"none", 1, None}
+
+
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
 )
 @given(
     deviation=st.floats(min_value=0.0, allow_infinity=False).filter(lambda x: str(x) != "-0.0"),
     norm=st.floats(min_value=5e-324),
+    probability=st.floats(min_value=0.0, max_value=1.0, exclude_min=True),
+    share=st.floats(min_value=0.0, exclude_min=True, allow_infinity=False),
 )
 def test_floats_round_trip_exactly(
-    database: storage.Database, make_row: MakeRow, deviation: float, norm: float
+    database: storage.Database,
+    make_row: MakeRow,
+    full: dict[str, Any],
+    deviation: float,
+    norm: float,
+    probability: float,
+    share: float,
 ) -> None:
+    floats = {
+        "standard_deviation": deviation,
+        "clipping_norm": norm,
+        "sampling_probability": probability,
+        "share_deviation": share,
+    }
     with database.unit_of_work() as unit:
-        unit.ledger.reserve([make_row(standard_deviation=deviation, clipping_norm=norm)])
+        unit.ledger.reserve([make_row(**(full | floats))])
         (row,) = unit.ledger.rows("r")
-    assert row.standard_deviation.hex() == deviation.hex()
-    assert row.clipping_norm.hex() == norm.hex()
+    assert {name: getattr(row, name).hex() for name in floats} == {
+        name: value.hex() for name, value in floats.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -74,13 +130,81 @@ def test_floats_round_trip_exactly(
         ("pseudonym", ""),
         ("round_number", -1),
         ("attempt", 1.5),
+        ("sampling_probability", 0.0),
+        ("sampling_probability", 1.5),
+        ("sampling_probability", math.nan),
+        ("sampling_probability", 1),
+        ("count", 0),
+        ("count", -1),
+        ("count", True),
+        ("count", 2.0),
+        ("count", None),
+        ("noise_kind", ""),
+        ("share_deviation", 0.0),
+        ("share_deviation", -1.0),
+        ("share_deviation", math.inf),
+        ("share_deviation", math.nan),
+        ("share_deviation", 3),
+        ("shares", 0),
+        ("shares", 2.5),
+        ("dimension", 0),
+        ("dimension", 2**63),
+        ("corrupt", -1),
+        ("corrupt", False),
+        ("cohort_kind", 7),
+        ("cohort_size", 0),
+        ("cohort_size", 41),
+        ("cohort_population", 4),
+        ("cohort_population", 40.0),
+        ("cohort_drawn", 1),
+        ("cohort_drawn", "yes"),
     ],
 )
 def test_bad_rows_are_refused(
-    database: storage.Database, make_row: MakeRow, field: str, value: Any
+    database: storage.Database, make_row: MakeRow, full: dict[str, Any], field: str, value: Any
 ) -> None:
     with pytest.raises(storage.InvalidRecordError, match=field):
-        reserve(database, make_row(**{field: value}))
+        reserve(database, make_row(**(full | {field: value})))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"cohort_size": 40},
+        {"cohort_size": 1, "cohort_population": 1},
+        {"corrupt": 0},
+        {"shares": 1, "dimension": 1, "count": 1},
+        {"sampling_probability": 1.0},
+        {"noise_kind": None, "share_deviation": None, "shares": None}
+        | {"dimension": None, "corrupt": None},
+        {"cohort_kind": None, "cohort_size": None, "cohort_population": None}
+        | {"cohort_drawn": None},
+    ],
+)
+def test_the_ends_of_the_ranges_are_taken(
+    database: storage.Database, make_row: MakeRow, full: dict[str, Any], facts: dict[str, Any]
+) -> None:
+    row = make_row(**(full | facts))
+    reserve(database, row)
+    with database.unit_of_work() as unit:
+        assert unit.ledger.rows("r") == (row,)
+
+
+@pytest.mark.parametrize("present", [False, True])
+@pytest.mark.parametrize("name", [*INTEGER_NOISE, *COHORT])
+def test_half_a_group_is_refused(
+    database: storage.Database,
+    make_row: MakeRow,
+    full: dict[str, Any],
+    name: str,
+    present: bool,
+) -> None:
+    """A row with some of its integer noise, or some of its cohort, has no price."""
+    facts = {name: full[name]} if present else full | {name: None}
+    others = set(INTEGER_NOISE if name in INTEGER_NOISE else COHORT) - {name}
+    pattern = others.pop() if present else name
+    with pytest.raises(storage.InvalidRecordError, match=f"{pattern}.* must be given"):
+        reserve(database, make_row(**facts))
 
 
 def test_a_release_is_reserved_once(database: storage.Database, make_row: MakeRow) -> None:
@@ -173,7 +297,36 @@ def test_the_file_itself_guards_the_ledger(
         connection.execute(statement)
 
 
+@pytest.mark.parametrize(
+    "fact", [field.name for field in fields(storage.LedgerRow) if field.name != "status"]
+)
+@pytest.mark.parametrize("value", ["NULL", "1"])
+def test_no_fact_of_a_row_can_be_changed(
+    database: storage.Database,
+    make_row: MakeRow,
+    full: dict[str, Any],
+    raw: Callable[[], Any],
+    fact: str,
+    value: str,
+) -> None:
+    """Every field of the type is under the trigger, a new one as well."""
+    reserve(database, make_row(**full))
+    with raw() as connection, pytest.raises(sqlite3.IntegrityError, match="only the status"):
+        connection.execute(f"UPDATE ledger SET {fact} = {value}")  # noqa: S608
+
+
+def test_a_client_that_was_not_drawn_is_settled_like_the_others(
+    database: storage.Database, make_row: MakeRow
+) -> None:
+    drawn = make_row(**(COHORT | {"cohort_drawn": True}))
+    reserve(database, drawn, make_row(pseudonym="bob", **COHORT))
+    with database.unit_of_work() as unit:
+        unit.ledger.set_status("r", 1, 0, "released")
+        unit.commit()
+    assert statuses(database) == {("alice", "sum"): "released", ("bob", "sum"): "released"}
+
+
 def test_there_is_no_way_to_delete(database: storage.Database) -> None:
     with database.unit_of_work() as unit:
         public = {name for name in dir(unit.ledger) if not name.startswith("_")}
-    assert public == {"reserve", "set_status", "rows"}
+    assert public == {"reserve", "set_status", "rows", "rows_of"}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from methods import Examples
-from platform.client import PersonalState
+from platform.client_profile import PersonalState
 from platform.evaluation import accuracy_document, client_accuracy, summarise
 
 

@@ -14,7 +14,7 @@ from platform.client import Client
 from platform.codec import decode_frame, encode_frame
 from platform.errors import PlatformError, ProtocolError, RoundAborted
 from platform.messages import Envelope, Invitation, SecureRound
-from platform.round import RoundOutcome
+from platform.attempt import RoundOutcome
 from platform.transport import Dropout, InProcessTransport
 from privacy import PrivacyError, UploadNoise
 from tests.contract._driving import (

@@ -24,7 +24,9 @@ _LEDGER_TRIGGERS = (
     """
     CREATE TRIGGER ledger_facts_fixed
     BEFORE UPDATE OF run_id, round_number, attempt, pseudonym, channel, mechanism,
-        standard_deviation, clipping_norm, relation, sampling ON ledger
+        standard_deviation, clipping_norm, relation, sampling, sampling_probability, count,
+        noise_kind, share_deviation, shares, dimension, corrupt,
+        cohort_kind, cohort_size, cohort_population, cohort_drawn ON ledger
     BEGIN SELECT RAISE(ABORT, 'only the status of a ledger row may change'); END
     """,
     """
@@ -57,6 +59,10 @@ def _text(name: str, *, nullable: bool = False) -> sa.Column[str]:
 
 def _integer(name: str, *, nullable: bool = False) -> sa.Column[int]:
     return sa.Column(name, sa.Integer(), nullable=nullable)
+
+
+def _double(name: str, *, nullable: bool = False) -> sa.Column[float]:
+    return sa.Column(name, sa.Double(), nullable=nullable)
 
 
 def _bytes(name: str) -> sa.Column[bytes]:
@@ -104,9 +110,17 @@ def _create_ledger() -> None:
         _integer("round_number"),
         _integer("attempt"),
         *(_text(name) for name in ("pseudonym", "channel", "mechanism")),
-        sa.Column("standard_deviation", sa.Double(), nullable=False),
-        sa.Column("clipping_norm", sa.Double(), nullable=False),
+        _double("standard_deviation"),
+        _double("clipping_norm"),
         *(_text(name) for name in ("relation", "sampling", "status")),
+        _double("sampling_probability"),
+        _integer("count"),
+        _text("noise_kind", nullable=True),
+        _double("share_deviation", nullable=True),
+        *(_integer(name, nullable=True) for name in ("shares", "dimension", "corrupt")),
+        _text("cohort_kind", nullable=True),
+        *(_integer(name, nullable=True) for name in ("cohort_size", "cohort_population")),
+        sa.Column("cohort_drawn", sa.Boolean(), nullable=True),
         sa.CheckConstraint(
             "status IN ('reserved', 'released', 'aborted')", name="ck_ledger_status"
         ),

@@ -1,0 +1,127 @@
+"""What a client is in one run, and what it computes from that: first state, batches, training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from methods import Arrays, Examples, LocalResult, Method
+from platform.own_budget import Limits
+from platform.protection import Protection
+from platform.randomness import stream
+from platform.record_level import train_privately
+from platform.transport import ClientId
+from privacy import NoiseSource, SeededNoise, SystemNoise
+from privacy.training import LocalTrainer
+
+TrainerFactory = Callable[[NoiseSource | None], LocalTrainer]
+"""Makes a trainer: with noise for what is released under `dp_sgd`, else the plain one."""
+
+
+@dataclass(frozen=True)
+class ClientSeeds:
+    """Seeds of a simulated client's streams."""
+
+    initialisation: int
+    batches: int
+    noise: int
+
+
+@dataclass(frozen=True)
+class ClientProfile:
+    """Everything about a client that does not change within a run.
+
+    Attributes:
+        name: The client's name on the transport.
+        run_id: The run.
+        method: The method, alike on all clients.
+        data: The client's examples.
+        protection: How uploads are protected.
+        noise_source: Where noise comes from.
+        seeds: Seeds of the simulation's streams.
+        limits: What the client lets itself be charged, None without a limit.
+        simulated: Whether all clients are in the coordinator's process, with nobody to protect.
+    """
+
+    name: ClientId
+    run_id: str
+    method: Method
+    data: Examples
+    protection: Protection
+    noise_source: Literal["os", "seeded"]
+    seeds: ClientSeeds
+    limits: Limits | None = None
+    simulated: bool = False
+
+
+@dataclass(frozen=True)
+class PersonalState:
+    """A client's personal arrays and the experts that it was handed last."""
+
+    personal: Arrays
+    experts: tuple[Arrays, ...]
+
+
+def train(
+    profile: ClientProfile,
+    make_trainer: TrainerFactory,
+    broadcast: Arrays,
+    experts: Sequence[Arrays],
+    personal: Arrays,
+    *,
+    round_number: int,
+    noise: NoiseSource,
+) -> LocalResult:
+    """One client's training in one round, privately where the run asks for that.
+
+    Args:
+        profile: The client.
+        make_trainer: Its trainers.
+        broadcast: What the coordinator sent.
+        experts: The experts that it was handed.
+        personal: Its state before.
+        round_number: The round, which fixes the batches of a simulation.
+        noise: For noised steps; not drawn from where there are none.
+
+    Raises:
+        SensitivityViolation: Under `dp_sgd`, if the method left the way that is private.
+    """
+    mechanism, rng = profile.protection.training, batches_of(profile, round_number)
+    if mechanism is None:
+        trainer = make_trainer(None)
+        return profile.method.client_update(
+            broadcast, experts, personal, profile.data, trainer, rng
+        )
+    return train_privately(
+        profile.method,
+        broadcast,
+        experts,
+        personal,
+        profile.data,
+        trainer=make_trainer(noise),
+        mechanism=mechanism,
+        rng=rng,
+    )
+
+
+def noise_of(profile: ClientProfile, round_number: int, purpose: str = "noise") -> NoiseSource:
+    """A client's noise in one round: the operating system's, or a seed's own stream."""
+    if profile.noise_source == "os":
+        return SystemNoise()
+    return SeededNoise(stream(profile.seeds.noise, purpose, profile.name, round_number))
+
+
+def first_state(profile: ClientProfile) -> Arrays:
+    """Personal state before a client's first round."""
+    seed = profile.seeds.initialisation
+    return profile.method.init_client(
+        stream(seed, "client, alike for all"), stream(seed, "client", profile.name)
+    )
+
+
+def batches_of(profile: ClientProfile, round_number: int) -> np.random.Generator:
+    """The stream of a client's batches in one round, alike for its local twin."""
+    return stream(profile.seeds.batches, "batches", profile.name, round_number)

@@ -1,0 +1,181 @@
+"""What a mechanism needs, and what it cannot be combined with: each refusal with its reason.
+
+Each rule gives one sentence that names the field, its value and what is valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from platform.config.schema import RunConfig
+
+NOISE_KEYS = (
+    "clipping_norm",
+    "noise_multiplier",
+    "target_epsilon",
+    "sampling_probability",
+    "noise_distribution",
+    "adaptive_clipping",
+    "lifetime_budget",
+)
+"""Keys of `privacy` that mean nothing without noise."""
+
+DISTRIBUTIONS = {
+    "upload_noise": ("gaussian", "discrete_gaussian"),
+    "distributed_noise": ("discrete_gaussian", "skellam"),
+    "central_noise": ("gaussian",),
+    "dp_sgd": ("gaussian",),
+}
+"""Laws of noise that are built, and priced, under each mechanism."""
+
+
+def privacy_problems(config: RunConfig) -> Iterator[str]:
+    """Contradictions within `privacy` and between it and other sections."""
+    mechanism = config.privacy.mechanism
+    yield from _selection(config)
+    if mechanism == "none":
+        yield from _without_noise(config)
+        return
+    yield from _amount_of_noise(config)
+    yield from _noise_distribution(config)
+    yield from _pool(config)
+    if mechanism == "dp_sgd":
+        yield from _dp_sgd(config)
+    else:
+        yield from _client_unit(config)
+    if mechanism == "distributed_noise":
+        yield from _distributed_noise(config)
+    yield from _cohort_sampling(config)
+
+
+def _selection(config: RunConfig) -> Iterator[str]:
+    if config.evaluation.selection == "last":
+        return
+    if config.privacy.mechanism != "none":
+        yield (
+            "evaluation.selection: best_on_validation would choose the model by accuracies that "
+            f"carry no noise, which privacy.mechanism = {config.privacy.mechanism} does not cover; "
+            "valid: last"
+        )
+    yield "evaluation.selection: best_on_validation is not available in this version; valid: last"
+
+
+def _without_noise(config: RunConfig) -> Iterator[str]:
+    for name in NOISE_KEYS:
+        value = getattr(config.privacy, name)
+        if value is not None:
+            yield (
+                f"privacy.{name}: {value} has no meaning under privacy.mechanism = none; leave it "
+                "out or choose a mechanism"
+            )
+    if config.cohort.sampling == "poisson":
+        yield from _cohort_sampling(config)
+
+
+def _amount_of_noise(config: RunConfig) -> Iterator[str]:
+    section = config.privacy
+    if (section.noise_multiplier is None) == (section.target_epsilon is None):
+        yield (
+            "privacy.noise_multiplier: give exactly one of privacy.noise_multiplier and "
+            f"privacy.target_epsilon under {section.mechanism}"
+        )
+    if section.personal == "decoupled" and section.mechanism != "dp_sgd":
+        yield (
+            f"privacy.personal: decoupled has no meaning under {section.mechanism}, which bounds "
+            "the upload whatever it was trained from; valid: joint"
+        )
+
+
+def _noise_distribution(config: RunConfig) -> Iterator[str]:
+    valid = DISTRIBUTIONS[config.privacy.mechanism]
+    if config.noise_distribution not in valid:
+        yield (
+            f"privacy.noise_distribution: {config.noise_distribution} is not available under "
+            f"{config.privacy.mechanism}; valid: {', '.join(valid)}"
+        )
+
+
+def _pool(config: RunConfig) -> Iterator[str]:
+    mechanism, noise = config.privacy.mechanism, config.pool.noise
+    if noise == "same" and mechanism in ("distributed_noise", "central_noise"):
+        yield (
+            f"pool.noise: 'same' under {mechanism} would put an entry into the pool that has not "
+            "all of the noise; valid: independent"
+        )
+    if noise == "independent" and mechanism == "dp_sgd":
+        yield (
+            "pool.noise: 'independent' has no meaning under dp_sgd, whose entries are made of "
+            "noised steps; valid: same"
+        )
+
+
+def _client_unit(config: RunConfig) -> Iterator[str]:
+    section = config.privacy
+    if section.clipping_norm is None:
+        yield f"privacy.clipping_norm: is missing; {section.mechanism} needs a number above 0"
+    if section.sampling_probability is not None:
+        yield (
+            "privacy.sampling_probability: is for the batches of dp_sgd; leave it out under "
+            f"{section.mechanism}"
+        )
+    if config.secure_aggregation.value_bound is not None:
+        yield (
+            "secure_aggregation.value_bound: is derived from the clipping norm and the noise under "
+            f"{section.mechanism}; leave it out"
+        )
+
+
+def _dp_sgd(config: RunConfig) -> Iterator[str]:
+    section = config.privacy
+    if section.clipping_norm is not None:
+        yield (
+            f"privacy.clipping_norm: {section.clipping_norm} would clip uploads, which dp_sgd does "
+            "not need; leave it out and set privacy.per_sample_clipping_norm"
+        )
+    if section.per_sample_clipping_norm is None:
+        yield "privacy.per_sample_clipping_norm: is missing; dp_sgd needs a number above 0"
+    if section.sampling_probability is None:
+        yield (
+            "privacy.sampling_probability: is missing; dp_sgd needs the same number above 0 and at "
+            "most 1 for all clients, as batch size over number of examples would tell the latter"
+        )
+    if config.training.local_steps is None:
+        yield (
+            "training.local_epochs: would make the number of noised steps depend on the number of "
+            "examples, which no noise covers; dp_sgd needs training.local_steps"
+        )
+    if section.adaptive_clipping is not None:
+        yield (
+            "privacy.adaptive_clipping: follows the norms of uploads, which dp_sgd does not clip; "
+            "leave it out"
+        )
+
+
+def _distributed_noise(config: RunConfig) -> Iterator[str]:
+    if not config.secure_aggregation.enabled:
+        yield (
+            "secure_aggregation.enabled: false shows every client's own share of the noise with "
+            "its update; distributed_noise needs true"
+        )
+    elif config.smallest_sum <= config.secure_aggregation.corrupt:
+        yield (
+            f"secure_aggregation.corrupt: {config.secure_aggregation.corrupt} leaves no honest "
+            f"share of the noise in a sum of {config.smallest_sum}; valid: below that"
+        )
+
+
+def _cohort_sampling(config: RunConfig) -> Iterator[str]:
+    if config.cohort.sampling != "poisson":
+        return
+    if config.privacy.mechanism != "central_noise":
+        yield (
+            "cohort.sampling: poisson amplifies only against the observer of central_noise; "
+            f"valid under {config.privacy.mechanism}: fixed_size"
+        )
+    elif config.secure_aggregation.enabled:
+        yield (
+            "cohort.sampling: poisson cohorts may have any size, so no threshold can be met; "
+            "valid with secure_aggregation.enabled = true: fixed_size"
+        )

@@ -1,0 +1,254 @@
+"""From a configuration to a run's `Protection`: mechanisms built, calibrated, or refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from methods import Method
+from platform.config import RunConfig
+from platform.errors import ConfigError
+from platform.layout import build_layout
+from platform.protection import Protection
+from privacy import (
+    AdaptiveClipping,
+    CalibrationError,
+    CentralNoise,
+    ClientMechanism,
+    CohortKind,
+    DistributedNoise,
+    DpSgd,
+    IntegerUploadNoise,
+    NoProtection,
+    Release,
+    UnsupportedEvent,
+    UploadNoise,
+    calibrate,
+    calibrate_noise_multiplier,
+    default_scale,
+    smallest_multiplier,
+)
+
+DEFAULT_VALUE_BOUND = 8.0
+SMALLEST_MULTIPLIER = 1e-3
+"""Where the search for the least noise on the reals begins."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """A run's protection and the noise that it was built with.
+
+    Attributes:
+        protection: How uploads are protected.
+        noise_multiplier: Configured or calibrated; None under `none`.
+    """
+
+    protection: Protection
+    noise_multiplier: float | None
+
+
+def protect_run(config: RunConfig, method: Method) -> Calibrated:
+    """Builds a run's protection, with the least noise that meets its target.
+
+    Raises:
+        ConfigError: If the combination is refused, or no noise reaches the target.
+    """
+    _require_fitting(config, method)
+    try:
+        multiplier = _noise_multiplier(config, method)
+    except (CalibrationError, UnsupportedEvent) as error:
+        raise ConfigError(f"privacy.target_epsilon: {error}") from error
+    try:
+        return Calibrated(_protection(config, method, multiplier), multiplier)
+    except CalibrationError as error:
+        raise ConfigError(f"privacy.noise_multiplier: {error}") from error
+
+
+def amplifying_cohorts(config: RunConfig, method: Method) -> CohortKind | None:
+    """How cohorts are drawn where that may amplify against the observer; None where it may not.
+
+    With a pool it may not: an entry shows others that its owner was drawn. Cohorts of fixed size
+    amplify by a theorem on replaced clients, round by round; the rounds compose only where what
+    others upload does not depend on earlier draws, hence for methods whose clients keep nothing.
+    """
+    if not config.has_secret_cohorts or method.pool_policy() is not None:
+        return None
+    if config.cohort.sampling == "poisson":
+        return "poisson"
+    if config.relation != "replace_one" or method.has_personal_state:
+        return None
+    return "fixed_size"
+
+
+def _require_fitting(config: RunConfig, method: Method) -> None:
+    adaptive, spec = config.privacy.adaptive_clipping, method.shared_spec()
+    if adaptive is not None and not spec:
+        raise ConfigError(
+            f"privacy.adaptive_clipping: {config.method.name} shares nothing whose norm could be "
+            "followed; leave it out"
+        )
+    if adaptive is not None and method.pool_policy() is not None and config.pool_noise == "same":
+        raise ConfigError(
+            "privacy.adaptive_clipping: a pool entry that is the upload itself would carry the "
+            "clip flag; valid with pool.noise: independent"
+        )
+    if config.privacy.personal == "decoupled" and not method.decouples:
+        raise ConfigError(
+            f"privacy.personal: {config.method.name} has no personal part that can be trained "
+            "after the last release; valid: joint"
+        )
+
+
+def _noise_multiplier(config: RunConfig, method: Method) -> float | None:
+    section = config.privacy
+    if section.mechanism == "none" or section.target_epsilon is None:
+        return section.noise_multiplier
+    rounds = config.rounds + section.spare_attempts
+    # The grid allows less noise the more of it there is to begin with; any that it allows will do.
+    trial = _protection(config, method, max(1.0, 2.0 * _smallest(config)))
+    if not trial.channels:
+        # Nothing is released, so any noise would do; one is as good as another.
+        return 1.0
+    training = trial.training
+    if training is None and not _is_float_upload(config):
+        return calibrate(
+            _planned(config, method, rounds),
+            section.target_epsilon,
+            section.target_delta,
+            smallest=_smallest(config),
+            accountant=section.accountant,
+        )
+    return calibrate_noise_multiplier(
+        section.target_epsilon,
+        section.target_delta,
+        releases_per_round=len(trial.channels),
+        rounds=rounds,
+        relation=config.relation,
+        accountant=section.accountant,
+        sampling_probability=1.0 if training is None else training.sampling_probability,
+        steps=1 if training is None else training.steps,
+    )
+
+
+def _is_float_upload(config: RunConfig) -> bool:
+    return config.privacy.mechanism == "upload_noise" and config.noise_distribution == "gaussian"
+
+
+def _planned(config: RunConfig, method: Method, rounds: int) -> Callable[[float], list[Release]]:
+    def planned(noise_multiplier: float) -> list[Release]:
+        rows = _protection(config, method, noise_multiplier).releases(
+            run_id="planned", round_number=0, attempt=0, pseudonym="planned"
+        )
+        return [dataclasses.replace(row, count=rounds) for row in rows]
+
+    return planned
+
+
+def _smallest(config: RunConfig) -> float:
+    norm = config.privacy.clipping_norm
+    if norm is None or config.noise_distribution == "gaussian":
+        return SMALLEST_MULTIPLIER
+    return smallest_multiplier(norm * default_scale(norm), _honest_shares(config))
+
+
+def _honest_shares(config: RunConfig) -> int:
+    if config.privacy.mechanism != "distributed_noise":
+        return 1
+    return config.smallest_sum - config.secure_aggregation.corrupt
+
+
+def _protection(config: RunConfig, method: Method, multiplier: float | None) -> Protection:
+    section, policy = config.privacy, method.pool_policy()
+    adaptive = _adaptive(config)
+    layout = build_layout(method.shared_spec(), section.mechanism, flagged=adaptive is not None)
+    pool_mechanism = None
+    if policy is not None and section.mechanism in ("distributed_noise", "central_noise"):
+        pool_mechanism = _pool_mechanism(config, multiplier)
+    return Protection(
+        mechanism=_mechanism(config, multiplier),
+        layout=layout,
+        pool_spec=None if policy is None else policy.spec,
+        pool_noise=config.pool_noise,
+        bits=config.secure_aggregation.bits,
+        masked=config.secure_aggregation.enabled and layout.coordinates > 0,
+        clients=config.cohort_size,
+        pool_mechanism=pool_mechanism,
+        training=_training(config, multiplier),
+        adaptive=adaptive,
+        clipping_norm=None if adaptive is None else section.clipping_norm,
+    )
+
+
+def _adaptive(config: RunConfig) -> AdaptiveClipping | None:
+    section = config.privacy.adaptive_clipping
+    return None if section is None else AdaptiveClipping(**section.model_dump())
+
+
+def _training(config: RunConfig, multiplier: float | None) -> DpSgd | None:
+    section, training = config.privacy, config.training
+    parts = (
+        multiplier,
+        section.per_sample_clipping_norm,
+        section.sampling_probability,
+        training.local_steps,
+    )
+    if section.mechanism != "dp_sgd" or None in parts:
+        return None
+    noise, norm, probability, steps = parts
+    return DpSgd(
+        noise_multiplier=noise or 0.0,
+        clipping_norm=norm or 0.0,
+        sampling_probability=probability or 0.0,
+        steps=int(steps or 0),
+        expected_batch_size=float(training.batch_size),
+        relation=config.relation,
+    )
+
+
+def _mechanism(config: RunConfig, multiplier: float | None) -> ClientMechanism:
+    section = config.privacy
+    norm, bound = section.clipping_norm, config.secure_aggregation.value_bound
+    if norm is None or multiplier is None:
+        cuts = section.mechanism == "dp_sgd"
+        return NoProtection(DEFAULT_VALUE_BOUND if bound is None else bound, config.relation, cuts)
+    if config.privacy.adaptive_clipping is not None:
+        norm = AdaptiveClipping(**config.privacy.adaptive_clipping.model_dump()).joint_norm(norm)
+    if section.mechanism == "upload_noise":
+        return _on_the_client(config, norm, multiplier)
+    scale = default_scale(norm)
+    if section.mechanism == "central_noise":
+        return CentralNoise(
+            clipping_norm=norm,
+            noise_multiplier=multiplier,
+            scale=scale,
+            relation=config.relation,
+        )
+    return DistributedNoise(
+        clipping_norm=norm,
+        noise_multiplier=multiplier,
+        minimum_survivors=config.smallest_sum,
+        corrupt=config.secure_aggregation.corrupt,
+        scale=scale,
+        kind="skellam" if config.noise_distribution == "skellam" else "discrete_gaussian",
+        relation=config.relation,
+    )
+
+
+def _pool_mechanism(config: RunConfig, multiplier: float | None) -> ClientMechanism | None:
+    norm = config.privacy.clipping_norm
+    if norm is None or multiplier is None:
+        return None
+    return _on_the_client(config, norm, multiplier)
+
+
+def _on_the_client(config: RunConfig, norm: float, multiplier: float) -> ClientMechanism:
+    """All of the noise on one client: Gaussian, or on the grid wherever the run's is."""
+    if config.noise_distribution == "gaussian":
+        return UploadNoise(norm, multiplier, config.relation)
+    return IntegerUploadNoise(
+        clipping_norm=norm,
+        noise_multiplier=multiplier,
+        scale=default_scale(norm),
+        relation=config.relation,
+    )

@@ -1,0 +1,104 @@
+"""Integer grids: how coordinates travel as elements of the ring where they are masked and summed.
+
+Two grids exist. `Quantiser` spreads levels evenly over an interval and is applied after noise on
+the reals; `SignedGrid` is the grid on which integer noise lives, negative numbers being two's
+complement in the ring. Whoever sums and opens needs no more of either than this protocol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privacy._validate import require_positive
+from privacy.errors import CalibrationError
+
+
+class Grid(Protocol):
+    """What summing and opening ask of a grid."""
+
+    @property
+    def largest_level(self) -> int:
+        """The largest level that one vector may have."""
+        ...
+
+    def ring_bits(self, total_weight: int) -> int:
+        """Return the ring that holds a sum of so many clients, each times its integer weight."""
+        ...
+
+    def dequantise(self, levels: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the values of one vector's levels."""
+        ...
+
+    def dequantise_sum(self, total_levels: NDArray[Any], total_weight: int) -> NDArray[np.float64]:
+        """Return the sum (not the mean) of so many vectors from the sum of their levels."""
+        ...
+
+
+@dataclass(frozen=True)
+class SignedGrid:
+    """Integer multiples of 1 / scale, modulo 2^bits.
+
+    Attributes:
+        scale: Steps of the grid per unit of the update.
+        bits: Size of the ring, 2 to 64.
+        clients: Most clients whose sum the ring was chosen for.
+    """
+
+    scale: float
+    bits: int
+    clients: int
+
+    def __post_init__(self) -> None:
+        """Refuse a grid that carries nothing."""
+        require_positive(scale=self.scale, clients=self.clients)
+        if not 2 <= self.bits <= 64:
+            raise ValueError(f"bits is {self.bits}; it must be from 2 to 64")
+
+    @property
+    def largest_level(self) -> int:
+        """The largest element of the ring."""
+        return (1 << self.bits) - 1
+
+    def ring_bits(self, total_weight: int) -> int:
+        """Return the grid's own ring.
+
+        Raises:
+            CalibrationError: The ring was chosen for fewer clients.
+        """
+        if total_weight > self.clients:
+            raise CalibrationError(
+                f"a ring for {self.clients} clients cannot hold the sum of {total_weight}"
+            )
+        return self.bits
+
+    def dequantise(self, levels: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the values of one vector's levels; see `dequantise_sum`."""
+        return self.dequantise_sum(levels, 1)
+
+    def dequantise_sum(self, total_levels: NDArray[Any], total_weight: int) -> NDArray[np.float64]:
+        """Return the values of ring elements, read as two's complement.
+
+        Args:
+            total_levels: Unsigned integers of shape (n,), summed modulo 2^bits.
+            total_weight: How many vectors were summed; it changes nothing here.
+
+        Returns:
+            The sum, float64 of shape (n,): right unless a coordinate wrapped around.
+
+        Raises:
+            ValueError: The levels are not unsigned integers of the ring.
+        """
+        self.ring_bits(total_weight)
+        totals = np.asarray(total_levels)
+        if totals.dtype.kind != "u":
+            raise ValueError(f"total_levels is {totals.dtype}; it must be unsigned integers")
+        if totals.size and int(totals.max()) > self.largest_level:
+            raise ValueError(f"a level of the sum is at or above 2^{self.bits}, the ring's size")
+        spare = 64 - self.bits
+        # Shifted to the top and back, the ring's sign bit becomes that of the word.
+        signed = (totals.astype(np.uint64) << np.uint64(spare)).view(np.int64) >> spare
+        return np.asarray(signed / self.scale)

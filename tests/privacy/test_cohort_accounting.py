@@ -1,0 +1,575 @@
+"""Central noise and secret draws: who is amplified against, by how much, and when no longer."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, localcontext
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate, optimize
+
+from privacy.accounting import (
+    accountant_table,
+    calibrate,
+    claimed_epsilon,
+    epsilon,
+    epsilons,
+    require_affordable,
+    support_table,
+)
+from privacy.accounting.composition import FixedSizeTerm, compose, no_cohort
+from privacy.accounting.gaussian import epsilon_at
+from privacy.errors import BudgetExhausted, UnsupportedEvent
+from privacy.events import CohortSampling, IntegerNoise, Release
+
+DELTA = 1e-5
+relations = pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
+
+
+def drawn(kind: Any = "poisson", size: int = 10, population: int = 100) -> CohortSampling:
+    return CohortSampling(kind=kind, size=size, population=population, is_drawn=True)
+
+
+def missed(kind: Any = "poisson", size: int = 10, population: int = 100) -> CohortSampling:
+    return CohortSampling(kind=kind, size=size, population=population, is_drawn=False)
+
+
+def row(z: float = 4.0, **changes: Any) -> Release:
+    fields: dict[str, Any] = {
+        "mechanism": "central_noise",
+        "standard_deviation": 0.3 * z,
+        "clipping_norm": 0.3,
+        "relation": "replace_one",
+        "channel": "sum",
+        "run_id": "r",
+        "round_number": 1,
+        "attempt": 1,
+        "pseudonym": "a",
+        "status": "released",
+        "cohort": drawn(),
+    }
+    return Release(**fields | changes)
+
+
+def entry(**changes: Any) -> Release:
+    fields = {"mechanism": "upload_noise", "channel": "pool", "cohort": None}
+    return row(**fields | changes)
+
+
+def rounds(count: int, **changes: Any) -> list[Release]:
+    return [row(round_number=number, **changes) for number in range(count)]
+
+
+def gaussian(z: float, count: int, relation: str = "replace_one") -> float:
+    sensitivity = 2.0 if relation == "replace_one" else 1.0
+    return epsilon_at(math.sqrt(count) * sensitivity / z, DELTA)
+
+
+# ------------------------------------------------------------------------- oracles by other means
+
+
+def log_density(x: float, mean: float, z: float, q: float) -> float:
+    """Of a Poisson-sampled Gaussian: nobody at 0, the client at `mean` in C."""
+    away, there = (-0.5 * ((x - m) / z) ** 2 for m in (0.0, mean))
+    both = np.logaddexp(math.log1p(-q) + away, math.log(q) + there)
+    return float(both) - math.log(z * math.sqrt(2 * math.pi))
+
+
+def hockey_stick(eps: float, z: float, q: float, means: tuple[float, float]) -> float:
+    """Integrate max(0, p - e^eps q'); the ratio of the two is monotone, so it has one end."""
+
+    def log_ratio(x: float) -> float:
+        return log_density(x, means[0], z, q) - log_density(x, means[1], z, q) - eps
+
+    def excess(x: float) -> float:
+        log_first = log_density(x, means[0], z, q)
+        return -math.exp(log_first) * math.expm1(-log_ratio(x))
+
+    ends = -60.0 * z - 1.0, 60.0 * z + 1.0
+    if max(map(log_ratio, ends)) <= 0.0:
+        return 0.0
+    root = float(optimize.brentq(log_ratio, *ends, xtol=1e-14))
+    side = math.copysign(z, log_ratio(ends[1]))
+    points = [root + side * step for step in (0, 0.5, 1, 2, 4, 8, 16)]
+    pieces = (
+        integrate.quad(excess, *sorted(pair), epsabs=1e-15) for pair in itertools.pairwise(points)
+    )
+    return math.fsum(float(piece[0]) for piece in pieces)
+
+
+WORST = {
+    # A client whose update is C, out or in; or one at C that gives way to one at -C.
+    "add_or_remove_one": [(1.0, 0.0), (0.0, 1.0)],
+    "replace_one": [(1.0, -1.0)],
+}
+
+
+def integrated_epsilon(z: float, q: float, relation: str, delta: float) -> float:
+    def excess(eps: float) -> float:
+        return max(hockey_stick(eps, z, q, means) for means in WORST[relation]) - delta
+
+    return float(optimize.brentq(excess, 0.0, 60.0, xtol=1e-9))
+
+
+@relations
+@pytest.mark.parametrize(
+    ("z", "size", "delta"), [(1.0, 10, 1e-5), (0.7, 30, 1e-4), (2.0, 50, 1e-6), (3.0, 25, 1e-5)]
+)
+def test_a_poisson_cohort_costs_what_the_integral_says(
+    relation: str, z: float, size: int, delta: float
+) -> None:
+    ledger = [row(z, relation=relation, cohort=drawn(size=size))]
+    result = epsilon(ledger, delta)
+    expected = integrated_epsilon(z, size / 100, relation, delta)
+    assert result.accountant == "pld"
+    assert result.epsilon == pytest.approx(expected, rel=1e-3)
+    assert result.epsilon >= expected * (1 - 1e-7)
+
+
+EXACTLY = Context(prec=260, Emax=MAX_EMAX, Emin=MIN_EMIN)
+
+
+@lru_cache
+def moments_and_differences(noise: float) -> tuple[list[Decimal], list[Decimal]]:
+    """e^((i - 1) eps(i)) of the Gaussian for i up to 64, and their forward differences at 0."""
+    with localcontext(EXACTLY):
+        variance = Decimal(noise) ** 2
+        moments = [(Decimal(i * (i - 1)) / (2 * variance)).exp() for i in range(65)]
+        differences, left = [moments[0]], moments
+        while len(left) > 1:
+            left = [after - before for before, after in itertools.pairwise(left)]
+            differences.append(left[0])
+    return moments, differences
+
+
+@lru_cache(maxsize=4096)
+def log_moment(q: Fraction, noise: float, order: int) -> float:
+    """Wang, Balle and Kasiviswanathan 2019, Theorem 27, times (order - 1), in exact digits.
+
+    For the Gaussian, of unbounded loss, the factor min(2, (e^eps(inf) - 1)^j) is 2.
+    """
+    moments, difference = moments_and_differences(noise)
+    with localcontext(EXACTLY):
+        chance = Decimal(q.numerator) / q.denominator
+        total = Decimal(1)
+        for j in range(2, order + 1):
+            # At j = 2 both formulas of the theorem are one: the difference is e^eps(2) - 1.
+            around = difference[j - j % 2] * difference[j + j % 2]
+            total += chance**j * math.comb(order, j) * min(4 * around.sqrt(), 2 * moments[j])
+        return float(total.ln())
+
+
+def fixed_size_epsilon(rows: list[tuple[Fraction, float, int]], delta: float) -> float:
+    """The best order's bound, converted by Canonne, Kamath and Steinke 2020, Proposition 12."""
+    orders = [1 + tenth / 10 for tenth in range(1, 100)] + [float(n) for n in range(11, 64)]
+
+    def divergence(q: Fraction, noise: float, order: float) -> float:
+        whole, part = math.floor(order), order - math.floor(order)
+        # Corollary 10: the logarithm of the moment is convex in the order.
+        below, beyond = (log_moment(q, noise, n) for n in (whole, whole + (part > 1e-9)))
+        return ((1 - part) * below + part * beyond) / (order - 1)
+
+    def at(order: float) -> float:
+        spent = sum(count * divergence(q, noise, order) for q, noise, count in rows)
+        return spent + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+
+    return min(map(at, orders))
+
+
+@pytest.mark.parametrize(
+    ("z", "size", "population", "count", "delta"),
+    [
+        (2.0, 10, 1_000, 1_000, 1e-5),
+        (2.0, 100, 1_000, 50, 1e-5),
+        (4.0, 100, 1_000, 50, 1e-3),
+        (4.0, 10, 100, 10, 1e-5),
+        (1.0, 1, 2, 3, 1e-5),
+        (10.0, 3, 7, 20, 1e-6),
+    ],
+)
+def test_cohorts_of_fixed_size_cost_what_the_theorem_says(
+    z: float, size: int, population: int, count: int, delta: float
+) -> None:
+    cohort = drawn("fixed_size", size, population)
+    result = epsilon(rounds(count, z=z, cohort=cohort), delta)
+    # z is noise over C; the theorem's is noise over the sensitivity, 2C.
+    expected = fixed_size_epsilon([(Fraction(size, population), z / 2, count)], delta)
+    assert result.accountant == "rdp"
+    assert result.epsilon == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("noise", "size", "count", "delta", "expected"),
+    [
+        (1, 10, 1_000, 1e-5, 3.5761),
+        (1, 100, 50, 1e-5, 9.4277),
+        (2, 100, 50, 1e-3, 2.6646),
+    ],
+)
+def test_published_numbers_without_replacement(
+    noise: float, size: int, count: int, delta: float, expected: float
+) -> None:
+    ledger = rounds(count, z=2 * noise, cohort=drawn("fixed_size", size, 1_000))
+    assert epsilon(ledger, delta).epsilon == pytest.approx(expected, abs=1e-4)
+
+
+def test_cohorts_of_several_sizes_and_whole_rounds_add_up() -> None:
+    ledger = [
+        *rounds(10, z=4.0, cohort=drawn("fixed_size", 10, 100)),
+        *rounds(5, z=6.0, cohort=missed("fixed_size", 30, 60)),
+    ]
+    rows = [(Fraction(1, 10), 2.0, 10), (Fraction(1, 2), 3.0, 5)]
+    assert epsilon(ledger, DELTA).epsilon == pytest.approx(
+        fixed_size_epsilon(rows, DELTA), rel=1e-6
+    )
+    with_whole = epsilon([*ledger, row(8.0, cohort=None)], DELTA)
+    assert with_whole.accountant == "rdp"
+    assert with_whole.epsilon > epsilon(ledger, DELTA).epsilon
+
+
+# ----------------------------------------------------------------------------------- adversaries
+
+
+@relations
+def test_the_coordinator_sees_bare_sums_and_peers_the_noised_ones(relation: str) -> None:
+    result = epsilons(rounds(3, cohort=None, relation=relation), DELTA)
+    assert result.server == math.inf
+    assert result.peers == result.observer == result.claimed == gaussian(4.0, 3, relation)
+    assert result.accountant == "exact"
+
+
+def test_who_was_not_drawn_shows_nothing_to_who_knows_the_roster() -> None:
+    ledger = rounds(5, cohort=missed())
+    result = epsilons(ledger, DELTA)
+    assert result.server == result.peers == result.claimed == 0.0
+    assert result.observer == epsilon(ledger, DELTA).epsilon > 0.0
+    assert result.accountant == "exact+pld"
+
+
+def test_peers_count_the_rounds_of_a_client_and_nothing_amplifies() -> None:
+    ledger = [row(round_number=n, cohort=drawn() if n in (2, 5) else missed()) for n in range(9)]
+    result = epsilons(ledger, DELTA)
+    assert result.server == math.inf
+    assert result.peers == result.claimed == gaussian(4.0, 2)
+    assert result.observer == epsilon(ledger, DELTA).epsilon < gaussian(4.0, 9)
+
+
+@pytest.mark.parametrize("kind", ["poisson", "fixed_size"])
+def test_the_observer_s_bound_does_not_depend_on_the_draw(kind: Any) -> None:
+    ledgers = [
+        [row(2.0, round_number=n, cohort=dataclasses.replace(drawn(kind), is_drawn=n < often))]
+        for often in (0, 3, 8)
+        for n in range(8)
+    ]
+    assert len({epsilons(ledger, DELTA).observer for ledger in ledgers}) == 1
+
+
+def test_reserved_and_aborted_rounds_are_charged_and_what_never_left_is_not() -> None:
+    silent = row(status="aborted", left_client=False)
+    assert epsilons([silent], DELTA).server == 0.0
+    assert epsilons([silent], DELTA).observer == 0.0
+    for status in ("reserved", "aborted"):
+        assert epsilons([row(status=status)], DELTA) == epsilons([row()], DELTA)
+
+
+def amplified(ledger: list[Release]) -> bool:
+    plain = [dataclasses.replace(release, cohort=None) for release in ledger]
+    return epsilons(ledger, DELTA).observer < epsilons(plain, DELTA).observer
+
+
+@pytest.mark.parametrize("kind", ["poisson", "fixed_size"])
+@pytest.mark.parametrize("status", ["released", "aborted", "reserved"])
+def test_a_round_drawn_twice_voids_the_run_s_amplification(kind: Any, status: str) -> None:
+    ledger = rounds(4, cohort=drawn(kind))
+    assert amplified(ledger)
+    redrawn = [*ledger, row(round_number=2, attempt=2, status=status, cohort=missed(kind))]
+    assert not amplified(redrawn)
+    assert epsilons(redrawn, DELTA).observer == gaussian(4.0, 5)
+
+
+def test_a_second_draw_of_one_client_voids_it_for_all() -> None:
+    others = rounds(2, pseudonym="b", cohort=missed())
+    assert amplified(others)
+    assert not amplified([*others, *rounds(2, pseudonym="a"), row(attempt=2, pseudonym="a")])
+
+
+def test_throwing_a_draw_away_for_free_is_still_a_choice() -> None:
+    silent = row(round_number=2, status="aborted", left_client=False)
+    redrawn = row(round_number=2, attempt=2)
+    assert not amplified([row(), silent, redrawn])
+    # Without a second draw the round just did not happen.
+    assert epsilons([row(), silent], DELTA) == epsilons([row()], DELTA)
+    # A second draw that nothing left either changes nothing.
+    undone = dataclasses.replace(redrawn, status="aborted", left_client=False)
+    assert epsilons([row(), row(round_number=2), undone], DELTA) == epsilons(rounds(2), DELTA)
+
+
+def test_a_pool_entry_tells_that_its_client_was_drawn() -> None:
+    ledger = rounds(3)
+    result = epsilons([*ledger, entry(round_number=0)], DELTA)
+    assert result.observer == result.peers == gaussian(4.0, 4)
+    unsent = entry(round_number=0, status="aborted", left_client=False)
+    assert epsilons([*ledger, unsent], DELTA).observer == epsilons(ledger, DELTA).observer
+    # Nothing is said of another client, nor by metrics, which the observer never sees.
+    elsewhere = [*ledger, entry(pseudonym="b")]
+    assert epsilons(elsewhere, DELTA).observer == max(
+        epsilons(ledger, DELTA).observer, gaussian(4.0, 1)
+    )
+    metrics = entry(channel="metrics")
+    assert epsilons([*ledger, metrics], DELTA).observer == epsilons(ledger, DELTA).observer
+
+
+def test_what_voids_one_run_leaves_another_amplified() -> None:
+    fine = rounds(6, z=2.0, run_id="fine")
+    void = [*rounds(2, z=2.0), row(2.0, attempt=2)]
+    found = epsilons([*fine, *void], DELTA).observer
+    expected = epsilon([*fine, *(dataclasses.replace(r, cohort=None) for r in void)], DELTA)
+    assert found == expected.epsilon < gaussian(2.0, 9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "accountant"),
+    [
+        ({"relation": "add_or_remove_one", "cohort": drawn("fixed_size")}, "auto"),
+        ({"relation": "replace_one", "cohort": drawn("fixed_size")}, "pld"),
+        ({"relation": "replace_one", "cohort": drawn("poisson")}, "rdp"),
+        ({"relation": "replace_one", "cohort": drawn("poisson")}, "exact"),
+    ],
+)
+def test_without_a_theorem_the_observer_is_charged_in_full(
+    changes: dict[str, Any], accountant: Any
+) -> None:
+    ledger = rounds(3, **changes)
+    with pytest.raises(UnsupportedEvent, match=r"refuses|exact Gaussian"):
+        epsilon(ledger, DELTA, accountant)
+    plain = [dataclasses.replace(release, cohort=None) for release in ledger]
+    result = epsilons(ledger, DELTA, accountant)
+    assert result.observer == result.peers == epsilon(plain, DELTA, accountant).epsilon
+
+
+def test_kinds_that_no_accountant_knows_together_are_charged_in_full() -> None:
+    ledger = [row(), row(round_number=2, cohort=drawn("fixed_size"))]
+    assert epsilons(ledger, DELTA).observer == gaussian(4.0, 2)
+
+
+def test_integer_noise_is_not_amplified() -> None:
+    noise = IntegerNoise(kind="discrete_gaussian", share_deviation=1_000.0, shares=1, dimension=64)
+    ledger = rounds(3, integer_noise=noise)
+    with pytest.raises(UnsupportedEvent, match="amplifies integer noise"):
+        epsilon(ledger, DELTA)
+    result = epsilons(ledger, DELTA)
+    assert (
+        result.observer
+        == result.peers
+        == epsilon([dataclasses.replace(release, cohort=None) for release in ledger], DELTA).epsilon
+    )
+
+
+def test_little_noise_may_cost_less_without_the_theorem() -> None:
+    # Theorem 27 has constants; where almost everybody is drawn the exact Gaussian is below it.
+    ledger = rounds(5, z=3.0, cohort=drawn("fixed_size", 95))
+    assert epsilon(ledger, DELTA).epsilon > gaussian(3.0, 5)
+    result = epsilons(ledger, DELTA)
+    assert result.observer == result.peers == pytest.approx(gaussian(3.0, 5), rel=1e-12)
+    assert result.accountant == "exact"
+
+
+@pytest.mark.parametrize("z", [1e-160, 1e-7, 2.1e3, 1e9])
+def test_noise_at_which_the_theorem_s_sums_fail_is_charged_in_full(z: float) -> None:
+    ledger = rounds(2, z=z, cohort=drawn("fixed_size"))
+    with pytest.raises(UnsupportedEvent, match="for noise from 1e-06 to 1000 times"):
+        epsilon(ledger, DELTA)
+    assert epsilons(ledger, DELTA).observer == pytest.approx(gaussian(z, 2), rel=1e-12)
+
+
+@pytest.mark.parametrize("noise", [1e-6, 1e-3, 0.5, 30.0, 1e3])
+@pytest.mark.parametrize("size", [1, 100, 500])
+def test_the_theorem_s_sums_keep_their_digits_in_between(noise: float, size: int) -> None:
+    ledger = [row(2 * noise, cohort=drawn("fixed_size", size, 1_000))]
+    exact = fixed_size_epsilon([(Fraction(size, 1_000), noise, 1)], 0.3)
+    found = epsilon(ledger, 0.3).epsilon
+    assert found >= max(0.0, exact) * (1 - 1e-8) - 1e-12
+    assert found == pytest.approx(max(0.0, exact), rel=1e-6, abs=1e-6)
+
+
+# -------------------------------------------------------------------------------- claims and limits
+
+
+def test_the_claim_is_against_the_strongest_adversary_that_it_names() -> None:
+    upload = row(mechanism="upload_noise", cohort=None)
+    assert epsilons([upload], DELTA).claimed == epsilons([upload], DELTA).server < math.inf
+    central = rounds(2)
+    assert epsilons(central, DELTA).claimed == epsilons(central, DELTA).peers == gaussian(4.0, 2)
+    # Two clients, each by its own.
+    other = dataclasses.replace(upload, pseudonym="b", standard_deviation=0.3)
+    both = epsilons([*central, other], DELTA)
+    assert both.server == math.inf
+    assert both.claimed == both.peers == gaussian(1.0, 1)
+    # Across runs of one client, peers see both.
+    assert epsilons([upload, row(run_id="s")], DELTA).claimed == gaussian(4.0, 2)
+
+
+def shared_noise(corrupt: int) -> Release:
+    noise = IntegerNoise(
+        kind="skellam", share_deviation=1_000.0, shares=50, dimension=64, corrupt=corrupt
+    )
+    return row(mechanism="distributed_noise", cohort=None, integer_noise=noise)
+
+
+def test_shared_noise_claims_against_the_server() -> None:
+    alone = epsilons([shared_noise(0)], DELTA)
+    assert alone.peers == math.inf
+    assert alone.claimed == alone.server < math.inf
+    # Bare to peers in one run and to the server in another: nobody is left to claim against.
+    assert epsilons([shared_noise(0), row()], DELTA).claimed == math.inf
+    assert epsilons([shared_noise(1), row()], DELTA).claimed < math.inf
+
+
+@pytest.mark.parametrize(
+    "ledger",
+    [
+        [],
+        rounds(3),
+        [row(mechanism="none", standard_deviation=0.0, cohort=None)],
+        [row(), row(mechanism="none", standard_deviation=0.0, cohort=None)],
+        [row(standard_deviation=0.0)],
+        [shared_noise(0), row(pseudonym="b")],
+        [row(cohort=missed()), entry(pseudonym="b")],
+    ],
+)
+def test_the_claim_alone_is_the_claim_among_all(ledger: list[Release]) -> None:
+    assert claimed_epsilon(ledger, DELTA).epsilon == epsilons(ledger, DELTA).claimed
+
+
+def test_without_noise_everything_is_infinite_for_who_sees_it() -> None:
+    result = epsilons([row(standard_deviation=0.0)], DELTA)
+    assert result.server == result.peers == result.observer == result.claimed == math.inf
+    unseen = epsilons([row(standard_deviation=0.0, cohort=missed())], DELTA)
+    assert (unseen.server, unseen.peers, unseen.observer) == (0.0, 0.0, math.inf)
+    bare = epsilons([row(mechanism="none", standard_deviation=0.0, cohort=None)], DELTA)
+    assert bare.claimed == math.inf
+
+
+def test_a_budget_under_central_noise_limits_what_peers_learn() -> None:
+    spent, target = rounds(3), gaussian(4.0, 4)
+    require_affordable(spent, [row(round_number=4)], DELTA, target_epsilon=target)
+    require_affordable(
+        [*spent, row(round_number=4)],
+        [row(round_number=5, cohort=missed())],
+        DELTA,
+        target_epsilon=target,
+    )
+    with pytest.raises(BudgetExhausted, match=r"^privacy.target_epsilon is .* nothing was sent$"):
+        require_affordable(
+            [*spent, row(round_number=4)], [row(round_number=5)], DELTA, target_epsilon=target
+        )
+
+
+def test_a_refusal_names_the_limit_that_it_is_about() -> None:
+    with pytest.raises(BudgetExhausted, match=r"^privacy.lifetime_budget is 1 and"):
+        require_affordable(
+            [], rounds(3), DELTA, target_epsilon=1.0, limit_name="privacy.lifetime_budget"
+        )
+
+
+def test_calibration_trusts_in_no_draw() -> None:
+    def planned(z: float) -> list[Release]:
+        return rounds(10, z=z)
+
+    z = calibrate(planned, 3.0, DELTA, smallest=1e-3)
+    assert gaussian(z, 10) <= 3.0 < gaussian(z * (1 - 2e-6), 10)
+    require_affordable(planned(z)[:9], planned(z)[9:], DELTA, target_epsilon=3.0)
+
+
+@pytest.mark.parametrize(
+    ("delta", "accountant", "message"), [(0.0, "auto", "delta"), (1e-5, "prv", "valid are auto")]
+)
+def test_wrong_arguments_are_refused(delta: float, accountant: Any, message: str) -> None:
+    for price in (epsilons, claimed_epsilon):
+        with pytest.raises(ValueError, match=message):
+            price([], delta, accountant)
+
+
+# ------------------------------------------------------------------------------------ compositions
+
+
+def test_cohorts_become_terms() -> None:
+    ledger = [
+        *rounds(3, cohort=drawn()),
+        row(cohort=missed(size=50, population=500)),
+        *rounds(2, cohort=drawn("fixed_size")),
+        row(cohort=missed("fixed_size")),
+        row(cohort=None),
+        row(cohort=drawn("fixed_size", 100)),
+        row(cohort=drawn("poisson", 100)),
+    ]
+    found = compose(ledger)
+    assert [(term.sampling_probability, term.count) for term in found.terms] == [(0.1, 4), (1.0, 3)]
+    assert found.fixed_size_terms == (FixedSizeTerm(4.0, 10, 100, 3),)
+    assert found.is_sampled and not found.is_empty
+    assert not compose(ledger, no_cohort).is_sampled
+    assert compose([row(cohort=drawn("fixed_size"))]).is_sampled
+    assert not compose([row(cohort=drawn("fixed_size"))]).is_empty
+
+
+LEDGER = [
+    *rounds(2),
+    *rounds(3, cohort=missed("fixed_size", 20)),
+    *rounds(2, z=5.0, cohort=drawn("fixed_size", 20)),
+    row(6.0, cohort=None),
+    entry(pseudonym="b"),
+]
+
+
+@given(st.permutations(LEDGER))
+def test_order_does_not_matter(shuffled: list[Release]) -> None:
+    assert hash(compose(shuffled)) == hash(compose(LEDGER))
+    assert compose(shuffled) == compose(LEDGER)
+
+
+def test_tables_say_who_cannot_price_a_cohort() -> None:
+    poisson = accountant_table(rounds(10, relation="add_or_remove_one", z=1.0), DELTA)
+    assert str(poisson.pop("exact")).startswith("n/a: ")
+    assert set(poisson) == {"pld", "rdp", "prv"}
+    # PRV reports the upper end of an interval of 0.01.
+    assert poisson["prv"] == pytest.approx(float(poisson["pld"]) + 0.01, abs=2e-3)
+    fixed = accountant_table(rounds(10, cohort=drawn("fixed_size")), DELTA)
+    assert isinstance(fixed.pop("rdp"), float)
+    assert all(str(reason).startswith("n/a: ") for reason in fixed.values())
+    assert "fixed size" in str(fixed["pld"]) and "fixed size" in str(fixed["prv"])
+
+
+def test_the_support_table_is_what_the_adapters_answer() -> None:
+    table = support_table()
+    assert len(table) == len({(s.event, s.relation, s.accountant) for s in table}) == 5 * 2 * 4
+    supported = {
+        (event, relation): {
+            s.accountant
+            for s in table
+            if (s.event, s.relation, s.answer) == (event, relation, "yes")
+        }
+        for event, relation in {(s.event, s.relation) for s in table}
+    }
+    assert supported == {
+        ("gaussian", "replace_one"): {"exact", "pld", "rdp", "prv"},
+        ("gaussian", "add_or_remove_one"): {"exact", "pld", "rdp", "prv"},
+        ("poisson-sampled gaussian", "replace_one"): {"pld"},
+        ("poisson-sampled gaussian", "add_or_remove_one"): {"pld", "rdp", "prv"},
+        ("fixed-size cohort", "replace_one"): {"rdp"},
+        ("fixed-size cohort", "add_or_remove_one"): set(),
+        ("discrete gaussian sum", "replace_one"): {"rdp"},
+        ("discrete gaussian sum", "add_or_remove_one"): {"rdp"},
+        ("skellam sum", "replace_one"): {"rdp"},
+        ("skellam sum", "add_or_remove_one"): {"rdp"},
+    }
+    reasons = [s.answer for s in table if s.answer != "yes"]
+    assert all(len(reason) > 20 and not reason.startswith("n/a") for reason in reasons)
+    assert any("must be `REPLACE_ONE`" in reason for reason in reasons)
