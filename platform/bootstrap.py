@@ -22,11 +22,19 @@ from methods import Method, MethodError, Registry, Task
 from platform.attempt import RoundPlan
 from platform.audit_trail import AuditTrail
 from platform.cohort import simulated_losses
-from platform.config import RunConfig, Sources, StorageConfig, dump_config, parse_config
+from platform.config import (
+    RunConfig,
+    Sources,
+    StorageConfig,
+    dump_config,
+    dump_tree,
+    parse_config,
+)
 from platform.data.features import cached_features
 from platform.data.loading import load_task_data
 from platform.environment import config_digest, environment, resolve_device, use_threads
 from platform.errors import ConfigError, RunStopped, UnknownRun
+from platform.ledger import as_row
 from platform.method_building import build_method
 from platform.observing import Observer
 from platform.pool import PoolRules, default_minimum
@@ -43,6 +51,9 @@ from privacy import CohortKind, NoiseSource, SeededNoise, SystemNoise
 from storage import Database, NotFound, open_database
 
 SQLITE_PREFIX = "sqlite:///"
+SIZES = ("standard_deviation", "clipping_norm")
+FACTS = ("mechanism", "relation", "sampling", "sampling_probability", "count", *SIZES)
+"""What all ledger rows of one channel of a run have in common, its sizes last."""
 
 
 @dataclass(frozen=True)
@@ -96,16 +107,56 @@ def reopen_run(run_id: str, url: str, observer: Observer, surroundings: Surround
     Raises:
         UnknownRun: If there is none of this name.
         ConfigError: If its configuration cannot be run here.
-        RunStopped: If a client that was charged is not here any more.
+        RunStopped: If a client that was charged is not here any more, or the run would go on with
+            other parameters than it was charged for.
     """
     database = open_storage(url)
     config = stored_config(database, run_id, surroundings)
+    _require_same_config(database, run_id)
     # The clients' stores lie beside the database, which may have moved since the run started.
     config = config.model_copy(update={"storage": StorageConfig(url=url)})
     plan = plan_run(config, observer, surroundings)
     wiring = _wire(plan, run_id, database, observer, surroundings)
     _require_known_clients(wiring)
+    _require_same_releases(wiring)
     return wiring
+
+
+def _require_same_config(database: Database, run_id: str) -> None:
+    with database.unit_of_work(read_only=True) as uow:
+        row = uow.runs.get(run_id)
+    recorded = row.config_digest
+    # The stored text, not what became of it: a later version may have keys that it has not.
+    if config_digest(dump_tree(json.loads(row.config_json))) != recorded:
+        raise RunStopped(
+            f"run {run_id}: its configuration is not the one that it was started with, whose "
+            f"SHA-256 is {recorded[:16]}...; put that back or start a new run"
+        )
+
+
+def _require_same_releases(wiring: Wiring) -> None:
+    """A budget that was met for other noise than what follows is met for neither."""
+    protection = wiring.protection
+    releases = protection.releases(run_id=wiring.run_id, round_number=1, attempt=1, pseudonym="any")
+    planned = {row.channel: row for row in map(as_row, releases)}
+    # Norm and noise of a round follow from what came before it where the norm adapts.
+    facts = FACTS if protection.adaptive is None else FACTS[: -len(SIZES)]
+    with wiring.database.unit_of_work(read_only=True) as uow:
+        charged = uow.ledger.rows(wiring.run_id)
+    for row in charged:
+        now = planned.get(row.channel)
+        if now is None:
+            raise RunStopped(
+                f"run {wiring.run_id}: its ledger has a release on channel {row.channel!r}, which "
+                f"the run does not make now; valid: {', '.join(sorted(planned)) or 'none'}"
+            )
+        for name in facts:
+            if getattr(row, name) != getattr(now, name):
+                raise RunStopped(
+                    f"run {wiring.run_id}: {name} is {getattr(now, name)} now and "
+                    f"{getattr(row, name)} in its ledger; valid is what it was charged for, or a "
+                    "new run"
+                )
 
 
 def _require_known_clients(wiring: Wiring) -> None:

@@ -291,6 +291,8 @@ def _parameters(envelope: Envelope, seat: SecureRound, protection: Protection) -
     try:
         if not 1 <= seat.index <= seat.clients <= LARGEST_COHORT:
             raise ValueError("the seat is not one of the cohort's")
+        if seat.threshold < protection.smallest_sum:
+            raise ValueError("fewer clients than this run asks for could open the sum")
         ring_bits = layout.ring_bits(protection.grid(), seat.clients)
         if (seat.vector_length, seat.ring_bits) != (layout.length, ring_bits):
             raise ValueError("the vector is not this run's")

@@ -62,6 +62,7 @@ def _execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
         documents,
         final=final,
         epsilon=Spending(wiring).price(),
+        accountants=Spending(wiring).accountants(),
         gain_over_local=final.mean - local.mean,
         warnings=run_warnings(wiring, documents, ended_early),
     )

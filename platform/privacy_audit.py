@@ -1,37 +1,26 @@
-"""The empirical audit of a configuration: canaries through the very code that protects an upload.
+"""The empirical audit of a run as it was planned: canaries through the code that protects clients.
 
-What is audited is `Protection.prepare`, with the run's own mechanism, quantiser and noise source,
-once for each channel on which a client releases. The game and its statistics are in
-`privacy.auditing`; here are only the wiring and the direct tests of the noise.
+Every channel on which something leaves a client is audited: the sum, the pool entry, and under
+`dp_sgd` the training from which both are made. The claim is the ledger's row for the release and
+its price; what is guessed from is what the real code hands on. The statistics are those of
+`privacy.auditing`; the decision is taken at a family-wise error over all channels and checks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from methods import LocalResult
-from platform.config import RunConfig
+from platform.bootstrap import RunPlan
+from platform.client_profile import ClientProfile, ClientSeeds
 from platform.errors import ConfigError
-from platform.protection import Protection
-from platform.randomness import stream
-from platform.vectors import Spec, flatten, unflatten
-from privacy import Channel, NoiseSource, SeededNoise, SystemNoise, UploadNoise
-from privacy.auditing import (
-    AuditError,
-    audit_client_unit,
-    verify_distribution,
-    verify_independence,
-    verify_noise_variance,
-)
+from platform.privacy_auditing.outcome import ChannelAudit, Progress
+from platform.privacy_auditing.records import RecordGame, audit_training
+from platform.privacy_auditing.uploads import UploadGame, audit_upload
+from privacy import Channel, Release
 
-Vector = NDArray[np.float64]
 FAMILY_WISE_ERROR = 1e-6
-NOISE_VECTORS = 20
+AUDIT = "audit"
 
 
 @dataclass(frozen=True)
@@ -39,104 +28,97 @@ class AuditPlan:
     """What is audited.
 
     Attributes:
-        config: The configuration.
-        protection: How it protects uploads.
+        run: The run as it was planned; nothing of it is written anywhere.
         canaries: Guesses a channel.
+        family_wise_error: Probability that a right build is refuted.
     """
 
-    config: RunConfig
-    protection: Protection
+    run: RunPlan
     canaries: int
+    family_wise_error: float = FAMILY_WISE_ERROR
 
 
-def audit_protection(plan: AuditPlan, progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Audits every channel of a configuration.
+def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
+    """Audits every channel of a run.
 
     Args:
         plan: What to audit.
-        progress: Told which channel is at work.
+        tell: Told how far each channel's canaries have come.
 
     Returns:
-        One document a channel: the game's result and the direct tests of the noise.
+        One outcome a channel.
 
     Raises:
         ConfigError: If the configuration claims nothing that could be audited.
     """
-    mechanism = plan.protection.mechanism
-    if not isinstance(mechanism, UploadNoise) or not plan.protection.channels:
+    config, protection = plan.run.config, plan.run.protection
+    charges = {row.channel: row for row in _charges(plan)}
+    if not charges or not all(row.standard_deviation for row in charges.values()):
         raise ConfigError(
-            f"privacy.mechanism: {plan.config.privacy.mechanism!r} with "
-            f"{plan.config.method.name} claims no epsilon, so there is nothing to audit"
+            f"privacy.mechanism: {config.privacy.mechanism!r} with {config.method.name} claims no "
+            "epsilon, so there is nothing to audit"
         )
-    documents = []
-    for channel in _released_vectors(plan.protection):
-        progress(f"channel {channel}")
-        documents.append(_audit_channel(plan, mechanism, channel))
-    return documents
+    profile = _profile(plan)
+    if protection.training is not None:
+        game = RecordGame(
+            plan.run,
+            profile,
+            protection.training,
+            charges["sum"],
+            plan.canaries,
+            plan.family_wise_error,
+        )
+        return [audit_training(game, tell)]
+    channels = tuple(_released(plan))
+    error = plan.family_wise_error / len(channels)
+    return [
+        audit_upload(
+            UploadGame(
+                plan.run,
+                profile,
+                channel,
+                # Under `same` a pool entry is the upload itself and has no row of its own.
+                charges.get(channel, charges["sum"]) if "sum" in charges else charges[channel],
+                plan.canaries,
+                error,
+            ),
+            tell,
+        )
+        for channel in channels
+    ]
 
 
-def _released_vectors(protection: Protection) -> tuple[Channel, ...]:
+def _charges(plan: AuditPlan) -> tuple[Release, ...]:
+    """The ledger's rows for one client in one round, without amplification."""
+    protection = plan.run.protection
+    return protection.at(protection.clipping_norm).releases(
+        run_id=AUDIT, round_number=1, attempt=1, pseudonym=AUDIT
+    )
+
+
+def _released(plan: AuditPlan) -> Iterator[Channel]:
     """Where a vector leaves the client: under `same`, the pool entry is looked at as well."""
-    return ("sum",) if protection.pool_spec is None else ("sum", "pool")
+    if plan.run.protection.layout.spec:
+        yield "sum"
+    if plan.run.protection.pool_spec is not None:
+        yield "pool"
 
 
-def _audit_channel(plan: AuditPlan, mechanism: UploadNoise, channel: Channel) -> dict[str, Any]:
-    section, protection = plan.config.privacy, plan.protection
-    spec = protection.layout.spec if channel == "sum" else protection.pool_spec or {}
-    noise: NoiseSource = SystemNoise()
-    if section.noise_source == "seeded":
-        noise = SeededNoise(stream(plan.config.seed, "audit's noise", channel))
-    release = _release_function(protection, spec, channel, noise)
-    dimension = len(flatten(_zeros(spec), spec))
-    result = audit_client_unit(
-        release,
-        clipping_norm=mechanism.clipping_norm,
-        standard_deviation=mechanism.standard_deviation,
-        dimension=dimension,
-        canaries=plan.canaries,
-        relation=mechanism.relation,
-        delta=section.target_delta,
-        rng=stream(plan.config.seed, "audit", channel),
-        family_wise_error=FAMILY_WISE_ERROR,
+def _profile(plan: AuditPlan) -> ClientProfile:
+    """The first client, with streams of the audit's own where noise comes from a seed."""
+    config, learning = plan.run.config, plan.run.learning
+    name = min(learning.train)
+    return ClientProfile(
+        name=name,
+        run_id=AUDIT,
+        method=learning.method,
+        data=learning.train[name],
+        protection=plan.run.protection,
+        noise_source=config.privacy.noise_source,
+        seeds=ClientSeeds(
+            initialisation=config.seed_of("initialisation"),
+            batches=config.seed_of("batches"),
+            noise=config.seed,
+        ),
+        simulated=True,
     )
-    samples = np.stack([release(np.zeros(dimension)) for _ in range(NOISE_VECTORS)])
-    problems = _noise_problems(samples, mechanism.standard_deviation)
-    document = {"channel": channel, **result.document()}
-    document["reasons"] = [*document["reasons"], *problems]
-    document["passed"] = bool(document["passed"]) and not problems
-    return document
-
-
-def _release_function(
-    protection: Protection, spec: Spec, channel: Channel, noise: NoiseSource
-) -> Callable[[Vector], Vector]:
-    broadcast = _zeros(protection.layout.spec)
-
-    def release(vector: Vector) -> Vector:
-        arrays = unflatten(vector, spec)
-        prepared = protection.prepare(LocalResult(arrays, arrays, {}), broadcast, noise)
-        if channel == "sum":
-            return prepared.vector
-        return flatten(protection.open_entry(prepared.entry, broadcast), spec)
-
-    return release
-
-
-def _noise_problems(samples: NDArray[np.float64], standard_deviation: float) -> list[str]:
-    """What the game cannot see: reused noise, another variance, another law."""
-    alpha, problems = FAMILY_WISE_ERROR / 3, []
-    checks: tuple[Callable[[], float], ...] = (
-        lambda: verify_noise_variance(samples.ravel(), standard_deviation, alpha),
-        lambda: verify_distribution(samples.ravel(), standard_deviation, alpha),
-        lambda: verify_independence(samples, alpha),
-    )
-    for check in checks:
-        try:
-            check()
-        except AuditError as error:
-            problems.append(str(error))
-    return problems
-
-
-def _zeros(spec: Spec) -> dict[str, NDArray[np.float32]]:
-    return {name: np.zeros(tensor.shape, np.float32) for name, tensor in spec.items()}

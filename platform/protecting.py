@@ -17,6 +17,7 @@ from privacy import (
     CentralNoise,
     ClientMechanism,
     CohortKind,
+    CohortSampling,
     DistributedNoise,
     DpSgd,
     IntegerUploadNoise,
@@ -27,6 +28,7 @@ from privacy import (
     calibrate,
     calibrate_noise_multiplier,
     default_scale,
+    epsilons,
     smallest_multiplier,
 )
 
@@ -60,9 +62,11 @@ def protect_run(config: RunConfig, method: Method) -> Calibrated:
     except (CalibrationError, UnsupportedEvent) as error:
         raise ConfigError(f"privacy.target_epsilon: {error}") from error
     try:
-        return Calibrated(_protection(config, method, multiplier), multiplier)
+        protection = _protection(config, method, multiplier)
     except CalibrationError as error:
         raise ConfigError(f"privacy.noise_multiplier: {error}") from error
+    _require_priceable(config, method, protection)
+    return Calibrated(protection, multiplier)
 
 
 def amplifying_cohorts(config: RunConfig, method: Method) -> CohortKind | None:
@@ -98,6 +102,30 @@ def _require_fitting(config: RunConfig, method: Method) -> None:
             f"privacy.personal: {config.method.name} has no personal part that can be trained "
             "after the last release; valid: joint"
         )
+
+
+def _require_priceable(config: RunConfig, method: Method, protection: Protection) -> None:
+    """Prices one client's first round, lest a run find out after it that nobody can."""
+    cohort, kind = None, amplifying_cohorts(config, method)
+    if kind is not None:
+        size, population = config.cohort_size, config.task.clients
+        cohort = CohortSampling(kind=kind, size=size, population=population, is_drawn=True)
+    planned = protection.releases(
+        run_id="planned", round_number=1, attempt=1, pseudonym="planned", cohort=cohort
+    )
+    section = config.privacy
+    try:
+        epsilons(planned, section.target_delta, section.accountant)
+    except MemoryError as error:
+        raise ConfigError(
+            f"privacy.noise_multiplier: {section.noise_multiplier} is so little noise that its "
+            "epsilon cannot be computed; valid: more"
+        ) from error
+    except UnsupportedEvent as error:
+        raise ConfigError(
+            f"privacy.accountant: {section.accountant!r} cannot price {section.mechanism} as "
+            f"configured: {error}; valid: auto"
+        ) from error
 
 
 def _noise_multiplier(config: RunConfig, method: Method) -> float | None:
@@ -173,6 +201,7 @@ def _protection(config: RunConfig, method: Method, multiplier: float | None) -> 
         bits=config.secure_aggregation.bits,
         masked=config.secure_aggregation.enabled and layout.coordinates > 0,
         clients=config.cohort_size,
+        smallest_sum=config.threshold,
         pool_mechanism=pool_mechanism,
         training=_training(config, multiplier),
         adaptive=adaptive,
@@ -186,22 +215,19 @@ def _adaptive(config: RunConfig) -> AdaptiveClipping | None:
 
 
 def _training(config: RunConfig, multiplier: float | None) -> DpSgd | None:
-    section, training = config.privacy, config.training
-    parts = (
-        multiplier,
-        section.per_sample_clipping_norm,
-        section.sampling_probability,
-        training.local_steps,
-    )
-    if section.mechanism != "dp_sgd" or None in parts:
+    section, steps = config.privacy, config.training.local_steps
+    norm, probability = section.per_sample_clipping_norm, section.sampling_probability
+    if section.mechanism != "dp_sgd" or multiplier is None:
         return None
-    noise, norm, probability, steps = parts
+    if norm is None or probability is None or steps is None:
+        # The configuration has refused that already.
+        return None
     return DpSgd(
-        noise_multiplier=noise or 0.0,
-        clipping_norm=norm or 0.0,
-        sampling_probability=probability or 0.0,
-        steps=int(steps or 0),
-        expected_batch_size=float(training.batch_size),
+        noise_multiplier=multiplier,
+        clipping_norm=norm,
+        sampling_probability=probability,
+        steps=steps,
+        expected_batch_size=float(config.training.batch_size),
         relation=config.relation,
     )
 

@@ -85,6 +85,8 @@ class Protection:
         bits: Bits of a quantised coordinate.
         masked: Whether the sum is taken under secure aggregation.
         clients: Most clients of one sum.
+        smallest_sum: Fewest clients of which a masked sum may be opened; shared-out noise counts
+            on it.
         pool_mechanism: What is done to a pool entry under `independent`, where it is not what is
             done to the sum: the noise of an entry must be on the client.
         training: Noise in local steps (`dp_sgd`); the mechanism only carries then.
@@ -99,6 +101,7 @@ class Protection:
     bits: int
     masked: bool
     clients: int = 1
+    smallest_sum: int = 2
     pool_mechanism: ClientMechanism | None = None
     training: DpSgd | None = None
     adaptive: AdaptiveClipping | None = None
@@ -136,7 +139,7 @@ class Protection:
             raise ProtocolError("message: a clipping norm must be given exactly where it adapts")
         if clipping_norm is None or self.adaptive is None:
             return self
-        if not 0.0 < clipping_norm < LARGEST_COORDINATE:
+        if not 1.0 / LARGEST_COORDINATE < clipping_norm < LARGEST_COORDINATE:
             raise ProtocolError("message: the clipping norm is not a length")
         return dataclasses.replace(
             self,

@@ -94,6 +94,7 @@ def summary_document(
     *,
     final: Accuracy,
     epsilon: Epsilons,
+    accountants: Mapping[str, float | str],
     gain_over_local: float | None,
     warnings: Sequence[str],
 ) -> dict[str, Any]:
@@ -115,6 +116,10 @@ def summary_document(
         "noise_source": config.privacy.noise_source if protected else None,
         "delta": wiring.budget.delta,
         "accountant": epsilon.accountant,
+        "accountants": {
+            name: value if isinstance(value, str) else json_number(value)
+            for name, value in accountants.items()
+        },
         "rounds": [{key: document[key] for key in ROUND_KEYS} for document in rounds],
         "final": {
             **{key: last[key] for key in ROUND_KEYS},

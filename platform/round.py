@@ -60,7 +60,9 @@ class _Exchange:
         decode: Callable[[bytes], Message],
     ) -> dict[ClientId, Message]:
         """The answers that parse and belong to this attempt; all else is a dropout."""
-        self.sent.append(stage)
+        if messages:
+            # A stage without anybody left asked nobody for anything.
+            self.sent.append(stage)
         self.down += sum(map(len, messages.values()))
         answers: dict[ClientId, Message] = {}
         for client, reply in self.transport.exchange(stage, messages, self.plan.deadline).items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,14 @@ from platform.ledger import as_releases, as_row
 from platform.protection import Protection
 from platform.storing import transaction
 from platform.wiring import Wiring
-from privacy import CohortSampling, Epsilons, Release, epsilons
+from privacy import (
+    CohortSampling,
+    Epsilons,
+    Release,
+    accountant_table,
+    claimed_epsilon,
+    epsilons,
+)
 from storage import LedgerRow, UnitOfWork
 
 
@@ -67,6 +75,23 @@ class Spending:
         with wiring.database.unit_of_work(read_only=True) as uow:
             releases = as_releases(uow.ledger.rows(wiring.run_id))
         return epsilons(releases, budget.delta, budget.accountant)
+
+    def accountants(self) -> dict[str, float | str]:
+        """What every accountant says about the worst client, who sees every round it was in."""
+        wiring, budget = self.wiring, self.wiring.budget
+        with wiring.database.unit_of_work(read_only=True) as uow:
+            releases = as_releases(uow.ledger.rows(wiring.run_id))
+        ledgers: dict[str, list[Release]] = {}
+        for release in releases:
+            if release.cohort is None or release.cohort.is_drawn:
+                bare = dataclasses.replace(release, cohort=None)
+                ledgers.setdefault(release.pseudonym, []).append(bare)
+        worst = max(
+            ledgers.values(),
+            key=lambda ledger: claimed_epsilon(ledger, budget.delta, budget.accountant).epsilon,
+            default=[],
+        )
+        return accountant_table(worst, budget.delta)
 
     def _spent(
         self, uow: UnitOfWork, rows: Sequence[LedgerRow], pseudonyms: Sequence[str]

@@ -12,12 +12,15 @@ from privacy.accounting import (
     Accountant,
     EpsilonResult,
     Epsilons,
+    Support,
     accountant_table,
     calibrate,
     calibrate_noise_multiplier,
+    claimed_epsilon,
     epsilon,
     epsilons,
     require_affordable,
+    support_table,
 )
 from privacy.adaptive_clipping import AdaptiveClipping, signal_to_noise
 from privacy.central import CentralNoise, noise_for_sum
@@ -137,6 +140,7 @@ __all__ = [
     "SensitivityViolation",
     "SignedGrid",
     "Status",
+    "Support",
     "SystemNoise",
     "ThresholdNotMet",
     "UnknownMechanism",
@@ -147,6 +151,7 @@ __all__ = [
     "calibrate",
     "calibrate_distributed_noise",
     "calibrate_noise_multiplier",
+    "claimed_epsilon",
     "clip",
     "default_scale",
     "epsilon",
@@ -165,6 +170,7 @@ __all__ = [
     "required_ring_bits",
     "signal_to_noise",
     "smallest_multiplier",
+    "support_table",
     "value_bound",
     "with_clipping_norm",
 ]

@@ -21,13 +21,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy._validate import require_member, require_not_negative, require_positive
+from privacy._validate import (
+    require_member,
+    require_not_negative,
+    require_positive,
+    require_ring_bits,
+)
 from privacy.clipping import clip
 from privacy.distributed import RINGS, SMALLEST_SCALED_NORM
 from privacy.errors import CalibrationError
-from privacy.events import RELATIONS, CohortSampling, Relation, Release, Status
+from privacy.events import RELATIONS, Channel, CohortSampling, Relation, Release, Status
 from privacy.mechanisms import ProtectedUpload
-from privacy.randomness import NoiseSource
+from privacy.randomness import NoiseSource, require_noise_source
 from privacy.rounding import LARGEST_NORM, round_conditionally, squared_norm_after_rounding
 
 
@@ -91,7 +96,11 @@ def protect_for_centre(
 
     Raises:
         NonFiniteUpdate: A coordinate is NaN or infinite.
+        TypeError: `noise` is not a noise source (a bare generator is none).
+        ValueError: `ring_bits` is not from 2 to 64.
     """
+    require_ring_bits(ring_bits)
+    require_noise_source(noise)
     clipped = clip(vector, mechanism.clipping_norm)
     grid = clipped.vector * mechanism.scale
     rounded = round_conditionally(noise.uniform_bytes, grid, mechanism.scaled_norm)
@@ -129,9 +138,7 @@ def noise_for_sum(
     Raises:
         TypeError: `noise` is not a noise source (a bare generator is none).
     """
-    if not isinstance(noise, NoiseSource):
-        raise TypeError(f"noise is a {type(noise).__name__}; it must be SystemNoise or SeededNoise")
-    return mechanism.standard_deviation * noise.standard_normal(dimension)
+    return mechanism.standard_deviation * require_noise_source(noise).standard_normal(dimension)
 
 
 def release_to_centre(
@@ -142,6 +149,7 @@ def release_to_centre(
     round_number: int,
     attempt: int,
     pseudonym: str,
+    channel: Channel = "sum",
     status: Status = "reserved",
     cohort: CohortSampling | None = None,
 ) -> Release:
@@ -154,15 +162,24 @@ def release_to_centre(
         round_number: The round.
         attempt: Which try of it.
         pseudonym: The client, as its ledger calls it.
+        channel: The sum; nobody adds noise to anything else and it is refused.
         status: "reserved" before anything is sent.
         cohort: How the round's clients were drawn, where that may amplify.
+
+    Raises:
+        ValueError: `channel` is not "sum".
     """
+    if channel != "sum":
+        raise ValueError(
+            f"channel is {channel!r}; it must be 'sum' under 'central_noise', which noises nothing "
+            "else"
+        )
     return Release(
         mechanism="central_noise",
         standard_deviation=mechanism.standard_deviation,
         clipping_norm=mechanism.rounded_norm(dimension),
         relation=mechanism.relation,
-        channel="sum",
+        channel=channel,
         run_id=run_id,
         round_number=round_number,
         attempt=attempt,

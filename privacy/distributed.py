@@ -26,7 +26,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy._validate import require_member, require_not_negative, require_positive
+from privacy._validate import (
+    require_member,
+    require_not_negative,
+    require_positive,
+    require_ring_bits,
+)
 from privacy.accounting import Accountant, calibrate
 from privacy.clipping import clip
 from privacy.errors import CalibrationError
@@ -46,7 +51,7 @@ from privacy.integer_noise import (
     skellam_from,
 )
 from privacy.mechanisms import ProtectedUpload
-from privacy.randomness import NoiseSource
+from privacy.randomness import NoiseSource, require_noise_source
 from privacy.rounding import LARGEST_NORM, round_conditionally, squared_norm_after_rounding
 
 SMALLEST_SHARE_DEVIATION = 1.5
@@ -173,9 +178,8 @@ def protect_share(
         NonFiniteUpdate: A coordinate is NaN or infinite.
         TypeError: `noise` is not a noise source (a bare generator is none).
     """
-    _require_ring(ring_bits)
-    if not isinstance(noise, NoiseSource):
-        raise TypeError(f"noise is a {type(noise).__name__}; it must be SystemNoise or SeededNoise")
+    require_ring_bits(ring_bits)
+    require_noise_source(noise)
     clipped = clip(vector, mechanism.clipping_norm)
     grid = clipped.vector * mechanism.scale
     rounded = round_conditionally(noise.uniform_bytes, grid, mechanism.scaled_norm)
@@ -349,8 +353,3 @@ def smallest_multiplier(scaled_norm: float, shares: int = 1) -> float:
     """
     require_positive(scaled_norm=scaled_norm)
     return SMALLEST_SHARE_DEVIATION * math.sqrt(max(1, shares)) / scaled_norm * (1.0 + 1e-9)
-
-
-def _require_ring(ring_bits: int) -> None:
-    if not 2 <= ring_bits <= 64:
-        raise ValueError(f"ring_bits is {ring_bits}; it must be from 2 to 64")

@@ -68,7 +68,10 @@ class SignedGrid:
 
         Raises:
             CalibrationError: The ring was chosen for fewer clients.
+            ValueError: The weight is negative.
         """
+        if total_weight < 0:
+            raise ValueError(f"total_weight is {total_weight}; it must not be negative")
         if total_weight > self.clients:
             raise CalibrationError(
                 f"a ring for {self.clients} clients cannot hold the sum of {total_weight}"
@@ -90,7 +93,8 @@ class SignedGrid:
             The sum, float64 of shape (n,): right unless a coordinate wrapped around.
 
         Raises:
-            ValueError: The levels are not unsigned integers of the ring.
+            CalibrationError: The ring was chosen for fewer clients.
+            ValueError: The levels are not unsigned integers of the ring, or the weight is negative.
         """
         self.ring_bits(total_weight)
         totals = np.asarray(total_levels)

@@ -55,6 +55,11 @@ class IntegerUploadNoise:
         )
 
     @property
+    def scaled_norm(self) -> float:
+        """C in steps of the grid."""
+        return self.share.scaled_norm
+
+    @property
     def standard_deviation(self) -> float:
         """Of the noise on each coordinate, in the units of the update."""
         return self.share.standard_deviation

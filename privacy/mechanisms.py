@@ -30,7 +30,7 @@ from privacy.clipping import clip
 from privacy.errors import UploadSaturated
 from privacy.events import RELATIONS, Channel, Relation, Release, Status
 from privacy.quantisation import Quantiser
-from privacy.randomness import NoiseSource
+from privacy.randomness import NoiseSource, require_noise_source
 
 _SATURATION_PROBABILITY = 2.0**-41
 
@@ -143,9 +143,7 @@ def protect(
 def _draw(standard_deviation: float, size: int, noise: NoiseSource | None) -> NDArray[np.float64]:
     if standard_deviation == 0.0:
         return np.zeros(size)
-    if not isinstance(noise, NoiseSource):
-        raise TypeError(f"noise is a {type(noise).__name__}; it must be SystemNoise or SeededNoise")
-    return standard_deviation * noise.standard_normal(size)
+    return standard_deviation * require_noise_source(noise).standard_normal(size)
 
 
 def _carry(vector: NDArray[np.float64], quantiser: Quantiser, *, cuts: bool) -> ProtectedUpload:

@@ -47,6 +47,17 @@ class NoiseSource(Protocol):
         ...
 
 
+def require_noise_source(noise: object) -> NoiseSource:
+    """Return `noise` if it says whether it protects anybody.
+
+    Raises:
+        TypeError: It is not a noise source; a bare generator is none.
+    """
+    if not isinstance(noise, NoiseSource):
+        raise TypeError(f"noise is a {type(noise).__name__}; it must be SystemNoise or SeededNoise")
+    return noise
+
+
 class SystemNoise:
     """Noise from the operating system's entropy: the only kind that protects real data."""
 

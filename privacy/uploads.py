@@ -13,10 +13,10 @@ from typing import Any, NoReturn
 
 from numpy.typing import NDArray
 
+from privacy._validate import require_positive
 from privacy.central import CentralNoise, central_ring_bits, protect_for_centre, release_to_centre
 from privacy.distributed import (
     DistributedNoise,
-    default_scale,
     protect_share,
     release_of_share,
     required_ring_bits,
@@ -38,7 +38,7 @@ from privacy.mechanisms import (
     value_bound,
 )
 from privacy.quantisation import Quantiser
-from privacy.randomness import NoiseSource
+from privacy.randomness import NoiseSource, require_noise_source
 
 ClientMechanism = NoProtection | UploadNoise | IntegerUploadNoise | DistributedNoise | CentralNoise
 """What can be done to an upload on the client."""
@@ -90,20 +90,37 @@ def protect_upload(
     Raises:
         NonFiniteUpdate: A coordinate is NaN or infinite.
         UploadSaturated: Under `NoProtection` a coordinate is beyond the bound.
-        TypeError: `noise` is not a noise source, or `grid` is another mechanism's.
+        TypeError: `noise` is not a noise source, or `grid` is of another kind.
+        ValueError: `grid` has another scale, so the sum would be opened wrongly.
     """
-    if isinstance(mechanism, NoProtection | UploadNoise) and isinstance(grid, Quantiser):
-        return protect(vector, mechanism, grid, noise)
-    if not isinstance(grid, SignedGrid):
-        raise TypeError(f"a {type(grid).__name__} is not the grid of {type(mechanism).__name__}")
+    require_noise_source(noise)
     match mechanism:
+        case NoProtection() | UploadNoise():
+            if not isinstance(grid, Quantiser):
+                raise _wrong_kind(mechanism, grid)
+            return protect(vector, mechanism, grid, noise)
         case IntegerUploadNoise():
-            return protect_integer_upload(vector, mechanism, ring_bits=grid.bits, noise=noise)
+            ring = _ring_of(mechanism, grid)
+            return protect_integer_upload(vector, mechanism, ring_bits=ring, noise=noise)
         case DistributedNoise():
-            return protect_share(vector, mechanism, ring_bits=grid.bits, noise=noise)
+            ring = _ring_of(mechanism, grid)
+            return protect_share(vector, mechanism, ring_bits=ring, noise=noise)
         case CentralNoise():
-            return protect_for_centre(vector, mechanism, ring_bits=grid.bits, noise=noise)
-    raise TypeError(f"a SignedGrid is not the grid of {type(mechanism).__name__}")
+            ring = _ring_of(mechanism, grid)
+            return protect_for_centre(vector, mechanism, ring_bits=ring, noise=noise)
+    _refuse(mechanism)
+
+
+def _ring_of(mechanism: IntegerUploadNoise | DistributedNoise | CentralNoise, grid: Grid) -> int:
+    if not isinstance(grid, SignedGrid):
+        raise _wrong_kind(mechanism, grid)
+    if grid.scale != mechanism.scale:
+        raise ValueError(f"the grid's scale is {grid.scale:g}; it must be {mechanism.scale:g}")
+    return grid.bits
+
+
+def _wrong_kind(mechanism: ClientMechanism, grid: Grid) -> TypeError:
+    return TypeError(f"a {type(grid).__name__} is not the grid of {type(mechanism).__name__}")
 
 
 def release_of_upload(
@@ -128,7 +145,12 @@ def release_of_upload(
         attempt: Which try of it.
         pseudonym: The client, as its ledger calls it.
         cohort: How the round's clients were drawn; under `CentralNoise` only.
+
+    Raises:
+        ValueError: The channel is none of the mechanism's, or a cohort is given beside another.
     """
+    if cohort is not None and not isinstance(mechanism, CentralNoise):
+        raise ValueError(f"cohort must be None under {type(mechanism).__name__}")
     key: dict[str, Any] = {
         "run_id": run_id,
         "round_number": round_number,
@@ -143,19 +165,28 @@ def release_of_upload(
         case DistributedNoise():
             return release_of_share(mechanism, dimension, channel=channel, **key)
         case CentralNoise():
-            return release_to_centre(mechanism, dimension, cohort=cohort, **key)
+            return release_to_centre(mechanism, dimension, channel=channel, cohort=cohort, **key)
     _refuse(mechanism)
 
 
 def with_clipping_norm(mechanism: NoisyMechanism, clipping_norm: float) -> NoisyMechanism:
     """Return the same mechanism around another norm: noise and grid go with it.
 
-    The noise multiplier stays, and so does what a release costs, up to rounding to the grid.
+    Noise multiplier and norm in steps of the grid stay, so a release costs what it did and what
+    was calibrated to a budget stays within it; a scale chosen anew would leave it by some 1e-5.
+
+    Raises:
+        UnknownMechanism: Nothing is clipped under it.
+        ValueError: `clipping_norm` is not finite and positive, or too small for any grid.
     """
-    if isinstance(mechanism, UploadNoise):
-        return dataclasses.replace(mechanism, clipping_norm=clipping_norm)
-    scale = default_scale(clipping_norm)
-    return dataclasses.replace(mechanism, clipping_norm=clipping_norm, scale=scale)
+    require_positive(clipping_norm=clipping_norm)
+    match mechanism:
+        case UploadNoise():
+            return dataclasses.replace(mechanism, clipping_norm=clipping_norm)
+        case IntegerUploadNoise() | DistributedNoise() | CentralNoise():
+            scale = mechanism.scaled_norm / clipping_norm
+            return dataclasses.replace(mechanism, clipping_norm=clipping_norm, scale=scale)
+    _refuse(mechanism)
 
 
 def noise_in_sum(mechanism: ClientMechanism, clients: int) -> float:

@@ -172,12 +172,15 @@ def audit_privacy(
     canaries: Annotated[
         int, typer.Option(help="Guesses a channel; more refute smaller lies.", min=100)
     ] = 2000,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw scores and claims into this .svg or .png.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Try to refute a configuration's privacy claim with canaries; exit code 1 if that works."""
     from platform.cli.privacy_auditing import audit_privacy_command
 
-    audit_privacy_command(config, list(set_ or []), canaries=canaries, as_json=as_json)
+    audit_privacy_command(config, list(set_ or []), canaries=canaries, plot=plot, as_json=as_json)
 
 
 @app.command()

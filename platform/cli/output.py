@@ -46,8 +46,12 @@ def epsilon(value: float | str | None) -> str:
     """An epsilon, rounded up so that no less is stated than was spent; infinity as inf."""
     if value is None:
         return "-"
+    if isinstance(value, str):
+        return value
     # The small term keeps a run that was calibrated to 8 from reading 8.01.
-    return value if isinstance(value, str) else f"{math.ceil(100 * value - 1e-4) / 100:.2f}"
+    if value < 100.0:
+        return f"{math.ceil(100 * value - 1e-4) / 100:.2f}"
+    return f"{math.ceil(value - 1e-4):d}"
 
 
 def size(value: int | None) -> str:

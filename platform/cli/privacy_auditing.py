@@ -2,63 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Self
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from platform.bootstrap import Surroundings, plan_run
 from platform.cli import exit_codes
 from platform.cli.output import console, epsilon, print_json, table
 from platform.config import load_config
 from platform.observing import SilentObserver
-from platform.privacy_audit import AuditPlan, audit_protection
+from platform.privacy_audit import AuditPlan, audit_run
+from platform.privacy_auditing.drawing import draw, require_drawable
+from platform.privacy_auditing.outcome import ChannelAudit
+
+COLUMNS = ("channel", "claimed mu", "seen mu", "interval", "claimed eps", "seen eps", "verdict")
 
 
 def audit_privacy_command(
-    config: Path, overrides: Sequence[str], *, canaries: int, as_json: bool
+    config: Path, overrides: Sequence[str], *, canaries: int, plot: Path | None, as_json: bool
 ) -> None:
     """Audits a configuration's mechanism; exit code 1 if its claim is refuted.
 
     Raises:
-        ConfigError: If it cannot be run, or claims nothing.
+        ConfigError: If it cannot be run, claims nothing, or the picture has nowhere to go.
     """
-    loaded = load_config(config, overrides)
-    plan = plan_run(loaded, SilentObserver(), Surroundings())
-    progress = console(error=True)
-    documents = audit_protection(
-        AuditPlan(loaded, plan.protection, canaries), lambda what: progress.print(what)
-    )
+    if plot is not None:
+        require_drawable(plot)
+    run = plan_run(load_config(config, overrides), SilentObserver(), Surroundings())
+    with AuditProgress() as progress:
+        audits = audit_run(AuditPlan(run, canaries), progress)
+    if plot is not None:
+        draw(audits, plot)
     if as_json:
-        print_json(documents)
+        print_json([audit.document() for audit in audits])
     else:
-        _show(documents)
-    if not all(document["passed"] for document in documents):
+        _show(audits, plot)
+    if not all(audit.passed for audit in audits):
         raise typer.Exit(exit_codes.FAILED)
 
 
-def _show(documents: Sequence[Mapping[str, Any]]) -> None:
-    out = console()
-    columns = ("channel", "claimed mu", "seen mu", "interval", "claimed eps", "seen eps", "verdict")
-    rows = [
-        (
-            d["channel"],
-            f"{d['claimed_mu']:.3f}",
-            f"{d['estimated_mu']:.3f}",
-            "{} to {}".format(*(epsilon(bound) for bound in d["mu_interval"])),
-            epsilon(d["claimed_epsilon"]),
-            epsilon(d["epsilon_lower_bound_95"]),
-            "not refuted" if d["passed"] else "REFUTED",
+class AuditProgress:
+    """A bar on stderr with the channel and the canaries sent; one line a channel elsewhere."""
+
+    def __init__(self) -> None:
+        """Takes nothing; the bar comes with the first canary."""
+        self._out = console(error=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("canaries"),
+            console=self._out,
+            transient=True,
+            redirect_stdout=False,
+            disable=not self._out.is_terminal,
         )
-        for d in documents
-    ]
-    out.print(table("one release of one client, unit client", columns, rows))
-    for document in documents:
-        for reason in document["reasons"]:
-            out.print(f"{document['channel']}: {reason}", soft_wrap=True)
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        """Shows the bar."""
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Removes the bar."""
+        self._bar.stop()
+
+    def __call__(self, channel: str, done: int, total: int) -> None:
+        """Moves the channel's bar."""
+        if channel not in self._tasks:
+            self._tasks[channel] = self._bar.add_task(channel, total=total)
+            if not self._out.is_terminal:
+                self._out.print(f"{channel}: {total} canaries")
+        self._bar.update(self._tasks[channel], completed=min(done, total))
+
+
+def _show(audits: Sequence[ChannelAudit], plot: Path | None) -> None:
+    out = console()
+    unit = audits[0].result.unit
+    title = f"{audits[0].mechanism}: one release of one client, unit {unit}"
+    out.print(table(title, COLUMNS, [_row(audit) for audit in audits]))
+    for audit in audits:
+        for reason in audit.reasons:
+            out.print(f"{audit.channel}: {reason}", soft_wrap=True)
         out.print(
-            f"{document['channel']}: {document['canaries']} canaries would have noticed halved "
-            f"noise with probability {document['power']:.3f}",
+            f"{audit.channel}: {audit.result.canaries} canaries would have noticed halved "
+            f"noise with probability {audit.result.power:.3f}",
             soft_wrap=True,
         )
+    if plot is not None:
+        out.print(f"picture: {plot}", soft_wrap=True)
+
+
+def _row(audit: ChannelAudit) -> tuple[str, ...]:
+    result = audit.result
+    low, high = result.mu_interval
+    return (
+        audit.channel,
+        f"{result.claimed_mu:.3f}",
+        f"{result.estimated_mu:.3f}",
+        f"{low:.2f} to {high:.2f}",
+        epsilon(result.claimed_epsilon),
+        epsilon(result.epsilon_lower_bound_95),
+        "not refuted" if audit.passed else "REFUTED",
+    )

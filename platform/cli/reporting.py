@@ -51,12 +51,21 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("gain over local", "-" if gain is None else f"{100 * gain:+.1f} points"),
         *[(f"epsilon for {name}", _claim(summary, spent[name])) for name in spent],
         ("accounting", _accounting(summary)),
+        *([("beside it", _accountants(summary))] if summary["unit"] else []),
         ("audit head", f"{head['count']}:{head['hash']}"),
     ]
 
 
 def _claim(summary: Mapping[str, Any], value: float | str) -> str:
     return f"{epsilon(value)} at delta {summary['delta']:g}"
+
+
+def _accountants(summary: Mapping[str, Any]) -> str:
+    """The worst client by every accountant, or why one says nothing."""
+    return "; ".join(
+        f"{name} {value if str(value).startswith('n/a') else epsilon(value)}"
+        for name, value in summary["accountants"].items()
+    )
 
 
 def _accounting(summary: Mapping[str, Any]) -> str:

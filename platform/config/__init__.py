@@ -6,6 +6,7 @@ from platform.config.loading import (
     PACKAGED_CONFIGS,
     Sources,
     dump_config,
+    dump_tree,
     load_config,
     parse_config,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "TaskConfig",
     "TrainingConfig",
     "dump_config",
+    "dump_tree",
     "load_config",
     "parse_config",
 ]

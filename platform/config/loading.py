@@ -68,7 +68,12 @@ def parse_config(
 
 def dump_config(config: RunConfig) -> str:
     """The effective configuration as YAML; reading it back gives the same configuration."""
-    text: str = yaml.dump(config.model_dump(mode="json"), Dumper=_Dumper, sort_keys=False)
+    return dump_tree(config.model_dump(mode="json"))
+
+
+def dump_tree(tree: Mapping[str, Any]) -> str:
+    """A configuration that was stored as plain data, as the YAML that it was started with."""
+    text: str = yaml.dump(dict(tree), Dumper=_Dumper, sort_keys=False)
     return text
 
 

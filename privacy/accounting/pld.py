@@ -18,6 +18,9 @@ _RELATIONS = {
     "add_or_remove_one": NeighboringRelation.ADD_OR_REMOVE_ONE,
 }
 
+SMALLEST_NOISE = 0.02
+"""Over C. At 0.05 ten releases take a minute; time and memory grow with the inverse square."""
+
 
 def epsilon(composition: Composition, delta: float) -> float:
     """Bound epsilon by privacy loss distributions.
@@ -37,6 +40,10 @@ def epsilon(composition: Composition, delta: float) -> float:
         raise UnsupportedEvent("PLDAccountant refuses concentrated DP, which prices integer noise")
     if composition.fixed_size_terms:
         raise UnsupportedEvent("PLDAccountant refuses cohorts of fixed size")
+    if min(term.noise_to_clip for term in composition.terms) < SMALLEST_NOISE:
+        raise UnsupportedEvent(
+            f"PLDAccountant takes gigabytes at noise below {SMALLEST_NOISE:g} of the clipping norm"
+        )
     accountant = PLDAccountant(_RELATIONS[composition.relation])
     compose_all(accountant, composition, 1.0)
     return float(accountant.get_epsilon(delta))

@@ -8,11 +8,12 @@ law) is tested directly by the `verify_` functions.
 
 from __future__ import annotations
 
-from privacy.auditing.claims import Claim, gaussian_claim, sampled_claim
+from privacy.auditing.claims import Claim, claim_of, gaussian_claim, sampled_claim
 from privacy.auditing.client_unit import (
     ClientScores,
     audit_client_unit,
     judge_client_unit,
+    oversized_needed,
     play_client_unit,
 )
 from privacy.auditing.error_rates import ErrorCounts, mu_interval
@@ -24,26 +25,40 @@ from privacy.auditing.noise import (
 )
 from privacy.auditing.one_run import epsilon_lower_bound, one_run_p_value, planned_guesses
 from privacy.auditing.power import canaries_needed, detection_probability
-from privacy.auditing.record_unit import audit_record_unit
+from privacy.auditing.record_unit import (
+    RECORD_THRESHOLD,
+    RecordScores,
+    audit_record_unit,
+    calibration_runs,
+    judge_record_unit,
+    play_record_unit,
+)
 from privacy.auditing.result import AuditResult
 
 __all__ = [
+    "RECORD_THRESHOLD",
     "AuditError",
     "AuditResult",
     "Claim",
     "ClientScores",
     "ErrorCounts",
+    "RecordScores",
     "audit_client_unit",
     "audit_record_unit",
+    "calibration_runs",
     "canaries_needed",
+    "claim_of",
     "detection_probability",
     "epsilon_lower_bound",
     "gaussian_claim",
     "judge_client_unit",
+    "judge_record_unit",
     "mu_interval",
     "one_run_p_value",
+    "oversized_needed",
     "planned_guesses",
     "play_client_unit",
+    "play_record_unit",
     "sampled_claim",
     "verify_distribution",
     "verify_independence",

@@ -12,12 +12,20 @@ mu of Gaussian differential privacy (Dong, Roth and Su 2022, Definition 2.6).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from scipy.optimize import brentq
 from scipy.special import ndtri
 
 from privacy._validate import require_not_negative, require_positive, require_probability
+from privacy.accounting._events import compose_all
+from privacy.accounting.composition import Composition, compose, no_cohort
 from privacy.accounting.gaussian import epsilon_at
+from privacy.accounting.headline import Accountant, price
+from privacy.events import Release
+
+_SMALLEST_MU, _LARGEST_MU = 1e-6, 1e3
 
 
 @dataclass(frozen=True)
@@ -78,3 +86,54 @@ def sampled_claim(*, total_variation: float, epsilon: float, delta: float) -> Cl
     require_probability(total_variation=total_variation)
     mu = 2.0 * float(ndtri((1.0 + total_variation) / 2.0))
     return Claim(mu, epsilon, delta, is_gaussian=False)
+
+
+def claim_of(release: Release, delta: float, accountant: Accountant = "auto") -> Claim:
+    """Claim what the ledger says of one release, without amplification by the draw of cohorts.
+
+    A release makes two claims: its row states noise and sensitivity, and an accountant prices it.
+    Both must hold, so the smaller mu is claimed: a price that forgets that replacing a client moves
+    an upload by 2C is refuted although the row is right, and a row that states too much noise is
+    refuted whatever it is priced at. A row's integer noise counts as the Gaussian of its standard
+    deviation, of which it falls short by less than any audit sees on grids that are not refused.
+
+    Args:
+        release: The row, noised.
+        delta: At which epsilon is stated.
+        accountant: Who prices.
+
+    Raises:
+        UnsupportedEvent: The accountant does not know such a release.
+        ValueError: The release carries no noise, or `delta` is no probability.
+    """
+    require_probability(delta=delta)
+    require_positive(standard_deviation=release.standard_deviation)
+    composition = compose([release], no_cohort)
+    epsilon = price(composition, delta, accountant).epsilon
+    if composition.is_sampled:
+        total_variation = _total_variation(composition)
+        return sampled_claim(total_variation=total_variation, epsilon=epsilon, delta=delta)
+    sensitivity = (2.0 if release.relation == "replace_one" else 1.0) * release.clipping_norm
+    stated = math.sqrt(release.count) * sensitivity / release.standard_deviation
+    return Claim(min(stated, _mu_at(epsilon, delta)), epsilon, delta, is_gaussian=True)
+
+
+def _mu_at(epsilon: float, delta: float) -> float:
+    """The mu of the Gaussian mechanism that has this epsilon."""
+    if epsilon >= epsilon_at(_LARGEST_MU, delta):
+        return math.inf
+    if epsilon <= epsilon_at(_SMALLEST_MU, delta):
+        return _SMALLEST_MU
+    found: float = brentq(lambda mu: epsilon_at(mu, delta) - epsilon, _SMALLEST_MU, _LARGEST_MU)
+    return found
+
+
+def _total_variation(composition: Composition) -> float:
+    """An upper bound on delta at epsilon 0, by privacy loss distributions."""
+    # dp_accounting takes half a second to import, and unsampled claims need none of it.
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant(NeighboringRelation[composition.relation.upper()])
+    compose_all(accountant, composition, 1.0)
+    return float(accountant.get_delta(0.0))

@@ -6,6 +6,10 @@ the release's inner product with u_i. The directions are rows of a cosine transf
 signs: orthonormal, dense, and made one at a time, so no matrix is held. At most `dimension` of them
 exist; more canaries begin the directions anew, which is sound because each has its own call.
 
+Where clipping adapts, a release has one coordinate more, a flag of +-b that says whether the update
+had to be clipped. Then the neighbour of C u is -10 C u: the clip makes it as long, and its flag is
+the opposite one, so that the two releases are as far apart as the ledger's sqrt(C^2 + b^2) allows.
+
 Further canaries of norm 10 C ask whether clipping happens: if it does, they move the release as far
 as those of norm C. A last test asks whether the canaries reach the release at all. Both compare
 means by a t-test whose variance comes from the canaries themselves, so more noise than promised is
@@ -47,6 +51,8 @@ FEWEST_CANARIES = 100
 """With fewer, one of the two kinds may be missing and the t-test has no variance."""
 
 _OVERSIZE = 10.0
+_INSIDE = 1.0 - 1e-6
+"""Times C: an update that is not clipped, though it travels in float32."""
 _BLIND = 0.5
 _POWER = 0.999
 _FLOOR = 0.01
@@ -61,7 +67,7 @@ class ClientScores:
         scores: Of shape (m,): inner product of release and direction, in units of the update.
         included: Of shape (m,): whether the canary was C u, not its neighbour.
         oversized: Of shape (k,): scores of canaries of norm 10 C.
-        clipping_norm: C.
+        clipping_norm: C; with a flag, that of update and flag together.
         relation: What the neighbour was.
     """
 
@@ -75,6 +81,12 @@ class ClientScores:
     def threshold(self) -> float:
         """Half-way between the two expected scores; above it the guess is "included"."""
         return 0.0 if self.relation == "replace_one" else self.clipping_norm / 2.0
+
+    @property
+    def distance(self) -> float:
+        """Between the two expected scores: C without a neighbour and 2C with an opposite one."""
+        # The threshold lies half-way.
+        return 2.0 * (self.clipping_norm - self.threshold)
 
 
 def audit_client_unit(
@@ -121,9 +133,7 @@ def audit_client_unit(
         clipping_norm=clipping_norm,
         dimension=dimension,
         canaries=canaries,
-        oversized=_oversized_needed(
-            clipping_norm / standard_deviation, family_wise_error, canaries
-        ),
+        oversized=oversized_needed(clipping_norm / standard_deviation, family_wise_error, canaries),
         relation=relation,
         rng=rng,
     )
@@ -139,6 +149,7 @@ def play_client_unit(
     oversized: int,
     relation: Relation,
     rng: np.random.Generator,
+    flag: float | None = None,
 ) -> ClientScores:
     """Send the canaries through `release_fn` and keep their scores.
 
@@ -150,6 +161,8 @@ def play_client_unit(
         oversized: How many canaries of norm 10 C, at least 1.
         relation: What the neighbour of a canary is.
         rng: Draws coins and directions.
+        flag: b, where a release ends with the clip flag. It is looked at under replace_one only:
+            the neighbour that sends nothing has none, and the code cannot be made to send nothing.
 
     Raises:
         NonFiniteUpdate: A release holds NaN or infinity.
@@ -159,19 +172,38 @@ def play_client_unit(
     require_member(RELATIONS, relation=relation)
     if canaries < FEWEST_CANARIES:
         raise ValueError(f"canaries is {canaries}; it must be at least {FEWEST_CANARIES}")
-    absent = -1.0 if relation == "replace_one" else 0.0
-    included = rng.random(canaries) < 0.5
-    factors = np.concatenate([np.where(included, 1.0, absent), np.full(oversized, _OVERSIZE)])
+    seen = 0.0 if flag is None or relation != "replace_one" else flag
+    factors, included = _factors(canaries, oversized, relation, rng, is_flagged=flag is not None)
+    norm = math.hypot(clipping_norm, seen)
     signs = rng.choice([-1.0, 1.0], size=dimension)
     order = rng.permutation(dimension)
+    length = dimension + int(flag is not None)
     scores = np.empty(factors.size)
     for index, factor in enumerate(factors):
         direction = _direction(signs, int(order[index % dimension]))
         released = finite_vector(release_fn(factor * clipping_norm * direction))
-        if released.size != dimension:
-            raise ValueError(f"a release has {released.size} coordinates; it must have {dimension}")
-        scores[index] = released @ direction
-    return ClientScores(scores[:canaries], included, scores[canaries:], clipping_norm, relation)
+        if released.size != length:
+            raise ValueError(f"a release has {released.size} coordinates; it must have {length}")
+        along = float(released[:dimension] @ direction)
+        scores[index] = (clipping_norm * along + seen * float(released[-1])) / norm
+    return ClientScores(scores[:canaries], included, scores[canaries:], norm, relation)
+
+
+def _factors(
+    canaries: int,
+    oversized: int,
+    relation: Relation,
+    rng: np.random.Generator,
+    *,
+    is_flagged: bool,
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Lengths of all canaries in units of C, the over-long ones last, and the coins."""
+    present = _INSIDE if is_flagged else 1.0
+    opposite = -_OVERSIZE if is_flagged else -1.0
+    absent = opposite if relation == "replace_one" else 0.0
+    included = rng.random(canaries) < 0.5
+    lengths = np.where(included, present, absent)
+    return np.concatenate([lengths, np.full(oversized, _OVERSIZE)]), included
 
 
 def judge_client_unit(
@@ -238,8 +270,14 @@ def _direction(signs: NDArray[np.float64], row: int) -> NDArray[np.float64]:
     return signs * np.asarray(idct(unit, norm="ortho"), dtype=np.float64)
 
 
-def _oversized_needed(clip_to_noise: float, family_wise_error: float, canaries: int) -> int:
-    """How many over-long canaries show a missing clip with probability 0.999."""
+def oversized_needed(clip_to_noise: float, family_wise_error: float, canaries: int) -> int:
+    """Return how many over-long canaries show a missing clip with probability 0.999.
+
+    Args:
+        clip_to_noise: C over the standard deviation of the noise.
+        family_wise_error: Of the audit.
+        canaries: m, which is also the most that are sent.
+    """
     require_probability(family_wise_error=family_wise_error)
     deviates = -float(ndtri(family_wise_error / DECISIONS)) + float(ndtri(_POWER))
     needed = (deviates / ((_OVERSIZE - 1.0) * clip_to_noise)) ** 2
@@ -257,12 +295,10 @@ def _clip_p_value(scores: ClientScores) -> float:
 def _blind_p_value(scores: ClientScores) -> float:
     """One-sided t-test: are canaries and neighbours less than half of their distance apart?"""
     inside, outside = scores.scores[scores.included], scores.scores[~scores.included]
-    # The threshold lies half-way, so this is C without a neighbour and 2C with an opposite one.
-    sent = 2.0 * (scores.clipping_norm - scores.threshold)
     spread, freedom = _spread(scores)
     error = spread * math.sqrt(1.0 / inside.size + 1.0 / outside.size)
     distance = inside.mean() - outside.mean()
-    return float(student_t.cdf((distance - _BLIND * sent) / error, freedom))
+    return float(student_t.cdf((distance - _BLIND * scores.distance) / error, freedom))
 
 
 def _spread(scores: ClientScores) -> tuple[float, int]:

@@ -32,7 +32,23 @@ TrainFn = Callable[[bool, np.random.Generator], Released]
 _CALIBRATION = 10
 """One calibration run for so many canary runs, and never fewer."""
 
-_THRESHOLD = 0.5
+RECORD_THRESHOLD = 0.5
+"""Half of the expected contribution, the unit of scores; above it the guess is "in"."""
+
+
+@dataclass(frozen=True, eq=False)
+class RecordScores:
+    """What the game gave, for judging and for drawing.
+
+    Attributes:
+        arrays: Names of the released arrays.
+        scores: Of shape (m, arrays), in units of the canary's expected contribution.
+        included: Of shape (m,): whether the canary was in.
+    """
+
+    arrays: tuple[str, ...]
+    scores: NDArray[np.float64]
+    included: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -81,20 +97,40 @@ def audit_record_unit(
             or a number is out of range.
     """
     require_probability(family_wise_error=family_wise_error)
+    scores = play_record_unit(train_fn, directions=directions, canaries=canaries, rng=rng)
+    return judge_record_unit(scores, claim, family_wise_error=family_wise_error)
+
+
+def play_record_unit(
+    train_fn: TrainFn,
+    *,
+    directions: Mapping[str, NDArray[np.float64]],
+    canaries: int,
+    rng: np.random.Generator,
+) -> RecordScores:
+    """Train with and without the canary and keep the scores; see `audit_record_unit`."""
     if canaries < 1:
         raise ValueError(f"canaries is {canaries}; it must be at least 1")
     duals = _duals(directions)
-    calibration = max(_CALIBRATION, canaries // _CALIBRATION)
-    absent = np.zeros(calibration, dtype=np.bool_)
+    absent = np.zeros(calibration_runs(canaries), dtype=np.bool_)
     offsets = _scores(train_fn, absent, duals, rng).mean(axis=0)
     included = rng.random(canaries) < 0.5
-    scores = _scores(train_fn, included, duals, rng) - offsets
-    error = family_wise_error / len(duals)
-    found = [
-        _find(name, scores[:, column], included, claim, error=error, arrays=len(duals))
-        for column, name in enumerate(duals)
-    ]
-    return _result(found, claim, canaries, error)
+    return RecordScores(tuple(duals), _scores(train_fn, included, duals, rng) - offsets, included)
+
+
+def judge_record_unit(
+    scores: RecordScores, claim: Claim, *, family_wise_error: float = 1e-6
+) -> AuditResult:
+    """Hold scores against a claim; see `audit_record_unit`."""
+    require_probability(family_wise_error=family_wise_error)
+    error = family_wise_error / len(scores.arrays)
+    found = [_find(scores, column, claim, error=error) for column in range(len(scores.arrays))]
+    return _result(found, claim, scores.included.size, error)
+
+
+def calibration_runs(canaries: int) -> int:
+    """Return how many runs without the canary come before so many judged ones."""
+    return max(_CALIBRATION, canaries // _CALIBRATION)
 
 
 def _duals(directions: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.float64]]:
@@ -131,26 +167,19 @@ def _project(name: str, array: NDArray[np.float64], dual: NDArray[np.float64]) -
     return float(vector @ dual)
 
 
-def _find(
-    name: str,
-    scores: NDArray[np.float64],
-    included: NDArray[np.bool_],
-    claim: Claim,
-    *,
-    error: float,
-    arrays: int,
-) -> _Found:
-    counts = count_errors(scores, included, _THRESHOLD)
-    guesses = planned_guesses(claim.mu, scores.size, claim.delta)
+def _find(scores: RecordScores, column: int, claim: Claim, *, error: float) -> _Found:
+    column_scores, included = scores.scores[:, column], scores.included
+    counts = count_errors(column_scores, included, RECORD_THRESHOLD)
+    guesses = planned_guesses(claim.mu, included.size, claim.delta)
     epsilon = epsilon_lower_bound(
-        canaries=scores.size,
+        canaries=included.size,
         guesses=guesses,
-        correct=correct_guesses(scores, included, _THRESHOLD, guesses),
+        correct=correct_guesses(column_scores, included, RECORD_THRESHOLD, guesses),
         delta=claim.delta,
-        confidence=1.0 - 0.05 / arrays,
+        confidence=1.0 - 0.05 / len(scores.arrays),
     )
     interval = mu_interval(counts, error / DECISIONS, is_gaussian=claim.is_gaussian)
-    return _Found(name, counts, interval, epsilon)
+    return _Found(scores.arrays[column], counts, interval, epsilon)
 
 
 def _result(found: list[_Found], claim: Claim, canaries: int, error: float) -> AuditResult:
@@ -173,4 +202,5 @@ def _result(found: list[_Found], claim: Claim, canaries: int, error: float) -> A
         power=detection_probability(claim.mu, 2.0 * claim.mu, canaries, family_wise_error=error),
         passed=not reasons,
         reasons=reasons,
+        array=worst.name,
     )

@@ -30,6 +30,7 @@ class AuditResult:
             failed with as many canaries. Where it is low, `passed` means little.
         passed: Whether nothing contradicts the claim at the family-wise error.
         reasons: One sentence for each contradiction; empty where it passed.
+        array: The released array that these numbers are about, where several were looked at.
     """
 
     unit: Unit
@@ -44,6 +45,7 @@ class AuditResult:
     power: float
     passed: bool
     reasons: tuple[str, ...]
+    array: str | None = None
 
     @property
     def is_tight(self) -> bool:
@@ -67,6 +69,7 @@ class AuditResult:
             "is_tight": self.is_tight,
             "passed": self.passed,
             "reasons": list(self.reasons),
+            "array": self.array,
         }
 
 

@@ -144,6 +144,11 @@ class SealedArray:
     def __getitem__(self, index: object) -> NoReturn:
         self._refuse()
 
+    def __eq__(self, other: object) -> NoReturn:
+        self._refuse()
+
+    __hash__ = None  # type: ignore[assignment]  # a hash would tell equal data
+
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         self._refuse()
 

@@ -46,6 +46,8 @@ def epsilon(composition: Composition, delta: float) -> float:
     doubled = composition.relation == "replace_one"
     if composition.integer_terms:
         raise UnsupportedEvent("Opacus' PRV knows no integer noise")
+    if composition.fixed_size_terms:
+        raise UnsupportedEvent("Opacus' PRV knows no cohorts of fixed size")
     if doubled and composition.is_sampled:
         raise UnsupportedEvent("Opacus' PRV knows no Poisson sampling under replace_one")
     unit = 2.0 if doubled else 1.0

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, Examples, LocalResult, Method
+from platform.attempt import RoundOutcome, RoundPlan
 from platform.client import Client
 from platform.client_profile import ClientProfile, ClientSeeds
 from platform.layout import build_layout
 from platform.messages import Attempt, Stage
 from platform.protection import Protection
-from platform.attempt import RoundOutcome, RoundPlan
 from platform.round import RoundRunner
 from platform.transport import ClientId, InProcessTransport, Transport
 from privacy import ClientMechanism, NoProtection
@@ -112,7 +112,9 @@ def make_clients(
     clients = {}
     for name, examples in data.items():
         seeds = ClientSeeds(initialisation=0, batches=1, noise=2)
-        profile = ClientProfile(name, RUN, method, examples, protection, "seeded", seeds, simulated=True)
+        profile = ClientProfile(
+            name, RUN, method, examples, protection, "seeded", seeds, simulated=True
+        )
         store = open_client_store(folder / f"{name}.db")
         clients[name] = Client(profile, store, lambda noise: local_trainer())
     return clients

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
-from privacy.accounting import ACCOUNTANTS, Accountant, epsilon
+from privacy.accounting import ACCOUNTANTS, Accountant, accountant_table, epsilon
 from privacy.accounting.composition import compose
 from privacy.accounting.gaussian import delta_at, epsilon_at, log_delta_at
 from privacy.accounting.headline import first_supporting
@@ -300,3 +300,11 @@ def test_wrong_arguments_are_refused() -> None:
         epsilon_at(math.nan, 1e-5)
     with pytest.raises(ValueError, match="epsilon"):
         delta_at(-1.0, 1.0)
+
+
+def test_pld_refuses_noise_that_would_take_all_memory() -> None:
+    rows = [release(0.019, round_number=number) for number in range(2)]
+    with pytest.raises(UnsupportedEvent, match="below 0.02"):
+        epsilon(rows, 1e-5, "pld")
+    assert epsilon(rows, 1e-5).accountant == "exact"
+    assert "n/a" in str(accountant_table(rows, 1e-5)["pld"])

@@ -3,12 +3,17 @@
 Each property runs on a few dozen ledgers in the quick suite and on a thousand in the slow one, or
 on thirty where an example takes seconds.
 
-The formula is monotone to its last bits, privacy loss distributions are to their grid, and Renyi
-bounds of cohorts of fixed size, whose moments are sums of positive terms, to rounding. Renyi bounds
-of Poisson samples are not below a noise multiplier of 1: the best order is then a fraction near 1,
-where dp_accounting sums an alternating series and leaves out the order if that does not converge in
-time. The next best order is a bound too but a looser one. In 2,000 ledgers it was off by up to 14%
-at multipliers from 0.25 on (epsilon 664 where 573 stood beside it) and by nothing from 0.8 on.
+The formula is monotone to its last bits and privacy loss distributions are to their grid. Renyi
+bounds, whose divergences are, are not quite, as some of the orders are computed badly, though never
+to less than the truth by more than one part in 10^8:
+
+- Poisson samples below a noise multiplier of 1: the best order is then a fraction near 1, where
+  dp_accounting sums an alternating series and leaves out the order if that does not converge in
+  time. The next best order is a bound too but a looser one. In 2,000 ledgers it was off by up to
+  14% at multipliers from 0.25 on (epsilon 664 where 573 stood beside it), by nothing from 0.8 on.
+- Cohorts of fixed size above a noise multiplier of about 8, in few rounds: epsilon is below 0.3
+  there and the best order above 64, where alternating sums lose their digits upwards. In 200
+  ledgers it was off by up to 8%.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from privacy.accounting import Epsilons, epsilons
@@ -28,8 +33,8 @@ from privacy.accounting.headline import price
 from privacy.events import CohortSampling, IntegerNoise, Release
 
 RDP_TOLERANCE = 1e-6
-SMALL_NOISE_TOLERANCE = 0.25
-"""Relative; the latter for Poisson samples with a noise multiplier below 1, see above."""
+RDP_TOLERANCE_ELSEWHERE = 0.25
+"""Relative; the latter where an order is computed badly, see above."""
 
 PLD_TOLERANCE = 2e-3
 """Absolute, above what a grid of losses of 1e-4 adds up to in 40 rounds."""
@@ -46,6 +51,8 @@ def check(count: int, strategy: st.SearchStrategy[Any], law: Callable[[Any], Non
         max_examples=count,
         deadline=None,
         database=None,
+        # Shrinking a law that takes a second would outlast every limit.
+        phases=[Phase.explicit, Phase.generate],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.nested_given],
     )
     limits(given(strategy)(law))()
@@ -89,7 +96,7 @@ def test_renyi_bounds_of_poisson_samples_are_monotone(count: int) -> None:
             poisson(z / more, q, rounds),
             poisson(z, q, rounds + 1),
         ]
-        tolerance = RDP_TOLERANCE if z >= 1.0 else SMALL_NOISE_TOLERANCE
+        tolerance = RDP_TOLERANCE if z >= 1.0 else RDP_TOLERANCE_ELSEWHERE
         for composition in larger:
             assert here <= cost(composition, "rdp") * (1 + tolerance)
 
@@ -112,8 +119,9 @@ def test_renyi_bounds_of_cohorts_of_fixed_size_are_monotone(count: int) -> None:
             fixed_size(z / more, size, rounds),
             fixed_size(z, size, rounds + 1),
         ]
+        tolerance = RDP_TOLERANCE if z <= 8.0 else RDP_TOLERANCE_ELSEWHERE
         for composition in larger:
-            assert here <= cost(composition, "rdp") * (1 + RDP_TOLERANCE)
+            assert here <= cost(composition, "rdp") * (1 + tolerance)
 
     case = st.tuples(st.floats(0.1, 50.0), st.integers(1, 900), st.integers(1, 300), MORE)
     check(count, case, law)

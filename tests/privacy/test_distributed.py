@@ -19,6 +19,7 @@ from privacy import (
     DistributedNoise,
     NonFiniteUpdate,
     SeededNoise,
+    SignedGrid,
     SystemNoise,
     calibrate_distributed_noise,
     calibrate_noise_multiplier,
@@ -28,6 +29,7 @@ from privacy import (
     protect_share,
     release_of_share,
     required_ring_bits,
+    smallest_multiplier,
 )
 from privacy.distributed import largest_sum
 from privacy.errors import SensitivityViolation
@@ -66,6 +68,12 @@ def ring_sum(
     for update in updates:
         total += protect_share(update, how, ring_bits=ring_bits, noise=noise).levels
     return total & np.uint64(2**ring_bits - 1)
+
+
+def open_sum(
+    levels: NDArray[np.uint64], how: DistributedNoise, ring_bits: int
+) -> NDArray[np.float64]:
+    return SignedGrid(how.scale, ring_bits, 1_000).dequantise_sum(levels, 1_000)
 
 
 def row(how: DistributedNoise, dimension: int = DIMENSION, **changes: Any) -> Any:
@@ -242,36 +250,23 @@ def test_vectors_beyond_the_norm_are_refused() -> None:
 # ----------------------------------------------------------------------------- ring and headroom
 
 
-@pytest.mark.parametrize("ring_bits", [2, 8, 16, 32, 63, 64])
-def test_levels_are_twos_complement(ring_bits: int) -> None:
-    lowest, size = -(2 ** (ring_bits - 1)), 2**ring_bits
-    signed = [lowest, -1, 0, 1, -lowest - 1]
-    levels = np.array([value % size for value in signed], dtype=np.uint64)
-    how = mechanism(scale=2.0**13)
-    np.testing.assert_array_equal(
-        open_sum(levels, how, ring_bits), np.array(signed, dtype=float) / 2.0**13
-    )
-
-
-def test_wrap_around_is_off_by_the_ring_and_nothing_else() -> None:
-    how = mechanism()
+@pytest.mark.parametrize("bits", [8, 16])
+def test_wrap_around_is_off_by_the_ring_and_nothing_else(bits: int) -> None:
+    # Reduction modulo the ring is a function of what was noised, and the row does not know the
+    # ring: what wraps around loses utility and nothing is charged for it.
+    how = mechanism(noise_multiplier=20.0)
     wide = ring_sum([np.full(50, 0.04)] * 12, how, 64, seeded(6))
-    narrow = ring_sum([np.full(50, 0.04)] * 12, how, 8, seeded(6))
-    np.testing.assert_array_equal(wide & np.uint64(255), narrow)
-    off = (open_sum(wide, how, 64) - open_sum(narrow, how, 8)) * how.scale / 256
+    narrow = ring_sum([np.full(50, 0.04)] * 12, how, bits, seeded(6))
+    np.testing.assert_array_equal(wide & np.uint64(2**bits - 1), narrow)
+    off = (open_sum(wide, how, 64) - open_sum(narrow, how, bits)) * how.scale / 2**bits
     np.testing.assert_array_equal(off, np.rint(off))
     assert np.abs(off).max() > 0
 
 
-def test_sums_outside_the_ring_are_refused() -> None:
-    with pytest.raises(ValueError, match="at or above 2\\^8"):
-        open_sum(np.array([256], dtype=np.uint64), mechanism(), 8)
-    with pytest.raises(ValueError, match="must be unsigned"):
-        open_sum(np.array([1]), mechanism(), 32)
-    with pytest.raises(ValueError, match="ring_bits is 65"):
-        open_sum(np.zeros(1, np.uint64), mechanism(), 65)
-    with pytest.raises(ValueError, match="ring_bits is 1"):
-        protect_share(np.zeros(1), mechanism(), ring_bits=1, noise=seeded(0))
+@pytest.mark.parametrize("ring_bits", [-1, 0, 1, 65])
+def test_rings_that_hold_nothing_are_refused(ring_bits: int) -> None:
+    with pytest.raises(ValueError, match=f"ring_bits is {ring_bits}; it must be from 2 to 64"):
+        protect_share(np.zeros(1), mechanism(), ring_bits=ring_bits, noise=seeded(0))
 
 
 def test_headroom_by_hand() -> None:
@@ -402,6 +397,24 @@ def test_calibrated_noise_just_fits(kind: str, relation: Any, target: float, rou
 def test_a_target_that_the_grid_overfulfils_gives_the_least_noise() -> None:
     how = calibrate_distributed_noise(1e9, 1e-5, rounds=1, **PLAN | {"scale": 4_000.0})
     assert how.share_deviation == pytest.approx(1.5, rel=1e-6)
+
+
+@pytest.mark.parametrize(("scaled_norm", "shares"), [(1_000.0, 1), (65_536.0, 8), (2.0**30, 300)])
+def test_the_smallest_multiplier_is_allowed_and_nothing_below(
+    scaled_norm: float, shares: int
+) -> None:
+    changes: dict[str, Any] = {"clipping_norm": 0.5, "scale": 2.0 * scaled_norm}
+    changes |= {"minimum_survivors": shares + 3, "corrupt": 3}
+    least = smallest_multiplier(scaled_norm, shares)
+    # Of a share it is 1.5 sqrt(shares) / C in steps of the grid.
+    assert least == pytest.approx(1.5 * math.sqrt(shares) / scaled_norm, rel=1e-8)
+    assert mechanism(**changes, noise_multiplier=least).share_deviation >= 1.5
+    with pytest.raises(CalibrationError, match=r"must be from 1\.5"):
+        mechanism(**changes, noise_multiplier=least * (1 - 1e-8))
+    # Fewer shares than one are the class's to refuse, in its own words.
+    assert smallest_multiplier(scaled_norm, -2) == smallest_multiplier(scaled_norm, 1)
+    with pytest.raises(ValueError, match="scaled_norm is 0"):
+        smallest_multiplier(0.0)
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ THIRD_PARTY = {
     "platform": {
         "PIL",
         "annotated_types",
+        "matplotlib",
         "numpy",
         "open_clip",
         "packaging",

@@ -49,6 +49,17 @@ LOST, ROUNDS = 1, 3
 NONE = "privacy.mechanism=none"
 OS = "privacy.noise_source=os"
 ADVERSARIES = ("server", "peers", "observer")
+NO_POOL = ("method.name=promptfl", "method.context_tokens=2")
+"""A method without a pool and without personal state."""
+FIXED = ("privacy.target_epsilon=null", "privacy.noise_multiplier=4.0")
+RECORDS = (
+    "privacy.mechanism=dp_sgd",
+    "privacy.clipping_norm=null",
+    "privacy.per_sample_clipping_norm=0.5",
+    "privacy.sampling_probability=0.5",
+    *FIXED,
+)
+ADAPTIVE = ("privacy.adaptive_clipping={quantile: 0.5, learning_rate: 0.3, flag_ratio: 0.2}",)
 
 
 @dataclass(frozen=True)

@@ -200,6 +200,7 @@ DOCUMENT = {
     "accuracy": {"mean": 0.5, "std": 0.1, "worst": 0.25, "per_client": [0.5]},
     "epsilon": {"server": 1.0, "peers": 1.0, "observer": "inf"},
     "seconds": 0.3,
+    **{"clipping_norm": None, "clipped_fraction": None, "signal_to_noise": 0.4},
 }
 
 

@@ -138,9 +138,9 @@ OTHERS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         ["task.clients=21", "cohort.size=5"],
         ["task.clients", "21", "1 to 20"],
     ),
-    "mechanism that is planned": (
+    "mechanism that clips no upload": (
         ["privacy.mechanism=dp_sgd"],
-        ["privacy.mechanism", "'dp_sgd'", "none, upload_noise"],
+        ["privacy.clipping_norm", "1.0", "dp_sgd", "privacy.per_sample_clipping_norm"],
     ),
     "mechanism that nobody knows": (
         ["privacy.mechanism=magic"],

@@ -61,16 +61,17 @@ def test_everybody_is_drawn_equally_often():
 )
 def test_exactly_the_rounded_share_is_lost(size, rate, lost):
     chosen = config(size=size, dropout_rate=rate)
-    losses = simulated_losses(chosen, NAMES)
+    losses = simulated_losses(chosen)
     for number in range(1, 12):
-        gone = losses(number, 1)
+        cohort = draw_cohort(chosen, NAMES, number)
+        gone = losses(number, 1, cohort)
         assert len(gone) == lost == round(rate * size)
-        assert gone <= set(draw_cohort(chosen, NAMES, number))
+        assert gone <= set(cohort)
 
 
 def test_losses_differ_by_round_and_attempt_and_are_the_same_again():
-    losses = simulated_losses(config(size=10, dropout_rate=0.3), NAMES)
-    again = simulated_losses(config(size=10, dropout_rate=0.3), NAMES)
-    drawn = {losses(number, attempt) for number in range(1, 6) for attempt in (1, 2)}
+    losses = simulated_losses(config(dropout_rate=0.3))
+    again = simulated_losses(config(dropout_rate=0.3))
+    drawn = {losses(number, attempt, NAMES) for number in range(1, 6) for attempt in (1, 2)}
     assert len(drawn) == 10
-    assert losses(3, 2) == again(3, 2)
+    assert losses(3, 2, NAMES) == again(3, 2, NAMES)

@@ -161,11 +161,11 @@ SECURE = "secure_aggregation.enabled=true"
         ),
         (
             ["privacy.mechanism=dp_sgd"],
-            "privacy.mechanism: 'dp_sgd' is not available in this version; valid: none, "
-            "upload_noise",
+            "privacy.noise_multiplier: give exactly one of privacy.noise_multiplier and "
+            "privacy.target_epsilon under dp_sgd",
         ),
         (
-            ["privacy.mechanism=upload_noise"],
+            ["privacy.mechanism=upload_noise", "privacy.noise_multiplier=1.0"],
             "privacy.clipping_norm: is missing; upload_noise needs a number above 0",
         ),
         (
@@ -176,7 +176,7 @@ SECURE = "secure_aggregation.enabled=true"
         (
             ["privacy.clipping_norm=1.0"],
             "privacy.clipping_norm: 1.0 has no meaning under privacy.mechanism = none; leave it "
-            "out or choose upload_noise",
+            "out or choose a mechanism",
         ),
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else None,

@@ -44,13 +44,15 @@ def test_no_weight_where_no_tensor_asks_for_one():
 
 
 def test_a_plain_sum_by_hand():
-    summed = build_layout(SPEC, "none").sum_plain(VECTORS, WEIGHTS)
+    layout = build_layout(SPEC, "none")
+    summed = layout.average(layout.sum_plain(VECTORS, WEIGHTS))
     np.testing.assert_allclose(summed.vector, MEANS, atol=1e-15)
     assert summed.total_weight == 4.0
 
 
 def test_a_plain_sum_under_a_mechanism_by_hand():
-    summed = build_layout(SPEC, "upload_noise").sum_plain(VECTORS, WEIGHTS)
+    layout = build_layout(SPEC, "upload_noise")
+    summed = layout.average(layout.sum_plain(VECTORS, WEIGHTS))
     np.testing.assert_allclose(summed.vector, PLAIN_MEANS, atol=1e-15)
     assert summed.total_weight == 2.0
 
@@ -67,8 +69,9 @@ def test_weighted_levels_by_hand():
 @pytest.mark.parametrize("mechanism", ["none", "upload_noise"])
 def test_a_masked_sum_is_within_half_a_step_of_a_mean(mechanism):
     layout = build_layout(SPEC, mechanism)
-    opened = layout.open_sum(masked_sum(layout, VECTORS, WEIGHTS), 2, QUANTISER)
-    plain = layout.sum_plain(VECTORS, WEIGHTS)
+    total = masked_sum(layout, VECTORS, WEIGHTS)
+    opened = layout.average(layout.open_sum(total, 2, QUANTISER))
+    plain = layout.average(layout.sum_plain(VECTORS, WEIGHTS))
     assert opened.total_weight == plain.total_weight
     bound = np.array([0.5, 0.5, 0.5, 1.0]) * QUANTISER.step * (1 + 1e-9)
     assert (np.abs(opened.vector - plain.vector) <= bound).all()
@@ -79,8 +82,9 @@ def test_many_clients(mechanism):
     rng = np.random.default_rng(0)
     layout = build_layout(SPEC, mechanism)
     vectors, weights = list(rng.uniform(-1, 1, (50, 4))), rng.integers(1, 900, 50).tolist()
-    opened = layout.open_sum(masked_sum(layout, vectors, weights), 50, QUANTISER)
-    plain = layout.sum_plain(vectors, weights)
+    total = masked_sum(layout, vectors, weights)
+    opened = layout.average(layout.open_sum(total, 50, QUANTISER))
+    plain = layout.average(layout.sum_plain(vectors, weights))
     bound = np.array([0.5, 0.5, 0.5, 25.0]) * QUANTISER.step * (1 + 1e-9)
     assert (np.abs(opened.vector - plain.vector) <= bound).all()
 
@@ -108,7 +112,7 @@ def test_a_sum_without_any_weight_is_refused():
     """Clients that claim no example at all cannot turn the state into NaN."""
     layout = build_layout(SPEC, "none")
     with pytest.raises((PlatformError, PrivacyError), match="weight"):
-        layout.open_sum(np.zeros(5, np.uint64), 2, QUANTISER)
+        layout.average(layout.open_sum(np.zeros(5, np.uint64), 2, QUANTISER))
 
 
 def test_a_sum_that_no_clients_can_have_made_is_refused():

@@ -12,6 +12,7 @@ from platform.protection import LEVELS, Protection
 from privacy import (
     NonFiniteUpdate,
     NoProtection,
+    Quantiser,
     SeededNoise,
     SystemNoise,
     UploadNoise,
@@ -40,6 +41,11 @@ def protection(
     return Protection(
         mechanism, build_layout(spec, name), SPEC if pool else None, noise, bits, masked
     )
+
+
+def step_of(guard: Protection, coordinates: int = 7) -> float:
+    """Of the grid on which so many coordinates travel, after noise on the reals."""
+    return Quantiser(value_bound(guard.mechanism, coordinates), guard.bits).step
 
 
 def exact_result() -> LocalResult:
@@ -73,7 +79,7 @@ def test_independent_noise_is_a_second_release():
         ]
     )
     # The mean over 7 of differences of two noises of standard deviation 1.3.
-    step = guard.quantiser(7).step
+    step = step_of(guard)
     assert spread * step == pytest.approx(1.3 * np.sqrt(2 / 7), rel=0.2)
 
 
@@ -102,9 +108,9 @@ def test_releases_by_hand(pool, noise, spec, expected):
 def test_the_whole_update_is_clipped_as_one_vector():
     """Norm 1.3 against a bound of 0.65: everything is halved."""
     guard = protection(UploadNoise(0.65, 0.0), pool=False)
-    prepared = guard.prepare(exact_result(), BROADCAST, None)
+    prepared = guard.prepare(exact_result(), BROADCAST, seeded())
     half = [0.15, -0.2, 0, 0, 0.6, 0, 0]
-    np.testing.assert_allclose(prepared.vector, half, atol=guard.quantiser(7).step / 2 + 1e-7)
+    np.testing.assert_allclose(prepared.vector, half, atol=step_of(guard) / 2 + 1e-7)
 
 
 def test_noise_has_the_announced_spread():
@@ -118,17 +124,17 @@ def test_noise_has_the_announced_spread():
 def test_what_is_summed_is_what_the_levels_say():
     guard = protection()
     prepared = guard.prepare(exact_result(), BROADCAST, seeded())
-    again = guard.quantiser(7).dequantise(prepared.levels)
+    again = guard.grid().dequantise(prepared.levels)
     assert np.array_equal(prepared.vector, again)
 
 
 @pytest.mark.parametrize("noise", ["same", "independent"])
 def test_opening_an_entry_adds_the_broadcast_back(noise):
     guard = protection(UploadNoise(10.0, 0.0), noise=noise)
-    prepared = guard.prepare(exact_result(), BROADCAST, None)
+    prepared = guard.prepare(exact_result(), BROADCAST, seeded())
     guard.verify_entry(prepared.entry)
     opened = guard.open_entry(prepared.entry, BROADCAST)
-    step = guard.quantiser(7).step
+    step = step_of(guard)
     for name, value in ENTRY.items():
         assert opened[name].dtype == np.float32
         np.testing.assert_allclose(opened[name], value, atol=step)
@@ -154,9 +160,9 @@ def test_an_entry_of_other_tensors_is_a_difference_to_zero():
     )
     module = {"m": np.array([0.5, -1.5], np.float32)}
     result = LocalResult({"a": UPDATE["a"]}, module, {})
-    prepared = guard.prepare(result, {"a": BROADCAST["a"]}, None)
+    prepared = guard.prepare(result, {"a": BROADCAST["a"]}, seeded())
     opened = guard.open_entry(prepared.entry, {"a": BROADCAST["a"]})
-    np.testing.assert_allclose(opened["m"], [0.5, -1.5], atol=guard.quantiser(2).step)
+    np.testing.assert_allclose(opened["m"], [0.5, -1.5], atol=step_of(guard, 2))
 
 
 # --- no mechanism -------------------------------------------------------------------------------
@@ -165,7 +171,7 @@ def test_an_entry_of_other_tensors_is_a_difference_to_zero():
 def test_without_mechanism_and_masks_everything_is_exact():
     guard = protection(NoProtection(8.0), masked=False)
     assert guard.exact
-    prepared = guard.prepare(exact_result(), BROADCAST, None)
+    prepared = guard.prepare(exact_result(), BROADCAST, seeded())
     assert prepared.levels is None
     expected = [*exact_result().update["a"], *exact_result().update["b"].ravel()]
     assert prepared.vector.tolist() == [float(v) for v in expected]
@@ -177,7 +183,7 @@ def test_without_mechanism_and_masks_everything_is_exact():
 def test_without_mechanism_an_entry_is_exact_beside_a_masked_sum():
     guard = protection(NoProtection(8.0), masked=True)
     assert not guard.exact
-    prepared = guard.prepare(exact_result(), BROADCAST, None)
+    prepared = guard.prepare(exact_result(), BROADCAST, seeded())
     assert all(np.array_equal(prepared.entry[name], ENTRY[name]) for name in SPEC)
     step = 16 / (2**20 - 1)
     expected = np.concatenate([UPDATE["a"], UPDATE["b"].ravel()])
@@ -192,20 +198,20 @@ def test_a_coordinate_that_does_not_fit_names_its_tensor(name, place, value):
     update[name][place] = value
     guard = protection(NoProtection(0.5), pool=False)
     with pytest.raises(RunStopped, match=rf"value_bound: 0\.5 is too small for tensor '{name}'"):
-        guard.prepare(LocalResult(update, None, {}), BROADCAST, None)
+        guard.prepare(LocalResult(update, None, {}), BROADCAST, seeded())
 
 
 def test_the_bound_itself_fits():
     update = {n: np.full_like(v, 0.5) for n, v in UPDATE.items()}
     guard = protection(NoProtection(0.5), pool=False)
-    prepared = guard.prepare(LocalResult(update, None, {}), BROADCAST, None)
+    prepared = guard.prepare(LocalResult(update, None, {}), BROADCAST, seeded())
     np.testing.assert_allclose(prepared.vector, 0.5, atol=1e-9)
 
 
 def test_the_bound_follows_from_the_mechanism():
-    assert protection(NoProtection(3.0)).quantiser(7).value_bound == 3.0
-    assert protection().quantiser(7).value_bound == value_bound(NOISED, 7)
-    assert protection(spec={}).quantiser(0).value_bound > 0
+    assert protection(NoProtection(3.0)).grid() == Quantiser(3.0, 20)
+    assert protection().grid() == Quantiser(value_bound(NOISED, 7), 20)
+    assert protection(spec={}).grid() == Quantiser(value_bound(NOISED, 1), 20)
 
 
 # --- refusals -----------------------------------------------------------------------------------

@@ -118,7 +118,9 @@ def lose(wiring: Wiring, stage: Stage, rounds: set[int]) -> Wiring:
     usual, names = transport.losses, sorted(wiring.population.clients)[:3]
     silent = dataclasses.replace(
         transport,
-        losses=lambda n, attempt: frozenset(names) if n in rounds else usual(n, attempt),
+        losses=lambda n, attempt, cohort: (
+            frozenset(names) if n in rounds else usual(n, attempt, cohort)
+        ),
         lost_at=stage,
     )
     runner = dataclasses.replace(wiring.runner, transport=silent)

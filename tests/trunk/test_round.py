@@ -10,11 +10,11 @@ import pytest
 
 from methods import Examples, LocalResult, PoolPolicy, TensorSpec, Visibility
 from platform import messages
+from platform.attempt import RoundOutcome
 from platform.client import Client
 from platform.codec import decode_frame, encode_frame
 from platform.errors import PlatformError, ProtocolError, RoundAborted
 from platform.messages import Envelope, Invitation, SecureRound
-from platform.attempt import RoundOutcome
 from platform.transport import Dropout, InProcessTransport
 from privacy import PrivacyError, UploadNoise
 from tests.contract._driving import (

@@ -32,11 +32,13 @@ from tests.trunk._runs import (
 
 SUMMARY_KEYS = [
     *("schema_version", "run_id", "config", "method", "dataset", "unit", "mechanism"),
-    *("relation", "noise_source", "delta", "accountant", "rounds", "final"),
+    *("relation", "sampling", "noise_distribution", "noise_source", "delta"),
+    *("accountant", "accountants", "rounds", "final"),
     *("gain_over_local", "warnings", "audit_head"),
 ]
 ROUND_KEYS = [
     *("round", "cohort", "dropped", "accuracy", "epsilon", "bytes_up", "bytes_down", "seconds"),
+    *("clipping_norm", "clipped_fraction", "signal_to_noise"),
 ]
 
 

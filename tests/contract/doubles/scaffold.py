@@ -8,7 +8,7 @@ averaged, the change of the control variates is summed and divided by the popula
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
@@ -21,6 +21,7 @@ from methods import (
     Arrays,
     Examples,
     LocalResult,
+    Mechanism,
     Method,
     ParameterGroup,
     Task,
@@ -28,6 +29,7 @@ from methods import (
     Trainer,
     Weighting,
 )
+from methods._defaults import ALL_MECHANISMS
 from methods._prompt import CONTEXT, PromptConfig, PromptMethod, PromptObjective, build_encoder
 
 CONTROL = "control"
@@ -45,6 +47,10 @@ class Scaffold(PromptMethod):
     """Controlled averaging."""
 
     config: Config
+    # Control variates are sums of what the trainer returned, which only the trainer may release.
+    admits: frozenset[Mechanism] = field(
+        default=ALL_MECHANISMS - frozenset(("dp_sgd",)), init=False
+    )
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         spec = self.encoder.spec

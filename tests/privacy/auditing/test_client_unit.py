@@ -24,7 +24,7 @@ from privacy.auditing import (
     judge_client_unit,
     play_client_unit,
 )
-from privacy.auditing.client_unit import _direction, _oversized_needed
+from privacy.auditing.client_unit import _direction, oversized_needed
 from privacy.errors import NonFiniteUpdate
 from privacy.events import Relation
 from privacy.randomness import NoiseSource
@@ -226,7 +226,7 @@ def test_directions_are_not_known_without_the_generator():
 
 @pytest.mark.parametrize(("clip_to_noise", "expected"), [(1e-3, 500), (100.0, 1)])
 def test_over_long_canaries_are_as_many_as_needed_within_reason(clip_to_noise, expected):
-    assert _oversized_needed(clip_to_noise, 1e-6, 500) == expected
+    assert oversized_needed(clip_to_noise, 1e-6, 500) == expected
 
 
 def test_the_document_is_strict_json():

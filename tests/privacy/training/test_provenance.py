@@ -212,6 +212,8 @@ def test_nothing_needs_no_permission_and_a_cleared_record_gives_none() -> None:
         lambda a: a.mean(),
         lambda a: np.ones(6) + a,
         lambda a: a.tolist(),
+        lambda a: a == 0,
+        lambda a: a != 0,
         iter,
         copy.copy,
         copy.deepcopy,

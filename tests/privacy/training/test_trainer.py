@@ -371,6 +371,12 @@ def test_mistakes_at_the_door(options: dict[str, Any], message: str) -> None:
         fit(LocalTrainer(make_plan()), **options)
 
 
+def test_methods_can_ask_for_step_size_and_steps() -> None:
+    trainer = LocalTrainer(make_plan(local_steps=None, local_epochs=2, learning_rate=0.25))
+    # Two epochs of ten examples in batches of four: three batches each.
+    assert (trainer.learning_rate, trainer.steps_for(10)) == (0.25, 6)
+
+
 def test_the_trainer_is_what_methods_expect() -> None:
     trainer: Trainer = LocalTrainer(make_plan())
     ours = inspect.signature(type(trainer).fit).parameters.values()

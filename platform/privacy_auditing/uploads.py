@@ -1,0 +1,275 @@
+"""The client's game: canary updates through the very code that protects an upload or a pool entry.
+
+What an adversary sees of a canary differs by mechanism:
+
+- `upload_noise`: the upload itself, as the server would have it without masks.
+- `distributed_noise`: the sum of the canary's share and those of the other honest clients of the
+  smallest sum that may be opened. Clients that collude know their shares and would subtract them.
+- `central_noise`: the sum after the coordinator's noise, which is what peers and observer see.
+- A pool entry is seen as it is stored.
+
+Each canary is sent as if in a round of its own, so that noise comes from where a round's noise
+comes from. How many shares a sum has is read from the configuration's threshold, not from the
+mechanism that is audited.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from methods import LocalResult
+from platform.bootstrap import RunPlan
+from platform.client_profile import ClientProfile, noise_of
+from platform.layout import Totals
+from platform.privacy_auditing.outcome import (
+    ChannelAudit,
+    Guesses,
+    Progress,
+    Vector,
+    problems_of,
+    standardise,
+)
+from platform.protection import Prepared, Protection
+from platform.randomness import stream
+from platform.simulation import client_names
+from platform.vectors import Spec, flatten, unflatten, vector_length
+from privacy import (
+    CentralNoise,
+    Channel,
+    DistributedNoise,
+    NoiseSource,
+    Release,
+    SeededNoise,
+    SystemNoise,
+)
+from privacy.auditing import (
+    Claim,
+    ClientScores,
+    claim_of,
+    judge_client_unit,
+    oversized_needed,
+    play_client_unit,
+    verify_distribution,
+    verify_independence,
+    verify_noise_variance,
+)
+
+NOISE_VECTORS = 20
+"""Releases of nothing, whose noise is tested directly."""
+
+EXAMPLES = 7
+"""What each client says of the size of its data; under a mechanism it must not matter."""
+
+
+@dataclass(frozen=True)
+class UploadGame:
+    """One channel under audit.
+
+    Attributes:
+        run: The run as it was planned.
+        profile: Of the client that sends the canaries.
+        channel: Where they go.
+        charge: The ledger's row for it.
+        canaries: How many.
+        error: Probability that a right build fails here.
+    """
+
+    run: RunPlan
+    profile: ClientProfile
+    channel: Channel
+    charge: Release
+    canaries: int
+    error: float
+
+    @property
+    def protection(self) -> Protection:
+        """As in a round; where clipping adapts, with the first round's norm."""
+        return self.run.protection.at(self.run.protection.clipping_norm)
+
+    @property
+    def spec(self) -> Spec:
+        """The arrays of what is sent."""
+        if self.channel == "sum":
+            return self.protection.layout.spec
+        return self.protection.pool_spec or {}
+
+    @property
+    def clipping_norm(self) -> float:
+        """C of the update alone, without the flag."""
+        adapted, norm = self.protection.clipping_norm, self.run.config.privacy.clipping_norm
+        return adapted or norm or self.charge.clipping_norm
+
+    @property
+    def flag(self) -> float | None:
+        """b, where the vector ends with the clip flag."""
+        adaptive = self.protection.adaptive
+        if adaptive is None or self.channel != "sum":
+            return None
+        return adaptive.flag_ratio * self.clipping_norm
+
+
+def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
+    """Plays the game on one channel and tests its noise.
+
+    Args:
+        game: What is audited.
+        tell: Told of each canary.
+    """
+    config = game.run.config
+    claim = claim_of(game.charge, config.privacy.target_delta, config.privacy.accountant)
+    # The statistics share the channel's error evenly with the direct tests.
+    error, rounds = game.error / 2.0, count(1)
+    oversized = oversized_needed(
+        game.clipping_norm / game.charge.standard_deviation, error, game.canaries
+    )
+
+    def release(vector: Vector) -> Vector:
+        number = next(rounds)
+        seen = _seen(game, vector, number)
+        tell(game.channel, number, game.canaries + oversized)
+        return seen
+
+    scores = play_client_unit(
+        release,
+        clipping_norm=game.clipping_norm,
+        dimension=vector_length(game.spec),
+        canaries=game.canaries,
+        oversized=oversized,
+        relation=config.relation,
+        rng=stream(config.seed, "audit", game.channel),
+        flag=game.flag,
+    )
+    return ChannelAudit(
+        game.channel,
+        config.privacy.mechanism,
+        judge_client_unit(scores, claim, family_wise_error=error),
+        _guesses(scores, claim),
+        _noise_problems(game, rounds, error / 3.0),
+    )
+
+
+def _guesses(scores: ClientScores, claim: Claim) -> Guesses:
+    standard = standardise(
+        scores.scores, threshold=scores.threshold, distance=scores.distance, mu=claim.mu
+    )
+    return Guesses(standard, scores.included)
+
+
+def _noise_problems(game: UploadGame, rounds: Iterator[int], alpha: float) -> tuple[str, ...]:
+    """What the game cannot see: another variance, another law, noise that is used twice."""
+    nothing, deviation = np.zeros(vector_length(game.spec)), game.charge.standard_deviation
+    offset = 0.0 if game.flag is None else np.append(nothing, game.flag)
+    drawn = [_noise_of_round(game, nothing, next(rounds)) for _ in range(NOISE_VECTORS)]
+    samples = np.stack([own - offset for own, _ in drawn])
+    rows = [*samples, *(other for _, others in drawn for other in others)]
+    return problems_of(
+        (
+            partial(verify_noise_variance, samples.ravel(), deviation, alpha),
+            partial(verify_distribution, samples.ravel(), deviation, alpha),
+            partial(verify_independence, np.stack(rows), alpha),
+        )
+    )
+
+
+def _noise_of_round(
+    game: UploadGame, nothing: Vector, round_number: int
+) -> tuple[Vector, list[Vector]]:
+    """A channel's noise, and what the same client put into the sum if it must be another."""
+    protection = game.protection
+    is_separate = game.channel == "pool" and protection.pool_noise == "independent"
+    if not is_separate or isinstance(protection.mechanism, CentralNoise):
+        return _seen(game, nothing, round_number), []
+    prepared = _prepare(game, game.profile, nothing, round_number)
+    own, other = _opened(game, prepared), prepared.vector[: nothing.size]
+    return own, [other] if other.size == nothing.size else []
+
+
+def _seen(game: UploadGame, vector: Vector, round_number: int) -> Vector:
+    """What an adversary sees where one client sends this vector in a round of its own."""
+    protection, prepare = game.protection, partial(_prepare, game, round_number=round_number)
+    if game.channel == "pool":
+        return _opened(game, prepare(game.profile, vector))
+    match protection.mechanism:
+        case DistributedNoise():
+            return _sum(game, vector, _honest_shares(game), prepare).sums
+        case CentralNoise():
+            return _noised_sum(game, _sum(game, vector, 2, prepare), round_number)
+    return prepare(game.profile, vector).vector
+
+
+def _opened(game: UploadGame, prepared: Prepared) -> Vector:
+    broadcast = _zeros(game.protection.layout.spec)
+    return flatten(game.protection.open_entry(prepared.entry, broadcast), game.spec)
+
+
+def _honest_shares(game: UploadGame) -> int:
+    config = game.run.config
+    return config.smallest_sum - config.secure_aggregation.corrupt
+
+
+def _sum(
+    game: UploadGame,
+    vector: Vector,
+    clients: int,
+    prepare: Callable[[ClientProfile, Vector], Prepared],
+) -> Totals:
+    """The sum of this update and others that are zero, as the round opens it."""
+    protection, layout = game.protection, game.protection.layout
+    names = client_names(clients)
+    updates = [vector] + [np.zeros(vector.size)] * (clients - 1)
+    everybody = [dataclasses.replace(game.profile, name=name) for name in names]
+    sent = [prepare(one, update) for one, update in zip(everybody, updates, strict=True)]
+    if not protection.masked:
+        return layout.sum_plain([one.vector for one in sent], [EXAMPLES] * clients)
+    grid = protection.grid()
+    levels = [layout.weigh(one.levels, EXAMPLES) for one in sent if one.levels is not None]
+    mask = np.uint64((1 << layout.ring_bits(grid, clients)) - 1)
+    return layout.open_sum(_add(levels) & mask, clients, grid)
+
+
+def _add(levels: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    """The sum modulo 2^64, of which every ring is a quotient."""
+    return np.asarray(np.add.reduce(levels, axis=0), np.uint64)
+
+
+def _noised_sum(game: UploadGame, totals: Totals, round_number: int) -> Vector:
+    """What the coordinator makes of a sum, brought back from a mean to a sum."""
+    config, layout = game.run.config, game.protection.layout
+    noise: NoiseSource = SystemNoise()
+    if config.privacy.noise_source == "seeded":
+        noise = SeededNoise(stream(config.seed, "central noise", round_number, 1))
+    planned = config.cohort_size
+    summed = game.protection.average(totals, planned, noise)
+    vector = summed.vector * layout.divisors(planned, planned)
+    return vector if summed.mean_flag is None else np.append(vector, summed.mean_flag * planned)
+
+
+def _prepare(
+    game: UploadGame, profile: ClientProfile, vector: Vector, round_number: int
+) -> Prepared:
+    """One client's part in one round, with the vector on the channel that is audited."""
+    protection = game.protection
+    update, entry = _zeros(protection.layout.spec), _zeros(protection.pool_spec or {})
+    arrays = unflatten(vector, game.spec)
+    if game.channel == "sum":
+        update = arrays
+    if game.channel == "pool" or set(update) == set(entry):
+        # Usually the entry is the update itself, and under `same` it must be.
+        entry = arrays
+    if game.channel == "pool" and protection.pool_noise == "same":
+        update = arrays
+    result = LocalResult(update, entry if protection.pool_spec is not None else None, {})
+    return protection.prepare(
+        result, _zeros(protection.layout.spec), noise_of(profile, round_number)
+    )
+
+
+def _zeros(spec: Spec) -> dict[str, NDArray[np.float32]]:
+    return {name: np.zeros(tensor.shape, np.float32) for name, tensor in spec.items()}

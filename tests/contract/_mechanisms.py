@@ -1,0 +1,204 @@
+"""Every mechanism as a configuration asks for it, and rounds under the protection that it builds.
+
+The wiring's own functions make protection, trainers and runner here, so that a mechanism that is
+configured in one way and applied in another is noticed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from methods import Aggregate, Arrays, Examples, Method, Task, Visibility
+from platform.attempt import RoundOutcome, RoundPlan
+from platform.client import Client
+from platform.client_profile import ClientProfile, ClientSeeds
+from platform.config import RunConfig, parse_config
+from platform.method_building import build_method
+from platform.protecting import protect_run
+from platform.protection import Protection
+from platform.round import RoundRunner
+from platform.simulation import trainer_factory
+from platform.transport import ClientId, InProcessTransport
+from platform.vectors import unflatten
+from privacy import SeededNoise
+from storage import open_client_store
+from tests.contract.conftest import POPULATION, Case
+
+NAMES = ("client-0", "client-1", "client-2")
+NORM, MULTIPLIER, THRESHOLD = 0.05, 1e-3, 2
+RUN = "run"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One way to configure privacy.
+
+    Attributes:
+        name: Of the test case.
+        privacy: The section, without what all have.
+        masks: Whether sums can be taken under masks: always, never, or both are tried.
+        decoupled: Whether the method is built for decoupled training.
+    """
+
+    name: str
+    privacy: Mapping[str, object]
+    masks: bool = True
+
+    @property
+    def mechanism(self) -> str:
+        return str(self.privacy["mechanism"])
+
+    @property
+    def decoupled(self) -> bool:
+        return self.privacy.get("personal") == "decoupled"
+
+
+UPLOADS = {"clipping_norm": NORM, "noise_multiplier": MULTIPLIER}
+STEPS = {
+    "mechanism": "dp_sgd",
+    "per_sample_clipping_norm": 0.5,
+    "noise_multiplier": 0.5,
+    "sampling_probability": 0.5,
+}
+ASKED = (
+    Asked("none", {"mechanism": "none"}),
+    Asked("none, bare", {"mechanism": "none"}, masks=False),
+    Asked("upload_noise", {"mechanism": "upload_noise", **UPLOADS}),
+    Asked("upload_noise, bare", {"mechanism": "upload_noise", **UPLOADS}, masks=False),
+    Asked(
+        "upload_noise, discrete",
+        {"mechanism": "upload_noise", **UPLOADS, "noise_distribution": "discrete_gaussian"},
+    ),
+    Asked("distributed_noise", {"mechanism": "distributed_noise", **UPLOADS}),
+    Asked(
+        "distributed_noise, skellam",
+        {"mechanism": "distributed_noise", **UPLOADS, "noise_distribution": "skellam"},
+    ),
+    Asked("central_noise", {"mechanism": "central_noise", **UPLOADS}),
+    Asked("central_noise, bare", {"mechanism": "central_noise", **UPLOADS}, masks=False),
+    Asked("dp_sgd", STEPS),
+    Asked("dp_sgd, bare", STEPS, masks=False),
+    Asked("dp_sgd, decoupled", {**STEPS, "personal": "decoupled"}),
+)
+
+
+def configure(case: Case, asked: Asked, *overrides: str) -> RunConfig:
+    """The configuration of a small federation under this mechanism."""
+    tree = {
+        "name": "contract",
+        "task": {"clients": len(NAMES)},
+        "method": {"name": case.method, **case.options},
+        "training": {"local_steps": 1, "batch_size": 4, "learning_rate": 0.5},
+        "privacy": {**asked.privacy, "noise_source": "seeded"},
+        "secure_aggregation": {"enabled": asked.masks, "threshold": THRESHOLD},
+    }
+    return parse_config(tree, overrides)
+
+
+def build(case: Case, config: RunConfig, task: Task) -> Method:
+    """The method, if it fits the configuration."""
+    decoupled = config.privacy.personal == "decoupled"
+    return build_method(case.registry, config, dataclasses.replace(task, decoupled=decoupled))
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A federation whose rounds can be played.
+
+    Attributes:
+        config: Its configuration.
+        method: Its method.
+        protection: What the configuration made of privacy.
+        clients: The clients, by name.
+    """
+
+    config: RunConfig
+    method: Method
+    protection: Protection
+    clients: Mapping[ClientId, Client]
+
+    def play(
+        self, experts: tuple[Arrays, ...] = (), lost: Collection[ClientId] = ()
+    ) -> RoundOutcome:
+        """The first round, from the first state."""
+        handlers = {name: client.handle for name, client in self.clients.items()}
+        transport = InProcessTransport(handlers, lambda number, attempt, cohort: frozenset(lost))
+        runner = RoundRunner(transport, self.protection, lambda plan: central_noise())
+        state = self.state()
+        return runner.run(
+            self.plan(), lambda client: self.method.broadcast(state, client), lambda _: experts
+        )
+
+    def plan(self) -> RoundPlan:
+        return RoundPlan(
+            RUN,
+            1,
+            1,
+            NAMES,
+            {},
+            minimum=2,
+            threshold=THRESHOLD if self.protection.masked else None,
+            size=self.config.cohort_size,
+            clipping_norm=self.protection.clipping_norm,
+        )
+
+    def state(self) -> Arrays:
+        return self.method.init_server(np.random.default_rng(7))
+
+    def aggregate(self, outcome: RoundOutcome) -> Aggregate:
+        """What the server update is shown."""
+        spec = self.method.shared_spec()
+        individual = None
+        if outcome.individual is not None:
+            individual = {n: unflatten(v, spec) for n, v in outcome.individual.items()}
+        return Aggregate(
+            unflatten(outcome.summed.vector, spec),
+            outcome.summed.total_weight,
+            len(outcome.survivors),
+            POPULATION,
+            individual,
+        )
+
+
+def central_noise() -> SeededNoise:
+    """The coordinator's noise of these rounds, the same again at each call."""
+    return SeededNoise(np.random.default_rng(5))
+
+
+def set_stage(
+    config: RunConfig, method: Method, data: Mapping[ClientId, Examples], folder: Path
+) -> Stage:
+    """Clients with stores in the folder, under what the configuration asks for."""
+    protection = protect_run(config, method).protection
+    make_trainer = trainer_factory(config, "cpu", protection)
+    clients = {}
+    for name, examples in data.items():
+        profile = ClientProfile(
+            name, RUN, method, examples, protection, "seeded", ClientSeeds(0, 1, 2), simulated=True
+        )
+        store = open_client_store(folder / f"{name}.db")
+        clients[name] = Client(profile, store, make_trainer)
+    return Stage(config, method, protection, clients)
+
+
+def why_refused(case: Case, method: Method, asked: Asked) -> str | None:
+    """The reason that must be given, None where the combination is admitted."""
+    if asked.mechanism not in method.admits:
+        return "privacy.mechanism: "
+    if method.visibility is Visibility.PER_CLIENT and asked.masks:
+        return "secure_aggregation.enabled: true hides each client's update"
+    if asked.decoupled and not method.decouples:
+        return "privacy.personal: "
+    return None
+
+
+def needs_own_entry_noise(method: Method, asked: Asked) -> bool:
+    """Whether an entry is another vector than the update, so that one noise cannot serve both."""
+    policy = method.pool_policy()
+    other = policy is not None and set(policy.spec) != set(method.shared_spec())
+    return other and asked.mechanism == "upload_noise"

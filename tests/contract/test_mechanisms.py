@@ -1,0 +1,198 @@
+"""Every method under every mechanism: admitted and right in real rounds, or refused with a reason.
+
+Both lists are open: a method that is added is tried under all mechanisms, and the other way round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from methods import Method, Weighting
+from methods._interface import Need
+from platform import method_building
+from platform.errors import ConfigError
+from platform.protecting import protect_run
+from platform.vectors import flatten
+from tests.contract._driving import CheckedMethod, quick_folder
+from tests.contract._mechanisms import (
+    ASKED,
+    MULTIPLIER,
+    NAMES,
+    NORM,
+    RUN,
+    THRESHOLD,
+    Asked,
+    build,
+    central_noise,
+    configure,
+    needs_own_entry_noise,
+    set_stage,
+    why_refused,
+)
+from tests.contract.conftest import Case, draw_examples, draw_experts
+
+SIZES = (6, 9, 12)
+STEP = 2 * 8.0 / (2**20 - 1)
+"""Of the grid under `none` and `dp_sgd`: 20 bits over +-8."""
+GRID_STEP = NORM / 2**16
+"""Of the integer grids, or finer: C is 65,536 steps or more."""
+
+
+@pytest.fixture
+def stores() -> Iterator[Path]:
+    with quick_folder() as folder:
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def every_need_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the data layer does not provide yet, these tests do."""
+    monkeypatch.setattr(method_building, "PROVIDED_NEEDS", frozenset(get_args(Need)))
+
+
+@pytest.fixture(params=ASKED, ids=lambda asked: asked.name)
+def asked(request: pytest.FixtureRequest) -> Asked:
+    return request.param
+
+
+def deviation_of_sum(asked: Asked) -> float:
+    """Of the noise on each coordinate of the sum, by the formulas of the mechanisms."""
+    survivors = len(NAMES)
+    return {
+        "none": 0.0,
+        "dp_sgd": 0.0,
+        "upload_noise": MULTIPLIER * NORM * math.sqrt(survivors),
+        "distributed_noise": MULTIPLIER * NORM * math.sqrt(survivors / THRESHOLD),
+        "central_noise": MULTIPLIER * NORM,
+    }[asked.mechanism]
+
+
+def clipped(vector: np.ndarray) -> np.ndarray:
+    length = float(np.linalg.norm(vector))
+    return vector * min(1.0, NORM / length) if length else vector
+
+
+def expected_sum(method: Method, asked: Asked, vectors: list[np.ndarray]) -> np.ndarray:
+    """What the round's sum would be if noise and rounding were nothing."""
+    spec, n = method.shared_spec(), len(vectors)
+    total = np.zeros_like(vectors[0])
+    for vector, size in zip(vectors, SIZES, strict=True):
+        # Without a mechanism examples weigh; under one a weight would tell how many there are.
+        share = size / sum(SIZES) if asked.mechanism == "none" else 1 / n
+        weights = {Weighting.EXAMPLES: share, Weighting.UNIFORM: 1 / n, Weighting.SUM: 1.0}
+        factors = flatten(
+            {t: np.full(s.shape, weights[s.weighting]) for t, s in spec.items()}, spec
+        )
+        mine = vector if asked.mechanism in ("none", "dp_sgd") else clipped(vector)
+        total = total + factors * mine
+    return total
+
+
+def test_a_round_is_right_or_refused(case: Case, asked: Asked, task, method: Method, stores: Path):
+    overrides = ["pool.noise=independent"] if needs_own_entry_noise(method, asked) else []
+    config = configure(case, asked, *overrides)
+    reason = why_refused(case, method, asked)
+    if reason is not None:
+        with pytest.raises(ConfigError) as refused:
+            protect_run(config, build(case, config, task))
+        assert str(refused.value).startswith(reason)
+        assert case.method in str(refused.value)
+        assert "; valid: " in str(refused.value)
+        return
+    checked = CheckedMethod(build(case, config, task))
+    data = {n: draw_examples(method, i, SIZES[i]) for i, n in enumerate(NAMES)}
+    stage = set_stage(config, checked, data, stores)
+    assert stage.protection.masked == (asked.masks and bool(method.shared_spec()))
+    outcome = stage.play(draw_experts(method))
+    assert outcome.survivors == NAMES
+
+    spec = method.shared_spec()
+    vectors = [flatten(result.update, spec) for result in checked.results]
+    expected = expected_sum(method, asked, vectors)
+    error = np.abs(outcome.summed.vector - expected)
+    # A sum may be off by all clients' rounding; seven deviations are never passed by chance.
+    rounding = len(NAMES) * max(STEP, GRID_STEP)
+    assert (error <= rounding + 7 * deviation_of_sum(asked)).all()
+    if spec:
+        assert np.abs(expected).max() > 4 * rounding, "the comparison would pass on nothing"
+        assert stage.protection.signal_to_noise(outcome.summed, 3, 3) is None or (
+            asked.mechanism not in ("none", "dp_sgd")
+        )
+    _require_entries(stage, outcome, method)
+    _require_rows(stage, asked)
+    after = method.server_update(
+        stage.state(), stage.aggregate(outcome), (), np.random.default_rng(0)
+    )
+    assert all(np.isfinite(value).all() for value in after.values())
+
+
+def _require_entries(stage, outcome, method: Method) -> None:
+    if method.pool_policy() is None:
+        assert outcome.entries == ()
+        return
+    assert outcome.entries_void is None
+    assert len(outcome.entries) == len(NAMES)
+    base = stage.method.broadcast(stage.state())
+    for upload, result in zip(outcome.entries, stage.method.results, strict=True):
+        opened = stage.protection.open_entry(upload.entry, base)
+        assert set(opened) == set(result.pool_entry)
+        if stage.config.privacy.mechanism in ("none", "dp_sgd"):
+            assert all(np.array_equal(opened[n], v) for n, v in result.pool_entry.items())
+
+
+def _require_rows(stage, asked: Asked) -> None:
+    """Each client's own ledger has one row for each of its releases, before anything is settled."""
+    # Whatever noises sums, an entry carries all of its noise itself.
+    shared_out = asked.mechanism in ("distributed_noise", "central_noise")
+    expected = {
+        (c, "upload_noise" if c == "pool" and shared_out else asked.mechanism, "reserved")
+        for c in stage.protection.channels
+    }
+    for client in stage.clients.values():
+        rows = client._store.rows(RUN)
+        assert {(row.channel, row.mechanism, row.status) for row in rows} == expected
+        assert len(rows) == len(expected)
+
+
+@pytest.mark.parametrize("bare", [True, False])
+def test_central_noise_is_divided_by_the_planned_size(
+    case: Case, task, method: Method, stores: Path, bare: bool
+):
+    """One of three is lost: two clipped updates and the noise, over three."""
+    asked = next(a for a in ASKED if a.name == ("central_noise, bare" if bare else "central_noise"))
+    if why_refused(case, method, asked) is not None or not method.shared_spec():
+        return
+    config = configure(case, asked, "privacy.noise_multiplier=2.0")
+    checked = CheckedMethod(build(case, config, task))
+    data = {n: draw_examples(method, i, SIZES[i]) for i, n in enumerate(NAMES)}
+    stage = set_stage(config, checked, data, stores)
+    outcome = stage.play(draw_experts(method), lost=NAMES[:1])
+    assert outcome.survivors == NAMES[1:]
+    spec = method.shared_spec()
+    total = sum(clipped(flatten(result.update, spec)) for result in checked.results)
+    total = total + 2.0 * NORM * central_noise().standard_normal(len(total))
+    over = {Weighting.EXAMPLES: 3.0, Weighting.UNIFORM: 3.0, Weighting.SUM: 1.0}
+    divisors = flatten({t: np.full(s.shape, over[s.weighting]) for t, s in spec.items()}, spec)
+    np.testing.assert_allclose(outcome.summed.vector, total / divisors, atol=2 * GRID_STEP)
+
+
+def test_noise_is_that_of_the_ledger(case: Case, task, method: Method, stores: Path):
+    """Twice the same round with other noise: the difference has the spread that was charged."""
+    asked = next(a for a in ASKED if a.name == "central_noise")
+    if why_refused(case, method, asked) is not None or not method.shared_spec():
+        return
+    # Half of C on each coordinate drowns what clients do, so what is left is the noise.
+    config = configure(case, asked, "privacy.noise_multiplier=1000.0")
+    built = build(case, config, task)
+    data = {n: draw_examples(method, i, SIZES[i]) for i, n in enumerate(NAMES)}
+    stage = set_stage(config, built, data, stores)
+    outcome = stage.play(draw_experts(method))
+    sums = outcome.summed.vector * stage.protection.layout.divisors(len(NAMES), len(NAMES))
+    # 60 coordinates or more: one deviation of the estimate is 9% or less.
+    assert sums.std() == pytest.approx(1000.0 * NORM, rel=0.5)

@@ -1,0 +1,28 @@
+"""Noise from bytes that are known: what a mechanism makes of them can be pinned."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privacy.randomness import standard_normal_from
+
+
+class RecordedNoise:
+    """A noise source whose bytes are SHAKE-256 of a name, read from the start."""
+
+    name = "recorded"
+    protects = False
+
+    def __init__(self, record: str = "record") -> None:
+        self.seed = record.encode()
+        self.position = 0
+
+    def uniform_bytes(self, count: int) -> bytes:
+        start, self.position = self.position, self.position + count
+        return hashlib.shake_256(self.seed).digest(self.position)[start:]
+
+    def standard_normal(self, size: int) -> NDArray[np.float64]:
+        return standard_normal_from(self.uniform_bytes, size)

@@ -1,0 +1,207 @@
+"""The clipping norm finds its quantile, and the flag that tells it so is inside the norm."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+
+from privacy import (
+    AdaptiveClipping,
+    CentralNoise,
+    NonFiniteUpdate,
+    SeededNoise,
+    grid_of,
+    protect_upload,
+    release_of_upload,
+    signal_to_noise,
+)
+
+FINITE = st.floats(-1e6, 1e6)
+VECTORS = hnp.arrays(np.float64, st.integers(0, 30), elements=FINITE)
+
+
+def exact_square(vector: NDArray[np.float64]) -> Fraction:
+    return sum((Fraction(float(x)) ** 2 for x in vector), Fraction(0))
+
+
+# ------------------------------------------------------------------------------------- the flag
+
+
+def test_flag_by_hand() -> None:
+    adaptive = AdaptiveClipping(flag_ratio=0.1)
+    short = adaptive.append_flag(np.array([3.0, 4.0]), 10.0)
+    np.testing.assert_array_equal(short.vector, [3.0, 4.0, 1.0])
+    assert (short.norm, short.was_clipped) == (5.0, False)
+    long = adaptive.append_flag(np.array([30.0, 40.0]), 10.0)
+    np.testing.assert_allclose(long.vector, [6.0, 8.0, -1.0], rtol=1e-12)
+    assert (long.norm, long.was_clipped) == (50.0, True)
+    # sqrt(4^2 + 3^2) = 5 where b is three quarters of C.
+    assert AdaptiveClipping(flag_ratio=0.75).joint_norm(4.0) == 5.0
+
+
+def test_an_empty_update_fits() -> None:
+    result = AdaptiveClipping().append_flag(np.zeros(0), 2.0)
+    np.testing.assert_array_equal(result.vector, [0.2])
+
+
+@given(VECTORS, st.floats(1e-6, 1e6), st.floats(1e-3, 1.0))
+def test_update_and_flag_together_are_within_the_joint_norm(
+    update: NDArray[np.float64], clipping_norm: float, flag_ratio: float
+) -> None:
+    adaptive = AdaptiveClipping(flag_ratio=flag_ratio)
+    result = adaptive.append_flag(update, clipping_norm)
+    assert result.vector.size == update.size + 1
+    joint = adaptive.joint_norm(clipping_norm)
+    # The bound is sqrt(C^2 + b^2), up to the last bits of the float that holds it.
+    exact = Fraction(clipping_norm) ** 2 * (1 + Fraction(flag_ratio) ** 2)
+    assert abs(Fraction(joint) ** 2 / exact - 1) < Fraction(2) ** -50
+    assert exact_square(result.vector[:-1]) <= Fraction(clipping_norm) ** 2
+    # The flag is a product rounded once: at most an ulp beyond b, and then only with an update
+    # that is all of C within the clip's margin.
+    flag = Fraction(abs(float(result.vector[-1])))
+    assert abs(flag / (Fraction(flag_ratio) * Fraction(clipping_norm)) - 1) <= Fraction(2) ** -53
+    if update.size:
+        assert exact_square(result.vector) <= Fraction(joint) ** 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(VECTORS, st.floats(1e-3, 1e3), st.floats(0.01, 10.0), st.integers(0, 2**32))
+def test_what_is_noised_is_within_the_norm_of_the_ledger(
+    update: NDArray[np.float64], clipping_norm: float, flag_ratio: float, seed: int
+) -> None:
+    # The mechanism clips once more at the joint norm, so the row holds whatever came before.
+    adaptive = AdaptiveClipping(flag_ratio=flag_ratio)
+    joint = adaptive.joint_norm(clipping_norm)
+    mechanism = CentralNoise(clipping_norm=joint, noise_multiplier=1.0, scale=4_096.0 / joint)
+    flagged = adaptive.append_flag(update, clipping_norm).vector
+    grid = grid_of(mechanism, flagged.size, bits=16, clients=1)
+    noise = SeededNoise(np.random.default_rng(seed))
+    sent = grid.dequantise(protect_upload(flagged, mechanism, grid, noise).levels)
+    row = release_of_upload(
+        mechanism,
+        flagged.size,
+        channel="sum",
+        run_id="r",
+        round_number=1,
+        attempt=0,
+        pseudonym="a",
+    )
+    assert float(np.linalg.norm(sent)) <= row.clipping_norm * (1 + 1e-12)
+    assert row.clipping_norm >= joint
+    # And the second clipping does not touch the flag: it comes back within a step.
+    assert abs(sent[-1] - flagged[-1]) <= 1.0 / mechanism.scale
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_updates_that_are_not_finite_have_no_flag(value: float) -> None:
+    with pytest.raises(NonFiniteUpdate):
+        AdaptiveClipping().append_flag(np.array([1.0, value]), 1.0)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=50), st.floats(1e-6, 1e6))
+def test_the_mean_flag_says_how_many_were_clipped(clipped: list[bool], norm: float) -> None:
+    adaptive = AdaptiveClipping(flag_ratio=0.3)
+    flags = [
+        float(adaptive.append_flag(np.array([norm * (3.0 if far else 0.3)]), norm).vector[-1])
+        for far in clipped
+    ]
+    fraction = adaptive.clipped_fraction(sum(flags) / len(flags), norm)
+    assert fraction == pytest.approx(sum(clipped) / len(clipped), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("mean_flag", "fraction"),
+    # b = 0.2: (1 + mean / b) / 2 fitted, cut to [0, 1].
+    [(0.2, 0.0), (0.1, 0.25), (0.0, 0.5), (-0.2, 1.0), (0.5, 0.0), (-9.0, 1.0)],
+)
+def test_noised_flags_are_cut_to_a_fraction(mean_flag: float, fraction: float) -> None:
+    assert AdaptiveClipping().clipped_fraction(mean_flag, 2.0) == pytest.approx(fraction)
+
+
+# ------------------------------------------------------------------------------------ the update
+
+
+@pytest.mark.parametrize(
+    ("clipped_fraction", "factor"),
+    # Andrew et al. 2021, Algorithm 1: C exp(-0.2 (f - 0.5)) with f = 1 - clipped.
+    [(0.5, 1.0), (0.0, math.exp(-0.1)), (1.0, math.exp(0.1)), (0.25, math.exp(-0.05))],
+)
+def test_next_norm_by_hand(clipped_fraction: float, factor: float) -> None:
+    assert AdaptiveClipping().next_norm(3.0, clipped_fraction) == pytest.approx(3.0 * factor)
+
+
+@given(st.floats(0.01, 0.99), st.floats(0.01, 2.0), st.floats(0.0, 1.0), st.floats(1e-6, 1e6))
+def test_the_norm_moves_geometrically(
+    quantile: float, learning_rate: float, clipped: float, norm: float
+) -> None:
+    adaptive = AdaptiveClipping(quantile=quantile, learning_rate=learning_rate)
+    moved = math.log(adaptive.next_norm(norm, clipped) / norm)
+    assert moved == pytest.approx(learning_rate * (quantile - (1.0 - clipped)), abs=1e-9)
+    assert abs(moved) <= learning_rate
+
+
+@pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("start", [1e-3, 0.7, 50.0])
+def test_the_norm_finds_the_quantile_of_a_fixed_population(quantile: float, start: float) -> None:
+    # 1,000 clients of one coordinate each, log-normal lengths; everybody in every round, no noise.
+    lengths = np.exp(np.random.default_rng(4).standard_normal(1_000))
+    adaptive = AdaptiveClipping(quantile=quantile, learning_rate=0.2)
+    norm = start
+    for _ in range(400):
+        flags = np.where(lengths <= norm, 1.0, -1.0) * adaptive.flag_ratio * norm
+        norm = adaptive.next_norm(norm, adaptive.clipped_fraction(float(flags.mean()), norm))
+    assert abs(float((lengths <= norm).mean()) - quantile) <= 0.003
+
+
+def test_a_noised_round_moves_the_norm_by_no_more_than_a_bare_one() -> None:
+    adaptive = AdaptiveClipping(quantile=0.5, learning_rate=0.2)
+    wild = [adaptive.clipped_fraction(flag, 1.0) for flag in (-1e9, 1e9)]
+    assert [adaptive.next_norm(1.0, fraction) for fraction in wild] == [
+        pytest.approx(math.exp(0.1)),
+        pytest.approx(math.exp(-0.1)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"quantile": 0.0}, "quantile is 0.0; it must lie strictly between 0 and 1"),
+        ({"quantile": 1.0}, "quantile is 1"),
+        ({"quantile": math.nan}, "quantile is nan"),
+        ({"learning_rate": 0.0}, "learning_rate is 0"),
+        ({"flag_ratio": 0.0}, "flag_ratio is 0"),
+        ({"flag_ratio": math.inf}, "flag_ratio is inf"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(changes: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AdaptiveClipping(**changes)
+
+
+# ------------------------------------------------------------------------------ signal to noise
+
+
+def test_signal_to_noise_by_hand() -> None:
+    # Energy 25 of which 2 x 2^2 = 8 is the noise's: sqrt(17 / 8).
+    assert signal_to_noise(np.array([3.0, 4.0]), 2.0) == pytest.approx(math.sqrt(17 / 8))
+    assert signal_to_noise(np.array([0.1, 0.1]), 2.0) == 0.0
+    assert signal_to_noise(np.zeros(0), 2.0) == 0.0
+    with pytest.raises(ValueError, match="standard_deviation is 0"):
+        signal_to_noise(np.ones(2), 0.0)
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0, 5.0])
+def test_signal_to_noise_finds_the_ratio_that_was_put_in(ratio: float) -> None:
+    rng, size, deviation = np.random.default_rng(7), 200_000, 0.3
+    direction = rng.standard_normal(size)
+    signal = direction / np.linalg.norm(direction) * ratio * deviation * math.sqrt(size)
+    found = signal_to_noise(signal + deviation * rng.standard_normal(size), deviation)
+    # The squares' relative error is sqrt(2 / n), so that of a zero ratio is its root.
+    assert found == pytest.approx(ratio, rel=0.03, abs=0.12)

@@ -1,0 +1,131 @@
+"""What the tests of the audit share: a run's plan under a mechanism, and mistakes to make in it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import platform.client_profile
+import platform.protection
+import privacy.central
+import privacy.distributed
+import privacy.mechanisms
+from platform.bootstrap import RunPlan
+from platform.config import parse_config
+from platform.privacy_audit import AuditPlan, audit_run
+from platform.privacy_auditing.outcome import ChannelAudit
+from platform.protecting import protect_run
+from platform.protection import LEVELS, Protection
+from platform.randomness import stream
+from platform.vectors import flatten
+from privacy import clip, protect_upload
+from privacy.central import noise_for_sum
+from tests.trunk._runs import SMALL
+
+Verdicts = dict[str, ChannelAudit]
+NOISE = ("privacy.target_epsilon=null", "privacy.noise_multiplier=1.5")
+DP_SGD = (
+    "privacy.mechanism=dp_sgd",
+    "privacy.clipping_norm=null",
+    "privacy.per_sample_clipping_norm=1.0",
+    "privacy.sampling_probability=1.0",
+    "privacy.target_epsilon=null",
+    "privacy.noise_multiplier=0.5",
+)
+
+
+@dataclass(frozen=True)
+class Auditor:
+    """Audits the small run under any mechanism; what takes long to load is loaded once.
+
+    Attributes:
+        base: A run of the same task and method.
+    """
+
+    base: RunPlan
+
+    def plan(self, *overrides: str) -> RunPlan:
+        """The run, its protection built by the code as it is now."""
+        config = parse_config(yaml.safe_load(SMALL), overrides)
+        protection = protect_run(config, self.base.learning.method).protection
+        return dataclasses.replace(self.base, config=config, protection=protection)
+
+    def __call__(self, *overrides: str, canaries: int = 500) -> Verdicts:
+        """What the audit says of each channel."""
+        audits = audit_run(AuditPlan(self.plan(*overrides), canaries), lambda *_, **__: None)
+        return {audit.channel: audit for audit in audits}
+
+
+def reasons(audit: ChannelAudit) -> str:
+    """All reasons as one text."""
+    return " ".join(audit.reasons)
+
+
+def halve_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the noise that the ledger says, wherever noise is drawn."""
+
+    def less(mechanism: Any) -> Any:
+        return dataclasses.replace(mechanism, noise_multiplier=mechanism.noise_multiplier / 2)
+
+    monkeypatch.setattr(
+        platform.protection,
+        "protect_upload",
+        lambda vector, mechanism, grid, noise: protect_upload(vector, less(mechanism), grid, noise),
+    )
+    monkeypatch.setattr(
+        platform.protection,
+        "noise_for_sum",
+        lambda mechanism, dimension, noise: noise_for_sum(less(mechanism), dimension, noise),
+    )
+
+
+def skip_clip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norms are measured, and nothing is scaled."""
+
+    def unclipped(update: Any, clipping_norm: float) -> Any:
+        clipped = clip(update, clipping_norm)
+        return dataclasses.replace(clipped, vector=np.array(update, np.float64))
+
+    def rounded(entropy: Any, vector: Any, norm: float) -> Any:
+        # The real rounding repeats until the norm is bounded, which would never be.
+        return np.rint(vector).astype(np.int64)
+
+    for module in (privacy.mechanisms, privacy.distributed, privacy.central):
+        monkeypatch.setattr(module, "clip", unclipped)
+    for module in (privacy.distributed, privacy.central):
+        monkeypatch.setattr(module, "round_conditionally", rounded)
+
+
+def repeat_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The streams of noise forget the number of the round."""
+
+    def forgetful(seed: int, *purpose: Any) -> np.random.Generator:
+        return stream(seed, *(purpose[:-1] if purpose[0] == "noise" else purpose))
+
+    def always(mechanism: Any, dimension: int, noise: Any) -> Any:
+        return mechanism.standard_deviation * np.random.default_rng(0).standard_normal(dimension)
+
+    monkeypatch.setattr(platform.client_profile, "stream", forgetful)
+    monkeypatch.setattr(platform.protection, "noise_for_sum", always)
+
+
+def bare_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool gets what is clipped, all but without noise."""
+
+    def protect_entry(self: Protection, result: Any, *others: Any) -> Any:
+        grid, noise = self._entry_grid(), others[-1]
+        # Integer noise has a smallest deviation; a thousandth of C is as good as none.
+        quiet = dataclasses.replace(self.entry_mechanism, noise_multiplier=1e-3)
+        vector = flatten(result.pool_entry, self.pool_spec or {})
+        return {LEVELS: protect_upload(vector, quiet, grid, noise).levels.astype(_word(grid))}
+
+    monkeypatch.setattr(Protection, "_protect_entry", protect_entry)
+
+
+def _word(grid: Any) -> Any:
+    return np.uint32 if grid.largest_level < 1 << 32 else np.uint64

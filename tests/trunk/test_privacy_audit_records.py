@@ -1,0 +1,193 @@
+"""The audit of `dp_sgd`: one record against everything that a client's training hands on.
+
+Ten classes and a prompt of two tokens keep a training at some ten milliseconds. The right build
+and its mutants go through the run's own method, trainer and accounting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from types import MappingProxyType
+
+import pytest
+
+import platform.client_profile
+import platform.protection
+import platform.record_level
+from methods import LocalResult, ParameterGroup
+from methods._prompt import CONTEXT
+from methods.pfedmoap import PFedMoAP
+from platform.bootstrap import RunPlan, Surroundings, plan_run
+from platform.observing import SilentObserver
+from platform.privacy_audit import AuditPlan, audit_run
+from platform.privacy_auditing.outcome import ChannelAudit
+from privacy import SensitivityViolation, release_of_fits
+from privacy.training import LocalTrainer, TrainingPlan
+from privacy.training.noisy_optimizer import NoisyOptimizer
+from tests.trunk._audits import DP_SGD, reasons, repeat_noise
+
+PROMPT_FL = ("method.name=promptfl", "method.context_tokens=1")
+REPLACE = ("privacy.relation=replace_one", "privacy.noise_multiplier=1.4")
+# Under a smaller claim few canaries refute a build that hides nothing.
+NOISY = "privacy.noise_multiplier=1.0"
+PLANS: MappingProxyType[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "plain": PROMPT_FL,
+        "noisy": (*PROMPT_FL, NOISY),
+        "replaced": (*PROMPT_FL, *REPLACE),
+        "gated": (NOISY,),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def plans(make_storage) -> dict[str, RunPlan]:
+    storage = make_storage("records")
+
+    def plan(*overrides: str) -> RunPlan:
+        config = storage.config(*DP_SGD, *overrides)
+        return plan_run(config, SilentObserver(), Surroundings())
+
+    return {name: plan(*overrides) for name, overrides in PLANS.items()}
+
+
+def audited(plan: RunPlan, canaries: int) -> ChannelAudit:
+    (audit,) = audit_run(AuditPlan(plan, canaries), lambda *_, **__: None)
+    return audit
+
+
+@pytest.mark.parametrize(
+    ("name", "mu", "canaries"), [("plain", 2.0, 150), ("replaced", 2 / 1.4, 60), ("gated", 1.0, 60)]
+)
+def test_the_right_build_is_not_refuted(plans, name, mu, canaries):
+    audit = audited(plans[name], canaries)
+    assert audit.passed, audit.reasons
+    assert (audit.channel, audit.result.unit) == ("training", "record")
+    assert audit.result.claimed_mu == pytest.approx(mu)
+    assert audit.result.is_tight
+
+
+def test_noise_halved_is_refuted(plans, monkeypatch):
+    real = NoisyOptimizer.add_noise
+
+    def halved(self):
+        self.noise_multiplier /= 2
+        real(self)
+        self.noise_multiplier *= 2
+
+    monkeypatch.setattr(NoisyOptimizer, "add_noise", halved)
+    assert not audited(plans["plain"], 300).result.passed
+
+
+def test_clip_skipped_is_refuted(plans, monkeypatch):
+    real = NoisyOptimizer.__init__
+
+    def unclipped(self, optimizer, mechanism, noise):
+        real(self, optimizer, mechanism, noise)
+        self.max_grad_norm, self.noise_multiplier = 1e6, self.noise_multiplier / 1e6
+
+    monkeypatch.setattr(NoisyOptimizer, "__init__", unclipped)
+    assert not audited(plans["noisy"], 80).result.passed
+
+
+def test_sensitivity_forgotten_is_refuted(plans, monkeypatch):
+    """The ledger says that a record comes or goes, while records are replaced."""
+
+    def forgetful(mechanism, **key):
+        row = release_of_fits(mechanism, **key)
+        return dataclasses.replace(row, relation="add_or_remove_one")
+
+    monkeypatch.setattr(platform.protection, "release_of_fits", forgetful)
+    assert not audited(plans["replaced"], 350).result.passed
+
+
+def test_same_noise_each_round_is_refuted(plans, monkeypatch):
+    repeat_noise(monkeypatch)
+    assert "correlated" in reasons(audited(plans["plain"], 10))
+
+
+def raw_gate(self, broadcast, experts, personal, data, trainer, rng) -> LocalResult:
+    """pFedMoAP whose prompt is trained privately and whose gate is not."""
+    start = broadcast[CONTEXT]
+    context = self.train_prompt(start, data, trainer, rng)
+    if not data.num_examples:
+        return LocalResult({CONTEXT: context - start}, {CONTEXT: context}, personal)
+    gate = {name: value for name, value in personal.items() if name != CONTEXT}
+    plain = LocalTrainer(TrainingPlan(local_steps=1, batch_size=64, learning_rate=0.1))
+    groups = (ParameterGroup(tuple(gate)),)
+    objective = self._objective(experts, self.classes)
+    parts = plain.fit(objective, {CONTEXT: start, **gate}, data.arrays, groups=groups, rng=rng)
+    return LocalResult({CONTEXT: context - start}, {CONTEXT: context}, {**parts, CONTEXT: context})
+
+
+def test_personal_part_not_privatised_is_refused_by_the_joint_rule(plans, monkeypatch):
+    monkeypatch.setattr(PFedMoAP, "client_update", raw_gate)
+    with pytest.raises(SensitivityViolation):
+        audited(plans["gated"], 10)
+
+
+def test_personal_part_not_privatised_under_dp_sgd_is_refuted(plans, monkeypatch):
+    """The same with the rule switched off: the audit does not rely on it."""
+    monkeypatch.setattr(PFedMoAP, "client_update", raw_gate)
+    monkeypatch.setattr(platform.record_level, "seal", lambda examples: examples)
+    monkeypatch.setattr(platform.record_level, "require_released", lambda *_, **__: None)
+    audit = audited(plans["gated"], 80)
+    assert not audit.result.passed
+    found = reasons(audit)
+    assert "'personal state'" in found
+    assert "'update'" not in found
+
+
+def test_pool_entry_un_noised_under_dp_sgd_is_refuted(plans, monkeypatch):
+    """The update is private; the entry is a prompt of its own, trained on the bare data."""
+
+    def bare_entry(self, broadcast, experts, personal, data, trainer, rng) -> LocalResult:
+        start = broadcast[CONTEXT]
+        context = self.train_prompt(start, data, trainer, rng)
+        plain = LocalTrainer(TrainingPlan(local_steps=1, batch_size=64, learning_rate=0.1))
+        entry = self.train_prompt(start, data, plain, rng) if data.num_examples else context
+        return LocalResult({CONTEXT: context - start}, {CONTEXT: entry}, personal)
+
+    monkeypatch.setattr(PFedMoAP, "client_update", bare_entry)
+    monkeypatch.setattr(platform.record_level, "seal", lambda examples: examples)
+    monkeypatch.setattr(platform.record_level, "require_released", lambda *_, **__: None)
+    audit = audited(plans["gated"], 80)
+    assert "'pool entry'" in reasons(audit)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [(), PROMPT_FL], ids=["pfedmoap", "promptfl"])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("training.local_steps=3", "privacy.noise_multiplier=1.0"),
+        ("training.local_steps=3", "privacy.sampling_probability=0.5"),
+        REPLACE,
+    ],
+    ids=["three steps", "sampled", "replaced"],
+)
+def test_every_method_under_dp_sgd(make_storage, method, overrides):
+    config = make_storage("methods").config(*DP_SGD, *method, *overrides)
+    plan = plan_run(config, SilentObserver(), Surroundings())
+    audit = audited(plan, 1000)
+    assert audit.passed, audit.reasons
+
+
+@pytest.mark.slow
+def test_batches_that_are_not_sampled_are_refuted(make_storage, monkeypatch):
+    """Amplification is charged for, and every record is in every batch."""
+    import numpy as np
+
+    import privacy.training.trainer
+
+    def whole(count, sampling_probability, entropy):
+        while True:
+            yield np.arange(count)
+
+    config = make_storage("sampled").config(
+        *DP_SGD, *PROMPT_FL, "privacy.sampling_probability=0.4", "privacy.noise_multiplier=0.3"
+    )
+    plan = plan_run(config, SilentObserver(), Surroundings())
+    assert audited(plan, 1000).passed
+    monkeypatch.setattr(privacy.training.trainer, "poisson_batches", whole)
+    assert not audited(plan, 1000).passed

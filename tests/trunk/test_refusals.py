@@ -1,0 +1,218 @@
+"""What a run refuses: settings that contradict each other, numbers that are none, other books."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from methods import LocalResult
+from platform.client import Client
+from platform.errors import ConfigError, RunStopped
+from platform.finishing import execute
+from platform.observing import SilentObserver
+from tests.trunk._runs import ADAPTIVE, FIXED, NO_POOL, RECORDS, Finished, Storage, opened
+
+MASKS_OFF = "secure_aggregation.enabled=false"
+ONE_STEP = ("rounds=2", "cohort.dropout_rate=0")
+
+# --- refused before anything is written -----------------------------------------------------------
+
+REFUSED = {
+    "no noise": (["privacy.target_epsilon=null", "privacy.noise_multiplier=0"], "greater than 0"),
+    "next to no noise": (
+        [*RECORDS, "privacy.noise_multiplier=1e-6"],
+        "privacy.noise_multiplier: ",
+    ),
+    "both amounts": (["privacy.noise_multiplier=1"], "give exactly one of"),
+    "neither amount": (["privacy.target_epsilon=null"], "give exactly one of"),
+    "share below 1.5 steps": (
+        [
+            "privacy.mechanism=distributed_noise",
+            "privacy.target_epsilon=null",
+            "privacy.noise_multiplier=1e-6",
+        ],
+        "privacy.noise_multiplier: one client's share of the noise has a standard deviation",
+    ),
+    "share of the pool's integers": (
+        [
+            "privacy.noise_distribution=discrete_gaussian",
+            "privacy.target_epsilon=null",
+            "privacy.noise_multiplier=1e-6",
+        ],
+        "privacy.noise_multiplier: ",
+    ),
+    "selection": (
+        ["evaluation.selection=best_on_validation"],
+        "evaluation.selection: best_on_validation would choose",
+    ),
+    "exact with batches": (
+        [*RECORDS, "privacy.accountant=exact"],
+        "privacy.accountant: 'exact' cannot price dp_sgd",
+    ),
+    "pld with shares": (
+        [
+            "privacy.mechanism=distributed_noise",
+            *FIXED,
+            "privacy.accountant=pld",
+        ],
+        "privacy.accountant: 'pld' cannot price distributed_noise",
+    ),
+    "skellam on the client": (
+        ["privacy.noise_distribution=skellam"],
+        "privacy.noise_distribution: skellam is not available under upload_noise",
+    ),
+    "same under shares": (
+        ["privacy.mechanism=distributed_noise", "pool.noise=same"],
+        "pool.noise: 'same' under distributed_noise",
+    ),
+    "same under central": (
+        ["privacy.mechanism=central_noise", "pool.noise=same"],
+        "pool.noise: 'same' under central_noise",
+    ),
+    "independent under dp_sgd": (
+        [*RECORDS, "pool.noise=independent"],
+        "pool.noise: 'independent' has no meaning under dp_sgd",
+    ),
+    "sampling of uploads": (
+        ["privacy.sampling_probability=0.5"],
+        "privacy.sampling_probability: is for the batches of dp_sgd",
+    ),
+    "decoupled uploads": (
+        ["privacy.personal=decoupled"],
+        "privacy.personal: decoupled has no meaning under upload_noise",
+    ),
+    "no bound for records": (
+        [*RECORDS, "privacy.per_sample_clipping_norm=null"],
+        "privacy.per_sample_clipping_norm: is missing",
+    ),
+    "no probability": (
+        [*RECORDS, "privacy.sampling_probability=null"],
+        "privacy.sampling_probability: is missing",
+    ),
+    "epochs": (
+        [*RECORDS, "training.local_steps=null", "training.local_epochs=1"],
+        "training.local_epochs: would make the number of noised steps",
+    ),
+    "adaptive records": ([*RECORDS, *ADAPTIVE], "privacy.adaptive_clipping: follows the norms"),
+    "adaptive with same": (ADAPTIVE, "privacy.adaptive_clipping: a pool entry"),
+    "adaptive of nothing": (
+        [*ADAPTIVE, "method.name=zero_shot", MASKS_OFF],
+        "privacy.adaptive_clipping: zero_shot shares nothing",
+    ),
+    "nothing to decouple": (
+        [*RECORDS, *NO_POOL, "privacy.personal=decoupled"],
+        "privacy.personal: promptfl has no personal part",
+    ),
+    "shares without masks": (
+        ["privacy.mechanism=distributed_noise", MASKS_OFF],
+        "secure_aggregation.enabled: false shows every client's own share",
+    ),
+    "poisson uploads": (
+        ["cohort.sampling=poisson"],
+        "cohort.sampling: poisson amplifies only against the observer",
+    ),
+    "poisson under masks": (
+        ["privacy.mechanism=central_noise", "cohort.sampling=poisson"],
+        "cohort.sampling: poisson cohorts may have any size",
+    ),
+    "budget without noise": (
+        ["privacy.mechanism=none", "privacy.lifetime_budget=1"],
+        "privacy.lifetime_budget: 1.0 has no meaning",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_in_one_sentence_before_anything_is_written(storage: Storage, case: str) -> None:
+    overrides, words = REFUSED[case]
+    with pytest.raises(ConfigError) as refused:
+        storage.create(*overrides)
+    message = str(refused.value)
+    assert words in message and "\n" not in message
+    assert not storage.file.exists()
+    assert [path.name for path in storage.folder.iterdir()] == ["cache"]
+
+
+def test_a_client_that_is_no_simulation_takes_no_seeded_noise(storage: Storage) -> None:
+    with opened(storage.create(*ONE_STEP)) as wiring:
+        client = next(iter(wiring.population.clients.values()))
+        alone = dataclasses.replace(client.profile, simulated=False)
+        with pytest.raises(ConfigError, match=r"'seeded' protects nobody .*valid: os"):
+            Client(alone, client._store, client._make_trainer)
+        safe = dataclasses.replace(alone, noise_source="os")
+        assert Client(safe, client._store, client._make_trainer).pseudonym == client.pseudonym
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("mechanism", ["none", "upload_noise", "distributed_noise"])
+def test_an_update_that_is_no_number_stops_the_run(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, value: float, mechanism: str
+) -> None:
+    amount = [] if mechanism == "none" else FIXED
+    with opened(storage.create(f"privacy.mechanism={mechanism}", *NO_POOL, *amount)) as wiring:
+        method = type(wiring.method)
+        original = method.client_update
+
+        def broken(*arguments):
+            result = original(*arguments)
+            update = {name: np.full_like(v, value) for name, v in result.update.items()}
+            return LocalResult(update, None, result.personal)
+
+        monkeypatch.setattr(method, "client_update", broken)
+        with pytest.raises(RunStopped, match="round 1 was aborted"):
+            execute(wiring, SilentObserver())
+    assert storage.rows("SELECT count(*) FROM rounds") == [(0,)]
+    for path in (storage.folder / wiring.run_id / "clients").glob("*.db"):
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("SELECT count(*) FROM ledger").fetchall() == [(0,)]
+
+
+# --- going on with other parameters ---------------------------------------------------------------
+
+
+def change(storage: Storage, query: str, *values: object) -> None:
+    with closing(sqlite3.connect(storage.file)) as connection:
+        connection.execute(query, values)
+        connection.commit()
+
+
+def test_a_changed_configuration_is_not_resumed(own_copy: Finished) -> None:
+    storage = own_copy.storage
+    ((text,),) = storage.rows("SELECT config_json FROM runs")
+    tree = json.loads(text)
+    tree["rounds"] = 9
+    change(storage, "UPDATE runs SET config_json = ?", json.dumps(tree))
+    with pytest.raises(RunStopped, match="its configuration is not the one"):
+        storage.reopen(own_copy.run_id)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("standard_deviation", 0.5),
+        ("clipping_norm", 2.0),
+        ("relation", "add_or_remove_one"),
+        ("channel", "pool"),
+    ],
+)
+def test_a_ledger_of_other_releases_is_not_gone_on_with(
+    own_copy: Finished, column: str, value: object
+) -> None:
+    """Facts of a ledger never change; so whatever differs, the run would now spend otherwise."""
+    storage = own_copy.storage
+    triggers = storage.rows("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+    for (name,) in triggers:
+        change(storage, f"DROP TRIGGER {name}")
+    change(storage, f"UPDATE ledger SET {column} = ?", value)  # noqa: S608
+    with pytest.raises(RunStopped, match=f"{column}.*ledger|ledger.*{column}"):
+        storage.reopen(own_copy.run_id)
+
+
+def test_what_is_unchanged_is_resumed(own_copy: Finished) -> None:
+    with opened(own_copy.storage.reopen(own_copy.run_id)) as wiring:
+        assert wiring.run_id == own_copy.run_id

@@ -1,0 +1,312 @@
+"""Mechanisms in whole runs: what is charged, sent and written down."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from contextlib import closing
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from platform.client_profile import first_state, noise_of, train
+from platform.errors import ProtocolError, RunStopped
+from platform.federation import Federation
+from platform.finishing import execute
+from platform.observing import SilentObserver
+from platform.transport import InProcessTransport
+from platform.twin import train_twin
+from privacy import Release, epsilon
+from tests.trunk._runs import (
+    ADAPTIVE,
+    FIXED,
+    NO_POOL,
+    OS,
+    RECORDS,
+    Crash,
+    Storage,
+    crash_at,
+    gaussian_epsilon,
+    opened,
+)
+
+CENTRAL = (
+    "privacy.mechanism=central_noise",
+    *NO_POOL,
+    *FIXED,
+    "secure_aggregation.enabled=false",
+)
+ONE_STEP = ("rounds=2", "cohort.dropout_rate=0")
+
+# --- budgets --------------------------------------------------------------------------------------
+
+TWO_RUNS = ("rounds=2", "cohort.dropout_rate=0", *FIXED)
+
+
+def budget(epsilon_: float) -> str:
+    return f"privacy.lifetime_budget={epsilon_}"
+
+
+def test_a_second_run_on_the_same_data_adds_to_the_first(storage: Storage) -> None:
+    """Room for three rounds: the second run ends after its first, and says why."""
+    limit = budget(gaussian_epsilon(4.0, 3) + 1e-3)
+    first = storage.run(*TWO_RUNS, limit)
+    second = storage.run(*TWO_RUNS, limit)
+    assert len(first.summary["rounds"]) == 2
+    assert len(second.summary["rounds"]) == 1
+    assert any("privacy.lifetime_budget" in w for w in second.summary["warnings"])
+    who = "SELECT DISTINCT pseudonym FROM ledger WHERE run_id = ? ORDER BY 1"
+    assert storage.rows(who, first.run_id) == storage.rows(who, second.run_id)
+    assert len(storage.rows(who, second.run_id)) == 5
+    # Other data, other people: another seed deals out other images.
+    other = storage.run(*TWO_RUNS, limit, "seed=4")
+    assert len(other.summary["rounds"]) == 2
+    assert not set(storage.rows(who, other.run_id)) & set(storage.rows(who, first.run_id))
+
+
+def test_a_client_holds_to_its_own_ledger(storage: Storage) -> None:
+    """A coordinator that has lost its books asks; no client takes part, none writes a row."""
+    limit = budget(gaussian_epsilon(4.0, 2) + 1e-3)
+    storage.run(*TWO_RUNS, limit)
+    for path in storage.folder.glob("sotto.db*"):
+        path.unlink()
+    stores = sorted((storage.folder / "clients").rglob("*.db"))
+    assert len(stores) == 5
+
+    def rows() -> list[int]:
+        found = []
+        for path in stores:
+            with closing(sqlite3.connect(path)) as connection:
+                found += [n for (n,) in connection.execute("SELECT count(*) FROM ledger")]
+        return found
+
+    assert rows() == [2] * 5
+    with opened(storage.create(*TWO_RUNS, limit)) as wiring, pytest.raises(RunStopped) as stopped:
+        execute(wiring, SilentObserver())
+    assert "round 1 was aborted in phase" in str(stopped.value)
+    assert rows() == [2] * 5
+    # Nothing left anybody, and the coordinator knows: its reservation is free again.
+    assert storage.rows("SELECT DISTINCT status FROM ledger") == [("aborted",)]
+
+
+# --- central noise --------------------------------------------------------------------------------
+
+
+def central_release(number: int, probability: float) -> Release:
+    """A round of Poisson cohorts by the formula's own names."""
+    return Release(
+        mechanism="dp_sgd",
+        standard_deviation=4.0,
+        clipping_norm=1.0,
+        relation="add_or_remove_one",
+        channel="sum",
+        run_id="r",
+        round_number=number,
+        attempt=1,
+        pseudonym="p",
+        status="reserved",
+        sampling="poisson",
+        sampling_probability=probability,
+    )
+
+
+POISSON = (*CENTRAL, "privacy.relation=add_or_remove_one", "cohort.sampling=poisson")
+
+
+def test_poisson_cohorts_amplify_against_the_observer_only(storage: Storage) -> None:
+    run = storage.run(*POISSON, "cohort.size=2", "cohort.dropout_rate=0", "rounds=2", "seed=5")
+    summary, final = run.summary, run.summary["final"]
+    assert final["epsilon"]["server"] == "inf"
+    sampled = [central_release(n, 0.4) for n in (1, 2)]
+    expected = epsilon(sampled, 1e-5).epsilon
+    assert final["epsilon"]["observer"] == pytest.approx(expected, rel=0.02)
+    assert final["epsilon"]["observer"] < gaussian_epsilon(8.0, 2)
+    assert summary["sampling"] == "for observer: Poisson cohorts, probability 0.4, kept secret"
+    assert all(r["cohort"] is None and r["dropped"] is None for r in summary["rounds"])
+    # Everybody has a row in every round, drawn or not.
+    assert storage.rows("SELECT round_number, count(*) FROM ledger GROUP BY 1") == [(1, 5), (2, 5)]
+
+
+def test_an_undersized_poisson_round_is_noise_alone_and_charged(storage: Storage) -> None:
+    run = storage.run(
+        *POISSON,
+        "cohort.size=2",
+        "cohort.minimum=2",
+        "cohort.dropout_rate=0",
+        "rounds=1",
+        "privacy.noise_source=seeded",
+        "seeds.cohort=0",
+        "evaluation.every=1",
+    )
+    small = run
+    for seed in range(1, 12):
+        if not small.survivors()[1]:
+            break
+        small = storage.run(
+            *POISSON, "cohort.size=2", "cohort.dropout_rate=0", "rounds=1", f"seeds.cohort={seed}"
+        )
+    assert small.survivors()[1] == []
+    query = "SELECT count(*) FROM ledger WHERE run_id = ?"
+    assert storage.rows(query, small.run_id) == [(5,)]
+    assert small.summary["rounds"][0]["bytes_up"] == 0
+    assert 0 < small.summary["final"]["epsilon"]["observer"] < 10
+
+
+def test_a_second_draw_of_a_round_amplifies_nothing(storage: Storage) -> None:
+    """Which draws are thrown away may depend on them, so even an attempt that cost nothing counts.
+
+    Cohorts from the operating system's entropy; the first attempt ends before anybody trains.
+    """
+    few = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1")
+    once = storage.run(*CENTRAL, OS, *few)
+    with opened(storage.create(*CENTRAL, OS, *few)) as wiring, pytest.raises(RunStopped):
+        transport = wiring.runner.transport
+        assert isinstance(transport, InProcessTransport)
+        silent = dataclasses.replace(
+            transport, losses=lambda number, attempt, cohort: frozenset(cohort), lost_at="advertise"
+        )
+        runner = dataclasses.replace(wiring.runner, transport=silent)
+        execute(dataclasses.replace(wiring, runner=runner), SilentObserver())
+    twice = storage.resume(wiring.run_id)
+    spent = [run.summary["final"]["epsilon"]["observer"] for run in (once, twice)]
+    # The bound after rounding to the grid is a little above C.
+    assert spent[1] == pytest.approx(gaussian_epsilon(4.0, 1), rel=1e-3)
+    assert spent[0] < spent[1]
+
+
+def test_fixed_size_amplifies_without_personal_state_only(storage: Storage) -> None:
+    common = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1")
+    kinds = {}
+    for method in (NO_POOL, ("method.name=coop", "method.context_tokens=2"), ()):
+        # The pool's method is the configuration's own; an entry shows who was drawn.
+        named = [o for o in CENTRAL if not o.startswith("method.")]
+        with opened(storage.create(*named, *method, *common)) as wiring:
+            kinds[wiring.config.method.name] = (
+                wiring.cohort_kind,
+                wiring.method.has_personal_state,
+            )
+    assert kinds["promptfl"] == ("fixed_size", False)
+    assert kinds["pfedmoap"] == (None, True)
+    assert all(kind is None for kind, personal in kinds.values() if personal)
+
+
+# --- adaptive clipping ----------------------------------------------------------------------------
+
+FOLLOWING = (*NO_POOL, *FIXED, *ADAPTIVE, "cohort.dropout_rate=0", "rounds=3")
+
+
+def test_the_norm_follows_the_clients(storage: Storage) -> None:
+    run = storage.run(*FOLLOWING)
+    rounds = run.summary["rounds"]
+    norms = [document["clipping_norm"] for document in rounds]
+    assert norms[0] == 1.0 and len(set(norms)) > 1
+    for now, after in pairwise(rounds):
+        excess = (1.0 - now["clipped_fraction"]) - 0.5
+        expected = now["clipping_norm"] * np.exp(-0.3 * excess)
+        assert after["clipping_norm"] == pytest.approx(expected, rel=1e-12)
+    for document in rounds:
+        assert 0.0 <= document["clipped_fraction"] <= 1.0
+        assert document["signal_to_noise"] >= 0.0
+    charged = storage.rows(
+        "SELECT DISTINCT round_number, clipping_norm, standard_deviation FROM ledger ORDER BY 1"
+    )
+    for (number, joint, deviation), norm in zip(charged, norms, strict=True):
+        assert number >= 1
+        assert joint == pytest.approx(norm * np.hypot(1.0, 0.2), rel=1e-12)
+        assert deviation == pytest.approx(4.0 * joint, rel=1e-12)
+
+
+def test_a_resumed_run_goes_on_with_the_next_norm(
+    storage: Storage, make_storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = make_storage("whole").run(*FOLLOWING)
+    wiring = storage.create(*FOLLOWING)
+    with monkeypatch.context() as patch, opened(wiring), pytest.raises(Crash):
+        crash_at(patch, Federation, "_commit", 2, after=True)
+        execute(wiring, SilentObserver())
+    resumed = storage.resume(wiring.run_id)
+    names = ("clipping_norm", "clipped_fraction", "signal_to_noise")
+    assert [[r[n] for n in names] for r in resumed.summary["rounds"]] == [
+        [r[n] for n in names] for r in whole.summary["rounds"]
+    ]
+
+
+def test_a_norm_is_sent_exactly_where_it_adapts(storage: Storage) -> None:
+    with opened(storage.create(*FOLLOWING)) as following:
+        assert following.protection.at(0.5).clipping_norm == 0.5
+        for norm in (None, 0.0, -1.0, float("inf"), float("nan")):
+            with pytest.raises(ProtocolError, match="norm"):
+                following.protection.at(norm)
+    with opened(storage.create(*NO_POOL, *FIXED)) as fixed:
+        assert fixed.protection.at(None) is fixed.protection
+        with pytest.raises(ProtocolError, match="exactly where it adapts"):
+            fixed.protection.at(1.0)
+
+
+# --- decoupled ------------------------------------------------------------------------------------
+
+
+def experts_of(wiring) -> tuple[dict, ...]:
+    rng = np.random.default_rng(3)
+    spec = wiring.method.pool_policy().spec
+    return tuple(
+        {n: rng.normal(0, 0.1, s.shape).astype(np.float32) for n, s in spec.items()}
+        for _ in range(2)
+    )
+
+
+@pytest.mark.parametrize("personal", ["joint", "decoupled"])
+def test_what_is_released_depends_on_experts_only_when_joint(
+    storage: Storage, personal: str
+) -> None:
+    with opened(storage.create(*RECORDS, f"privacy.personal={personal}", *ONE_STEP)) as wiring:
+        profile = next(iter(wiring.population.clients.values())).profile
+        broadcast = wiring.method.broadcast(wiring.method.init_server(np.random.default_rng(0)))
+        results = [
+            train(
+                profile,
+                wiring.population.make_trainer,
+                broadcast,
+                experts,
+                first_state(profile),
+                round_number=1,
+                noise=noise_of(profile, 1),
+            )
+            for experts in ((), experts_of(wiring))
+        ]
+        same = all(np.array_equal(results[0].update[n], results[1].update[n]) for n in broadcast)
+        gates = [n for n in results[1].personal if n.startswith("gate.")]
+        assert same is (personal == "decoupled")
+        assert bool(gates) is (personal == "joint")
+        for name in gates:
+            # The gate went through the noised steps too.
+            before = first_state(profile)[name]
+            assert not np.array_equal(results[1].personal[name], before)
+
+
+def test_decoupled_gates_are_trained_after_the_last_release(storage: Storage) -> None:
+    run = storage.run(
+        *RECORDS,
+        "privacy.personal=decoupled",
+        "method.decoupled_steps=2",
+        "pool.minimum=2",
+        *ONE_STEP,
+    )
+    assert run.summary["unit"] == "record"
+    assert all(b"gate." in personal for personal, _ in run.personal_parts().values())
+    assert storage.rows("SELECT DISTINCT mechanism, channel FROM ledger") == [("dp_sgd", "sum")]
+
+
+def test_the_local_twin_is_noised_under_dp_sgd(storage: Storage) -> None:
+    def twin(deviation: float) -> np.ndarray:
+        changed = [f"privacy.noise_multiplier={deviation}"]
+        with opened(storage.create(*RECORDS, *NO_POOL, *changed, *ONE_STEP)) as wiring:
+            profile = next(iter(wiring.population.clients.values())).profile
+            state = wiring.method.init_server(np.random.default_rng(0))
+            trained, _ = train_twin(profile, wiring.population.make_trainer, state, (1,))
+            return np.concatenate([np.ravel(trained[n] - state[n]) for n in sorted(trained)])
+
+    quiet, loud = twin(0.5), twin(200.5)
+    # Learning rate 0.05 x 200 x 0.5 over a batch of 4, on each coordinate of one step.
+    assert np.std(loud - quiet) == pytest.approx(0.05 * 200 * 0.5 / 4, rel=0.3)
