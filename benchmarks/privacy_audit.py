@@ -53,9 +53,10 @@ EXPLANATION = f"""
 Each line is one release of one client in one round: an upload, a pool entry, or under dp_sgd a
 whole local training, of which update, pool entry and personal state are looked at. A fair coin that
 is guessed through a release is guessed wrong with probability Phi(-mu / 2) at least. The interval
-of mu is that of the decision, at a family-wise error of {FAMILY_WISE_ERROR:g} over all checks of a run; a build
-is refuted where the interval lies above the claim. Under dp_sgd less is seen than is claimed: a
-record is looked for in one direction, and where batches are sampled its part in them varies.
+of mu is that of the decision, at a family-wise error of {FAMILY_WISE_ERROR:g} over all
+checks of a run; a build is refuted where the interval lies above the claim. Under dp_sgd less is
+seen than is claimed: a record is looked for in one direction, and where batches are sampled its
+part in them varies.
 The one-run bound on epsilon (95%) decides nothing. Power: how likely halved noise would have been
 noticed. Under `same` a pool entry is the upload itself, so both lines state the same claim.
 """
