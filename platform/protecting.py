@@ -116,11 +116,6 @@ def _require_priceable(config: RunConfig, method: Method, protection: Protection
     section = config.privacy
     try:
         epsilons(planned, section.target_delta, section.accountant)
-    except MemoryError as error:
-        raise ConfigError(
-            f"privacy.noise_multiplier: {section.noise_multiplier} is so little noise that its "
-            "epsilon cannot be computed; valid: more"
-        ) from error
     except UnsupportedEvent as error:
         raise ConfigError(
             f"privacy.accountant: {section.accountant!r} cannot price {section.mechanism} as "

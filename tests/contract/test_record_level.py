@@ -128,7 +128,7 @@ class FitsTwice(Honest):
 CHEATS = [
     (ReadsLabels(), "'labels' was read outside the trainer"),
     (CountsExamples(), "'labels' was read outside the trainer"),
-    (MeanAsEntry(), "'features' was read outside the trainer"),
+    (MeanAsEntry(), "'labels' was read outside the trainer"),
     (Smuggler(part="entry"), "pool entry 'weight' was neither returned by the trainer"),
     (Smuggler(part="update"), "update 'weight' was neither returned by the trainer"),
     (Smuggler(part="scale"), "update 'weight' was neither returned by the trainer"),

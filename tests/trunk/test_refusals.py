@@ -25,8 +25,8 @@ ONE_STEP = ("rounds=2", "cohort.dropout_rate=0")
 REFUSED = {
     "no noise": (["privacy.target_epsilon=null", "privacy.noise_multiplier=0"], "greater than 0"),
     "next to no noise": (
-        [*RECORDS, "privacy.noise_multiplier=1e-6"],
-        "privacy.noise_multiplier: ",
+        [*RECORDS, "privacy.noise_multiplier=1e-6", "privacy.accountant=pld"],
+        "privacy.accountant: ",
     ),
     "both amounts": (["privacy.noise_multiplier=1"], "give exactly one of"),
     "neither amount": (["privacy.target_epsilon=null"], "give exactly one of"),
