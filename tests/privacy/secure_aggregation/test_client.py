@@ -21,6 +21,7 @@ from privacy.secure_aggregation import (
 )
 from privacy.secure_aggregation.keys import seal
 from privacy.secure_aggregation.messages import (
+    ForwardedShares,
     Revealed,
     ShareType,
     box_context,
@@ -33,6 +34,7 @@ from privacy.secure_aggregation.messages import (
 )
 from privacy.secure_aggregation.shamir import combine, lagrange_at_zero
 from tests.privacy.secure_aggregation._drive import (
+    PHASES,
     FixedEntropy,
     make_parameters,
     make_vectors,
@@ -245,7 +247,7 @@ def test_a_box_for_another_receiver_or_with_a_bad_share_is_refused(trace):
     context = box_context(PARAMETERS, 1, OWN)
 
     def forwarded(plain, associated=context):
-        box = seal(key, plain, nonce=bytes(12), associated=associated)
+        box = ForwardedShares(seal(key, plain, nonce=bytes(12), associated=associated))
         return encode_forwarded_shares(PARAMETERS, OWN, boxes | {1: box})
 
     client.step(state, forwarded(bytes(66)))
@@ -317,7 +319,7 @@ def test_secrets_are_forgotten_and_never_shown(trace):
 
 
 def test_states_are_frozen(trace):
-    for phase in Phase:
+    for phase in PHASES:
         state = trace.after[phase][OWN]
         with pytest.raises(dataclasses.FrozenInstanceError):
             state.client = 1

@@ -112,15 +112,20 @@ def test_pairwise_masks_cancel():
     total = np.zeros(100, "<u4")
     for own, peer in itertools.permutations(parameters.clients, 2):
         key = keys[own].pairwise_mask_key(parameters, peer, keys[peer].public)
-        total = add_masks(total, [Mask(key, negative=peer < own)])
+        add_masks(total, [Mask(key, negative=peer < own)])
         assert key == keys[peer].pairwise_mask_key(parameters, own, keys[own].public)
     assert not total.any()
 
 
-def test_a_mask_is_added_to_a_copy():
-    vector = np.zeros(5, "<u4")
-    assert add_masks(vector, [Mask(bytes(32), False)]).any()
-    assert not vector.any()
+@pytest.mark.parametrize("bits", [16, 32, 64])
+def test_a_mask_is_added_in_place_and_subtracted_again(bits):
+    vector = np.arange(100_000, dtype=f"<u{bits // 8}")
+    before = vector.copy()
+    add_masks(vector, [Mask(bytes(32), negative=False)])
+    expected = stream(bytes(32), 3, bits // 8)
+    assert vector[:3].tolist() == [(i + m) % 2**bits for i, m in enumerate(expected)]
+    add_masks(vector, [Mask(bytes(32), negative=True)])
+    assert np.array_equal(vector, before)
 
 
 def test_every_key_is_its_own():
