@@ -144,7 +144,7 @@ def main() -> None:
         "server unmask": spent,
         "largest error of the mean": float(np.abs(mean - plain / len(alive)).max()),
         "up": up,
-    } | {stage: statistics.mean(each) for stage, each in times.items()}
+    } | {stage: statistics.median(each) for stage, each in times.items()}
     sys.stdout.write(json.dumps(result) + "\n")
 
 

@@ -6,7 +6,7 @@
     python benchmarks/secure_aggregation.py scale   [--clients 1000] [--length 65536]
 
 A tenth of the clients is lost between sharing keys and sending masked vectors, which is the most
-work for the server. Client times are the mean of one client's own computing; server times are the
+work for the server. Client times are the median over the clients of one's own computing; server times are the
 whole step for all clients. Nothing is asserted but that the sum is right. `compare` runs the peer
 and this code one after the other with the same cohort, graph degree, threshold and dropouts.
 """
@@ -87,7 +87,7 @@ class Round:
             (state, inbox), spent = timed(
                 lambda now=state, out=outbox: server.step(now, out)  # type: ignore[misc]
             )
-            self.rows[phase] = (statistics.mean(times), spent, largest(outbox), largest(inbox))
+            self.rows[phase] = (statistics.median(times), spent, largest(outbox), largest(inbox))
         assert isinstance(state, Finished)
         expected = np.zeros(self.parameters.vector_length, np.uint64)
         for index in state.survivors:

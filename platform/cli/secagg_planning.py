@@ -116,7 +116,8 @@ def _finite(bits: float) -> float | None:
 
 def _show(question: PlanQuestion, documents: Sequence[Mapping[str, Any]]) -> None:
     names = ("adversary", "graph", "rule", "neighbours", "threshold", "corrupt", "smallest_sum")
-    columns = (*names, "security", "correctness", "bytes up", "auto")
+    short = ("adversary", "graph", "rule", "k", "t", "c", "least sum")
+    columns = (*short, "insecure", "aborts", "bytes up", "auto")
     rows = [
         (
             *("-" if d[name] is None else str(d[name]) for name in names),

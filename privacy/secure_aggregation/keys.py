@@ -31,6 +31,7 @@ _CHANNEL = b"sotto/secure-aggregation/channel"
 _SELF_MASK = b"sotto/secure-aggregation/self-mask"
 _COMMITMENT = b"sotto/secure-aggregation/seed-commitment"
 _SHARE_COMMITMENT = b"sotto/secure-aggregation/share-commitment"
+_END = struct.Struct("<I32s")
 _PROBE = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 
 
@@ -100,8 +101,8 @@ class PrivateKey:
             secret = self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:
             raise Authentication("a public key is not a usable point") from None
-        ends = sorted(((self._client, self.public), (peer, public)))
-        pair = b"".join(struct.pack("<I", index) + key for index, key in ends)
+        own, other = _END.pack(self._client, self.public), _END.pack(peer, public)
+        pair = own + other if self._client < peer else other + own
         return _expand(secret, purpose + parameters.digest + pair, size)
 
 

@@ -40,8 +40,7 @@ from privacy.secure_aggregation.states import Advertised, HeldShares, ReadyToMas
 
 def public_keys(state: Advertised) -> PublicKeys:
     """Return what a client announces, without a signature."""
-    channel, pairwise = _private_keys(state)
-    return PublicKeys(channel=channel.public, mask=pairwise.public)
+    return _public_halves(*_private_keys(state))
 
 
 def share_keys(
@@ -55,11 +54,11 @@ def share_keys(
     """
     parameters, client = state.parameters, state.client
     roster = decode_roster(parameters, client, message)
-    _require_roster(state, roster)
+    channel, pairwise = _private_keys(state)
+    _require_roster(state, roster, _public_halves(channel, pairwise))
     seed = draw(entropy, KEY_BYTES)
     dealt = _deal(state, seed, tuple(roster), entropy)
     peers = [peer for peer in roster if peer != client]
-    channel, pairwise = _private_keys(state)
     channels = {p: channel.channel_keys(parameters, p, roster[p].channel) for p in peers}
     masks = {p: pairwise.pairwise_mask_key(parameters, p, roster[p].mask) for p in peers}
     shared = Shared(
@@ -109,10 +108,15 @@ def _private_keys(state: Advertised) -> tuple[PrivateKey, PrivateKey]:
     )
 
 
-def _require_roster(state: Advertised, roster: Mapping[int, PublicKeys]) -> None:
+def _public_halves(channel: PrivateKey, pairwise: PrivateKey) -> PublicKeys:
+    return PublicKeys(channel=channel.public, mask=pairwise.public)
+
+
+def _require_roster(
+    state: Advertised, roster: Mapping[int, PublicKeys], expected: PublicKeys
+) -> None:
     parameters, own = state.parameters, roster.get(state.client)
     keys = [key for pair in roster.values() for key in (pair.channel, pair.mask)]
-    expected = public_keys(state)
     if (
         len(roster) < parameters.threshold
         or not roster.keys() <= set(parameters.holders(state.client))
