@@ -6,9 +6,10 @@
     python benchmarks/secure_aggregation.py scale   [--clients 1000] [--length 65536]
 
 A tenth of the clients is lost between sharing keys and sending masked vectors, which is the most
-work for the server. Client times are the median over the clients of one's own computing; server times are the
-whole step for all clients. Nothing is asserted but that the sum is right. `compare` runs the peer
-and this code one after the other with the same cohort, graph degree, threshold and dropouts.
+work for the server. Client times are the median over the clients of one's own computing; server
+times are the whole step for all clients. Nothing is asserted but that the sum is right. `compare`
+runs the peer and this code one after the other with the same cohort, graph degree, threshold and
+dropouts.
 """
 
 from __future__ import annotations
