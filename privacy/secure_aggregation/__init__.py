@@ -32,6 +32,7 @@ from privacy.secure_aggregation.parameters import (
     default_threshold,
 )
 from privacy.secure_aggregation.planning import Plan, plan
+from privacy.secure_aggregation.plausibility import largest_norm, require_plausible_norm
 from privacy.secure_aggregation.state_codec import decode_client_state, encode_client_state
 from privacy.secure_aggregation.states import (
     Advertised,
@@ -87,7 +88,9 @@ __all__ = [
     "default_threshold",
     "encode_client_state",
     "fingerprint",
+    "largest_norm",
     "new_identity",
     "plan",
+    "require_plausible_norm",
     "server",
 ]
