@@ -39,12 +39,14 @@ def pack(vector: Words, ring_bits: int) -> memoryview | bytes:
     period, width = _shape(ring_bits)
     rows = np.zeros((-(-len(vector) // period), period), dtype=np.uint64)
     rows.reshape(-1)[: len(vector)] = vector
-    words = np.zeros((len(rows), width), dtype="<u8")
+    # Transposed, because shifting whole columns is many times faster where they are contiguous.
+    columns = np.ascontiguousarray(rows.T)
+    words = np.zeros((width, len(rows)), dtype="<u8")
     for column, word, shift in _places(ring_bits):
-        words[:, word] |= rows[:, column] << np.uint64(shift)
+        words[word] |= columns[column] << np.uint64(shift)
         if shift + ring_bits > _WORD:
-            words[:, word + 1] |= rows[:, column] >> np.uint64(_WORD - shift)
-    return words.tobytes()[: packed_bytes(len(vector), ring_bits)]
+            words[word + 1] |= columns[column] >> np.uint64(_WORD - shift)
+    return words.T.tobytes()[: packed_bytes(len(vector), ring_bits)]
 
 
 def unpack(data: memoryview, length: int, ring_bits: int) -> Words | None:
@@ -76,15 +78,14 @@ def _unpack_columns(data: memoryview, length: int, ring_bits: int) -> NDArray[np
     count = -(-length // period)
     padded = np.zeros(count * width * 8, dtype=np.uint8)
     padded[: len(data)] = np.frombuffer(data, dtype=np.uint8)
-    words = padded.view("<u8").reshape(count, width)
-    rows = np.empty((count, period), dtype=np.uint64)
+    words = np.ascontiguousarray(padded.view("<u8").reshape(count, width).T)
+    columns = np.empty((period, count), dtype=np.uint64)
     for column, word, shift in _places(ring_bits):
-        value = words[:, word] >> np.uint64(shift)
+        np.right_shift(words[word], np.uint64(shift), out=columns[column])
         if shift + ring_bits > _WORD:
-            value |= words[:, word + 1] << np.uint64(_WORD - shift)
-        rows[:, column] = value
-    rows &= np.uint64((1 << ring_bits) - 1)
-    return rows.reshape(-1)[:length]
+            columns[column] |= words[word + 1] << np.uint64(_WORD - shift)
+    columns &= np.uint64((1 << ring_bits) - 1)
+    return columns.T.reshape(-1)[:length]
 
 
 def _shape(ring_bits: int) -> tuple[int, int]:
