@@ -117,7 +117,7 @@ def _finite(bits: float) -> float | None:
 def _show(question: PlanQuestion, documents: Sequence[Mapping[str, Any]]) -> None:
     names = ("adversary", "graph", "rule", "neighbours", "threshold", "corrupt", "smallest_sum")
     short = ("adversary", "graph", "rule", "k", "t", "c", "least sum")
-    columns = (*short, "insecure", "aborts", "bytes up", "auto")
+    columns = (*short, "leaks", "aborts", "bytes up", "auto")
     rows = [
         (
             *("-" if d[name] is None else str(d[name]) for name in names),
@@ -142,4 +142,4 @@ def _said(document: Mapping[str, Any], name: str) -> str:
     if document["refused"] is not None:
         return "-"
     bits = document[name]
-    return "certain" if bits is None else f"2^-{bits:.1f}"
+    return "never" if bits is None else f"2^-{bits:.1f}"

@@ -25,6 +25,7 @@ from privacy.secure_aggregation import (
 from privacy.secure_aggregation.messages import (
     ForwardedShares,
     Revealed,
+    ShareType,
     decode_confirmations,
     decode_dealt_shares,
     decode_forwarded_shares,
@@ -320,6 +321,13 @@ class TestLyingClient:
         crossed = dataclasses.replace(good[2], share_type=kinds[5].share_type)
         finished = self.replay(trace, {1: self.reveal(1, good | {2: crossed})})
         assert finished.refused == (Refusal(1, Phase.UNMASKING),)
+
+    def test_a_true_share_of_the_other_kind_blames_its_holder_not_its_dealer(self, trace):
+        held = trace.after[Phase.CONSISTENCY_CHECK][1].shares[2]
+        other = {2: Revealed(ShareType.KEY, held.key)}
+        finished = self.replay(trace, {1: self.reveal(1, self.revealed(trace, 1) | other)})
+        assert finished.refused == (Refusal(1, Phase.UNMASKING),)
+        assert np.array_equal(finished.total, trace.finished.total)
 
     def deal(self, spoil):
         """Play a round in which client 3 deals as `spoil` says."""

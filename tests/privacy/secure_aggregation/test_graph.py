@@ -175,3 +175,14 @@ def test_the_server_checks_the_neighbourhoods_of_dropouts_too():
     del answers[one]
     with pytest.raises(TooFewLeft, match="client 1 "):
         server.step(state, answers)
+
+
+def test_a_dropouts_neighbourhood_is_checked_before_shares_are_asked_for():
+    # Lost with the clients four places before and after it, a client has 6 of its 9 holders left,
+    # while every survivor still has 7.
+    parameters = make_regular(14, degree=8, threshold=7, smallest_sum=11)
+    order = ring_order(parameters.clients, parameters.graph_seed)
+    lost = {order[0], order[4], order[-4]}
+    with pytest.raises(TooFewLeft, match=f"6 holders of shares of client {order[0]} ") as caught:
+        play(parameters, make_vectors(parameters), lost={Phase.MASKED_INPUT: lost})
+    assert caught.value.phase == Phase.MASKED_INPUT
