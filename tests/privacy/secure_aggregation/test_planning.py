@@ -206,3 +206,21 @@ def test_the_command_says_what_is_refused(capsys):
     documents = json.loads(capsys.readouterr().out)
     assert all(d["threshold"] is None for d in documents if d["adversary"] == "active")
     assert "threshold of 8" in documents[2]["refused"]
+
+
+def test_the_table_says_what_is_refused_and_why(capsys):
+    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+
+    question = PlanQuestion(clients=10, corrupt_rate=0.5, dropout_rate=0.4)
+    secagg_plan_command(question, as_json=False)
+    printed = capsys.readouterr().out
+    assert "active, complete: 10 clients, 5 of them corrupt, need a threshold of 8" in printed
+    assert "never" in printed
+
+
+def test_the_command_refuses_numbers_out_of_range():
+    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+    from platform.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="secagg-plan: corrupt_rate"):
+        secagg_plan_command(PlanQuestion(clients=10, corrupt_rate=1.5), as_json=False)
