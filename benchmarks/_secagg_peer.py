@@ -3,7 +3,8 @@
     PEER_PYTHON benchmarks/_secagg_peer.py CLIENTS LENGTH SHARES THRESHOLD DROPOUTS
 
 Calls the four stage functions of its client module in order, with the records that its workflow
-builds, and repeats the arithmetic of the workflow's last stage. Prints one line of JSON.
+builds, and repeats the arithmetic of the workflow's last stage. Prints one line of JSON; times are
+CPU seconds of one thread.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ CLIPPING, TARGET, MODULUS, WEIGHT = 8.0, 1 << 22, 1 << 32, 1000.0
 
 
 def timed(work, *arguments):
-    started = time.perf_counter()
+    started = time.process_time()
     result = work(*arguments)
-    return result, time.perf_counter() - started
+    return result, time.process_time() - started
 
 
 def size(values) -> int:
