@@ -10,8 +10,7 @@ work for the server. Client times are the median over the clients of one's own c
 times are the whole step for all clients. All times are this process' own CPU time on one thread,
 which other work on the machine disturbs least. Nothing is asserted but that the sum is right.
 `compare` runs the peer and this code one after the other with the same cohort, graph degree,
-threshold and dropouts; the peer's client derives the keys of pairwise masks when it masks, ours
-when it shares.
+threshold and dropouts. Both derive the keys of pairwise masks when they mask.
 """
 
 from __future__ import annotations

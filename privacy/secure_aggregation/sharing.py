@@ -46,11 +46,11 @@ def public_keys(state: Advertised) -> PublicKeys:
 def share_keys(
     state: Advertised, message: bytes, *, entropy: Entropy, identity: Identity | None
 ) -> tuple[Shared, bytes]:
-    """Take the roster, derive all keys and deal shares of the two secrets.
+    """Take the roster, derive the channels' keys and deal shares of the two secrets.
 
     Raises:
         ProtocolViolation: If the roster is not one for this client.
-        Authentication: If a public key is unusable or not signed by its owner.
+        Authentication: If a channel key is unusable or a key not signed by its owner.
     """
     parameters, client = state.parameters, state.client
     roster = decode_roster(parameters, client, message)
@@ -60,13 +60,13 @@ def share_keys(
     dealt = _deal(state, seed, tuple(roster), entropy)
     peers = [peer for peer in roster if peer != client]
     channels = {p: channel.channel_keys(parameters, p, roster[p].channel) for p in peers}
-    masks = {p: pairwise.pairwise_mask_key(parameters, p, roster[p].mask) for p in peers}
     shared = Shared(
         parameters,
         client,
         seed=seed,
         own=dealt[client],
-        mask_keys=MappingProxyType(masks),
+        mask_private=state.mask_private,
+        mask_publics=MappingProxyType({peer: roster[peer].mask for peer in peers}),
         receiving_keys=MappingProxyType({peer: channels[peer].receiving for peer in peers}),
     )
     dealing = Dealing(
@@ -78,24 +78,35 @@ def share_keys(
 
 
 def receive_shares(state: Shared, message: bytes) -> ReadyToMask:
-    """Take the boxes of the peers and keep the shares in them.
+    """Take the boxes of the peers, keep the shares in them and derive the pairwise masks' keys.
+
+    Only the peers that dealt are masked with, so only theirs are derived.
 
     Raises:
         ProtocolViolation: If the message is not one for this client.
-        Authentication: Among semi-honest parties, if a box does not open.
+        Authentication: If a mask key is unusable or, among semi-honest parties, a box does not
+            open.
     """
     parameters, client = state.parameters, state.client
     forwarded = decode_forwarded_shares(parameters, client, message)
-    if len(forwarded) + 1 < parameters.threshold or not forwarded.keys() <= state.mask_keys.keys():
+    if (
+        len(forwarded) + 1 < parameters.threshold
+        or not forwarded.keys() <= state.mask_publics.keys()
+    ):
         raise refusal()
     shares = {dealer: _open_box(state, dealer, each) for dealer, each in forwarded.items()}
     shares[client] = state.own
     held = {dealer: each for dealer, each in sorted(shares.items()) if each is not None}
+    private = PrivateKey(client, state.mask_private)
+    masks = {
+        dealer: private.pairwise_mask_key(parameters, dealer, state.mask_publics[dealer])
+        for dealer in forwarded
+    }
     return ReadyToMask(
         parameters,
         client,
         seed=state.seed,
-        mask_keys=MappingProxyType({dealer: state.mask_keys[dealer] for dealer in forwarded}),
+        mask_keys=MappingProxyType(masks),
         shares=MappingProxyType(held),
         withheld=tuple(sorted(shares.keys() - held.keys())),
     )

@@ -89,8 +89,8 @@ def _fields(state: ClientState) -> tuple[bytes, ...]:
             return state.channel_private, state.mask_private
         case Shared():
             own = _pack_shares({state.client: state.own})
-            keys = pack_records(state.mask_keys), pack_records(state.receiving_keys)
-            return state.seed, own, *keys
+            keys = pack_records(state.mask_publics), pack_records(state.receiving_keys)
+            return state.seed, own, state.mask_private, *keys
         case ReadyToMask():
             keys = pack_records(state.mask_keys), _pack_shares(state.shares)
             return state.seed, *keys, pack_indices(state.withheld)
@@ -108,14 +108,15 @@ def _read_advertised(parameters: RoundParameters, client: int, fields: list[byte
 
 
 def _read_shared(parameters: RoundParameters, client: int, fields: list[bytes]) -> Shared:
-    seed, own, mask_keys, receiving_keys = fields
+    seed, own, mask_private, mask_publics, receiving_keys = fields
     (held,) = _unpack_shares(own).values()
     return Shared(
         parameters,
         client,
         seed=_secret(seed),
         own=held,
-        mask_keys=_unpack_keys(mask_keys),
+        mask_private=_secret(mask_private),
+        mask_publics=_unpack_keys(mask_publics),
         receiving_keys=_unpack_keys(receiving_keys),
     )
 

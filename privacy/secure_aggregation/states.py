@@ -2,8 +2,9 @@
 
 A step takes a state and returns the next one; it never changes the state it was given, so a
 message that is refused leaves nothing behind. A phase holds what later phases need and nothing
-else: private keys are gone once shares are dealt, channel keys once shares are read, seed and mask
-keys once the masked vector exists, and `Done` has no secret at all.
+else: the channel's private key is gone once shares are dealt, all other channel keys and the mask
+pair's private key once shares are read, seed and mask keys once the masked vector exists, and
+`Done` has no secret at all.
 
 States are values, and a value can be used twice. Whoever keeps them must go forward only: masking
 two vectors from one `ReadyToMask`, or answering two survivor lists from one `Masked`, gives the
@@ -58,7 +59,8 @@ class Shared:
         client: Own share index.
         seed: Seed of the self mask, 32 bytes.
         own: The shares that this client dealt to itself.
-        mask_keys: Key of the pairwise mask with every peer on the roster.
+        mask_private: Private half of the mask pair, 32 bytes.
+        mask_publics: Public half of the mask pair of every peer on the roster.
         receiving_keys: For every peer on the roster, the key that opens its box.
     """
 
@@ -66,7 +68,8 @@ class Shared:
     client: int
     seed: bytes = field(repr=False)
     own: HeldShares
-    mask_keys: Mapping[int, bytes] = field(repr=False)
+    mask_private: bytes = field(repr=False)
+    mask_publics: Mapping[int, bytes]
     receiving_keys: Mapping[int, bytes] = field(repr=False)
 
 
