@@ -1,125 +1,271 @@
-"""Time of one secure aggregation, by party and phase, in one process.
+"""Time, bytes and memory of secure aggregation, by party and phase, in one process.
 
-    python benchmarks/secure_aggregation.py [--clients 10 100] [--length 65536] [--dropouts 0.1]
+    python benchmarks/secure_aggregation.py rounds  [--clients 10 100] [--length 65536]
+    python benchmarks/secure_aggregation.py compare --peer PYTHON_OF_AN_ENVIRONMENT_WITH_FLWR
+    python benchmarks/secure_aggregation.py masking
+    python benchmarks/secure_aggregation.py scale   [--clients 1000] [--length 65536]
 
 A tenth of the clients is lost between sharing keys and sending masked vectors, which is the most
-work for the server. Client times are the mean of one client's own computing; server times are the
-whole step for all clients. Nothing is asserted but that the sum is right.
+work for the server. Client times are the median over the clients of one's own computing; server
+times are the whole step for all clients. All times are this process' own CPU time on one thread,
+which other work on the machine disturbs least. Nothing is asserted but that the sum is right.
+`compare` runs the peer and this code one after the other with the same cohort, graph degree,
+threshold and dropouts. Both derive the keys of pairwise masks when they mask.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import resource
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from privacy.secure_aggregation import (
+    Adversary,
     ClientState,
+    Credentials,
+    Enrolment,
     Finished,
+    Identity,
     Phase,
     RoundParameters,
     ServerState,
     client,
     default_threshold,
+    new_identity,
+    plan,
     server,
 )
+from privacy.secure_aggregation.masking import Mask, add_masks
 
 Result = TypeVar("Result")
+PEER = Path(__file__).with_name("_secagg_peer.py")
+GRAPH_SEED = bytes(range(32))
 
 
 def timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    started = time.perf_counter()
+    started = time.process_time()
     result = work()
-    return result, 1e3 * (time.perf_counter() - started)
+    return result, 1e3 * (time.process_time() - started)
 
 
-def answer(
-    phase: Phase,
-    parameters: RoundParameters,
-    index: int,
-    state: ClientState | None,
-    message: bytes,
-    vector: np.typing.NDArray[np.uint64],
-) -> tuple[ClientState, bytes]:
-    """One client's whole work in one phase."""
-    if state is None:
-        return client.advertise(parameters, index)
-    following, outgoing = client.step(state, message)
-    if phase is Phase.MASKED_INPUT:
-        return client.mask(following, vector)  # type: ignore[arg-type]  # the order of phases
-    return following, outgoing
+@dataclass
+class Round:
+    """One round and what it cost."""
 
+    parameters: RoundParameters
+    identities: Mapping[int, Identity] = field(default_factory=dict)
+    enrolment: Enrolment = field(default_factory=Enrolment)
+    rows: dict[Phase, tuple[float, float, int, int]] = field(default_factory=dict)
 
-def measure(clients: int, length: int, dropouts: float) -> None:
-    parameters = RoundParameters(
-        run_id="benchmark",
-        round_number=0,
-        attempt=0,
-        clients=tuple(range(1, clients + 1)),
-        threshold=default_threshold(clients),
-        vector_length=length,
-        ring_bits=32,
-    )
-    rng = np.random.default_rng(0)
-    vectors = {i: rng.integers(0, 2**32, length, np.uint64) for i in parameters.clients}
-    lost = set(parameters.clients[:: round(1 / dropouts)]) if dropouts else set()
-    print(f"\n{clients} clients, threshold {parameters.threshold}, {length} values, ", end="")
-    print(f"{len(lost)} lost before the masked input")
-    print(f"{'phase':<16}{'one client, ms':>16}{'server, ms':>12}{'up, bytes':>12}{'down':>10}")
-    finished = play(parameters, vectors, lost)
-    survivors = [index for index in parameters.clients if index not in lost]
-    expected = sum(vectors[index] for index in survivors) % np.uint64(2**32)
-    assert np.array_equal(finished.total, expected)
-
-
-def play(
-    parameters: RoundParameters,
-    vectors: Mapping[int, np.typing.NDArray[np.uint64]],
-    lost: set[int],
-) -> Finished:
-    server_state: ServerState = server.start(parameters)
-    states: dict[int, ClientState] = {}
-    inbox: Mapping[int, bytes] = dict.fromkeys(parameters.clients, b"")
-    totals = [0.0, 0.0]
-    for phase in Phase:
-        if phase is Phase.MASKED_INPUT:
-            inbox = {index: message for index, message in inbox.items() if index not in lost}
-        outbox, times = {}, []
-        for index, message in inbox.items():
-            (states[index], outbox[index]), spent = timed(
-                lambda i=index, m=message, p=phase: answer(  # type: ignore[misc]
-                    p, parameters, i, states.get(i), m, vectors[i]
+    def play(self, vectors: Callable[[int], np.typing.NDArray[np.uint64]], lost: set[int]) -> None:
+        """Run it and check the sum."""
+        state: ServerState = server.start(self.parameters)
+        states: dict[int, ClientState] = {}
+        inbox: Mapping[int, bytes] = dict.fromkeys(self.parameters.clients, b"")
+        for phase in self.parameters.phases:
+            if phase is Phase.MASKED_INPUT:
+                inbox = {index: message for index, message in inbox.items() if index not in lost}
+            outbox, times = {}, []
+            for index, message in inbox.items():
+                vector = vectors(index) if phase is Phase.MASKED_INPUT else np.zeros(0, np.uint64)
+                (states[index], outbox[index]), spent = timed(
+                    lambda i=index, m=message, p=phase, v=vector: self.answer(  # type: ignore[misc]
+                        p, i, states.get(i), m, v
+                    )
                 )
+                times.append(spent)
+            (state, inbox), spent = timed(
+                lambda now=state, out=outbox: server.step(now, out)  # type: ignore[misc]
             )
-            times.append(spent)
-        (server_state, inbox), spent = timed(
-            lambda state=server_state, out=outbox: server.step(state, out)  # type: ignore[misc]
-        )
-        mean = statistics.mean(times)
-        totals = [totals[0] + mean, totals[1] + spent]
-        up, down = largest(outbox), largest(inbox)
-        print(f"{phase.value:<16}{mean:>16.2f}{spent:>12.2f}{up:>12,}{down:>10,}")
-    print(f"{'all':<16}{totals[0]:>16.2f}{totals[1]:>12.2f}")
-    assert isinstance(server_state, Finished)
-    return server_state
+            self.rows[phase] = (statistics.median(times), spent, largest(outbox), largest(inbox))
+        assert isinstance(state, Finished)
+        expected = np.zeros(self.parameters.vector_length, np.uint64)
+        for index in state.survivors:
+            expected += vectors(index)
+        assert len(state.survivors) == len(self.parameters.clients) - len(lost)
+        top = np.uint64(2**self.parameters.ring_bits - 1)
+        assert np.array_equal(state.total, expected & top)
+
+    def answer(
+        self,
+        phase: Phase,
+        index: int,
+        state: ClientState | None,
+        message: bytes,
+        vector: np.typing.NDArray[np.uint64],
+    ) -> tuple[ClientState, bytes]:
+        """One client's whole work in one phase."""
+        identity = self.identities.get(index)
+        if state is None:
+            credentials = None if identity is None else Credentials(identity, self.enrolment)
+            return client.advertise(self.parameters, index, credentials=credentials)
+        following, outgoing = client.step(state, message, identity=identity)
+        if phase is Phase.MASKED_INPUT:
+            return client.mask(following, vector, identity=identity)  # type: ignore[arg-type]
+        return following, outgoing
+
+    def totals(self) -> tuple[float, float]:
+        """Milliseconds of one client and of the server."""
+        return sum(row[0] for row in self.rows.values()), sum(row[1] for row in self.rows.values())
+
+    def show(self) -> None:
+        """Print a line for each phase."""
+        print(f"{'phase':<20}{'one client, ms':>16}{'server, ms':>12}{'up, bytes':>12}{'down':>10}")
+        for phase, (mean, spent, up, down) in self.rows.items():
+            print(f"{phase.value:<20}{mean:>16.2f}{spent:>12.2f}{up:>12,}{down:>10,}")
+        print("{:<20}{:>16.2f}{:>12.2f}".format("all", *self.totals()))
 
 
 def largest(messages: Mapping[int, bytes]) -> int:
     return max(map(len, messages.values()), default=0)
 
 
+def random_vectors(length: int, bits: int) -> Callable[[int], np.typing.NDArray[np.uint64]]:
+    return lambda i: np.random.default_rng(i).integers(0, 2**bits, length, np.uint64)
+
+
+def make_round(clients: int, length: int, **changes: object) -> Round:
+    fields = {
+        "run_id": "benchmark",
+        "round_number": 0,
+        "attempt": 0,
+        "clients": tuple(range(1, clients + 1)),
+        "threshold": default_threshold(clients),
+        "vector_length": length,
+        "ring_bits": 32,
+    }
+    return Round(RoundParameters(**(fields | changes)))  # type: ignore[arg-type]
+
+
+def make_active(clients: int, length: int) -> Round:
+    identities = {i: Identity(new_identity()) for i in range(1, clients + 1)}
+    enrolment = Enrolment()
+    for index, identity in identities.items():
+        enrolment = enrolment.enrol(f"client-{index}", identity.public)
+    keys = tuple(identity.public for identity in identities.values())
+    made = make_round(clients, length, adversary=Adversary.ACTIVE, identities=keys)
+    return Round(made.parameters, identities, enrolment)
+
+
+def dropouts_of(clients: int, rate: float) -> set[int]:
+    return set(range(1, clients + 1)[:: round(1 / rate)]) if rate else set()
+
+
+def rounds(arguments: argparse.Namespace) -> None:
+    """Semi-honest and active side by side."""
+    for clients in arguments.clients or [10, 100]:
+        lost = dropouts_of(clients, arguments.dropouts)
+        for kind, made in (
+            ("semi-honest", make_round(clients, arguments.length)),
+            ("active", make_active(clients, arguments.length)),
+        ):
+            made.play(random_vectors(arguments.length, 32), lost)
+            print(f"\n{clients} clients, {kind}, threshold {made.parameters.threshold}, ", end="")
+            print(f"{arguments.length} values, {len(lost)} lost before the masked input")
+            made.show()
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    """The peer and this code, for the two configurations of its documentation."""
+    clients, length, lost = 100, 65_536, dropouts_of(100, 0.1)
+    for shares, threshold in ((31, 21), (100, 67)):
+        numbers = map(str, (clients, length, shares, threshold, len(lost)))
+        output = subprocess.run(
+            [arguments.peer, PEER, *numbers], check=True, capture_output=True, text=True
+        ).stdout
+        peer = json.loads(output.splitlines()[-1])
+        graph: dict[str, object] = {}
+        if shares < clients:
+            graph = {"degree": shares - 1, "graph_seed": GRAPH_SEED, "smallest_sum": 90}
+        made = make_round(clients, length, threshold=threshold, **graph)
+        made.play(random_vectors(length, 32), lost)
+        print(f"\n{shares} shares, threshold {threshold}; flwr {peer['version']}")
+        print(f"{'':<24}{'peer, ms':>12}{'ours, ms':>12}{'ratio':>8}")
+        for name, phase in (
+            ("advertise", Phase.ADVERTISE_KEYS),
+            ("share", Phase.SHARE_KEYS),
+            ("mask", Phase.MASKED_INPUT),
+            ("reveal", Phase.UNMASKING),
+        ):
+            line(f"client {name}", 1e3 * peer[name], made.rows[phase][0])
+        line("server unmask", 1e3 * peer["server unmask"], made.rows[Phase.UNMASKING][1])
+        ours = made.rows[Phase.SHARE_KEYS][0] + made.rows[Phase.MASKED_INPUT][0]
+        line("client share and mask", 1e3 * (peer["share"] + peer["mask"]), ours)
+        for name, phase in zip(peer["up"], made.parameters.phases, strict=True):
+            line(f"bytes up, {name}", peer["up"][name], made.rows[phase][2])
+
+
+def line(name: str, theirs: float, ours: float) -> None:
+    print(f"{name:<24}{theirs:>12,.2f}{ours:>12,.2f}{theirs / ours:>8.1f}")
+
+
+def masking(arguments: argparse.Namespace) -> None:
+    """One mask against the bare cipher stream of as many bytes."""
+    for bits in (16, 32, 64):
+        vector = np.zeros(arguments.length, f"<u{bits // 8}")
+        zeros, buffer = bytes(vector.nbytes), bytearray(vector.nbytes)
+
+        def bare(zeros: bytes = zeros, buffer: bytearray = buffer) -> None:
+            Cipher(AES256(bytes(32)), CTR(bytes(16))).encryptor().update_into(zeros, buffer)
+
+        def masked(vector: np.typing.NDArray[np.unsignedinteger] = vector) -> None:
+            add_masks(vector, [Mask(bytes(32), negative=False)])
+
+        times = {bare: [], masked: []}  # type: ignore[var-annotated]
+        for _ in range(500):
+            for work, spent in times.items():
+                spent.append(timed(work)[1])
+        one, other = (1e3 * statistics.median(spent) for spent in times.values())
+        print(f"{arguments.length} values of {bits} bits: cipher {one:.1f} us, ", end="")
+        print(f"mask {other:.1f} us, ratio {other / one:.2f}")
+
+
+def scale(arguments: argparse.Namespace) -> None:
+    """Large cohorts on the k-regular graph: everybody's work, in one process."""
+    for clients in arguments.clients or [1000]:
+        found = plan(clients, corrupt_rate=0.05, dropout_rate=0.1)
+        made = make_round(
+            clients,
+            arguments.length,
+            threshold=found.threshold,
+            corrupt=found.corrupt,
+            degree=found.degree,
+            graph_seed=GRAPH_SEED,
+            smallest_sum=found.smallest_sum,
+        )
+        lost = dropouts_of(clients, arguments.dropouts)
+        started = time.perf_counter()
+        made.play(random_vectors(arguments.length, 32), lost)
+        spent = time.perf_counter() - started
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(f"\n{clients} clients x {arguments.length}, degree {found.degree}, ", end="")
+        print(f"threshold {found.threshold}, {len(lost)} lost: ", end="")
+        print(f"{spent:.1f} s of wall time in all, peak {peak:.2f} GiB")
+        made.show()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--clients", type=int, nargs="+", default=[10, 100])
+    parser.add_argument("what", choices=("rounds", "compare", "masking", "scale"))
+    parser.add_argument("--clients", type=int, nargs="+")
     parser.add_argument("--length", type=int, default=65_536)
     parser.add_argument("--dropouts", type=float, default=0.1)
+    parser.add_argument("--peer", help="the Python of an environment with flwr")
     arguments = parser.parse_args()
-    for clients in arguments.clients:
-        measure(clients, arguments.length, arguments.dropouts)
+    works = {"rounds": rounds, "compare": compare, "masking": masking, "scale": scale}
+    works[arguments.what](arguments)
 
 
 if __name__ == "__main__":

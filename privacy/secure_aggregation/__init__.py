@@ -1,26 +1,49 @@
 """Secure aggregation: a sum of vectors that shows the server no vector (Bonawitz et al. 2017).
 
-Semi-honest parties, complete graph, double masking, Shamir recovery of clients that drop out after
-sharing keys. The result is the exact sum of the survivors modulo 2^ring_bits, or an error. Both
-sides are pure state machines, one frozen type per phase, that exchange bytes:
+Double masking and Shamir recovery of clients that drop out after sharing keys. The result is the
+exact sum of the survivors modulo 2^ring_bits, or an error that names the phase. Both sides are pure
+state machines, one frozen type per phase, that exchange bytes:
 
     client.advertise, client.step, client.mask        server.start, server.step
 
-The protocol itself bounds no vector: a malicious client may shift the sum by any amount.
+Against semi-honest parties the graph may be k-regular (Bell et al. 2020); against an active
+adversary keys, shares and survivor lists are signed under identities from an enrolment that every
+party got over another channel. `plan` computes graph and threshold. The protocol itself bounds no
+vector: a malicious client may shift the sum by any amount.
 """
 
 from __future__ import annotations
 
 from privacy.secure_aggregation import client, server
-from privacy.secure_aggregation.parameters import Phase, RoundParameters, default_threshold
+from privacy.secure_aggregation.faults import FaultyShares, TooFewLeft
+from privacy.secure_aggregation.identities import (
+    Credentials,
+    Enrolment,
+    Identity,
+    Member,
+    decode_enrolment,
+    fingerprint,
+    new_identity,
+)
+from privacy.secure_aggregation.parameters import (
+    Adversary,
+    Phase,
+    RoundParameters,
+    default_threshold,
+)
+from privacy.secure_aggregation.planning import Plan, plan
+from privacy.secure_aggregation.plausibility import largest_norm, require_plausible_norm
 from privacy.secure_aggregation.state_codec import decode_client_state, encode_client_state
 from privacy.secure_aggregation.states import (
     Advertised,
     ClientState,
+    CollectingConfirmations,
     CollectingKeys,
     CollectingMasked,
     CollectingShares,
     CollectingUnmasking,
+    Confirmed,
+    Dealt,
     Done,
     Finished,
     HeldShares,
@@ -32,25 +55,42 @@ from privacy.secure_aggregation.states import (
 )
 
 __all__ = [
+    "Adversary",
     "Advertised",
     "ClientState",
+    "CollectingConfirmations",
     "CollectingKeys",
     "CollectingMasked",
     "CollectingShares",
     "CollectingUnmasking",
+    "Confirmed",
+    "Credentials",
+    "Dealt",
     "Done",
+    "Enrolment",
+    "FaultyShares",
     "Finished",
     "HeldShares",
+    "Identity",
     "Masked",
+    "Member",
     "Phase",
+    "Plan",
     "ReadyToMask",
     "Refusal",
     "RoundParameters",
     "ServerState",
     "Shared",
+    "TooFewLeft",
     "client",
     "decode_client_state",
+    "decode_enrolment",
     "default_threshold",
     "encode_client_state",
+    "fingerprint",
+    "largest_norm",
+    "new_identity",
+    "plan",
+    "require_plausible_norm",
     "server",
 ]

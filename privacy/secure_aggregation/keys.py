@@ -30,15 +30,25 @@ _PAIRWISE_MASK = b"sotto/secure-aggregation/pairwise-mask"
 _CHANNEL = b"sotto/secure-aggregation/channel"
 _SELF_MASK = b"sotto/secure-aggregation/self-mask"
 _COMMITMENT = b"sotto/secure-aggregation/seed-commitment"
+_SHARE_COMMITMENT = b"sotto/secure-aggregation/share-commitment"
+_END = struct.Struct("<I32s")
 _PROBE = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """The public halves of a client's two pairs, 32 bytes each."""
+    """The public halves of a client's two pairs, 32 bytes each.
+
+    Attributes:
+        channel: Of the channel pair.
+        mask: Of the mask pair.
+        signature: Against an active adversary the owner's signature on the message that announced
+            them, which the server passes on; empty otherwise.
+    """
 
     channel: bytes
     mask: bytes
+    signature: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -91,8 +101,8 @@ class PrivateKey:
             secret = self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:
             raise Authentication("a public key is not a usable point") from None
-        ends = sorted(((self._client, self.public), (peer, public)))
-        pair = b"".join(struct.pack("<I", index) + key for index, key in ends)
+        own, other = _END.pack(self._client, self.public), _END.pack(peer, public)
+        pair = own + other if self._client < peer else other + own
         return _expand(secret, purpose + parameters.digest + pair, size)
 
 
@@ -109,6 +119,25 @@ def commit_to_seed(parameters: RoundParameters, client: int, seed: bytes) -> byt
     """
     owner = struct.pack("<I", client)
     return hashlib.sha256(_COMMITMENT + parameters.digest + owner + seed).digest()
+
+
+def commit_to_share(
+    parameters: RoundParameters, dealer: int, holder: int, share: bytes, *, of_key: bool
+) -> bytes:
+    """Hash one share so that its holder cannot pass on another.
+
+    A share has 257 bits of entropy as long as fewer than t of them are known, so the 32-byte hash
+    hides it.
+
+    Args:
+        parameters: The round.
+        dealer: Whose secret is shared.
+        holder: Who holds the share.
+        share: 33 bytes.
+        of_key: Whether it is a share of the mask key or one of the seed.
+    """
+    place = struct.pack("<II?", dealer, holder, of_key)
+    return hashlib.sha256(_SHARE_COMMITMENT + parameters.digest + place + share).digest()
 
 
 def is_usable(public: bytes) -> bool:

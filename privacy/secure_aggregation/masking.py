@@ -30,26 +30,29 @@ class Mask(NamedTuple):
 
 
 def word_type(ring_bits: int) -> np.dtype[np.unsignedinteger]:
-    """Return the little-endian unsigned type that holds one ring element."""
-    return np.dtype(f"<u{ring_bits // 8}")
+    """Return the smallest little-endian unsigned type that holds one ring element."""
+    return np.dtype("<u2" if ring_bits <= 16 else "<u4" if ring_bits <= 32 else "<u8")
 
 
-def add_masks(vector: Words, masks: Iterable[Mask]) -> Words:
-    """Return the vector plus all masks, modulo the size of its words.
+def add_masks(total: Words, masks: Iterable[Mask]) -> None:
+    """Add all masks to a vector in place, modulo the size of its words.
+
+    A ring of fewer bits than its word is reduced once at the end, by `reduce_to_ring`.
 
     Args:
-        vector: Ring elements, shape (vector_length,), dtype `word_type(ring_bits)`.
+        total: Ring elements, shape (vector_length,), dtype `word_type(ring_bits)`; changed.
         masks: The masks, taken one at a time.
-
-    Returns:
-        A new array of the same shape and dtype.
     """
-    total = vector.copy()
     zeros = bytes(min(total.nbytes, _BLOCK_BYTES))
     buffer = bytearray(len(zeros))
     for mask in masks:
         _add_stream(total, mask, zeros, buffer)
-    return total
+
+
+def reduce_to_ring(total: Words, ring_bits: int) -> None:
+    """Keep the low `ring_bits` bits of every element, in place."""
+    if ring_bits < 8 * total.itemsize:
+        np.bitwise_and(total, total.dtype.type((1 << ring_bits) - 1), out=total)
 
 
 def _add_stream(total: Words, mask: Mask, zeros: bytes, buffer: bytearray) -> None:

@@ -12,6 +12,7 @@ for every secret of the round. Nothing here runs in constant time.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -94,10 +95,22 @@ def lagrange_at_zero(indices: Sequence[int]) -> tuple[int, ...]:
     if len(set(indices)) != len(indices) or any(index < 1 for index in indices):
         raise ValueError("share indices must be distinct and at least 1")
     product = math.prod(indices)
-    return tuple(
-        product // own * pow(math.prod(j - own for j in indices if j != own), -1, PRIME) % PRIME
+    denominators = [
+        own * math.prod([other - own for other in indices if other != own]) % PRIME
         for own in indices
-    )
+    ]
+    return tuple(product * inverse % PRIME for inverse in _invert(denominators))
+
+
+def _invert(values: Sequence[int]) -> list[int]:
+    """Invert all values modulo PRIME with one inversion (Montgomery's trick)."""
+    prefixes = list(itertools.accumulate(values, lambda a, b: a * b % PRIME, initial=1))
+    running = pow(prefixes.pop(), -1, PRIME)
+    inverses = []
+    for value, prefix in zip(reversed(values), reversed(prefixes), strict=True):
+        inverses.append(running * prefix % PRIME)
+        running = running * value % PRIME
+    return inverses[::-1]
 
 
 def is_share(share: bytes) -> bool:

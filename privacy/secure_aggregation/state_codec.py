@@ -3,7 +3,7 @@
 The bytes hold the client's secrets in the clear. They belong in the client's own store, are
 replaced as the state goes forward and deleted after the round.
 
-    "SC", version 1, tag of the phase (1 byte), then for each field its length (4) and bytes;
+    "SC", version 2, tag of the phase (1 byte), then for each field its length (4) and bytes;
     mappings are records in ascending order of index, as in messages
 """
 
@@ -13,13 +13,15 @@ import struct
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from privacy.secure_aggregation.envelope import refusal
 from privacy.secure_aggregation.keys import KEY_BYTES
-from privacy.secure_aggregation.messages import pack_records, refusal, unpack_records
+from privacy.secure_aggregation.messages import pack_indices, pack_records, unpack_records
 from privacy.secure_aggregation.parameters import RoundParameters, decode_parameters
 from privacy.secure_aggregation.shamir import SHARE_BYTES
 from privacy.secure_aggregation.states import (
     Advertised,
     ClientState,
+    Confirmed,
     Done,
     HeldShares,
     Masked,
@@ -30,9 +32,9 @@ from privacy.secure_aggregation.states import (
 _PREFIX = struct.Struct("<2sBB")
 _LENGTH = struct.Struct("<I")
 _MAGIC = b"SC"
-_VERSION = 1
+_VERSION = 2
 _TAGS: Mapping[type[ClientState], int] = MappingProxyType(
-    {Advertised: 1, Shared: 2, ReadyToMask: 3, Masked: 4, Done: 5}
+    {Advertised: 1, Shared: 2, ReadyToMask: 3, Masked: 4, Confirmed: 5, Done: 6}
 )
 
 
@@ -87,15 +89,17 @@ def _fields(state: ClientState) -> tuple[bytes, ...]:
             return state.channel_private, state.mask_private
         case Shared():
             own = _pack_shares({state.client: state.own})
-            keys = pack_records(state.mask_keys), pack_records(state.receiving_keys)
-            return state.seed, own, *keys
+            keys = pack_records(state.mask_publics), pack_records(state.receiving_keys)
+            return state.seed, own, state.mask_private, *keys
         case ReadyToMask():
             keys = pack_records(state.mask_keys), _pack_shares(state.shares)
-            return state.seed, *keys
+            return state.seed, *keys, pack_indices(state.withheld)
         case Masked():
-            return (_pack_shares(state.shares),)
+            return _pack_shares(state.shares), pack_indices(state.withheld)
+        case Confirmed():
+            return _pack_shares(state.shares), pack_indices(state.survivors)
         case _:
-            return (pack_records(dict.fromkeys(state.survivors, b"")),)
+            return (pack_indices(state.survivors),)
 
 
 def _read_advertised(parameters: RoundParameters, client: int, fields: list[bytes]) -> Advertised:
@@ -104,42 +108,56 @@ def _read_advertised(parameters: RoundParameters, client: int, fields: list[byte
 
 
 def _read_shared(parameters: RoundParameters, client: int, fields: list[bytes]) -> Shared:
-    seed, own, mask_keys, receiving_keys = fields
+    seed, own, mask_private, mask_publics, receiving_keys = fields
     (held,) = _unpack_shares(own).values()
     return Shared(
         parameters,
         client,
         seed=_secret(seed),
         own=held,
-        mask_keys=_unpack_keys(mask_keys),
+        mask_private=_secret(mask_private),
+        mask_publics=_unpack_keys(mask_publics),
         receiving_keys=_unpack_keys(receiving_keys),
     )
 
 
 def _read_ready(parameters: RoundParameters, client: int, fields: list[bytes]) -> ReadyToMask:
-    seed, mask_keys, shares = fields
+    seed, mask_keys, shares, withheld = fields
     return ReadyToMask(
         parameters,
         client,
         seed=_secret(seed),
         mask_keys=_unpack_keys(mask_keys),
         shares=_unpack_shares(shares),
+        withheld=_unpack_indices(withheld),
     )
 
 
 def _read_masked(parameters: RoundParameters, client: int, fields: list[bytes]) -> Masked:
-    (shares,) = fields
-    return Masked(parameters, client, _unpack_shares(shares))
+    shares, withheld = fields
+    return Masked(parameters, client, _unpack_shares(shares), _unpack_indices(withheld))
+
+
+def _read_confirmed(parameters: RoundParameters, client: int, fields: list[bytes]) -> Confirmed:
+    shares, survivors = fields
+    return Confirmed(parameters, client, _unpack_shares(shares), _unpack_indices(survivors))
 
 
 def _read_done(parameters: RoundParameters, client: int, fields: list[bytes]) -> Done:
     (survivors,) = fields
-    return Done(parameters, client, tuple(unpack_records(survivors, 0)))
+    return Done(parameters, client, _unpack_indices(survivors))
 
 
 _READERS: Mapping[int, Callable[[RoundParameters, int, list[bytes]], ClientState]] = (
     MappingProxyType(
-        {1: _read_advertised, 2: _read_shared, 3: _read_ready, 4: _read_masked, 5: _read_done}
+        {
+            1: _read_advertised,
+            2: _read_shared,
+            3: _read_ready,
+            4: _read_masked,
+            5: _read_confirmed,
+            6: _read_done,
+        }
     )
 )
 
@@ -162,6 +180,10 @@ def _secret(field: bytes) -> bytes:
 
 def _unpack_keys(field: bytes) -> Mapping[int, bytes]:
     return MappingProxyType(unpack_records(field, KEY_BYTES))
+
+
+def _unpack_indices(field: bytes) -> tuple[int, ...]:
+    return tuple(unpack_records(field, 0))
 
 
 def _pack_shares(shares: Mapping[int, HeldShares]) -> bytes:

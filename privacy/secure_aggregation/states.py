@@ -2,8 +2,9 @@
 
 A step takes a state and returns the next one; it never changes the state it was given, so a
 message that is refused leaves nothing behind. A phase holds what later phases need and nothing
-else: private keys are gone once shares are dealt, channel keys once shares are read, seed and mask
-keys once the masked vector exists, and `Done` has no secret at all.
+else: the channel's private key is gone once shares are dealt, all other channel keys and the mask
+pair's private key once shares are read, seed and mask keys once the masked vector exists, and
+`Done` has no secret at all.
 
 States are values, and a value can be used twice. Whoever keeps them must go forward only: masking
 two vectors from one `ReadyToMask`, or answering two survivor lists from one `Masked`, gives the
@@ -58,7 +59,8 @@ class Shared:
         client: Own share index.
         seed: Seed of the self mask, 32 bytes.
         own: The shares that this client dealt to itself.
-        mask_keys: Key of the pairwise mask with every peer on the roster.
+        mask_private: Private half of the mask pair, 32 bytes.
+        mask_publics: Public half of the mask pair of every peer on the roster.
         receiving_keys: For every peer on the roster, the key that opens its box.
     """
 
@@ -66,7 +68,8 @@ class Shared:
     client: int
     seed: bytes = field(repr=False)
     own: HeldShares
-    mask_keys: Mapping[int, bytes] = field(repr=False)
+    mask_private: bytes = field(repr=False)
+    mask_publics: Mapping[int, bytes]
     receiving_keys: Mapping[int, bytes] = field(repr=False)
 
 
@@ -80,6 +83,8 @@ class ReadyToMask:
         seed: Seed of the self mask, 32 bytes.
         mask_keys: Key of the pairwise mask with every peer whose shares arrived.
         shares: For every such peer and this client itself, the shares held.
+        withheld: The peers whose shares were not the ones they committed to, ascending; masked
+            with all the same, but their shares are never passed on.
     """
 
     parameters: RoundParameters
@@ -87,6 +92,7 @@ class ReadyToMask:
     seed: bytes = field(repr=False)
     mask_keys: Mapping[int, bytes] = field(repr=False)
     shares: Mapping[int, HeldShares]
+    withheld: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,11 +103,30 @@ class Masked:
         parameters: The round.
         client: Own share index.
         shares: For every peer whose mask was added and this client itself, the shares held.
+        withheld: The peers whose mask was added but whose shares were bad, ascending.
     """
 
     parameters: RoundParameters
     client: int
     shares: Mapping[int, HeldShares]
+    withheld: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """Client, active adversary: one survivor list is signed, the others' signatures are awaited.
+
+    Attributes:
+        parameters: The round.
+        client: Own share index.
+        shares: For every peer whose mask was added and this client itself, the shares held.
+        survivors: The list that was signed; no other is ever answered.
+    """
+
+    parameters: RoundParameters
+    client: int
+    shares: Mapping[int, HeldShares]
+    survivors: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -113,7 +138,7 @@ class Done:
     survivors: tuple[int, ...]
 
 
-ClientState = Advertised | Shared | ReadyToMask | Masked | Done
+ClientState = Advertised | Shared | ReadyToMask | Masked | Confirmed | Done
 
 
 @dataclass(frozen=True)
@@ -147,38 +172,74 @@ class CollectingShares:
 
 
 @dataclass(frozen=True)
+class Dealt:
+    """Server: what the clients in U2, whose shares all their holders got, have published.
+
+    Attributes:
+        roster: Their public keys.
+        commitments: Hash of the self-mask seed of each of them.
+        share_commitments: Against an active adversary, by dealer and holder, the hashes of key
+            share and seed share; empty otherwise.
+    """
+
+    roster: Mapping[int, PublicKeys]
+    commitments: Mapping[int, bytes]
+    share_commitments: Mapping[int, Mapping[int, bytes]]
+
+
+@dataclass(frozen=True)
 class CollectingMasked:
     """Server: shares are forwarded, masked vectors are awaited.
 
     Attributes:
         parameters: The round.
-        roster: Public keys of the clients in U2, those whose shares all others hold.
-        commitments: Hash of the self-mask seed of each of them.
+        dealt: What the clients in U2 have published.
         refused: Messages not taken so far.
     """
 
     parameters: RoundParameters
-    roster: Mapping[int, PublicKeys]
-    commitments: Mapping[int, bytes]
+    dealt: Dealt
     refused: tuple[Refusal, ...] = ()
+
+    @property
+    def roster(self) -> Mapping[int, PublicKeys]:
+        """Public keys of the clients in U2."""
+        return self.dealt.roster
 
 
 @dataclass(frozen=True, eq=False)
-class CollectingUnmasking:
-    """Server: the survivor list is out, shares are awaited.
+class CollectingConfirmations:
+    """Server, active adversary: the survivor list is out, signatures on it are awaited.
 
     Attributes:
         parameters: The round.
-        roster: Public keys of the clients in U2.
-        commitments: Hash of the self-mask seed of each of them.
+        dealt: What the clients in U2 have published.
         survivors: The clients U3 whose vectors are in the sum, ascending.
         masked_sum: Sum of their masked vectors, shape (vector_length,), in ring words.
         refused: Messages not taken so far.
     """
 
     parameters: RoundParameters
-    roster: Mapping[int, PublicKeys]
-    commitments: Mapping[int, bytes]
+    dealt: Dealt
+    survivors: tuple[int, ...]
+    masked_sum: Words = field(repr=False)
+    refused: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class CollectingUnmasking:
+    """Server: the survivor list is settled, shares are awaited.
+
+    Attributes:
+        parameters: The round.
+        dealt: What the clients in U2 have published.
+        survivors: The clients U3 whose vectors are in the sum, ascending.
+        masked_sum: Sum of their masked vectors, shape (vector_length,), in ring words.
+        refused: Messages not taken so far.
+    """
+
+    parameters: RoundParameters
+    dealt: Dealt
     survivors: tuple[int, ...]
     masked_sum: Words = field(repr=False)
     refused: tuple[Refusal, ...] = ()
@@ -193,7 +254,7 @@ class Finished:
         total: Sum of the survivors' vectors modulo 2^ring_bits, uint64, shape (vector_length,),
             read-only.
         survivors: The clients whose vectors are in it, ascending.
-        refused: Messages not taken during the round.
+        refused: Messages not taken during the round, and holders of shares that were replaced.
     """
 
     parameters: RoundParameters
@@ -202,4 +263,11 @@ class Finished:
     refused: tuple[Refusal, ...] = ()
 
 
-ServerState = CollectingKeys | CollectingShares | CollectingMasked | CollectingUnmasking | Finished
+ServerState = (
+    CollectingKeys
+    | CollectingShares
+    | CollectingMasked
+    | CollectingConfirmations
+    | CollectingUnmasking
+    | Finished
+)

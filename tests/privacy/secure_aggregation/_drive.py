@@ -10,8 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privacy.secure_aggregation import (
+    Adversary,
     ClientState,
+    Credentials,
+    Enrolment,
     Finished,
+    Identity,
     Phase,
     RoundParameters,
     ServerState,
@@ -19,6 +23,9 @@ from privacy.secure_aggregation import (
     default_threshold,
     server,
 )
+
+# Without the consistency check, which only an active adversary makes necessary.
+PHASES = tuple(phase for phase in Phase if phase is not Phase.CONSISTENCY_CHECK)
 
 Vectors = Mapping[int, NDArray[np.uint64]]
 Tamper = Callable[[Phase, int, bytes], bytes | None]
@@ -76,6 +83,45 @@ def make_parameters(count: int = 5, **changes: object) -> RoundParameters:
     return RoundParameters(**(fields | changes))
 
 
+def identity_of(index: int) -> Identity:
+    """The signing key of the client that sits at an index."""
+    return Identity(hashlib.sha256(b"identity/%d" % index).digest())
+
+
+def enrolment_of(indices) -> Enrolment:
+    """Everybody at these indices, enrolled."""
+    enrolment = Enrolment()
+    for index in indices:
+        enrolment = enrolment.enrol(f"client-{index}", identity_of(index).public)
+    return enrolment
+
+
+def credentials_of(parameters: RoundParameters, index: int) -> Credentials | None:
+    """What a client knows out of band, where the round is active."""
+    if not parameters.is_active:
+        return None
+    return Credentials(identity_of(index), enrolment_of(parameters.clients))
+
+
+def make_active(count: int = 5, **changes: object) -> RoundParameters:
+    """Small parameters against an active adversary."""
+    clients = changes.get("clients", tuple(range(1, count + 1)))
+    identities = tuple(identity_of(index).public for index in clients)
+    active = {"adversary": Adversary.ACTIVE, "identities": identities}
+    return make_parameters(count, **(active | changes))
+
+
+def make_regular(count: int = 12, **changes: object) -> RoundParameters:
+    """Small parameters on a 6-regular graph that is safe for certain: 2 lost, 2 corrupt."""
+    regular = {
+        "degree": 6,
+        "graph_seed": bytes(range(32)),
+        "threshold": 4,
+        "smallest_sum": count - 2,
+    }
+    return make_parameters(count, **(regular | changes))
+
+
 def make_vectors(parameters: RoundParameters, seed: int = 0) -> dict[int, NDArray[np.uint64]]:
     """Vectors that are uniform over the whole ring, so that sums wrap around."""
     rng = np.random.default_rng(seed)
@@ -99,6 +145,7 @@ def play(
     lost: Mapping[Phase, Set[int]] | None = None,
     tamper: Tamper = lambda phase, sender, message: message,
     label: str = "",
+    entropy: Mapping[int, Callable[[int], bytes]] | None = None,
 ) -> Trace:
     """Run a round to its end or its error.
 
@@ -108,9 +155,10 @@ def play(
         lost: By phase, the clients that fall silent before they send that phase's message.
         tamper: What becomes of a client's message on the way to the server; None loses it.
         label: Gives another fixed entropy.
+        entropy: For every client its source of bytes, in place of the label's.
     """
     trace = Trace(parameters)
-    fill(trace, vectors, lost=lost or {}, tamper=tamper, label=label)
+    fill(trace, vectors, lost=lost or {}, tamper=tamper, label=label, entropy=entropy)
     return trace
 
 
@@ -121,15 +169,16 @@ def fill(
     lost: Mapping[Phase, Set[int]],
     tamper: Tamper,
     label: str,
+    entropy: Mapping[int, Callable[[int], bytes]] | None = None,
 ) -> None:
     """Run the round of an empty trace, so that a trace of an aborted round can be read too."""
     parameters = trace.parameters
-    entropy = {i: FixedEntropy(f"{label}/{i}") for i in parameters.clients}
+    entropy = entropy or {i: FixedEntropy(f"{label}/{i}") for i in parameters.clients}
     server_state: ServerState = server.start(parameters)
     states: dict[int, ClientState] = {}
     inbox: Mapping[int, bytes] = dict.fromkeys(parameters.clients, b"")
     silent: set[int] = set()
-    for phase in Phase:
+    for phase in parameters.phases:
         silent |= lost.get(phase, set())
         before, outbox = {}, {}
         for index, message in inbox.items():
@@ -150,10 +199,12 @@ def fill(
 
 
 def _answer(phase, state, message, parameters, index, vectors, entropy):
+    identity = identity_of(index) if parameters.is_active else None
     if phase is Phase.ADVERTISE_KEYS:
-        return None, *client.advertise(parameters, index, entropy=entropy)
+        credentials = credentials_of(parameters, index)
+        return None, *client.advertise(parameters, index, entropy=entropy, credentials=credentials)
     if phase is Phase.MASKED_INPUT:
-        ready, nothing = client.step(state, message, entropy=entropy)
+        ready, nothing = client.step(state, message, entropy=entropy, identity=identity)
         assert nothing == b""
-        return ready, *client.mask(ready, vectors[index])
-    return state, *client.step(state, message, entropy=entropy)
+        return ready, *client.mask(ready, vectors[index], identity=identity)
+    return state, *client.step(state, message, entropy=entropy, identity=identity)

@@ -21,6 +21,7 @@ from privacy.secure_aggregation import (
 )
 from privacy.secure_aggregation.keys import seal
 from privacy.secure_aggregation.messages import (
+    ForwardedShares,
     Revealed,
     ShareType,
     box_context,
@@ -33,6 +34,7 @@ from privacy.secure_aggregation.messages import (
 )
 from privacy.secure_aggregation.shamir import combine, lagrange_at_zero
 from tests.privacy.secure_aggregation._drive import (
+    PHASES,
     FixedEntropy,
     make_parameters,
     make_vectors,
@@ -226,7 +228,14 @@ def test_a_mask_key_that_is_no_usable_point_stops_the_client(trace):
     roster = roster_of(trace)
     roster[1] = dataclasses.replace(roster[1], mask=bytes(32))
     state = waiting(trace, Phase.ADVERTISE_KEYS)
-    assert isinstance(refuses(state, encode_roster(PARAMETERS, OWN, roster)), Authentication)
+    shared, _ = client.step(
+        state, encode_roster(PARAMETERS, OWN, roster), entropy=FixedEntropy("any")
+    )
+    shared = dataclasses.replace(
+        shared, receiving_keys=waiting(trace, Phase.SHARE_KEYS).receiving_keys
+    )
+    error = refuses(shared, trace.answers[Phase.SHARE_KEYS][OWN])
+    assert isinstance(error, Authentication)
 
 
 def test_forwarded_shares_that_weaken_the_round_are_refused(trace):
@@ -245,7 +254,7 @@ def test_a_box_for_another_receiver_or_with_a_bad_share_is_refused(trace):
     context = box_context(PARAMETERS, 1, OWN)
 
     def forwarded(plain, associated=context):
-        box = seal(key, plain, nonce=bytes(12), associated=associated)
+        box = ForwardedShares(seal(key, plain, nonce=bytes(12), associated=associated))
         return encode_forwarded_shares(PARAMETERS, OWN, boxes | {1: box})
 
     client.step(state, forwarded(bytes(66)))
@@ -308,8 +317,9 @@ def test_secrets_are_forgotten_and_never_shown(trace):
     shown += repr(trace.server_states) + repr(trace.finished)
     shown += repr(decode_revealed_shares(PARAMETERS, OWN, trace.sent[Phase.UNMASKING][OWN]))
     assert not any(form in shown for form in forms)
+    assert advertised.channel_private not in encode_client_state(shared)
     for private in (advertised.channel_private, advertised.mask_private):
-        assert private not in encode_client_state(shared)
+        assert private not in encode_client_state(ready)
     masked = encode_client_state(trace.after[Phase.MASKED_INPUT][OWN])
     assert not any(key in masked for key in (ready.seed, *ready.mask_keys.values()))
     done = encode_client_state(trace.after[Phase.UNMASKING][OWN])
@@ -317,7 +327,7 @@ def test_secrets_are_forgotten_and_never_shown(trace):
 
 
 def test_states_are_frozen(trace):
-    for phase in Phase:
+    for phase in PHASES:
         state = trace.after[phase][OWN]
         with pytest.raises(dataclasses.FrozenInstanceError):
             state.client = 1

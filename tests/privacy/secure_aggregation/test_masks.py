@@ -19,7 +19,14 @@ from privacy.secure_aggregation import Phase, client
 from privacy.secure_aggregation.entropy import draw
 from privacy.secure_aggregation.keys import PrivateKey, is_usable, seal, self_mask_key, unseal
 from privacy.secure_aggregation.masking import Mask, add_masks
-from tests.privacy.secure_aggregation._drive import make_parameters, make_vectors, play
+from privacy.secure_aggregation.packing import packed_bytes
+from tests.privacy.secure_aggregation._drive import (
+    make_active,
+    make_parameters,
+    make_regular,
+    make_vectors,
+    play,
+)
 
 SMALL_ORDER = [
     bytes(32),
@@ -112,15 +119,20 @@ def test_pairwise_masks_cancel():
     total = np.zeros(100, "<u4")
     for own, peer in itertools.permutations(parameters.clients, 2):
         key = keys[own].pairwise_mask_key(parameters, peer, keys[peer].public)
-        total = add_masks(total, [Mask(key, negative=peer < own)])
+        add_masks(total, [Mask(key, negative=peer < own)])
         assert key == keys[peer].pairwise_mask_key(parameters, own, keys[own].public)
     assert not total.any()
 
 
-def test_a_mask_is_added_to_a_copy():
-    vector = np.zeros(5, "<u4")
-    assert add_masks(vector, [Mask(bytes(32), False)]).any()
-    assert not vector.any()
+@pytest.mark.parametrize("bits", [16, 32, 64])
+def test_a_mask_is_added_in_place_and_subtracted_again(bits):
+    vector = np.arange(100_000, dtype=f"<u{bits // 8}")
+    before = vector.copy()
+    add_masks(vector, [Mask(bytes(32), negative=False)])
+    expected = stream(bytes(32), 3, bits // 8)
+    assert vector[:3].tolist() == [(i + m) % 2**bits for i, m in enumerate(expected)]
+    add_masks(vector, [Mask(bytes(32), negative=True)])
+    assert np.array_equal(vector, before)
 
 
 def test_every_key_is_its_own():
@@ -186,6 +198,44 @@ def test_two_vectors_masked_alike_are_not_told_apart():
         message = play(parameters, vectors, label=label).sent[Phase.MASKED_INPUT][1]
         counts.append(np.bincount(np.frombuffer(message[52:-16], np.uint8), minlength=256))
     assert stats.chi2_contingency(counts).pvalue > 1e-6
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        make_parameters(3, vector_length=50_000, ring_bits=21),
+        make_parameters(3, vector_length=50_000, ring_bits=64),
+        make_regular(8, degree=4, threshold=3, smallest_sum=7, vector_length=50_000, ring_bits=16),
+        make_active(3, vector_length=50_000),
+    ],
+    ids=["21 bits", "64 bits", "k-regular", "active"],
+)
+def test_very_different_vectors_look_alike_in_every_regime(parameters):
+    top = 2**parameters.ring_bits - 1
+    rows = []
+    for label, value in (("left", 0), ("right", top)):
+        vectors = {i: np.full(50_000, value, np.uint64) for i in parameters.clients}
+        message = play(parameters, vectors, label=label).sent[Phase.MASKED_INPUT][1]
+        size = packed_bytes(50_000, parameters.ring_bits)
+        body = np.frombuffer(message[52 : 52 + size], np.uint8)
+        rows.append(np.bincount(body, minlength=256))
+        assert stats.chisquare(rows[-1]).pvalue > 1e-6
+    assert stats.chi2_contingency(rows).pvalue > 1e-6
+
+
+def test_no_two_pairs_rounds_or_runs_share_a_mask():
+    seen, count = set(), 0
+    for change in ({}, {"run_id": "other"}, {"round_number": 4}, {"attempt": 1}):
+        for make in (make_parameters, make_active):
+            parameters = make(4, **change)
+            # The very same randomness each time, as after a broken generator.
+            trace = play(parameters, make_vectors(parameters), label="same")
+            for own, state in trace.states[Phase.MASKED_INPUT].items():
+                keys = {key for peer, key in state.mask_keys.items() if peer > own}
+                keys.add(self_mask_key(parameters, own, state.seed))
+                count += len(keys)
+                seen |= {bytes(stream(key, 4, 8)[0].to_bytes(8, "little")) for key in keys}
+    assert len(seen) == count == 8 * (6 + 4)
 
 
 @pytest.mark.parametrize("point", SMALL_ORDER)

@@ -30,7 +30,11 @@ from tests.privacy.secure_aggregation._drive import make_parameters
         ({"threshold": 6}, "threshold"),
         ({"threshold": 3, "corrupt": 3}, "corrupt"),
         ({"vector_length": 0}, "vector_length"),
-        ({"ring_bits": 16}, "ring_bits"),
+        ({"ring_bits": 15}, "ring_bits"),
+        ({"ring_bits": 65}, "ring_bits"),
+        ({"smallest_sum": 6}, "smallest_sum"),
+        ({"identities": (bytes(32),)}, "identities"),
+        ({"graph_seed": bytes(32)}, "graph_seed"),
     ],
 )
 def test_a_field_out_of_range_is_named(change, named):
@@ -78,8 +82,10 @@ def test_the_encoding_reads_back():
         lambda data: data[:-1],
         lambda data: data + b"\0",
         lambda data: data[:10],
-        lambda data: b"\x02" + data[1:],
-        lambda data: data[:1] + b"\x21" + data[2:],
+        lambda data: b"\x01" + data[1:],
+        lambda data: data[:1] + b"\x41" + data[2:],
+        lambda data: data[:2] + b"\x02" + data[3:],
+        lambda data: data[:2] + b"\x01" + data[3:],
         lambda data: data.replace(b"run", b"r\xffn"),
     ],
 )

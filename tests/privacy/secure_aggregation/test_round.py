@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from privacy.errors import ThresholdNotMet
 from privacy.secure_aggregation import Masked, Phase, Refusal, default_threshold
 from tests.privacy.secure_aggregation._drive import (
+    PHASES,
     Trace,
     fill,
     make_parameters,
@@ -18,14 +19,14 @@ from tests.privacy.secure_aggregation._drive import (
     play,
 )
 
-LOSSES = (None, *Phase)
+LOSSES = (None, *PHASES)
 
 
 def expected_outcome(parameters, fate):
     """By the rules alone: the survivors, or the phase at which too few are left."""
     alive = set(parameters.clients)
     survivors = ()
-    for phase in Phase:
+    for phase in PHASES:
         alive -= {index for index, lost_at in fate.items() if lost_at is phase}
         if len(alive) < parameters.threshold:
             return None, phase
@@ -36,7 +37,7 @@ def expected_outcome(parameters, fate):
 
 def check(parameters, fate, seed=0):
     vectors = make_vectors(parameters, seed)
-    lost = {phase: {i for i, at in fate.items() if at is phase} for phase in Phase}
+    lost = {phase: {i for i, at in fate.items() if at is phase} for phase in PHASES}
     survivors, phase = expected_outcome(parameters, fate)
     if survivors is None:
         with pytest.raises(ThresholdNotMet) as caught:
@@ -130,7 +131,7 @@ def flip(message, position=-20):
     return bytes(changed)
 
 
-@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -158,7 +159,7 @@ def test_a_spoilt_message_is_its_clients_dropout(phase, spoil):
     assert np.array_equal(spoilt.total, missing.total)
 
 
-@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("phase", PHASES)
 def test_a_foreign_message_is_its_senders_dropout(phase):
     parameters = make_parameters(5)
     vectors = make_vectors(parameters)
@@ -181,13 +182,13 @@ def test_a_foreign_message_is_its_senders_dropout(phase):
         assert finished.total.tolist() == plain_sum(parameters, vectors, finished.survivors)
 
 
-@pytest.mark.parametrize("phase", Phase)
+@pytest.mark.parametrize("phase", PHASES)
 def test_another_clients_or_an_earlier_message_is_refused(phase):
     parameters = make_parameters(5)
     vectors = make_vectors(parameters)
     honest = play(parameters, vectors)
     replays = [honest.sent[phase][4]]
-    replays += [honest.sent[other][3] for other in Phase if other is not phase]
+    replays += [honest.sent[other][3] for other in PHASES if other is not phase]
     for replay in replays:
         finished = play(
             parameters,
@@ -200,7 +201,7 @@ def test_another_clients_or_an_earlier_message_is_refused(phase):
 
 def test_spoilt_messages_below_the_threshold_abort_with_the_phase():
     parameters = make_parameters(5)
-    for phase in Phase:
+    for phase in PHASES:
         with pytest.raises(ThresholdNotMet) as caught:
             play(
                 parameters,

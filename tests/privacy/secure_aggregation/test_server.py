@@ -9,12 +9,10 @@ import pytest
 
 from privacy.errors import InvalidShare, ProtocolViolation, ThresholdNotMet
 from privacy.secure_aggregation import CollectingMasked, Finished, Phase, Refusal, server
+from privacy.secure_aggregation.envelope import CHECKSUM_BYTES, Envelope, Kind
 from privacy.secure_aggregation.keys import PublicKeys
 from privacy.secure_aggregation.messages import (
-    CHECKSUM_BYTES,
     Dealing,
-    Envelope,
-    Kind,
     Revealed,
     ShareType,
     decode_advertised_keys,
@@ -25,7 +23,13 @@ from privacy.secure_aggregation.messages import (
     encode_revealed_shares,
 )
 from privacy.secure_aggregation.shamir import PRIME, combine, lagrange_at_zero
-from tests.privacy.secure_aggregation._drive import make_parameters, make_vectors, plain_sum, play
+from tests.privacy.secure_aggregation._drive import (
+    PHASES,
+    make_parameters,
+    make_vectors,
+    plain_sum,
+    play,
+)
 
 PARAMETERS = make_parameters(5)
 VECTORS = make_vectors(PARAMETERS)
@@ -42,7 +46,7 @@ def with_message(trace, phase, sender, message):
 
 
 def test_messages_of_strangers_are_refused_and_change_nothing(trace):
-    for phase in Phase:
+    for phase in PHASES:
         state = trace.server_states[phase]
         honest = trace.sent[phase]
         known, _ = server.step(state, honest)
@@ -192,7 +196,7 @@ def test_a_phase_without_answers_is_named():
 
 
 def test_a_step_changes_neither_its_state_nor_its_messages(trace):
-    for phase in Phase:
+    for phase in PHASES:
         state, sent = trace.server_states[phase], dict(trace.sent[phase])
         once, first = server.step(state, sent)
         twice, second = server.step(state, sent)
@@ -210,7 +214,7 @@ def test_the_masked_sum_is_not_the_sum(trace):
 
 
 def test_the_order_of_arrival_does_not_matter(trace):
-    for phase in Phase:
+    for phase in PHASES:
         state, sent = trace.server_states[phase], trace.sent[phase]
         reverse = dict(reversed(sent.items()))
         assert server.step(state, reverse)[1] == server.step(state, sent)[1]

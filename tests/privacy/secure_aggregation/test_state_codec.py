@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from privacy.errors import ProtocolViolation
 from privacy.secure_aggregation import Phase, client, decode_client_state, encode_client_state
 from tests.privacy.secure_aggregation._drive import (
+    PHASES,
     FixedEntropy,
     make_parameters,
     make_vectors,
@@ -20,7 +21,7 @@ from tests.privacy.secure_aggregation._drive import (
 PARAMETERS = make_parameters(5, ring_bits=64)
 TRACE = play(PARAMETERS, make_vectors(PARAMETERS), lost={Phase.MASKED_INPUT: {4}})
 STATES = [
-    *(TRACE.after[phase][2] for phase in Phase),
+    *(TRACE.after[phase][2] for phase in PHASES),
     TRACE.states[Phase.MASKED_INPUT][2],
 ]
 

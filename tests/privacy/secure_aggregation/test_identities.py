@@ -1,0 +1,219 @@
+"""Identities, signatures and the enrolment file."""
+
+from __future__ import annotations
+
+import json
+from types import MappingProxyType
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privacy.errors import Authentication
+from privacy.secure_aggregation import (
+    Credentials,
+    Enrolment,
+    Identity,
+    Member,
+    client,
+    decode_enrolment,
+    fingerprint,
+    new_identity,
+)
+from privacy.secure_aggregation.identities import verify_signature
+from tests.privacy.secure_aggregation._drive import (
+    enrolment_of,
+    identity_of,
+    make_active,
+    make_parameters,
+)
+
+A, B, C = (identity_of(i).public for i in (1, 2, 3))
+
+
+def test_a_signature_is_ed25519_over_a_label_and_the_digest():
+    signature = identity_of(1).sign(b"d" * 32)
+    message = b"sotto/secure-aggregation/signature" + b"d" * 32
+    Ed25519PublicKey.from_public_bytes(A).verify(signature, message)
+    verify_signature(A, b"d" * 32, signature)
+    for public, digest, signed in (
+        (B, b"d" * 32, signature),
+        (A, b"e" * 32, signature),
+        (A, b"d" * 32, signature[:-1]),
+        (A, b"d" * 32, bytes(64)),
+        (b"x", b"d" * 32, signature),
+    ):
+        with pytest.raises(Authentication, match="signature does not verify"):
+            verify_signature(public, digest, signed)
+
+
+def test_a_private_key_is_not_shown():
+    private = new_identity()
+    identity = Identity(private)
+    shown = repr(identity) + repr(Credentials(identity, Enrolment()))
+    assert private.hex() not in shown
+    assert repr(private)[2:-1] not in shown
+    assert len(private) == 32
+    assert private != new_identity()
+
+
+def test_a_fingerprint_can_be_read_aloud():
+    assert fingerprint(A) != fingerprint(B)
+    assert [len(group) for group in fingerprint(A).split("-")] == [4] * 8
+
+
+def test_enrolment_rotation_and_revocation():
+    enrolment = Enrolment().enrol("a", A).enrol("b", B)
+    assert enrolment.serial == 2
+    assert enrolment.names == {A: "a", B: "b"}
+    rotated = enrolment.rotate("a", C)
+    assert rotated.names == {C: "a", B: "b"}
+    assert rotated.members["a"] == Member(C, (A,))
+    revoked = rotated.revoke("a")
+    assert revoked.names == {B: "b"}
+    assert revoked.members["a"] == Member(None, (A, C))
+    assert revoked.serial == 4
+    assert len({e.fingerprint for e in (enrolment, rotated, revoked)}) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda e: e.enrol("a", identity_of(9).public),
+        lambda e: e.enrol("c", A),
+        lambda e: e.revoke("a").enrol("a", identity_of(9).public),
+        lambda e: e.revoke("a").enrol("c", A),
+        lambda e: e.revoke("a").rotate("a", identity_of(9).public),
+        lambda e: e.rotate("a", C).rotate("a", A),
+        lambda e: e.rotate("b", A),
+        lambda e: e.rotate("c", C),
+        lambda e: e.revoke("c"),
+        lambda e: e.enrol("", C),
+        lambda e: e.enrol("x y", C),
+        lambda e: e.enrol("x" * 65, C),
+        lambda e: e.enrol("c", C[:-1]),
+        lambda e: Enrolment(-1),
+        lambda e: Enrolment(True),
+    ],
+)
+def test_a_key_or_name_is_never_used_twice(change):
+    enrolment = Enrolment().enrol("a", A).enrol("b", B)
+    with pytest.raises(ValueError):
+        change(enrolment)
+
+
+def test_the_file_reads_back_and_is_canonical():
+    enrolment = Enrolment().enrol("b", B).enrol("a", A).rotate("a", C).revoke("b")
+    data = enrolment.encode()
+    assert decode_enrolment(data) == enrolment
+    assert list(json.loads(data)["members"]) == ["a", "b"]
+    same = Enrolment(4, MappingProxyType(dict(sorted(enrolment.members.items()))))
+    assert same.encode() == data
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: data[:-1],
+        lambda data: data + b"\n",
+        lambda data: data.replace(b'"version": 1', b'"version": 2'),
+        lambda data: data.replace(b'"serial": 2', b'"serial": 2.0'),
+        lambda data: data.replace(b'"serial": 2', b'"serial": "2"'),
+        lambda data: data.replace(A.hex().encode(), A.hex().upper().encode()),
+        lambda data: data.replace(A.hex().encode(), B.hex().encode()),
+        lambda data: data.replace(A.hex().encode(), b"00"),
+        lambda data: data.replace(b'"retired": []', b'"retired": [1]'),
+        lambda data: data.replace(b'"members"', b'"Members"'),
+        lambda data: data.replace(b"{", b'{"more": 1, ', 1),
+        lambda data: json.dumps(json.loads(data)).encode(),
+        lambda data: b"[]",
+        lambda data: b"\xff",
+        lambda data: b"[" * 100_000,
+        lambda data: b"",
+    ],
+)
+def test_any_other_file_is_refused(spoil):
+    data = Enrolment().enrol("a", A).enrol("b", B).encode()
+    with pytest.raises(Authentication, match="enrolment file"):
+        decode_enrolment(spoil(data))
+
+
+def test_an_older_file_is_refused():
+    old = Enrolment().enrol("a", A)
+    new = old.enrol("b", B).revoke("a")
+    assert decode_enrolment(new.encode(), newest_serial=old.serial) == new
+    assert decode_enrolment(new.encode(), newest_serial=new.serial) == new
+    with pytest.raises(Authentication, match="serial 1"):
+        decode_enrolment(old.encode(), newest_serial=new.serial)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["members", "serial", "version", "a", "current", "retired"]),
+                      inner, max_size=4),
+    max_leaves=12,
+))  # fmt: skip
+def test_other_json_is_refused(value):
+    with pytest.raises(Authentication):
+        decode_enrolment(json.dumps(value).encode())
+
+
+class TestWhoMayInvite:
+    """A client compares an invitation with what it knows before it says anything."""
+
+    parameters = make_active(4, corrupt=1)
+
+    def credentials(self, enrolment=None, index=1, **rest):
+        full = enrolment_of(self.parameters.clients)
+        return Credentials(identity_of(index), enrolment or full, **rest)
+
+    def test_an_enrolled_cohort_is_accepted(self):
+        client.advertise(self.parameters, 1, credentials=self.credentials(corrupt_rate=0.25))
+
+    def test_a_phantom_is_refused(self):
+        without = enrolment_of((1, 2, 3))
+        with pytest.raises(Authentication, match="not enrolled"):
+            client.advertise(self.parameters, 1, credentials=self.credentials(without))
+
+    def test_a_revoked_or_rotated_identity_is_refused(self):
+        full = enrolment_of(self.parameters.clients)
+        for changed in (
+            full.revoke("client-3"),
+            full.rotate("client-3", identity_of(33).public),
+        ):
+            with pytest.raises(Authentication, match="not enrolled"):
+                client.advertise(self.parameters, 1, credentials=self.credentials(changed))
+
+    def test_a_seat_under_another_identity_is_refused(self):
+        with pytest.raises(Authentication, match="seat"):
+            client.advertise(self.parameters, 2, credentials=self.credentials())
+
+    def test_a_lowered_corruption_bound_is_refused(self):
+        with pytest.raises(Authentication, match="too few corrupted"):
+            client.advertise(self.parameters, 1, credentials=self.credentials(corrupt_rate=0.5))
+
+    def test_an_active_round_needs_credentials(self):
+        with pytest.raises(ValueError, match="enrolment"):
+            client.advertise(self.parameters, 1)
+
+    def test_an_enrolled_client_is_not_talked_into_a_semi_honest_round(self):
+        with pytest.raises(Authentication, match="semi-honest"):
+            client.advertise(make_parameters(4), 1, credentials=self.credentials())
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"threshold": 2},
+            {"corrupt": 2},
+            {"identities": ()},
+            {"identities": (A, A, B, C)},
+            {"identities": (A, B, C, b"short")},
+            {"degree": 2, "graph_seed": bytes(32)},
+        ],
+    )
+    def test_parameters_below_the_active_rule_do_not_exist(self, change):
+        with pytest.raises(ValueError, match=r"threshold|identities|degree"):
+            make_active(4, **({"corrupt": 1} | change))

@@ -1,0 +1,226 @@
+"""Thresholds and graphs against exact fractions, simulation and the rules."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from privacy.errors import CalibrationError
+from privacy.secure_aggregation import RoundParameters, plan
+from privacy.secure_aggregation.graph import closed_neighbourhoods, ring_order
+from privacy.secure_aggregation.planning import (
+    active_threshold,
+    correct_bits,
+    secrecy_bits,
+    two_thirds_and_one,
+)
+from tests.privacy.secure_aggregation._drive import (
+    make_active,
+    make_parameters,
+    make_vectors,
+    play,
+)
+
+
+def tail(population, marked, drawn, least):
+    """P[Hyp >= least] as a fraction."""
+    ways = sum(
+        math.comb(marked, hits) * math.comb(population - marked, drawn - hits)
+        for hits in range(least, min(marked, drawn) + 1)
+    )
+    return Fraction(ways, math.comb(population, drawn))
+
+
+def bits(fraction):
+    return math.inf if not fraction else -math.log2(fraction)
+
+
+@pytest.mark.parametrize(
+    ("clients", "corrupt", "dropouts", "degree", "threshold"),
+    [(100, 5, 10, 28, 18), (100, 20, 10, 42, 32), (200, 10, 20, 32, 18), (60, 6, 12, 20, 9)],
+)
+def test_the_bounds_are_the_exact_ones(clients, corrupt, dropouts, degree, threshold):
+    half = degree // 2
+    secrecy = clients * (
+        tail(clients - 1, corrupt, degree, threshold)
+        + tail(clients, corrupt + dropouts, half, half)
+    )
+    found = secrecy_bits(clients, corrupt, dropouts, degree, threshold)
+    assert found == pytest.approx(bits(secrecy), rel=1e-9)
+    correct = clients * tail(clients - 1, dropouts, degree, degree - threshold + 1)
+    assert correct_bits(clients, dropouts, degree, threshold) == pytest.approx(
+        bits(correct), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("clients", [100, 200, 500, 1000, 5000, 10_000])
+@pytest.mark.parametrize(("corrupt", "dropout"), [(0.05, 0.05), (0.05, 0.1), (0.2, 0.1), (0, 0.3)])
+def test_a_plan_keeps_its_promises_and_no_smaller_degree_does(clients, corrupt, dropout):
+    found = plan(clients, corrupt_rate=corrupt, dropout_rate=dropout, graph="k_regular")
+    assert found.degree % 2 == 0
+    assert found.security_bits >= 40
+    assert found.correctness_bits >= 20
+    assert found.smallest_sum == clients - math.ceil(dropout * clients)
+    smaller = found.degree - 2
+    assert not any(
+        secrecy_bits(clients, found.corrupt, found.dropouts, smaller, t) >= 40
+        and correct_bits(clients, found.dropouts, smaller, t) >= 20
+        for t in range(2, smaller + 1)
+    )
+
+
+def test_a_plan_makes_parameters():
+    found = plan(200, corrupt_rate=0.05, dropout_rate=0.1)
+    RoundParameters(
+        run_id="run",
+        round_number=0,
+        attempt=0,
+        clients=tuple(range(1, 201)),
+        threshold=found.threshold,
+        vector_length=1,
+        ring_bits=32,
+        corrupt=found.corrupt,
+        degree=found.degree,
+        graph_seed=bytes(32),
+        smallest_sum=found.smallest_sum,
+    )
+
+
+@pytest.mark.parametrize("clients", [2, 3, 10, 64])
+def test_small_cohorts_are_complete(clients):
+    found = plan(clients, corrupt_rate=0.05, dropout_rate=0)
+    assert found.degree == 0
+    assert found.neighbours == clients - 1
+    assert found.threshold == two_thirds_and_one(clients)
+
+
+def test_the_active_rule_is_that_of_the_paper():
+    # With fewer than a third corrupted, floor(2n/3) + 1 is enough (Bonawitz et al. 2017, 6.2).
+    for clients in range(4, 300):
+        corrupt = (clients - 1) // 3
+        assert active_threshold(clients, corrupt) <= two_thirds_and_one(clients)
+        assert 2 * active_threshold(clients, corrupt) > clients + corrupt
+        assert 2 * (active_threshold(clients, corrupt) - 1) <= clients + corrupt
+    found = plan(100, corrupt_rate=0.3, dropout_rate=0.1, active=True)
+    assert (found.degree, found.threshold, found.active) == (0, 67, True)
+    assert plan(100, corrupt_rate=0.4, dropout_rate=0.1, active=True).threshold == 71
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"clients": 10, "corrupt_rate": 0.5, "dropout_rate": 0.4, "active": True},
+        {"clients": 10, "corrupt_rate": 0.7, "dropout_rate": 0.4},
+        {"clients": 100, "graph": "k_regular", "active": True},
+        {"clients": 20, "graph": "k_regular", "corrupt_rate": 0.5, "dropout_rate": 0.4},
+    ],
+)
+def test_what_nothing_withstands_is_refused(wanted):
+    with pytest.raises(CalibrationError):
+        plan(**wanted)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"clients": 1},
+        {"clients": 10, "corrupt_rate": 1.0},
+        {"clients": 10, "corrupt_rate": -0.1},
+        {"clients": 10, "dropout_rate": 1.0},
+    ],
+)
+def test_numbers_out_of_range_are_refused(wanted):
+    with pytest.raises(ValueError, match=r"clients|rate"):
+        plan(**wanted)
+
+
+def test_the_bounds_hold_in_simulation():
+    # A graph weak enough that failures are seen: the union bound must stay above their rate.
+    clients, corrupt, dropouts, degree, threshold = 40, 8, 6, 8, 6
+    rng = np.random.default_rng(7)
+    failed = lost = 0
+    trials = 3000
+    for _ in range(trials):
+        order = ring_order(range(1, clients + 1), rng.bytes(32))
+        marked = rng.permutation(clients) + 1
+        bad, gone = set(marked[:corrupt]), set(marked[corrupt : corrupt + dropouts])
+        around = closed_neighbourhoods(order, degree, b"")
+        failed += _is_open(order, around, (bad, gone), degree, threshold)
+        lost += any(len(set(around[i]) - gone - {i}) < threshold for i in order)
+    secrecy = 2 ** -secrecy_bits(clients, corrupt, dropouts, degree, threshold)
+    correct = 2 ** -correct_bits(clients, dropouts, degree, threshold)
+    assert 0 < failed / trials <= secrecy
+    assert 0 < lost / trials <= correct
+
+
+def _is_open(order, around, sets, degree, threshold):
+    """Whether someone has t corrupted neighbours, or k/2 in a row are gone."""
+    bad, gone = sets
+    if any(len(set(around[i]) & bad - {i}) >= threshold for i in order if i not in bad):
+        return True
+    half, wrapped = degree // 2, [*order, *order]
+    return any(set(wrapped[at : at + half]) <= bad | gone for at in range(len(order)))
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_command_prints_both_regimes(capsys, as_json):
+    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+
+    secagg_plan_command(PlanQuestion(clients=1000), as_json=as_json)
+    printed = capsys.readouterr().out
+    if as_json:
+        documents = json.loads(printed)
+        assert [d["adversary"] for d in documents] == ["semi_honest", "semi_honest", "active"]
+        assert [d["graph"] for d in documents] == ["complete", "k_regular", "complete"]
+        assert [d["threshold"] for d in documents][2] == 667
+        assert documents[1]["security_bits"] >= 40
+        assert documents[0]["security_bits"] is None
+        assert sum(d["chosen"] for d in documents) == 2
+    else:
+        assert "667" in printed
+        assert "k_regular" in printed
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_the_bytes_printed_are_the_bytes_sent(capsys, place):
+    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+
+    question = PlanQuestion(clients=9, dropout_rate=0, length=100, ring_bits=21)
+    secagg_plan_command(question, as_json=True)
+    document = json.loads(capsys.readouterr().out)[place]
+    make = (make_parameters, None, make_active)[place]
+    parameters = make(9, vector_length=100, ring_bits=21, threshold=document["threshold"])
+    sent = play(parameters, make_vectors(parameters)).sent
+    assert sum(len(messages[1]) for messages in sent.values()) == document["bytes_up"]
+
+
+def test_the_command_says_what_is_refused(capsys):
+    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+
+    question = PlanQuestion(clients=10, corrupt_rate=0.5, dropout_rate=0.4)
+    secagg_plan_command(question, as_json=True)
+    documents = json.loads(capsys.readouterr().out)
+    assert all(d["threshold"] is None for d in documents if d["adversary"] == "active")
+    assert "threshold of 8" in documents[2]["refused"]
+
+
+def test_the_table_says_what_is_refused_and_why(capsys):
+    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+
+    question = PlanQuestion(clients=10, corrupt_rate=0.5, dropout_rate=0.4)
+    secagg_plan_command(question, as_json=False)
+    printed = capsys.readouterr().out
+    assert "active, complete: 10 clients, 5 of them corrupt, need a threshold of 8" in printed
+    assert "never" in printed
+
+
+def test_the_command_refuses_numbers_out_of_range():
+    from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
+    from platform.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="secagg-plan: corrupt_rate"):
+        secagg_plan_command(PlanQuestion(clients=10, corrupt_rate=1.5), as_json=False)
