@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ class RoundPlan:
         threshold: Fewest survivors whose masked sum may be opened; None without masks.
         size: Clients that the round was planned for; None takes the cohort's.
         clipping_norm: Of this round, where it adapts.
+        smallest_sum: Fewest vectors that a masked sum may hold; 0 takes the threshold.
+        degree: Neighbours of a client in the k-regular graph, 0 for the complete one.
+        identities: Each client's public key, against an active adversary only.
         corrupt: Clients that may collude with the server.
         generations: Rounds whose pool entries are alive.
         deadline: Seconds to wait for each stage, None for as long as it takes.
@@ -46,6 +49,9 @@ class RoundPlan:
     deadline: float | None = None
     size: int | None = None
     clipping_norm: float | None = None
+    smallest_sum: int = 0
+    degree: int = 0
+    identities: Mapping[ClientId, bytes] = field(default_factory=dict)
 
     @property
     def planned_size(self) -> int:

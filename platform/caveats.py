@@ -46,9 +46,11 @@ def _mechanism(wiring: Wiring) -> Iterator[str]:
     if section.mechanism == "central_noise":
         yield "central_noise trusts the coordinator: epsilon against the server is infinite"
     if section.mechanism == "distributed_noise":
+        terms = wiring.protection.terms
+        obeys = "" if terms is not None and terms.active else "it follows the protocol and "
         yield (
-            f"distributed_noise: epsilon for server holds if it follows the protocol and at most "
-            f"{corrupt} clients collude with it"
+            f"distributed_noise: epsilon for server holds if {obeys}at most {corrupt} clients "
+            "collude with it"
         )
         if corrupt < 1:
             yield (
@@ -84,7 +86,13 @@ def _pool(wiring: Wiring, documents: Sequence[Mapping[str, Any]]) -> Iterator[st
 
 
 def _aggregation(wiring: Wiring) -> Iterator[str]:
-    if wiring.protection.masked:
+    terms = wiring.protection.terms
+    if terms is not None and terms.active:
+        yield (
+            "secure aggregation: also against an active server, if the enrolment reached all "
+            f"clients by another way and at most {terms.corrupt} collude with it"
+        )
+    elif wiring.protection.masked:
         yield "secure aggregation: semi-honest server; an active one is not covered"
     elif wiring.protection.layout.spec:
         yield "secure aggregation is off: the server sees every client's upload"

@@ -8,7 +8,7 @@ the coordinator asks, and so is a round that would pass the client's own limits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -46,8 +46,16 @@ from platform.messages import (
 )
 from platform.pool import handle
 from platform.protection import Prepared, Protection
-from privacy import CalibrationError, Release
-from privacy.secure_aggregation import ClientState, ReadyToMask, RoundParameters
+from platform.secure_terms import meets
+from privacy import Authentication, CalibrationError, Release
+from privacy.secure_aggregation import (
+    Adversary,
+    ClientState,
+    Confirmed,
+    Identity,
+    ReadyToMask,
+    RoundParameters,
+)
 from privacy.secure_aggregation import client as masking
 from storage import ClientStore
 
@@ -189,7 +197,7 @@ class Client:
             self._session = _Session(envelope, "assignment", protection)
             return encode_answer(Answer(envelope, handles, b""))
         parameters = _parameters(envelope, seat, protection)
-        secure, payload = masking.advertise(parameters, seat.index)
+        secure, payload = self._advertise(parameters, seat.index)
         self._session = _Session(envelope, "relay", protection, secure)
         return encode_answer(Answer(envelope, handles, payload))
 
@@ -211,7 +219,7 @@ class Client:
     def _share_keys(self, session: _Session, relay: Relay) -> bytes:
         if session.secure is None:
             raise ProtocolError("message: there is no secure aggregation in this round")
-        secure, payload = masking.step(session.secure, relay.payload)
+        secure, payload = masking.step(session.secure, relay.payload, identity=self._identity)
         self._session = _Session(session.envelope, "assignment", session.protection, secure)
         return encode_relay(Relay(session.envelope, payload))
 
@@ -249,15 +257,20 @@ class Client:
         weight = self.profile.data.num_examples
         layout = self.profile.protection.layout
         if isinstance(secure, ReadyToMask) and prepared.levels is not None:
-            masked, payload = masking.mask(secure, layout.weigh(prepared.levels, weight))
+            vector = layout.weigh(prepared.levels, weight)
+            masked, payload = masking.mask(secure, vector, identity=self._identity)
             return Upload(envelope, payload, None, 0), masked
         return Upload(envelope, b"", prepared.vector, weight if layout.weighted else 1), None
 
     def _disclose(self, session: _Session, prepared: Prepared, relay: Relay) -> bytes:
         secure, payload = session.secure, b""
         if secure is not None:
-            secure, payload = masking.step(secure, relay.payload)
+            secure, payload = masking.step(secure, relay.payload, identity=self._identity)
         envelope = session.envelope
+        if isinstance(secure, Confirmed):
+            # The list of survivors is signed; shares come once enough others signed the same.
+            self._session = replace(session, secure=secure)
+            return encode_relay(Relay(envelope, payload))
         name = b""
         if prepared.entry:
             secret = self._store.identity.handle_secret
@@ -270,6 +283,17 @@ class Client:
         if session is None or session.envelope != envelope or session.awaits != kind:
             raise ProtocolError(f"message: {kind} is not what this client awaits")
         return session
+
+    def _advertise(self, parameters: RoundParameters, index: int) -> tuple[ClientState, bytes]:
+        try:
+            return masking.advertise(parameters, index, credentials=self.profile.credentials)
+        except Authentication as error:
+            raise ProtocolError(f"message: the invitation is not valid: {error}") from error
+
+    @property
+    def _identity(self) -> Identity | None:
+        credentials = self.profile.credentials
+        return None if credentials is None else credentials.identity
 
     def _reserve(self, session: _Session, prepared: Prepared) -> None:
         payload = prepared.vector.tobytes() + encode_arrays(prepared.entry)
@@ -291,12 +315,13 @@ def _parameters(envelope: Envelope, seat: SecureRound, protection: Protection) -
     try:
         if not 1 <= seat.index <= seat.clients <= LARGEST_COHORT:
             raise ValueError("the seat is not one of the cohort's")
-        if seat.threshold < protection.smallest_sum:
-            raise ValueError("fewer clients than this run asks for could open the sum")
         ring_bits = layout.ring_bits(protection.grid(), seat.clients)
         if (seat.vector_length, seat.ring_bits) != (layout.length, ring_bits):
             raise ValueError("the vector is not this run's")
-        return round_parameters(envelope, seat)
+        parameters = round_parameters(envelope, seat)
+        if protection.terms is not None and not meets(parameters, protection.terms):
+            raise ValueError("the terms of the secure sum are not this run's")
+        return parameters
     except (ValueError, CalibrationError) as error:
         raise ProtocolError(f"message: the invitation is not valid: {error}") from error
 
@@ -312,6 +337,11 @@ def round_parameters(envelope: Envelope, secure: SecureRound) -> RoundParameters
         vector_length=secure.vector_length,
         ring_bits=secure.ring_bits,
         corrupt=secure.corrupt,
+        adversary=Adversary.ACTIVE if secure.identities else Adversary.SEMI_HONEST,
+        identities=secure.identities,
+        degree=secure.degree,
+        graph_seed=secure.graph_seed,
+        smallest_sum=secure.smallest_sum,
     )
 
 

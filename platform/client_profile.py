@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -15,6 +15,7 @@ from platform.randomness import stream
 from platform.record_level import train_privately
 from platform.transport import ClientId
 from privacy import NoiseSource, SeededNoise, SystemNoise
+from privacy.secure_aggregation import Credentials
 from privacy.training import LocalTrainer
 
 TrainerFactory = Callable[[NoiseSource | None], LocalTrainer]
@@ -43,6 +44,7 @@ class ClientProfile:
         noise_source: Where noise comes from.
         seeds: Seeds of the simulation's streams.
         limits: What the client lets itself be charged, None without a limit.
+        credentials: Whom the client trusts in an active round, None against a semi-honest server.
         simulated: Whether all clients are in the coordinator's process, with nobody to protect.
     """
 
@@ -54,6 +56,7 @@ class ClientProfile:
     noise_source: Literal["os", "seeded"]
     seeds: ClientSeeds
     limits: Limits | None = None
+    credentials: Credentials | None = field(default=None, repr=False)
     simulated: bool = False
 
 

@@ -16,16 +16,17 @@ from platform.transport import ClientId, Losses
 
 
 def draw_cohort(
-    config: RunConfig, names: Sequence[ClientId], round_number: int
+    config: RunConfig, names: Sequence[ClientId], round_number: int, attempt: int = 1
 ) -> tuple[ClientId, ...]:
-    """The clients of a round, sorted.
+    """The clients of an attempt at a round, sorted; a further attempt has another cohort.
 
     `fixed_size`: exactly `cohort.size`, uniformly without replacement. `poisson`: each on a coin
     of its own, `cohort.size` on average and possibly none.
     """
     if config.has_secret_cohorts and config.privacy.noise_source == "os":
         return _draw_in_secret(config, names)
-    rng = stream(config.seed_of("cohort"), "cohort", round_number)
+    further = () if attempt == 1 else (attempt,)
+    rng = stream(config.seed_of("cohort"), "cohort", round_number, *further)
     if config.cohort.sampling == "poisson":
         coins = rng.random(len(names))
         return tuple(n for n, coin in zip(names, coins, strict=True) if coin < config.cohort_rate)

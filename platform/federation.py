@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from methods import Aggregate, Arrays
 from platform.attempt import RoundOutcome, RoundPlan
@@ -119,16 +119,11 @@ class Federation:
 
     def _round(self, round_number: int, progress: Progress) -> Progress:
         wiring, started = self._wiring, self._wiring.clock()
-        cohort = draw_cohort(wiring.config, tuple(wiring.population.clients), round_number)
-        self._observer.round_started(round_number, len(cohort))
         protection = wiring.protection.at(progress.clipping_norm)
-        attempt = self._spending.reserve(round_number, cohort, protection)
-        pool = self._live_pool()
-        plan = self._plan(round_number, attempt, cohort, progress, pool=pool)
-        outcome = self._attempt(plan, progress.state, pool)
+        plan, outcome = self._attempts(round_number, progress, protection)
         entries = self._open_entries(protection, outcome, progress.state)
         state = self._server_update(round_number, progress.state, outcome, [e for _, e in entries])
-        mine = dict.fromkeys(outcome.survivors, (round_number, attempt))
+        mine = dict.fromkeys(outcome.survivors, (round_number, plan.attempt))
         committed = {**progress.committed, **mine}
         document = round_document(
             plan,
@@ -143,6 +138,41 @@ class Federation:
         self._observer.round_finished(document)
         return Progress(round_number, committed, state, norm)
 
+    def _attempts(
+        self, round_number: int, progress: Progress, protection: Protection
+    ) -> tuple[RoundPlan, RoundOutcome]:
+        """Tries until a round yields something: each time a new cohort, new keys and a new charge.
+
+        Raises:
+            RunStopped: If the last try was aborted as well; the run can be resumed.
+        """
+        wiring = self._wiring
+        attempt, repeated = self._spending.next_attempt(round_number)
+        names, retries = tuple(wiring.population.clients), wiring.config.cohort.retries
+        while True:
+            cohort = draw_cohort(wiring.config, names, round_number, attempt)
+            self._observer.round_started(round_number, len(cohort))
+            if not repeated:
+                self._spending.reserve(round_number, attempt, cohort, protection)
+            pool = self._live_pool()
+            plan = self._plan(round_number, attempt, cohort, progress, pool=pool)
+            try:
+                return plan, self._attempt(plan, progress.state, pool)
+            except RoundAborted as error:
+                self._abort(plan, error)
+                if not retries:
+                    self._give_up(plan, error)
+            attempt, repeated, retries = attempt + 1, False, retries - 1
+
+    def _give_up(self, plan: RoundPlan, error: RoundAborted) -> NoReturn:
+        run_id = self._wiring.run_id
+        with transaction(self._wiring.database) as uow:
+            uow.runs.set_status(run_id, "interrupted")
+        raise RunStopped(
+            f"round {plan.round_number} was aborted in phase {error.phase}: {error}; "
+            f"resume with --resume {run_id}"
+        ) from error
+
     def _plan(
         self,
         round_number: int,
@@ -153,6 +183,7 @@ class Federation:
         pool: Sequence[PoolEntry],
     ) -> RoundPlan:
         wiring, config = self._wiring, self._wiring.config
+        terms = wiring.protection.terms
         plan = RoundPlan(
             wiring.run_id,
             round_number,
@@ -160,11 +191,14 @@ class Federation:
             cohort,
             progress.committed,
             minimum=config.cohort.minimum,
-            threshold=config.threshold if wiring.protection.masked else None,
-            corrupt=config.secure_aggregation.corrupt,
+            threshold=None if terms is None else terms.threshold,
+            corrupt=0 if terms is None else terms.corrupt,
             generations=tuple(sorted({entry.generation for entry in pool})),
             size=config.cohort_size,
             clipping_norm=progress.clipping_norm,
+            smallest_sum=0 if terms is None else terms.smallest_sum,
+            degree=0 if terms is None else terms.degree,
+            identities=wiring.population.identities,
         )
         with transaction(wiring.database) as uow:
             AuditTrail(uow.audit, wiring.run_id).round_opened(plan)
@@ -179,14 +213,11 @@ class Federation:
             return wiring.runner.run(
                 plan, lambda client: method.broadcast(state, client), self._experts(plan, pool)
             )
-        except RoundAborted as error:
+        except RoundAborted:
             if is_poisson:
+                # Redrawing would tell how many had been drawn.
                 return wiring.runner.noise_alone(plan)
-            self._abort(plan, error)
-            raise RunStopped(
-                f"round {plan.round_number} was aborted in phase {error.phase}: {error}; "
-                f"resume with --resume {wiring.run_id}"
-            ) from error
+            raise
 
     def _experts(self, plan: RoundPlan, pool: Sequence[PoolEntry]) -> Experts:
         rules = self._wiring.pool_rules
@@ -208,7 +239,6 @@ class Federation:
             if wiring.protection.channels and not error.uploads_asked:
                 uow.ledger.set_status(run_id, plan.round_number, plan.attempt, "aborted")
             AuditTrail(uow.audit, run_id).round_aborted(plan, error)
-            uow.runs.set_status(run_id, "interrupted")
 
     def _open_entries(
         self, protection: Protection, outcome: RoundOutcome, state: Arrays

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,8 +12,9 @@ from platform.client import round_parameters
 from platform.messages import SecureRound
 from platform.protection import Protection
 from platform.transport import ClientId
-from privacy.secure_aggregation import Finished, ServerState
+from privacy.secure_aggregation import CollectingConfirmations, Finished, ServerState
 from privacy.secure_aggregation import server as unmasking
+from privacy.secure_aggregation.graph import SEED_BYTES
 
 
 @dataclass
@@ -34,17 +37,23 @@ class MaskedSum:
             vector_length=layout.length,
             ring_bits=layout.ring_bits(grid, len(plan.cohort)),
             corrupt=plan.corrupt,
+            smallest_sum=plan.smallest_sum,
+            degree=plan.degree,
+            # Drawn once the cohort is fixed, so that nobody could choose a place in the graph.
+            graph_seed=secrets.token_bytes(SEED_BYTES) if plan.degree else b"",
+            identities=tuple(plan.identities[client] for client in plan.cohort if plan.identities),
         )
-        return cls(
-            unmasking.start(round_parameters(plan.envelope(plan.cohort[0]), template)), template
-        )
+        parameters = round_parameters(plan.envelope(plan.cohort[0]), template)
+        return cls(unmasking.start(parameters), template)
+
+    @property
+    def awaits_confirmation(self) -> bool:
+        """Whether clients have to agree on the list of survivors first."""
+        return isinstance(self.state, CollectingConfirmations)
 
     def seat(self, index: int) -> SecureRound:
         """What one client is told."""
-        kept = self.template
-        return SecureRound(
-            index, kept.clients, kept.threshold, kept.vector_length, kept.ring_bits, kept.corrupt
-        )
+        return dataclasses.replace(self.template, index=index)
 
     def advance(
         self, payloads: Mapping[ClientId, bytes], places: Mapping[ClientId, int]

@@ -5,7 +5,8 @@
 | advertise | `Invitation`: round, roster size, pool     | `Answer`: keys, pool handles        |
 | share     | `Relay`: everybody's keys                  | `Relay`: encrypted shares           |
 | train     | `Assignment`: broadcast, experts, shares   | `Upload`: masked vector             |
-| unmask    | `Relay`: the survivors                     | `Disclosure`: shares and pool entry |
+| confirm   | `Relay`: the survivors (active only)       | `Relay`: a signature of that list   |
+| unmask    | `Relay`: the survivors, or who signed them | `Disclosure`: shares and pool entry |
 
 Without secure aggregation the share stage falls away and the vector travels in the clear. Every
 message carries run, round and attempt, and the round that was committed last.
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from platform.codec import Frame, decode_frame, encode_frame
 from platform.errors import ProtocolError
 
-Stage = Literal["advertise", "share", "train", "unmask"]
+Stage = Literal["advertise", "share", "train", "confirm", "unmask"]
 Arrays = Mapping[str, NDArray[Any]]
 Attempt = tuple[int, int]
 """A round number and its attempt, both from 1."""
@@ -50,6 +51,11 @@ class SecureRound:
         vector_length: Coordinates of the masked vector.
         ring_bits: Size of the ring.
         corrupt: Number of clients that may collude with the server.
+        smallest_sum: Fewest vectors that a sum may hold.
+        degree: Neighbours of a client in the k-regular graph, 0 for the complete graph.
+        graph_seed: Orders the clients of that graph, else empty.
+        identities: The cohort's public keys in the order of their indices, against an active
+            adversary only.
     """
 
     index: int
@@ -58,6 +64,10 @@ class SecureRound:
     vector_length: int
     ring_bits: int
     corrupt: int
+    smallest_sum: int = 0
+    degree: int = 0
+    graph_seed: bytes = b""
+    identities: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,7 +158,10 @@ def encode_invitation(message: Invitation) -> bytes:
         "secure": None if secure is None else list(_secure_numbers(secure)),
         "clipping_norm": message.clipping_norm,
     }
-    return encode_frame(Frame("invitation", fields, {}, {}))
+    blobs: dict[str, bytes] = {}
+    if secure is not None:
+        blobs = {"graph_seed": secure.graph_seed, "identities": b"".join(secure.identities)}
+    return encode_frame(Frame("invitation", fields, {}, blobs))
 
 
 def decode_invitation(data: bytes) -> Invitation:
@@ -159,7 +172,7 @@ def decode_invitation(data: bytes) -> Invitation:
     """
     frame, envelope = _open(data, "invitation")
     numbers = frame.fields.get("secure")
-    secure = None if numbers is None else SecureRound(*_integers(numbers, 6))
+    secure = None if numbers is None else _read_secure(frame, numbers)
     norm = frame.fields.get("clipping_norm")
     if norm is not None and not isinstance(norm, float):
         raise ProtocolError("message: the clipping norm is not a number")
@@ -309,6 +322,26 @@ def _secure_numbers(secure: SecureRound) -> tuple[int, ...]:
         secure.vector_length,
         secure.ring_bits,
         secure.corrupt,
+        secure.smallest_sum,
+        secure.degree,
+    )
+
+
+def _read_secure(frame: Frame, numbers: Any) -> SecureRound:
+    keys = _blob(frame, "identities")
+    identities = tuple(keys[at : at + 32] for at in range(0, len(keys), 32))
+    index, clients, threshold, length, ring_bits, corrupt, smallest, degree = _integers(numbers, 8)
+    return SecureRound(
+        index,
+        clients,
+        threshold,
+        length,
+        ring_bits,
+        corrupt,
+        smallest,
+        degree,
+        _blob(frame, "graph_seed"),
+        identities,
     )
 
 

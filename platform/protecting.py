@@ -11,6 +11,7 @@ from platform.config import RunConfig
 from platform.errors import ConfigError
 from platform.layout import build_layout
 from platform.protection import Protection
+from platform.secure_terms import secure_terms
 from privacy import (
     AdaptiveClipping,
     CalibrationError,
@@ -178,12 +179,18 @@ def _smallest(config: RunConfig) -> float:
 def _honest_shares(config: RunConfig) -> int:
     if config.privacy.mechanism != "distributed_noise":
         return 1
-    return config.smallest_sum - config.secure_aggregation.corrupt
+    return _smallest_sum(config) - config.secure_aggregation.corrupt
+
+
+def _smallest_sum(config: RunConfig) -> int:
+    """Fewest clients of which a sum may be opened: what shared-out noise counts on."""
+    return secure_terms(config).smallest_sum
 
 
 def _protection(config: RunConfig, method: Method, multiplier: float | None) -> Protection:
     section, policy = config.privacy, method.pool_policy()
     adaptive = _adaptive(config)
+    masked = config.secure_aggregation.enabled and bool(method.shared_spec())
     layout = build_layout(method.shared_spec(), section.mechanism, flagged=adaptive is not None)
     pool_mechanism = None
     if policy is not None and section.mechanism in ("distributed_noise", "central_noise"):
@@ -194,9 +201,9 @@ def _protection(config: RunConfig, method: Method, multiplier: float | None) -> 
         pool_spec=None if policy is None else policy.spec,
         pool_noise=config.pool_noise,
         bits=config.secure_aggregation.bits,
-        masked=config.secure_aggregation.enabled and layout.coordinates > 0,
+        masked=masked,
         clients=config.cohort_size,
-        smallest_sum=config.threshold,
+        terms=secure_terms(config) if masked else None,
         pool_mechanism=pool_mechanism,
         training=_training(config, multiplier),
         adaptive=adaptive,
@@ -248,7 +255,7 @@ def _mechanism(config: RunConfig, multiplier: float | None) -> ClientMechanism:
     return DistributedNoise(
         clipping_norm=norm,
         noise_multiplier=multiplier,
-        minimum_survivors=config.smallest_sum,
+        minimum_survivors=_smallest_sum(config),
         corrupt=config.secure_aggregation.corrupt,
         scale=scale,
         kind="skellam" if config.noise_distribution == "skellam" else "discrete_gaussian",

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from methods import Arrays, LocalResult
 from platform.errors import ProtocolError, RunStopped
 from platform.layout import Summed, Totals, UploadLayout
+from platform.secure_terms import SecureTerms
 from platform.vectors import (
     Spec,
     flatten,
@@ -50,6 +51,7 @@ from privacy import (
     signal_to_noise,
     with_clipping_norm,
 )
+from privacy.secure_aggregation import largest_norm, require_plausible_norm
 
 LEVELS = "levels"
 LARGEST_COORDINATE = 1e30
@@ -85,8 +87,7 @@ class Protection:
         bits: Bits of a quantised coordinate.
         masked: Whether the sum is taken under secure aggregation.
         clients: Most clients of one sum.
-        smallest_sum: Fewest clients of which a masked sum may be opened; shared-out noise counts
-            on it.
+        terms: What the secure sum withstands, None without one.
         pool_mechanism: What is done to a pool entry under `independent`, where it is not what is
             done to the sum: the noise of an entry must be on the client.
         training: Noise in local steps (`dp_sgd`); the mechanism only carries then.
@@ -101,7 +102,7 @@ class Protection:
     bits: int
     masked: bool
     clients: int = 1
-    smallest_sum: int = 2
+    terms: SecureTerms | None = None
     pool_mechanism: ClientMechanism | None = None
     training: DpSgd | None = None
     adaptive: AdaptiveClipping | None = None
@@ -216,6 +217,30 @@ class Protection:
             return self.layout.average(totals)
         sums = totals.sums + noise_for_sum(self.mechanism, self.layout.protected, noise)
         return self.layout.average(Totals(sums, planned, planned))
+
+    def require_plausible(self, totals: Totals) -> None:
+        """Refuses a sum that clipped updates and their noise cannot have made.
+
+        It is all that can be checked of vectors that nobody sees: a longer sum proves that a
+        client cheated or the ring wrapped around.
+
+        Raises:
+            ProtocolViolation: If the sum is too long.
+        """
+        mechanism, dimension = self.mechanism, self.layout.protected
+        if isinstance(mechanism, NoProtection) or not dimension:
+            return
+        deviation = 0.0
+        if not isinstance(mechanism, CentralNoise):
+            deviation = noise_in_sum(mechanism, 1)
+        bound = largest_norm(
+            length=dimension,
+            cohort_size=totals.clients,
+            clipping_norm=mechanism.clipping_norm,
+            noise_standard_deviation=deviation,
+            step=2.0 * self.grid().step,
+        )
+        require_plausible_norm(totals.sums, bound)
 
     def signal_to_noise(self, summed: Summed, survivors: int, planned: int) -> float | None:
         """The aggregate's, None where no noise of known size is in it."""

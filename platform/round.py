@@ -196,6 +196,9 @@ class RoundRunner:
         plan, layout = exchange.plan, self.protection.layout
         relays = secure.advance({c: u.payload for c, u in uploads.items()}, places)
         _require_minimum(plan, len(relays))
+        if secure.awaits_confirmation:
+            signed = exchange("confirm", _relays(plan, relays), decode_relay)
+            relays = secure.advance({c: m.payload for c, m in signed.items()}, places)
         answers = exchange("unmask", _relays(plan, relays), decode_disclosure)
         secure.advance({c: d.payload for c, d in answers.items()}, places)
         finished = secure.finished()
@@ -203,6 +206,7 @@ class RoundRunner:
         survivors = tuple(sorted(names[i] for i in finished.survivors))
         grid = self.protection.at(plan.clipping_norm).grid()
         totals = layout.open_sum(finished.total, len(survivors), grid)
+        self.protection.at(plan.clipping_norm).require_plausible(totals)
         return self._outcome(exchange, survivors, totals, answers)
 
     def _open_plain(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,14 @@ from platform.client import Client
 from platform.client_profile import ClientProfile, ClientSeeds, TrainerFactory
 from platform.config import RunConfig
 from platform.data.loading import TaskData
+from platform.enrolling import credentials_of
 from platform.observing import Observer
 from platform.own_budget import Limits
 from platform.protection import Protection
 from platform.transport import ClientId, Handler
 from platform.wiring import Learning, Population
 from privacy import NoiseSource
+from privacy.secure_aggregation import Credentials
 from privacy.training import LocalTrainer, TrainingPlan
 from storage import open_client_store
 
@@ -69,6 +72,7 @@ def build_population(
     """All clients, their stores opened (and made, at the first time)."""
     make_trainer = trainer_factory(config, learning.device, protection)
     stores = stores_folder(config, folder)
+    credentials = partial(_credentials, config, protection)
 
     clients: dict[ClientId, Client] = {}
     for name, examples in learning.train.items():
@@ -81,12 +85,18 @@ def build_population(
             noise_source=config.privacy.noise_source,
             seeds=_seeds(config),
             limits=limits,
+            credentials=credentials(name),
             simulated=True,
         )
         store = open_client_store(stores / f"{name}.db")
         clients[name] = Client(profile, store, make_trainer)
     pseudonyms = {name: client.pseudonym for name, client in clients.items()}
-    return Population(clients, learning.test, pseudonyms, make_trainer)
+    identities = {
+        name: client.profile.credentials.identity.public
+        for name, client in clients.items()
+        if client.profile.credentials is not None
+    }
+    return Population(clients, learning.test, pseudonyms, make_trainer, identities)
 
 
 def trainer_factory(config: RunConfig, device: str, protection: Protection) -> TrainerFactory:
@@ -114,6 +124,14 @@ def stores_folder(config: RunConfig, run_folder: Path) -> Path:
     seeds = [config.seed_of("class_map"), config.seed_of("shots")]
     text = json.dumps([data, seeds], sort_keys=True)
     return run_folder.parent / "clients" / hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _credentials(config: RunConfig, protection: Protection, name: ClientId) -> Credentials | None:
+    enrolment, terms = config.secure_aggregation.enrolment, protection.terms
+    if enrolment is None or terms is None or not terms.active:
+        return None
+    rate = terms.corrupt / terms.clients
+    return credentials_of(Path(enrolment), name, corrupt_rate=rate)
 
 
 def announcing(handler: Handler, observer: Observer) -> Handler:

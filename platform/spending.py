@@ -28,16 +28,16 @@ class Spending:
 
     wiring: Wiring
 
-    def reserve(self, round_number: int, cohort: Sequence[str], protection: Protection) -> int:
-        """Prices a round, then writes its spend to the ledger; nothing has left anybody yet.
+    def reserve(
+        self, round_number: int, attempt: int, cohort: Sequence[str], protection: Protection
+    ) -> None:
+        """Prices an attempt, then writes its spend to the ledger; nothing has left anybody yet.
 
         Args:
             round_number: The round.
+            attempt: The attempt, a new one.
             cohort: Who was drawn.
             protection: How uploads are protected in this round.
-
-        Returns:
-            The number of the attempt to make.
 
         Raises:
             BudgetExhausted: If the round would pass the target; nothing is written.
@@ -45,23 +45,23 @@ class Spending:
         wiring = self.wiring
         with transaction(wiring.database) as uow:
             rows = uow.ledger.rows(wiring.run_id)
-            attempt, repeated = self.next_attempt(rows, round_number)
             planned = self._releases(round_number, attempt, cohort, protection)
-            if planned and not repeated:
+            if planned:
                 pseudonyms = sorted({release.pseudonym for release in planned})
                 wiring.budget.limits.require(
                     wiring.run_id, self._spent(uow, rows, pseudonyms), planned
                 )
                 uow.ledger.reserve([as_row(release) for release in planned])
                 AuditTrail(uow.audit, wiring.run_id).reserved(planned)
-        return attempt
 
-    def next_attempt(self, rows: Sequence[LedgerRow], round_number: int) -> tuple[int, bool]:
+    def next_attempt(self, round_number: int) -> tuple[int, bool]:
         """The attempt to make, and whether it repeats an interrupted one, which is free.
 
         An attempt can be repeated where its vector will be the same again: without noise, or with
         noise from a seed. Noise from the operating system is fresh, hence a second release.
         """
+        with self.wiring.database.unit_of_work(read_only=True) as uow:
+            rows = uow.ledger.rows(self.wiring.run_id)
         mine = [row for row in rows if row.round_number == round_number]
         last = max((row.attempt for row in mine), default=0)
         interrupted = any(row.attempt == last and row.status == "reserved" for row in mine)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -78,12 +78,14 @@ class Population:
         tests: Each client's test examples.
         pseudonyms: The names that ledger and audit log use.
         make_trainer: A fresh trainer, with noise or plain.
+        identities: Public keys by name, against an active adversary only.
     """
 
     clients: Mapping[ClientId, Client]
     tests: Mapping[ClientId, Examples]
     pseudonyms: Mapping[ClientId, str]
     make_trainer: TrainerFactory
+    identities: Mapping[ClientId, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

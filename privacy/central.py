@@ -28,10 +28,11 @@ from privacy._validate import (
     require_ring_bits,
 )
 from privacy.clipping import clip
-from privacy.distributed import RINGS, SMALLEST_SCALED_NORM
+from privacy.distributed import SMALLEST_SCALED_NORM, ring_for
 from privacy.errors import CalibrationError
 from privacy.events import RELATIONS, Channel, CohortSampling, Relation, Release, Status
 from privacy.mechanisms import ProtectedUpload
+from privacy.quantisation import LARGEST_RING
 from privacy.randomness import NoiseSource, require_noise_source
 from privacy.rounding import LARGEST_NORM, round_conditionally, squared_norm_after_rounding
 
@@ -109,7 +110,7 @@ def protect_for_centre(
 
 
 def central_ring_bits(mechanism: CentralNoise, *, dimension: int, clients: int) -> int:
-    """Return the smallest ring that holds any sum of so many clipped updates, 32 or 64 bits.
+    """Return the smallest ring that holds any sum of so many clipped updates, 16 to 64 bits.
 
     Raises:
         CalibrationError: Even 64 bits would wrap around.
@@ -117,9 +118,9 @@ def central_ring_bits(mechanism: CentralNoise, *, dimension: int, clients: int) 
     """
     require_positive(dimension=dimension, clients=clients)
     longest = math.sqrt(squared_norm_after_rounding(mechanism.scaled_norm, dimension))
-    for bits in RINGS:
-        if clients * longest < 2.0 ** (bits - 1):
-            return bits
+    bits = ring_for(clients * longest)
+    if bits <= LARGEST_RING:
+        return bits
     raise CalibrationError(
         f"the sum of {clients} clients wraps around a ring of 64 bits; lower scale"
     )

@@ -51,6 +51,7 @@ from privacy.integer_noise import (
     skellam_from,
 )
 from privacy.mechanisms import ProtectedUpload
+from privacy.quantisation import LARGEST_RING, SMALLEST_RING
 from privacy.randomness import NoiseSource, require_noise_source
 from privacy.rounding import LARGEST_NORM, round_conditionally, squared_norm_after_rounding
 
@@ -63,8 +64,6 @@ SMALLEST_SCALED_NORM = 1_000.0
 
 _DEFAULT_SCALED_NORM = 2.0**16
 _LOG_WRAP = 40.0 * math.log(2.0)
-RINGS = (32, 64)
-"""Sizes of a ring, in bits, in which sums are taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +190,7 @@ def protect_share(
 
 
 def required_ring_bits(mechanism: DistributedNoise, *, dimension: int, clients: int) -> int:
-    """Return the smallest ring of secure aggregation, 32 or 64 bits, for a cohort's sum.
+    """Return the smallest ring of secure aggregation, 16 to 64 bits, for a cohort's sum.
 
     Every client's rounded vector may have all its length in one coordinate, and all `clients`
     shares of noise are there. Their sum, of variance V, passes t = sqrt(2 V L) + L/3 with
@@ -209,13 +208,18 @@ def required_ring_bits(mechanism: DistributedNoise, *, dimension: int, clients: 
         ValueError: `dimension` or `clients` is not positive.
     """
     largest = largest_sum(mechanism, dimension=dimension, clients=clients)
-    for bits in RINGS:
-        if largest < 2.0 ** (bits - 1):
-            return bits
+    bits = ring_for(largest)
+    if bits <= LARGEST_RING:
+        return bits
     raise CalibrationError(
         f"a sum may reach {largest:g} steps of the grid, which wraps around a ring of 64 bits; "
         "lower scale"
     )
+
+
+def ring_for(largest: float) -> int:
+    """Return the smallest number of bits from 16 in which +-`largest` does not wrap around."""
+    return max(SMALLEST_RING, math.floor(math.log2(largest)) + 2)
 
 
 def largest_sum(mechanism: DistributedNoise, *, dimension: int, clients: int) -> float:

@@ -25,6 +25,11 @@ class Grid(Protocol):
         """The largest level that one vector may have."""
         ...
 
+    @property
+    def step(self) -> float:
+        """Distance between neighbouring levels, in the units of the update."""
+        ...
+
     def ring_bits(self, total_weight: int) -> int:
         """Return the ring that holds a sum of so many clients, each times its integer weight."""
         ...
@@ -57,6 +62,11 @@ class SignedGrid:
         require_positive(scale=self.scale, clients=self.clients)
         if not 2 <= self.bits <= 64:
             raise ValueError(f"bits is {self.bits}; it must be from 2 to 64")
+
+    @property
+    def step(self) -> float:
+        """Distance between neighbouring elements, in the units of the update."""
+        return 1.0 / self.scale
 
     @property
     def largest_level(self) -> int:

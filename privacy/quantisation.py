@@ -1,6 +1,6 @@
-"""Quantisation: real coordinates become integers that a ring of 32 or 64 bits can sum exactly.
+"""Quantisation: real coordinates become integers that a ring of 16 to 64 bits can sum exactly.
 
-A secure sum adds integers modulo 2^32 or 2^64. Each coordinate is rounded to the nearest of 2^bits
+A secure sum adds integers modulo 2^16 to 2^64. Each coordinate is rounded to the nearest of 2^bits
 evenly spaced values between -value_bound and value_bound. Applied after clipping and noise it is
 post-processing, so it costs no privacy; what it costs is at most half a step per unit of weight.
 """
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from privacy._validate import finite_vector, require_positive
 from privacy.errors import CalibrationError, ProtocolViolation
 
-_RINGS = (32, 64)
+SMALLEST_RING, LARGEST_RING = 16, 64
+"""Bits of a ring in which sums are taken."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +130,7 @@ class Quantiser:
         return (centred.astype(np.float64) + 0.5 * (ceiling % 2)) * self.step
 
     def ring_bits(self, total_weight: int) -> int:
-        """Return the smallest ring, 32 or 64 bits, that holds any sum of that weight.
+        """Return the smallest ring, 16 to 64 bits, that holds any sum of that weight.
 
         Args:
             total_weight: Largest sum of integer weights that a round may reach.
@@ -140,9 +141,9 @@ class Quantiser:
         """
         if total_weight < 0:
             raise ValueError(f"total_weight is {total_weight}; it must not be negative")
-        for bits in _RINGS:
-            if total_weight * self.largest_level < 1 << bits:
-                return bits
+        bits = max(SMALLEST_RING, (total_weight * self.largest_level).bit_length())
+        if bits <= LARGEST_RING:
+            return bits
         raise CalibrationError(
             f"a total weight of {total_weight} at {self.bits} bits a coordinate wraps around a "
             f"ring of 64 bits; lower the bits or the weights"

@@ -159,11 +159,6 @@ def _distributed_noise(config: RunConfig) -> Iterator[str]:
             "secure_aggregation.enabled: false shows every client's own share of the noise with "
             "its update; distributed_noise needs true"
         )
-    elif config.smallest_sum <= config.secure_aggregation.corrupt:
-        yield (
-            f"secure_aggregation.corrupt: {config.secure_aggregation.corrupt} leaves no honest "
-            f"share of the noise in a sum of {config.smallest_sum}; valid: below that"
-        )
 
 
 def _cohort_sampling(config: RunConfig) -> Iterator[str]:

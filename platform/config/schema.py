@@ -93,6 +93,7 @@ class CohortConfig(Section):
     size: PositiveInt | None = None
     minimum: PositiveInt = 2
     sampling: Literal["fixed_size", "poisson"] = "fixed_size"
+    retries: Annotated[int, Field(ge=0)] = 2
     dropout_rate: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
 
 
@@ -130,9 +131,11 @@ class SecureAggregationConfig(Section):
     """Pairwise-masked sums."""
 
     enabled: bool = False
-    adversary: Literal["semi_honest"] = "semi_honest"
+    adversary: Literal["semi_honest", "active"] = "semi_honest"
+    enrolment: str | None = None
     threshold: PositiveInt | None = None
-    graph: Literal["complete"] = "complete"
+    graph: Literal["auto", "complete", "k_regular"] = "auto"
+    tolerated_dropout_rate: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     corrupt: Annotated[int, Field(ge=0)] = 0
     value_bound: Positive | None = None
     bits: Annotated[int, Field(ge=8, le=32)] = 20
@@ -225,13 +228,6 @@ class RunConfig(Section):
             return self.privacy.noise_distribution
         shared_out = self.privacy.mechanism == "distributed_noise"
         return "discrete_gaussian" if shared_out else "gaussian"
-
-    @property
-    def smallest_sum(self) -> int:
-        """Fewest clients of which a sum may be opened."""
-        if not self.secure_aggregation.enabled:
-            return self.cohort.minimum
-        return max(self.threshold, self.cohort.minimum)
 
     @property
     def lost_per_round(self) -> int:

@@ -38,6 +38,7 @@ from platform.privacy_auditing.outcome import (
 )
 from platform.protection import Prepared, Protection
 from platform.randomness import stream
+from platform.secure_terms import secure_terms
 from platform.simulation import client_names
 from platform.vectors import Spec, flatten, unflatten, vector_length
 from privacy import (
@@ -211,7 +212,7 @@ def _opened(game: UploadGame, prepared: Prepared) -> Vector:
 
 def _honest_shares(game: UploadGame) -> int:
     config = game.run.config
-    return config.smallest_sum - config.secure_aggregation.corrupt
+    return secure_terms(config).smallest_sum - config.secure_aggregation.corrupt
 
 
 def _sum(

@@ -1,0 +1,101 @@
+"""`enrolment`: whose keys are whose, for secure aggregation against an active server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from platform.cli.output import console, print_json, table
+from platform.enrolling import (
+    create_enrolment,
+    create_key,
+    read_enrolment,
+    read_key,
+    write_enrolment,
+)
+from platform.errors import ConfigError
+from platform.simulation import client_names
+from privacy.secure_aggregation import Enrolment, fingerprint
+
+
+def create_command(folder: Path, clients: int, *, as_json: bool) -> None:
+    """Makes keys and an enrolment for the clients of a simulation.
+
+    Raises:
+        ConfigError: If the folder holds one already.
+    """
+    _show(create_enrolment(folder, client_names(clients)), as_json=as_json)
+
+
+def key_command(path: Path, *, as_json: bool) -> None:
+    """Makes a private key, or shows the public half of one that is there.
+
+    Raises:
+        ConfigError: If the file holds something else.
+    """
+    identity = read_key(path) if path.exists() else create_key(path)
+    public = identity.public.hex()
+    if as_json:
+        print_json({"public": public, "fingerprint": fingerprint(identity.public)})
+        return
+    console().print(f"public key  {public}\nfingerprint {fingerprint(identity.public)}")
+
+
+def show_command(path: Path, *, as_json: bool) -> None:
+    """Shows who is enrolled.
+
+    Raises:
+        ConfigError: If the file is no enrolment.
+    """
+    _show(read_enrolment(path), as_json=as_json)
+
+
+def change_command(path: Path, change: Callable[[Enrolment], Enrolment], *, as_json: bool) -> None:
+    """Applies one change to an enrolment file, which is made where there is none.
+
+    Raises:
+        ConfigError: If the change is not possible; the file stays as it was.
+    """
+    before = read_enrolment(path) if path.exists() else Enrolment()
+    try:
+        after = change(before)
+    except ValueError as error:
+        raise ConfigError(f"enrolment: {error}") from error
+    write_enrolment(path, after)
+    _show(after, as_json=as_json)
+
+
+def parse_public(text: str) -> bytes:
+    """A public key from hex.
+
+    Raises:
+        ConfigError: If it is none.
+    """
+    try:
+        return bytes.fromhex(text)
+    except ValueError as error:
+        raise ConfigError(f"PUBLIC: {text!r} is not valid; it must be 64 hex digits") from error
+
+
+def _show(enrolment: Enrolment, *, as_json: bool) -> None:
+    members = [
+        (name, "-" if m.current is None else fingerprint(m.current), len(m.retired))
+        for name, m in sorted(enrolment.members.items())
+    ]
+    if as_json:
+        print_json(
+            {
+                "serial": enrolment.serial,
+                "fingerprint": enrolment.fingerprint,
+                "members": [
+                    {"name": name, "fingerprint": key, "retired_keys": retired}
+                    for name, key, retired in members
+                ],
+            }
+        )
+        return
+    out = console()
+    rows = [(name, key, str(retired)) for name, key, retired in members]
+    out.print(table(None, ("name", "fingerprint of the key", "retired keys"), rows))
+    out.print(f"serial {enrolment.serial}, fingerprint {enrolment.fingerprint}")
+    out.print("compare the fingerprint with the other parties by telephone or in person")

@@ -1,0 +1,114 @@
+"""Identities on disk: a client's private key, and the enrolment that everybody has.
+
+Both reach a machine by another way than the coordinator. A key file holds 64 hex digits and is
+readable by its owner only; the enrolment is canonical JSON, compared by its fingerprint.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from platform.errors import ConfigError
+from privacy import Authentication
+from privacy.secure_aggregation import (
+    Credentials,
+    Enrolment,
+    Identity,
+    decode_enrolment,
+    new_identity,
+)
+
+ENROLMENT_FILE = "enrolment.json"
+
+
+def read_enrolment(path: Path) -> Enrolment:
+    """An enrolment from its file.
+
+    Raises:
+        ConfigError: If the file is missing or not a canonical enrolment.
+    """
+    try:
+        return decode_enrolment(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"secure_aggregation.enrolment: {str(path)!r} cannot be read ({error.strerror}); make "
+            "one with `enrolment`"
+        ) from error
+    except Authentication as error:
+        raise ConfigError(f"secure_aggregation.enrolment: {str(path)!r}: {error}") from error
+
+
+def write_enrolment(path: Path, enrolment: Enrolment) -> None:
+    """Writes an enrolment, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.part")
+    partial.write_bytes(enrolment.encode())
+    partial.replace(path)
+
+
+def key_path(enrolment: Path, name: str) -> Path:
+    """Where a simulated client's key lies: beside the enrolment."""
+    return enrolment.parent / f"{name}.key"
+
+
+def create_key(path: Path) -> Identity:
+    """Draws a new private key and writes it.
+
+    Raises:
+        ConfigError: If there is such a file already: a key is never overwritten.
+    """
+    private = new_identity()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise ConfigError(f"KEY: {str(path)!r} exists already; keys are never replaced") from error
+    with os.fdopen(handle, "w", encoding="ascii") as file:
+        file.write(private.hex() + "\n")
+    return Identity(private)
+
+
+def read_key(path: Path) -> Identity:
+    """A private key from its file.
+
+    Raises:
+        ConfigError: If the file is missing or holds no key; nothing of it is shown.
+    """
+    try:
+        return Identity(bytes.fromhex(path.read_text(encoding="ascii").strip()))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"secure_aggregation.enrolment: {str(path)!r} holds no private key of 64 hex digits"
+        ) from error
+
+
+def credentials_of(enrolment: Path, name: str, *, corrupt_rate: float) -> Credentials:
+    """What a simulated client knows about an active round without asking the server.
+
+    Raises:
+        ConfigError: If a file is missing, or the key is not the one that is enrolled.
+    """
+    known, identity = read_enrolment(enrolment), read_key(key_path(enrolment, name))
+    if known.names.get(identity.public) != name:
+        raise ConfigError(
+            f"secure_aggregation.enrolment: the key of {name} is not enrolled under that name"
+        )
+    return Credentials(identity, known, corrupt_rate)
+
+
+def create_enrolment(folder: Path, names: Sequence[str]) -> Enrolment:
+    """New keys and an enrolment for these clients, for a simulation.
+
+    Raises:
+        ConfigError: If the folder holds one already.
+    """
+    path = folder / ENROLMENT_FILE
+    if path.exists():
+        raise ConfigError(f"FOLDER: {str(path)!r} exists already; choose another folder")
+    enrolment = Enrolment()
+    for name in names:
+        enrolment = enrolment.enrol(name, create_key(key_path(path, name)).public)
+    write_enrolment(path, enrolment)
+    return enrolment

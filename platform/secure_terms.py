@@ -1,0 +1,118 @@
+"""What a run's secure aggregation withstands: graph and thresholds, computed once, known to all.
+
+Coordinator and clients compute these terms from the configuration, so a client that is invited to
+a round under any others refuses it: a lowered threshold, a smaller sum, a thinner graph or a
+missing signature never reach the protocol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from platform.config import RunConfig
+from platform.errors import ConfigError
+from privacy import CalibrationError
+from privacy.secure_aggregation import RoundParameters, plan
+from privacy.secure_aggregation.planning import active_threshold
+
+
+@dataclass(frozen=True)
+class SecureTerms:
+    """The terms of every masked sum of a run.
+
+    Attributes:
+        clients: Size of a cohort.
+        active: Whether the server may lie.
+        threshold: Shares that rebuild a secret.
+        smallest_sum: Fewest vectors that a sum may hold.
+        corrupt: Clients that may collude with the server.
+        degree: Neighbours of a client, 0 for the complete graph.
+    """
+
+    clients: int
+    active: bool
+    threshold: int
+    smallest_sum: int
+    corrupt: int
+    degree: int = 0
+
+
+def secure_terms(config: RunConfig) -> SecureTerms:
+    """The terms of a run whose sums are masked.
+
+    Raises:
+        ConfigError: If no graph and threshold withstand what is asked for.
+    """
+    terms = _regular(config) or _complete(config)
+    if terms.active and config.secure_aggregation.enrolment is None:
+        raise ConfigError(
+            "secure_aggregation.enrolment: is missing; adversary = active needs the file that "
+            "says whose keys are whose, as keys that only the server vouches for prove nothing "
+            "against it"
+        )
+    return terms
+
+
+def _complete(config: RunConfig) -> SecureTerms:
+    section, clients = config.secure_aggregation, config.cohort_size
+    active = section.adversary == "active"
+    threshold = config.threshold
+    least = active_threshold(clients, section.corrupt)
+    if active and threshold < least:
+        raise ConfigError(
+            f"secure_aggregation.threshold: {threshold} of {clients} does not withstand an active "
+            f"adversary with secure_aggregation.corrupt = {section.corrupt}; valid: {least} to "
+            f"{clients}"
+        )
+    return SecureTerms(
+        clients, active, threshold, max(threshold, config.cohort.minimum), section.corrupt
+    )
+
+
+def _regular(config: RunConfig) -> SecureTerms | None:
+    """The k-regular graph where it is asked for, or worth it; None for the complete one."""
+    section, clients = config.secure_aggregation, config.cohort_size
+    if section.adversary == "active" and section.graph == "k_regular":
+        raise ConfigError(
+            "secure_aggregation.graph: k_regular does not withstand an active adversary; valid: "
+            "auto, complete"
+        )
+    asked = section.graph == "k_regular"
+    if section.adversary == "active" or section.graph == "complete":
+        return None
+    if section.threshold is not None:
+        if asked:
+            raise ConfigError(
+                f"secure_aggregation.threshold: {section.threshold} is computed from the graph "
+                "under graph = k_regular; leave it out"
+            )
+        return None
+    try:
+        found = plan(
+            clients,
+            # Half a client keeps the product with n from falling below the whole number.
+            corrupt_rate=min((section.corrupt + 0.5) / clients, 0.999),
+            dropout_rate=section.tolerated_dropout_rate,
+            graph="k_regular" if asked else "auto",
+        )
+    except CalibrationError as error:
+        if asked:
+            raise ConfigError(f"secure_aggregation.graph: {error}") from error
+        return None
+    if not found.degree:
+        return None
+    smallest = max(found.smallest_sum, config.cohort.minimum)
+    return SecureTerms(clients, False, found.threshold, smallest, found.corrupt, found.degree)
+
+
+def meets(parameters: RoundParameters, terms: SecureTerms) -> bool:
+    """Whether a round is run under a run's terms."""
+    offered = SecureTerms(
+        len(parameters.clients),
+        parameters.is_active,
+        parameters.threshold,
+        parameters.smallest_sum,
+        parameters.corrupt,
+        parameters.degree,
+    )
+    return offered == terms
