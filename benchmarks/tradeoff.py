@@ -33,6 +33,7 @@ EPSILONS = (1.0, 2.0, 4.0, 8.0)
 TOKENS = (1, 4)
 CLIPPING_NORM = 0.1
 MECHANISMS = {
+    "untrained": [],
     "none": [],
     "dp_sgd": [
         "privacy.mechanism=dp_sgd",
@@ -52,6 +53,7 @@ MECHANISMS = {
     ],
 }
 LABELS = {
+    "untrained": "no training",
     "none": "none",
     "dp_sgd": "dp_sgd (record, add_or_remove_one)",
     "upload_noise": "upload_noise (client, replace_one)",
@@ -94,9 +96,8 @@ def settings(seeds: Iterable[int]) -> list[Setting]:
     """All runs; those of the first seed first."""
     found = []
     for seed, tokens in itertools.product(seeds, TOKENS):
-        found.append(Setting(seed, tokens, "none", math.inf))
-        for name, target in itertools.product(list(MECHANISMS)[1:], EPSILONS):
-            found.append(Setting(seed, tokens, name, target))
+        for name, targets in targets_of():
+            found.extend(Setting(seed, tokens, name, target) for target in targets)
     return found
 
 
@@ -114,6 +115,8 @@ def measure(setting: Setting, folder: str) -> dict[str, Any]:
         loaded = load_config(Path("tradeoff"), [*setting.overrides(), url])
         started = time.perf_counter()
         wiring = create_run(loaded, SilentObserver(), Surroundings())
+        if setting.mechanism == "untrained":
+            return _untrained(setting, wiring)
         summary = execute(wiring, SilentObserver())
         wiring.database.close()
     final, spent = summary["final"], summary["final"]["epsilon"]
@@ -126,6 +129,19 @@ def measure(setting: Setting, folder: str) -> dict[str, Any]:
         "signal_to_noise": final["signal_to_noise"],
         "seconds": round(time.perf_counter() - started, 1),
     }
+
+
+def _untrained(setting: Setting, wiring: Any) -> dict[str, Any]:
+    """What the random prompt does before anybody has trained it."""
+    from platform.federation import Federation
+    from platform.observing import SilentObserver
+
+    federation = Federation(wiring, SilentObserver())
+    start = federation.measure(federation.initial_state(), {})
+    wiring.database.close()
+    empty: dict[str, Any] = dict.fromkeys(FIELDS, "")
+    accuracy, worst = round(100 * start.mean, 3), round(100 * start.worst, 3)
+    return empty | dataclasses.asdict(setting) | {"accuracy": accuracy, "worst": worst}
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -172,6 +188,8 @@ def run_missing(path: Path, seeds: Sequence[int], jobs: int) -> list[dict[str, A
 
 def cell(rows: Sequence[dict[str, Any]], name: str) -> str:
     """Mean and sample standard deviation over seeds."""
+    if rows[0][name] == "":
+        return "-"
     values = [float(row[name]) for row in rows]
     if len(values) < 2:
         return f"{values[0]:.1f}"
@@ -195,14 +213,15 @@ def table(rows: Sequence[dict[str, Any]], tokens: int) -> list[str]:
         "gain over local | signal to noise | seconds a run |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, targets in _targets():
+    for name, targets in targets_of():
         for target in targets:
             of = chosen(rows, tokens, name, target)
             if not of:
                 continue
-            spent = " / ".join(
-                f"{float(of[0][f'epsilon_{who}']):.2f}" for who in ("server", "peers", "observer")
-            )
+            who = ("server", "peers", "observer")
+            spent = "-"
+            if of[0]["epsilon_server"] != "":
+                spent = " / ".join(f"{float(of[0][f'epsilon_{name}']):.2f}" for name in who)
             ratio = "-"
             if of[0]["signal_to_noise"] not in ("", None):
                 ratio = f"{statistics.mean(float(r['signal_to_noise']) for r in of):.2f}"
@@ -215,8 +234,10 @@ def table(rows: Sequence[dict[str, Any]], tokens: int) -> list[str]:
     return [*lines, ""]
 
 
-def _targets() -> list[tuple[str, Sequence[float]]]:
-    return [("none", (math.inf,)), *((name, EPSILONS) for name in list(MECHANISMS)[1:])]
+def targets_of() -> list[tuple[str, Sequence[float]]]:
+    """The epsilons of each mechanism."""
+    bare = ("untrained", "none")
+    return [(name, (math.inf,) if name in bare else EPSILONS) for name in MECHANISMS]
 
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
@@ -245,7 +266,7 @@ def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
 
 
 def _curves(axis: Any, rows: Sequence[dict[str, Any]], tokens: int, field: str) -> None:
-    for name in list(MECHANISMS)[1:]:
+    for name in list(MECHANISMS)[2:]:
         points = [(t, [float(r[field]) for r in chosen(rows, tokens, name, t)]) for t in EPSILONS]
         points = [(t, values) for t, values in points if values]
         axis.errorbar(
@@ -256,9 +277,11 @@ def _curves(axis: Any, rows: Sequence[dict[str, Any]], tokens: int, field: str) 
             capsize=3,
             label=LABELS[name],
         )
-    plain = [float(row[field]) for row in chosen(rows, tokens, "none", math.inf)]
-    if plain:
-        axis.axhline(statistics.mean(plain), ls="--", color="black", label="none, epsilon infinite")
+    for name, style in (("none", "--"), ("untrained", ":")):
+        of = [row[field] for row in chosen(rows, tokens, name, math.inf) if row[field] != ""]
+        label = f"{LABELS[name]}, epsilon {'infinite' if name == 'none' else '0'}"
+        if of:
+            axis.axhline(statistics.mean(map(float, of)), ls=style, color="black", label=label)
     axis.set_xscale("log", base=2)
     axis.set_xticks(EPSILONS, [f"{t:g}" for t in EPSILONS])
 
