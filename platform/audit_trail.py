@@ -25,9 +25,10 @@ class AuditTrail:
     log: AuditRepository
     run_id: str
 
-    def run_created(self, config_digest: str) -> None:
-        """A run was set up."""
-        self._append("run.created", detail={"config_sha256": config_digest})
+    def run_created(self, config_digest: str, enrolment: str | None = None) -> None:
+        """A run was set up, with the fingerprint of its enrolment where it has one."""
+        known = {} if enrolment is None else {"enrolment": enrolment}
+        self._append("run.created", detail={"config_sha256": config_digest, **known})
 
     def run_begins(self, completed: int) -> None:
         """A run starts, or goes on after some committed rounds."""

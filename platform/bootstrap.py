@@ -32,6 +32,7 @@ from platform.config import (
 )
 from platform.data.features import cached_features
 from platform.data.loading import load_task_data
+from platform.enrolling import read_enrolment
 from platform.environment import config_digest, environment, resolve_device, use_threads
 from platform.errors import ConfigError, RunStopped, UnknownRun
 from platform.ledger import as_row
@@ -97,7 +98,7 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
             config_digest=digest,
             versions_json=json.dumps(facts),
         )
-        AuditTrail(uow.audit, run_id).run_created(digest)
+        AuditTrail(uow.audit, run_id).run_created(digest, _enrolment_of(plan))
     return _wire(plan, run_id, database, observer, surroundings)
 
 
@@ -323,6 +324,13 @@ def _wire(
         database=database,
         clock=surroundings.clock,
     )
+
+
+def _enrolment_of(plan: RunPlan) -> str | None:
+    path, terms = plan.config.secure_aggregation.enrolment, plan.protection.terms
+    if path is None or terms is None or not terms.active:
+        return None
+    return read_enrolment(Path(path)).fingerprint
 
 
 def _central_noise(config: RunConfig, plan: RoundPlan) -> NoiseSource:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ def run_warnings(
         *_privacy(wiring),
         *_pool(wiring, documents),
         *_aggregation(wiring),
-        *_attempts(wiring, documents),
+        *_attempts(wiring),
     ]
 
 
@@ -98,15 +99,12 @@ def _aggregation(wiring: Wiring) -> Iterator[str]:
         yield "secure aggregation is off: the server sees every client's upload"
 
 
-def _attempts(wiring: Wiring, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _attempts(wiring: Wiring) -> Iterator[str]:
     with wiring.database.unit_of_work(read_only=True) as uow:
         rows = uow.ledger.rows(wiring.run_id)
-    committed = {document["round"] for document in documents}
-    most = {number: 0 for number in committed}
-    for row in rows:
-        if row.status != "aborted":
-            most[row.round_number] = max(most.get(row.round_number, 0), row.attempt)
-    repeated = sorted(number for number, attempt in most.items() if attempt > 1)
+    charged = {(row.round_number, row.attempt) for row in rows if row.status != "aborted"}
+    attempts = Counter(number for number, _ in charged)
+    repeated = sorted(number for number, count in attempts.items() if count > 1)
     if repeated:
         listed = ", ".join(map(str, repeated))
         yield f"interrupted attempts of round {listed} stay charged beside their repetition"

@@ -287,7 +287,7 @@ class Client:
     def _advertise(self, parameters: RoundParameters, index: int) -> tuple[ClientState, bytes]:
         try:
             return masking.advertise(parameters, index, credentials=self.profile.credentials)
-        except Authentication as error:
+        except (Authentication, ValueError) as error:
             raise ProtocolError(f"message: the invitation is not valid: {error}") from error
 
     @property

@@ -41,11 +41,18 @@ def read_enrolment(path: Path) -> Enrolment:
 
 
 def write_enrolment(path: Path, enrolment: Enrolment) -> None:
-    """Writes an enrolment, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Writes an enrolment, whole or not at all.
+
+    Raises:
+        ConfigError: If it cannot be written.
+    """
     partial = path.with_name(f".{path.name}.part")
-    partial.write_bytes(enrolment.encode())
-    partial.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(enrolment.encode())
+        partial.replace(path)
+    except OSError as error:
+        raise ConfigError(f"FILE: {str(path)!r} cannot be written ({error.strerror})") from error
 
 
 def key_path(enrolment: Path, name: str) -> Path:
@@ -57,14 +64,19 @@ def create_key(path: Path) -> Identity:
     """Draws a new private key and writes it.
 
     Raises:
-        ConfigError: If there is such a file already: a key is never overwritten.
+        ConfigError: If there is such a file already, as a key is never overwritten, or if it
+            cannot be written.
     """
     private = new_identity()
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError as error:
-        raise ConfigError(f"KEY: {str(path)!r} exists already; keys are never replaced") from error
+    except OSError as error:
+        if path.exists():
+            raise ConfigError(
+                f"KEY: {str(path)!r} exists already; keys are never replaced"
+            ) from error
+        raise ConfigError(f"KEY: {str(path)!r} cannot be written ({error.strerror})") from error
     with os.fdopen(handle, "w", encoding="ascii") as file:
         file.write(private.hex() + "\n")
     return Identity(private)

@@ -92,7 +92,7 @@ def _regular(config: RunConfig) -> SecureTerms | None:
             clients,
             # Half a client keeps the product with n from falling below the whole number.
             corrupt_rate=min((section.corrupt + 0.5) / clients, 0.999),
-            dropout_rate=section.tolerated_dropout_rate,
+            dropout_rate=max(section.tolerated_dropout_rate, config.cohort.dropout_rate),
             graph="k_regular" if asked else "auto",
         )
     except CalibrationError as error:

@@ -55,6 +55,12 @@ def _cohort(config: RunConfig) -> Iterator[str]:
 def _secure_aggregation(config: RunConfig) -> Iterator[str]:
     section = config.secure_aggregation
     if not section.enabled:
+        if section.adversary == "active":
+            yield (
+                "secure_aggregation.adversary: active has no meaning with "
+                "secure_aggregation.enabled = false, which shows the server every upload; valid: "
+                "semi_honest"
+            )
         return
     size, threshold = config.cohort_size, config.threshold
     if size < 2:

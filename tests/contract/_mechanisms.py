@@ -135,6 +135,7 @@ class Stage:
         )
 
     def plan(self) -> RoundPlan:
+        terms = self.protection.terms
         return RoundPlan(
             RUN,
             1,
@@ -142,7 +143,10 @@ class Stage:
             NAMES,
             {},
             minimum=2,
-            threshold=THRESHOLD if self.protection.masked else None,
+            threshold=None if terms is None else terms.threshold,
+            corrupt=0 if terms is None else terms.corrupt,
+            smallest_sum=0 if terms is None else terms.smallest_sum,
+            degree=0 if terms is None else terms.degree,
             size=self.config.cohort_size,
             clipping_norm=self.protection.clipping_norm,
         )

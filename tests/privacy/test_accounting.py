@@ -304,7 +304,7 @@ def test_wrong_arguments_are_refused() -> None:
 
 def test_pld_refuses_noise_that_would_take_all_memory() -> None:
     rows = [release(0.019, round_number=number) for number in range(2)]
-    with pytest.raises(UnsupportedEvent, match="below 0.02"):
+    with pytest.raises(UnsupportedEvent, match=r"below 0\.02"):
         epsilon(rows, 1e-5, "pld")
     assert epsilon(rows, 1e-5).accountant == "exact"
     assert "n/a" in str(accountant_table(rows, 1e-5)["pld"])

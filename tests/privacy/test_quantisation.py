@@ -91,13 +91,17 @@ def test_the_bound_itself_never_saturates_nor_overflows(value_bound: float, bits
 @pytest.mark.parametrize(
     ("bits", "weight", "ring"),
     [
-        (16, 1, 32),
+        (8, 1, 16),  # none is smaller than 16
+        (8, 257, 16),  # 257 x 255 = 2^16 - 1 just fits
+        (8, 258, 17),
+        (16, 1, 16),
+        (16, 2, 17),
         (16, 65_537, 32),  # 65537 x 65535 = 2^32 - 1 just fits
-        (16, 65_538, 64),
+        (16, 65_538, 33),
         (32, 1, 32),
-        (32, 2, 64),
+        (32, 2, 33),
         (32, 2**32 + 1, 64),  # (2^32 + 1)(2^32 - 1) = 2^64 - 1 just fits
-        (20, 0, 32),
+        (20, 0, 16),
     ],
 )
 def test_smallest_ring_without_wrap_around(bits: int, weight: int, ring: int) -> None:

@@ -48,6 +48,8 @@ secure_aggregation: {enabled: true, threshold: 3}
 LOST, ROUNDS = 1, 3
 NONE = "privacy.mechanism=none"
 OS = "privacy.noise_source=os"
+ONCE = "cohort.retries=0"
+"""Without retries the first aborted attempt stops the run."""
 ADVERSARIES = ("server", "peers", "observer")
 NO_POOL = ("method.name=promptfl", "method.context_tokens=2")
 """A method without a pool and without personal state."""

@@ -216,7 +216,8 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["missing.yaml", "quickstat", "no/quickstart"])
 def test_missing_configuration(sotto: Command, tmp_path: Path, name: str) -> None:
     answer = sotto("run", name)
-    require_one_sentence(answer, "CONFIG", repr(name), "pathological, published-preset, quickstart, tradeoff")
+    packaged = "pathological, published-preset, quickstart, tradeoff"
+    require_one_sentence(answer, "CONFIG", repr(name), packaged)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -96,16 +96,16 @@ def test_a_weight_out_of_range_is_refused(weight):
 
 
 def test_the_ring_holds_the_largest_weights():
-    """8 bits x 2^20 examples x 10 clients needs 32 bits; 20 bits x 2^20 x 10 needs 64."""
+    """Below 2^8 x 2^20 examples x 10 clients needs 32 bits; 2^20 x 2^20 x 10 needs 44."""
     layout = build_layout(SPEC, "none")
     assert layout.ring_bits(QUANTISER, 10) == 32
-    assert layout.ring_bits(Quantiser(1.0, 20), 10) == 64
-    assert build_layout(SPEC, "upload_noise").ring_bits(Quantiser(1.0, 20), 10) == 32
+    assert layout.ring_bits(Quantiser(1.0, 20), 10) == 44
+    assert build_layout(SPEC, "upload_noise").ring_bits(Quantiser(1.0, 20), 10) == 24
     levels = np.full(4, QUANTISER.largest_level, np.uint64)
     total = 15 * layout.weigh(levels, LARGEST_WEIGHT).astype(object)
     assert max(total) < 2**32
     assert 17 * 255 * 2**20 >= 2**32
-    assert layout.ring_bits(QUANTISER, 17) == 64
+    assert layout.ring_bits(QUANTISER, 17) == 33
 
 
 def test_a_sum_without_any_weight_is_refused():

@@ -273,7 +273,8 @@ def test_calibrated_builds_of_every_method(make_storage, method, target, mechani
     name = f"method.name={method}"
     chosen = (name, "method.context_tokens=2") if method == "promptfl" else ()
     mechanism = [o for o in mechanism if method == "pfedmoap" or o != INDEPENDENT]
-    overrides = [*chosen, f"privacy.target_epsilon={target}", *mechanism]
+    calibrated = ["privacy.noise_multiplier=null", f"privacy.target_epsilon={target}"]
+    overrides = [*chosen, *mechanism, *calibrated]
     config = make_storage("calibrated").config(*overrides)
     base = plan_run(config, SilentObserver(), Surroundings())
     for verdict in Auditor(base)(*overrides, canaries=6000).values():

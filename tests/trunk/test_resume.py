@@ -26,6 +26,7 @@ from platform.wiring import Wiring
 from storage import Database, StorageFull
 from tests.trunk._runs import (
     NONE,
+    ONCE,
     OS,
     SMALL,
     Command,
@@ -129,7 +130,7 @@ def lose(wiring: Wiring, stage: Stage, rounds: set[int]) -> Wiring:
 
 @pytest.mark.parametrize("stage", ["advertise", "share"])
 def test_round_aborted_before_anything_left_is_free(storage: Storage, stage: Stage) -> None:
-    with opened(storage.create(OS)) as wiring, pytest.raises(RunStopped) as stopped:
+    with opened(storage.create(OS, ONCE)) as wiring, pytest.raises(RunStopped) as stopped:
         execute(lose(wiring, stage, {2}), SilentObserver())
     assert f"resume with --resume {wiring.run_id}" in str(stopped.value)
     assert storage.rows("SELECT DISTINCT status FROM ledger WHERE round_number = 2") == [
@@ -146,7 +147,7 @@ def test_round_aborted_before_anything_left_is_free(storage: Storage, stage: Sta
 
 @pytest.mark.parametrize("stage", ["train", "unmask"])
 def test_round_aborted_after_uploads_stays_charged(storage: Storage, stage: Stage) -> None:
-    with opened(storage.create(OS)) as wiring, pytest.raises(RunStopped):
+    with opened(storage.create(OS, ONCE)) as wiring, pytest.raises(RunStopped):
         execute(lose(wiring, stage, {2}), SilentObserver())
     assert storage.rows("SELECT status FROM runs") == [("interrupted",)]
     assert storage.rows("SELECT count(*) FROM pool WHERE generation = 2") == [(0,)]
@@ -160,7 +161,7 @@ def test_round_aborted_after_uploads_stays_charged(storage: Storage, stage: Stag
 def test_aborted_round_with_seeded_noise_is_repeated_free_of_charge(
     storage: Storage, noised_run: Finished
 ) -> None:
-    with opened(storage.create()) as wiring, pytest.raises(RunStopped):
+    with opened(storage.create(ONCE)) as wiring, pytest.raises(RunStopped):
         execute(lose(wiring, "unmask", {2}), SilentObserver())
     resumed = storage.resume(wiring.run_id)
     assert charges(storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]

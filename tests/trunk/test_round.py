@@ -486,7 +486,7 @@ def seat(**numbers) -> SecureRound:
         "clients": 5,
         "threshold": 3,
         "vector_length": 3,
-        "ring_bits": 64,
+        "ring_bits": 43,
         "corrupt": 0,
     }
     return SecureRound(**{**fitting, **numbers})

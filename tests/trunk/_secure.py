@@ -1,0 +1,190 @@
+"""Rounds under secure aggregation with terms, credentials and a coordinator that may lie."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from methods import Examples, LocalResult, TensorSpec, Visibility, Weighting
+from platform.attempt import RoundOutcome, RoundPlan
+from platform.client import Client
+from platform.client_profile import ClientProfile, ClientSeeds
+from platform.layout import build_layout
+from platform.messages import Stage
+from platform.protection import Protection
+from platform.round import RoundRunner
+from platform.secure_terms import SecureTerms
+from platform.simulation import client_names
+from platform.transport import ClientId, Dropout, InProcessTransport, Transport
+from privacy import ClientMechanism, NoProtection
+from privacy.secure_aggregation import Credentials, Enrolment, Identity
+from storage import open_client_store
+from tests.contract._driving import IdleTrainer
+
+RUN, BITS = "run", 20
+NOTHING: ClientMechanism = NoProtection(256.0)
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A method whose update is its client's number, once a coordinate, and keeps nothing."""
+
+    length: int = 2
+    needs: frozenset = frozenset()
+    visibility: Visibility = Visibility.AGGREGATE_ONLY
+    admits: frozenset = frozenset({"none", "upload_noise"})
+
+    def shared_spec(self):
+        return {"x": TensorSpec((self.length,), weighting=Weighting.SUM)}
+
+    def pool_policy(self):
+        return None
+
+    def init_client(self, shared_rng, client_rng):
+        return {}
+
+    def client_update(self, broadcast, experts, personal, data, trainer, rng):
+        number = float(data.arrays["number"][0])
+        return LocalResult({"x": np.full(self.length, number)}, None, {})
+
+
+def identity(number: int) -> Identity:
+    """A key pair of the tests' own."""
+    return Identity(bytes([number]) * 32)
+
+
+def enrolled(names: Sequence[ClientId]) -> Enrolment:
+    """Everybody's key under everybody's name."""
+    known = Enrolment()
+    for number, name in enumerate(names, start=1):
+        known = known.enrol(name, identity(number).public)
+    return known
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Real clients of one round, client i with the number i + 1."""
+
+    clients: Mapping[ClientId, Client]
+    protection: Protection
+    terms: SecureTerms
+
+    @property
+    def plan(self) -> RoundPlan:
+        """What an honest coordinator fixes."""
+        keys = {
+            name: client.profile.credentials.identity.public
+            for name, client in self.clients.items()
+            if client.profile.credentials is not None
+        }
+        return RoundPlan(
+            RUN,
+            1,
+            1,
+            tuple(self.clients),
+            {},
+            minimum=2,
+            threshold=self.terms.threshold,
+            corrupt=self.terms.corrupt,
+            smallest_sum=self.terms.smallest_sum,
+            degree=self.terms.degree,
+            identities=keys,
+        )
+
+    def transport(
+        self, lost: Sequence[ClientId] = (), lost_at: Stage = "train"
+    ) -> InProcessTransport:
+        gone = frozenset(lost)
+        handlers = {name: client.handle for name, client in self.clients.items()}
+        return InProcessTransport(handlers, lambda *_: gone, lost_at)
+
+    def run(self, transport: Transport | None = None) -> RoundOutcome:
+        runner = RoundRunner(transport or self.transport(), self.protection)
+        return runner.run(self.plan, lambda client: {"x": np.zeros(1)}, lambda handles: ())
+
+
+def cohort(
+    folder: Path,
+    terms: SecureTerms,
+    *,
+    mechanism: ClientMechanism = NOTHING,
+    length: int = 2,
+    credentials: Mapping[ClientId, Credentials | None] | None = None,
+) -> Cohort:
+    """Clients under these terms, with credentials where they are active.
+
+    Args:
+        folder: Of the clients' stores.
+        terms: The run's terms, known to all.
+        mechanism: What is done to an upload.
+        length: Coordinates of an upload.
+        credentials: Those of some clients, in place of what they would have.
+    """
+    method, names = Numbered(length), client_names(terms.clients)
+    known = enrolled(names) if terms.active else Enrolment()
+    name = "none" if isinstance(mechanism, NoProtection) else "upload_noise"
+    protection = Protection(
+        mechanism=mechanism,
+        layout=build_layout(method.shared_spec(), name),
+        pool_spec=None,
+        pool_noise="same",
+        bits=BITS,
+        masked=True,
+        clients=terms.clients,
+        terms=terms,
+    )
+    clients = {}
+    for number, client in enumerate(names, start=1):
+        own = Credentials(identity(number), known) if terms.active else None
+        profile = ClientProfile(
+            client,
+            RUN,
+            method,
+            Examples({"labels": np.zeros(1, np.int64), "number": np.full(1, float(number))}),
+            protection,
+            "seeded",
+            ClientSeeds(initialisation=0, batches=1, noise=2),
+            credentials=(credentials or {}).get(client, own),
+            simulated=True,
+        )
+        store = open_client_store(folder / f"{client}.db")
+        clients[client] = Client(profile, store, lambda noise: IdleTrainer())
+    return Cohort(clients, protection, terms)
+
+
+@dataclass
+class Lying:
+    """A coordinator that sends something else than its own runner says.
+
+    Attributes:
+        inner: Carries the messages.
+        stage: The stage in which it lies.
+        lie: What a client is sent instead.
+        answers: What clients answered, by stage and client.
+        deaf: Whether refusals count as silence, as they do on a network.
+    """
+
+    inner: Transport
+    stage: Stage
+    lie: Callable[[ClientId, bytes], bytes]
+    answers: dict[tuple[Stage, ClientId], bytes] = dataclasses.field(default_factory=dict)
+    deaf: tuple[type[Exception], ...] = ()
+
+    def exchange(
+        self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
+    ) -> Mapping[ClientId, bytes | Dropout]:
+        replies: dict[ClientId, bytes | Dropout] = {}
+        for client, message in messages.items():
+            sent = self.lie(client, message) if stage == self.stage else message
+            try:
+                reply = self.inner.exchange(stage, {client: sent}, deadline)[client]
+            except self.deaf as error:
+                reply = Dropout(str(error))
+            if not isinstance(reply, Dropout):
+                self.answers[stage, client] = reply
+            replies[client] = reply
+        return replies

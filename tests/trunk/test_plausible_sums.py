@@ -1,0 +1,158 @@
+"""The norm of an opened sum: honest rounds pass, a vector that nobody clipped does not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from platform.client import Client
+from platform.errors import RoundAborted
+from platform.layout import Totals, build_layout
+from platform.protection import Protection
+from platform.secure_terms import SecureTerms
+from privacy import (
+    AdaptiveClipping,
+    CentralNoise,
+    DistributedNoise,
+    IntegerUploadNoise,
+    NoisyMechanism,
+    NoProtection,
+    ProtocolViolation,
+    SeededNoise,
+    UploadNoise,
+    protect_upload,
+)
+from tests.contract._driving import quick_folder
+from tests.trunk._secure import BITS, Numbered, cohort
+
+LENGTH, CLIENTS = 24, 4
+TERMS = SecureTerms(clients=5, active=False, threshold=3, smallest_sum=3, corrupt=1)
+CLIPPED = {"clipping_norm": 1.0, "noise_multiplier": 0.5, "scale": 2.0**12}
+SHARED = {**CLIPPED, "minimum_survivors": 3, "corrupt": 1}
+MECHANISMS: dict[str, NoisyMechanism] = {
+    "upload": UploadNoise(1.0, 0.5),
+    "upload, without noise": UploadNoise(1.0, 0.0),
+    "integers": IntegerUploadNoise(**CLIPPED),
+    "shares": DistributedNoise(**SHARED),
+    "skellam": DistributedNoise(**SHARED, kind="skellam"),
+    "centre": CentralNoise(**CLIPPED),
+    "coarse grid": CentralNoise(**{**CLIPPED, "scale": 1000.0}),
+}
+FINE = CentralNoise(**{**CLIPPED, "scale": 2.0**20})
+each_mechanism = pytest.mark.parametrize("name", MECHANISMS)
+
+
+def protection(mechanism: NoisyMechanism | NoProtection, clients: int = CLIENTS) -> Protection:
+    layout = build_layout(Numbered(LENGTH).shared_spec(), "upload_noise")
+    return Protection(mechanism, layout, None, "same", BITS, True, clients)
+
+
+def summed(how: Protection, updates: np.ndarray, noise: SeededNoise) -> Totals:
+    """The sum as a masked round opens it: levels added in the ring."""
+    grid = how.grid()
+    levels = [protect_upload(update, how.mechanism, grid, noise).levels for update in updates]
+    bits = how.layout.ring_bits(grid, len(updates))
+    total = np.sum(levels, axis=0, dtype=np.uint64) & np.uint64(2**bits - 1)
+    return how.layout.open_sum(total, len(updates), grid)
+
+
+@each_mechanism
+def test_a_thousand_honest_rounds_pass(name: str) -> None:
+    """All clients at their norm and in one direction in half of them: the longest sums there are.
+
+    The bound fails an honest round with probability below 2^-40.
+    """
+    how, rng = protection(MECHANISMS[name]), np.random.default_rng(17)
+    noise = SeededNoise(rng)
+    for number in range(1_000):
+        updates = rng.standard_normal((CLIENTS, LENGTH)) * 10.0 ** rng.integers(-3, 4)
+        if number % 2:
+            updates = np.broadcast_to(updates[0], updates.shape)
+        how.require_plausible(summed(how, updates, noise))
+
+
+@each_mechanism
+def test_the_bound_is_no_wider_than_it_says(name: str) -> None:
+    """Seven times the longest sum is refused, whatever the noise here."""
+    how = protection(MECHANISMS[name])
+    vector = np.zeros(LENGTH)
+    vector[0] = 7.0 * CLIENTS
+    with pytest.raises(ProtocolViolation, match="the sum has norm 28"):
+        how.require_plausible(Totals(vector, CLIENTS, CLIENTS))
+
+
+def test_without_noise_it_is_the_number_of_clients() -> None:
+    how = protection(FINE)
+    vector = np.zeros(LENGTH)
+    for norm, passes in ((3.999, True), (4.0, True), (4.01, False)):
+        vector[3] = norm
+        if passes:
+            how.require_plausible(Totals(vector, CLIENTS, CLIENTS))
+            continue
+        with pytest.raises(ProtocolViolation):
+            how.require_plausible(Totals(vector, CLIENTS, CLIENTS))
+
+
+def test_survivors_count_and_not_the_cohort() -> None:
+    """Two survivors cannot have made what four could."""
+    how = protection(FINE)
+    vector = np.zeros(LENGTH)
+    vector[0] = 3.0
+    how.require_plausible(Totals(vector, 3, 3))
+    with pytest.raises(ProtocolViolation):
+        how.require_plausible(Totals(vector, 2, 2))
+
+
+def test_nothing_is_promised_without_clipping() -> None:
+    protection(NoProtection(8.0)).require_plausible(Totals(np.full(LENGTH, 1e9), 4, 4))
+
+
+def test_the_norm_of_the_round_counts_where_it_adapts() -> None:
+    adaptive = AdaptiveClipping(quantile=0.5, learning_rate=0.2, flag_ratio=0.1)
+    layout = build_layout(Numbered(LENGTH).shared_spec(), "central_noise", flagged=True)
+    how = dataclasses.replace(protection(FINE), layout=layout, adaptive=adaptive, clipping_norm=1.0)
+    vector = np.zeros(LENGTH + 1)
+    vector[0] = 6.0
+    how.at(2.0).require_plausible(Totals(vector, 4, 4))
+    with pytest.raises(ProtocolViolation):
+        how.at(1.0).require_plausible(Totals(vector, 4, 4))
+
+
+# --- in a round -----------------------------------------------------------------------------------
+
+
+class Unclipped(Client):
+    """Trains as it should, and sends the largest numbers that fit."""
+
+    def _upload(self, envelope, prepared, secure):
+        grid = self.profile.protection.grid()
+        largest = np.full(LENGTH, grid.largest_level // 2 - 1, np.uint64)
+        return super()._upload(envelope, dataclasses.replace(prepared, levels=largest), secure)
+
+
+@pytest.fixture
+def stores() -> Iterator[Path]:
+    with quick_folder() as folder:
+        yield folder
+
+
+@pytest.mark.parametrize("name", ["integers", "shares", "skellam", "centre"])
+@pytest.mark.parametrize("active", [False, True], ids=["semi-honest", "active"])
+def test_a_client_that_clips_nothing_spoils_the_round_and_not_the_model(
+    stores: Path, name: str, active: bool
+) -> None:
+    terms = dataclasses.replace(TERMS, active=active, threshold=4, smallest_sum=4)
+    found = cohort(stores, terms, mechanism=MECHANISMS[name], length=LENGTH)
+    honest = found.run()
+    assert len(honest.survivors) == 5
+    again = cohort(stores / "again", terms, mechanism=MECHANISMS[name], length=LENGTH)
+    cheat = again.clients["client-00002"]
+    unclipped = Unclipped(cheat.profile, cheat._store, cheat._make_trainer)
+    spoiled = dataclasses.replace(again, clients={**again.clients, "client-00002": unclipped})
+    with pytest.raises(RoundAborted, match="the sum has norm") as caught:
+        spoiled.run()
+    assert caught.value.uploads_asked

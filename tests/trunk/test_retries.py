@@ -1,0 +1,251 @@
+"""Aborted rounds that are tried again: another cohort, fresh keys, and a charge of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from platform.audit_trail import AuditTrail
+from platform.cohort import draw_cohort
+from platform.errors import RunStopped
+from platform.finishing import execute
+from platform.messages import Stage, decode_answer, peek
+from platform.observing import SilentObserver
+from platform.spending import Spending
+from platform.transport import ClientId, Dropout, InProcessTransport
+from platform.wiring import Wiring
+from tests.trunk._runs import (
+    FIXED,
+    NO_POOL,
+    ONCE,
+    OS,
+    Crash,
+    Finished,
+    Storage,
+    crash_at,
+    gaussian_epsilon,
+    opened,
+)
+
+FOUR = ("cohort.size=4", "cohort.dropout_rate=0", "rounds=2", *NO_POOL, *FIXED)
+"""Four of five clients a round, of whom three are enough."""
+
+
+@dataclasses.dataclass
+class Failing:
+    """A transport on which only one client answers a stage of some attempts.
+
+    Attributes:
+        inner: Carries the messages.
+        stage: From which stage on.
+        attempts: Of which rounds and attempts.
+        keys: What clients answered invitations with, by attempt.
+    """
+
+    inner: InProcessTransport
+    stage: Stage
+    attempts: set[tuple[int, int]]
+    keys: dict[tuple[int, int], dict[ClientId, bytes]] = dataclasses.field(default_factory=dict)
+
+    def exchange(
+        self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
+    ) -> Mapping[ClientId, bytes | Dropout]:
+        if not messages:
+            return {}
+        _, envelope = peek(next(iter(messages.values())))
+        place = envelope.round_number, envelope.attempt
+        fails = stage == self.stage and place in self.attempts
+        sent = dict(sorted(messages.items())[:1]) if fails else messages
+        answers = dict(self.inner.exchange(stage, sent, deadline))
+        if stage == "advertise":
+            self.keys[place] = {
+                c: decode_answer(a).payload for c, a in answers.items() if isinstance(a, bytes)
+            }
+        return {c: answers.get(c, Dropout("gone")) for c in messages}
+
+
+def failing(wiring: Wiring, stage: Stage, attempts: set[tuple[int, int]]) -> tuple[Wiring, Failing]:
+    inner = wiring.runner.transport
+    assert isinstance(inner, InProcessTransport)
+    transport = Failing(inner, stage, attempts)
+    runner = dataclasses.replace(wiring.runner, transport=transport)
+    return dataclasses.replace(wiring, runner=runner), transport
+
+
+def run_failing(
+    storage: Storage, stage: Stage, attempts: set[tuple[int, int]], *overrides: str
+) -> tuple[Finished, Failing]:
+    with opened(storage.create(*overrides)) as wiring:
+        spoiled, transport = failing(wiring, stage, attempts)
+        return Finished(storage, wiring.run_id, execute(spoiled, SilentObserver())), transport
+
+
+def rows(storage: Storage) -> list[tuple[Any, ...]]:
+    """Ledger rows by round, attempt and status."""
+    return storage.rows(
+        "SELECT round_number, attempt, status, count(*) FROM ledger GROUP BY 1, 2, 3 ORDER BY 1, 2"
+    )
+
+
+def charged(storage: Storage, round_number: int, attempt: int) -> set[str]:
+    query = "SELECT pseudonym FROM ledger WHERE round_number = ? AND attempt = ?"
+    return {p for (p,) in storage.rows(query, round_number, attempt)}
+
+
+def aborts(storage: Storage) -> list[dict[str, Any]]:
+    query = "SELECT round_number, detail FROM audit WHERE action = 'round.aborted' ORDER BY rowid"
+    return [{"round": n, **json.loads(detail)} for n, detail in storage.rows(query)]
+
+
+def worst(storage: Storage) -> int:
+    """Rows of the client that is charged most often."""
+    query = (
+        "SELECT count(*) FROM ledger WHERE status != 'aborted' GROUP BY pseudonym"
+        " ORDER BY 1 DESC LIMIT 1"
+    )
+    ((most,),) = storage.rows(query)
+    return int(most)
+
+
+def test_after_uploads_were_asked_for_both_attempts_are_charged(storage: Storage) -> None:
+    finished, transport = run_failing(storage, "train", {(2, 1)}, OS, *FOUR)
+    assert rows(storage) == [
+        (1, 1, "released", 4),
+        (2, 1, "reserved", 4),
+        (2, 2, "released", 4),
+    ]
+    assert aborts(storage) == [{"round": 2, "attempt": 1, "charged": True, "phase": "masked_input"}]
+    assert storage.rows("SELECT round_number, attempt FROM rounds") == [(1, 1), (2, 2)]
+    spent = finished.summary["final"]["epsilon"]["server"]
+    assert spent == pytest.approx(gaussian_epsilon(4.0, worst(storage)), rel=1e-6)
+    assert any("attempts of round 2 stay charged" in w for w in finished.summary["warnings"])
+    # Another cohort, drawn for this attempt, and other keys for who is in both.
+    names = tuple(f"client-{i:05d}" for i in range(5))
+    config = storage.config(OS, *FOUR)
+    cohorts = [set(draw_cohort(config, names, 2, attempt)) for attempt in (1, 2)]
+    assert [set(transport.keys[2, attempt]) for attempt in (1, 2)] == cohorts
+    assert charged(storage, 2, 1) != charged(storage, 2, 2)
+    for client in cohorts[0] & cohorts[1]:
+        assert transport.keys[2, 1][client] != transport.keys[2, 2][client]
+
+
+@pytest.mark.parametrize("stage", ["advertise", "share"])
+def test_before_anything_was_asked_for_an_attempt_is_free(storage: Storage, stage: Stage) -> None:
+    finished, _ = run_failing(storage, stage, {(1, 1), (2, 1), (2, 2)}, OS, *FOUR)
+    assert rows(storage) == [
+        (1, 1, "aborted", 4),
+        (1, 2, "released", 4),
+        (2, 1, "aborted", 4),
+        (2, 2, "aborted", 4),
+        (2, 3, "released", 4),
+    ]
+    assert [(a["round"], a["attempt"], a["charged"]) for a in aborts(storage)] == [
+        (1, 1, False),
+        (2, 1, False),
+        (2, 2, False),
+    ]
+    spent = finished.summary["final"]["epsilon"]["server"]
+    assert spent == pytest.approx(gaussian_epsilon(4.0, worst(storage)), rel=1e-6)
+    assert not any("stay charged" in w for w in finished.summary["warnings"])
+
+
+def test_a_budget_without_room_for_a_retry_ends_the_run(storage: Storage) -> None:
+    """Calibrated for three rounds: when the third is lost there is nothing left to repeat it."""
+    finished, _ = run_failing(storage, "train", {(3, 1)}, OS, *NO_POOL, "cohort.dropout_rate=0")
+    assert [r["round"] for r in finished.summary["rounds"]] == [1, 2]
+    assert rows(storage) == [
+        (1, 1, "released", 5),
+        (2, 1, "released", 5),
+        (3, 1, "reserved", 5),
+    ]
+    assert "ended before round 3" in finished.summary["warnings"][0]
+    assert 7.9 < finished.summary["final"]["epsilon"]["server"] <= 8.0
+    assert len(aborts(storage)) == 1
+
+
+def test_when_the_last_try_fails_the_run_stops_and_can_go_on(storage: Storage) -> None:
+    both = {(2, 1), (2, 2)}
+    with opened(storage.create(OS, *FOUR, "cohort.retries=1")) as wiring:
+        spoiled, _ = failing(wiring, "unmask", both)
+        with pytest.raises(RunStopped) as stopped:
+            execute(spoiled, SilentObserver())
+    assert "round 2 was aborted in phase unmasking" in str(stopped.value)
+    assert str(stopped.value).endswith(f"resume with --resume {wiring.run_id}")
+    assert storage.rows("SELECT status FROM runs") == [("interrupted",)]
+    assert [(a["attempt"], a["charged"]) for a in aborts(storage)] == [(1, True), (2, True)]
+    resumed = storage.resume(wiring.run_id)
+    assert [r["round"] for r in resumed.summary["rounds"]] == [1, 2]
+    assert [row[:3] for row in rows(storage)] == [
+        (1, 1, "released"),
+        (2, 1, "reserved"),
+        (2, 2, "reserved"),
+        (2, 3, "released"),
+    ]
+    spent = resumed.summary["final"]["epsilon"]["server"]
+    assert spent == pytest.approx(gaussian_epsilon(4.0, worst(storage)), rel=1e-6)
+
+
+def test_no_retries_stop_at_once(storage: Storage) -> None:
+    with opened(storage.create(OS, *FOUR, ONCE)) as wiring:
+        spoiled, transport = failing(wiring, "train", {(1, 1)})
+        with pytest.raises(RunStopped, match="round 1 was aborted in phase masked_input"):
+            execute(spoiled, SilentObserver())
+    assert set(transport.keys) == {(1, 1)}
+    assert rows(storage) == [(1, 1, "reserved", 4)]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "after", "expected"),
+    [
+        # The retry's rows are there: seeded noise makes the same vectors, so it is repeated free.
+        ((), True, [(1, 1), (2, 1), (2, 2)]),
+        # They are not: the attempt that was aborted is repeated, the very same once more.
+        ((), False, [(1, 1), (2, 1)]),
+        # Fresh noise is a further release.
+        ((OS,), True, [(1, 1), (2, 1), (2, 2), (2, 3)]),
+        ((OS,), False, [(1, 1), (2, 1), (2, 2)]),
+    ],
+    ids=["seeded, reserved", "seeded, not yet", "os, reserved", "os, not yet"],
+)
+def test_a_run_killed_between_two_tries_goes_on_with_its_ledger(
+    storage: Storage,
+    monkeypatch: pytest.MonkeyPatch,
+    overrides: Sequence[str],
+    after: bool,
+    expected: list[tuple[int, int]],
+) -> None:
+    with monkeypatch.context() as patch, opened(storage.create(*FOUR, *overrides)) as wiring:
+        spoiled, _ = failing(wiring, "train", {(2, 1)})
+        crash_at(patch, Spending, "reserve", 3, after=after)
+        with pytest.raises(Crash):
+            execute(spoiled, SilentObserver())
+    before = rows(storage)
+    resumed = storage.resume(wiring.run_id)
+    assert [row[:2] for row in rows(storage)] == expected
+    assert {row[:2] for row in before} <= set(expected)
+    assert all(count == 4 for *_, count in rows(storage))
+    assert storage.rows("SELECT max(attempt) FROM rounds WHERE round_number = 2") == [
+        (expected[-1][1],)
+    ]
+    spent = resumed.summary["final"]["epsilon"]["server"]
+    assert spent == pytest.approx(gaussian_epsilon(4.0, worst(storage)), rel=1e-6)
+    assert len(aborts(storage)) == 1
+
+
+def test_an_abort_that_cannot_be_written_down_is_not_retried(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that dies while it notes the abort has asked nobody for anything more."""
+    with monkeypatch.context() as patch, opened(storage.create(OS, *FOUR)) as wiring:
+        spoiled, transport = failing(wiring, "train", {(1, 1)})
+        crash_at(patch, AuditTrail, "round_aborted", 1)
+        with pytest.raises(Crash):
+            execute(spoiled, SilentObserver())
+    assert set(transport.keys) == {(1, 1)}
+    assert aborts(storage) == []
+    storage.resume(wiring.run_id)
+    assert [row[:2] for row in rows(storage)][:2] == [(1, 1), (1, 2)]

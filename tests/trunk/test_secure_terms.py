@@ -1,0 +1,216 @@
+"""What a run's masked sums withstand, from its configuration; what cannot be, is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from platform.config import RunConfig, parse_config
+from platform.errors import ConfigError
+from platform.protecting import protect_run
+from platform.secure_terms import SecureTerms, meets, secure_terms
+from privacy import DistributedNoise
+from privacy.secure_aggregation import Adversary, RoundParameters, plan
+from tests.trunk._secure import Numbered
+
+LARGE = 66
+"""The smallest cohort for which `secagg-plan` prefers the k-regular graph by a margin of one."""
+
+
+def configured(clients: int, *, cohort: dict[str, Any] | None = None, **section: Any) -> RunConfig:
+    tree = {
+        "name": "c",
+        "task": {"clients": clients},
+        "method": {"name": "coop"},
+        "training": {"local_steps": 1},
+        "cohort": cohort or {},
+        "secure_aggregation": {"enabled": True, **section},
+    }
+    return parse_config(tree)
+
+
+ACTIVE = {"adversary": "active", "enrolment": "enrolment.json"}
+
+
+@pytest.mark.parametrize(
+    ("clients", "cohort", "section", "expected"),
+    [
+        # floor(2n/3) + 1, and a sum holds at least as many.
+        (10, {}, {}, (7, 7, 0)),
+        (10, {}, {"threshold": 3}, (3, 3, 0)),
+        (10, {"minimum": 5}, {"threshold": 3}, (3, 5, 0)),
+        (10, {"size": 6}, {"corrupt": 4}, (5, 5, 4)),
+        # 2t > n + c.
+        (10, {}, ACTIVE, (7, 7, 0)),
+        (10, {}, {**ACTIVE, "threshold": 6}, (6, 6, 0)),
+        (10, {}, {**ACTIVE, "threshold": 8, "corrupt": 5}, (8, 8, 5)),
+    ],
+)
+def test_the_complete_graph_by_hand(
+    clients: int, cohort: dict[str, Any], section: dict[str, Any], expected: tuple[int, int, int]
+) -> None:
+    found = secure_terms(configured(clients, cohort=cohort, **section))
+    assert (found.threshold, found.smallest_sum, found.corrupt) == expected
+    assert found.degree == 0
+    assert found.clients == cohort.get("size", clients)
+    assert found.active == ("adversary" in section)
+
+
+@pytest.mark.parametrize("corrupt", [0, 2, 7])
+def test_a_large_cohort_has_the_planned_graph(corrupt: int) -> None:
+    """What `secagg-plan` prints for this rate is what the run takes; the count is exact."""
+    found = secure_terms(configured(100, corrupt=corrupt))
+    planned = plan(100, corrupt_rate=(corrupt + 0.5) / 100, dropout_rate=0.1)
+    assert found == SecureTerms(100, False, planned.threshold, 90, corrupt, planned.degree)
+    assert 0 < found.degree < 99
+
+
+@pytest.mark.parametrize(
+    ("clients", "corrupt"),
+    [(70, 3), (100, 12), (69, 11), (71, 7), (77, 5), (77, 10), (83, 7), (94, 3)],
+)
+def test_as_many_may_collude_as_are_configured(clients: int, corrupt: int) -> None:
+    """No rounding of a rate may lose one, though c / n x n is below c for most of these."""
+    assert secure_terms(configured(clients, corrupt=corrupt)).corrupt == corrupt
+
+
+def test_a_threshold_or_complete_keeps_the_complete_graph() -> None:
+    assert secure_terms(configured(LARGE)).degree > 0
+    for section in ({"graph": "complete"}, {"threshold": 40}, ACTIVE):
+        assert secure_terms(configured(LARGE, **section)).degree == 0
+
+
+def test_the_cohorts_minimum_binds_on_any_graph() -> None:
+    assert secure_terms(configured(LARGE, cohort={"minimum": 65})).smallest_sum == 65
+
+
+@pytest.mark.parametrize(
+    ("clients", "cohort", "section", "words"),
+    [
+        (10, {}, {"adversary": "active"}, ("secure_aggregation.enrolment: is missing",)),
+        (
+            10,
+            {},
+            {**ACTIVE, "threshold": 5},
+            ("secure_aggregation.threshold: 5 of 10", "corrupt = 0", "valid: 6 to 10"),
+        ),
+        (
+            10,
+            {},
+            {**ACTIVE, "threshold": 7, "corrupt": 4},
+            ("secure_aggregation.threshold: 7", "corrupt = 4", "valid: 8 to 10"),
+        ),
+        (10, {}, {**ACTIVE, "graph": "k_regular"}, ("secure_aggregation.graph: k_regular",)),
+        (4, {}, {"graph": "k_regular"}, ("secure_aggregation.graph: ",)),
+        (
+            LARGE,
+            {},
+            {"graph": "k_regular", "threshold": 50},
+            ("secure_aggregation.threshold: 50", "leave it out"),
+        ),
+    ],
+    ids=lambda value: str(value) if isinstance(value, int) else None,
+)
+def test_what_withstands_nothing_is_refused(
+    clients: int, cohort: dict[str, Any], section: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        secure_terms(configured(clients, cohort=cohort, **section))
+    for word in words:
+        assert word in str(refused.value)
+
+
+def test_active_without_masks_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"adversary: active has no meaning with .*enabled"):
+        configured(10, enabled=False, adversary="active")
+
+
+@pytest.mark.parametrize("clients", [66, 83, 97, 120])
+@pytest.mark.parametrize("rate", [0.0, 0.07, 0.1, 0.13, 0.2, 0.29])
+def test_simulated_losses_are_always_tolerated(clients: int, rate: float) -> None:
+    """Else every round would be lost, however the shares round to whole clients."""
+    config = configured(clients, cohort={"dropout_rate": rate})
+    found = secure_terms(config)
+    assert found.smallest_sum <= clients - config.lost_per_round
+    if found.degree:
+        assert found.smallest_sum == clients - math.ceil(max(rate, 0.1) * clients)
+
+
+# --- what counts on it ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("clients", "section"), [(10, {}), (LARGE, {}), (LARGE, {"graph": "complete"})]
+)
+def test_shared_out_noise_counts_on_the_smallest_sum(clients: int, section: dict[str, Any]) -> None:
+    """With more lost the noise would be too little, so the smallest sum is what it is split by."""
+    tree = configured(clients, **section).model_dump()
+    tree["method"] = {"name": "coop"}
+    tree["privacy"].update(mechanism="distributed_noise", clipping_norm=1.0, noise_multiplier=2.0)
+    config = parse_config(tree)
+    method = dataclasses.replace(Numbered(), admits=frozenset({"distributed_noise"}))
+    found = protect_run(config, method).protection
+    terms = secure_terms(config)
+    assert found.terms == terms
+    assert isinstance(found.mechanism, DistributedNoise)
+    assert found.mechanism.minimum_survivors == terms.smallest_sum
+    assert terms.smallest_sum == {(10, 0): 7, (66, 0): 45}.get((clients, terms.degree), 59)
+
+
+# --- an invitation --------------------------------------------------------------------------------
+
+TERMS = SecureTerms(clients=6, active=True, threshold=5, smallest_sum=6, corrupt=1)
+
+
+def offered(terms: SecureTerms, **others: Any) -> RoundParameters:
+    keys = tuple(bytes([i]) * 32 for i in range(terms.clients)) if terms.active else ()
+    return RoundParameters(
+        run_id="r",
+        round_number=1,
+        attempt=1,
+        clients=tuple(range(1, terms.clients + 1)),
+        threshold=terms.threshold,
+        vector_length=1,
+        ring_bits=16,
+        **{
+            "corrupt": terms.corrupt,
+            "smallest_sum": terms.smallest_sum,
+            "adversary": Adversary.ACTIVE if terms.active else Adversary.SEMI_HONEST,
+            "identities": keys,
+        }
+        | others,
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"threshold": 6},
+        {"threshold": 4},
+        {"smallest_sum": 5},
+        {"smallest_sum": 0},
+        {"corrupt": 0},
+        {"corrupt": 2},
+        {"active": False},
+        {"clients": 7},
+    ],
+    ids=str,
+)
+def test_an_invitation_meets_the_terms_in_every_number_or_not_at_all(
+    change: dict[str, Any],
+) -> None:
+    """Stricter terms are refused too: all of a run's rounds are run under the same."""
+    assert meets(offered(TERMS), TERMS)
+    assert not meets(offered(dataclasses.replace(TERMS, **change)), TERMS)
+
+
+def test_a_thinner_graph_does_not_meet_the_terms() -> None:
+    terms = secure_terms(configured(LARGE))
+    same = {"degree": terms.degree, "graph_seed": bytes(32)}
+    assert meets(offered(terms, **same), terms)
+    assert meets(offered(terms, **{**same, "graph_seed": bytes([1]) * 32}), terms)
+    assert not meets(offered(terms, degree=terms.degree + 2, graph_seed=bytes(32)), terms)
+    assert not meets(offered(terms), terms)
