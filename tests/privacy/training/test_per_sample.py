@@ -7,13 +7,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from privacy.training.per_sample import per_sample_gradients
 from tests.privacy.training._gated import (
+    CONTEXT,
     TRAINED,
+    WIDTH,
     Gated,
     looped_gradients,
     make_examples,
@@ -41,6 +44,30 @@ def test_gradients_equal_a_loop_over_examples(size: int, classes: int) -> None:
         assert relative_error(ours.gradients[name], oracle[name]) < 1e-6, name
     whole = objective.losses(parameters, objective.encode(parameters), batch)
     torch.testing.assert_close(ours.losses, whole)
+
+
+@dataclass(frozen=True)
+class LowRank(Gated):
+    """The prompt is a shared part and a personal one of low rank, U V, all of them trained."""
+
+    encoder_parameters: frozenset[str] = frozenset({"context", "u", "v"})
+
+    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        prompt = parameters["context"] + parameters["u"] @ parameters["v"]
+        return Gated.encode(self, {**parameters, "context": prompt})
+
+
+@pytest.mark.parametrize(("size", "classes"), [(5, 5), (9, 4)])
+def test_gradients_of_low_rank_factors_equal_a_loop_over_examples(size: int, classes: int) -> None:
+    plain, rng = make_gated(), np.random.default_rng(5)
+    objective = LowRank(plain.tower, plain.gate)
+    factors = {"u": rng.normal(size=(CONTEXT, 1)), "v": rng.normal(size=(1, WIDTH))}
+    parameters = to_tensors({**make_parameters(classes), **factors})
+    batch, trained = to_tensors(make_examples(size, classes)), (*TRAINED, "u", "v")
+    ours = per_sample_gradients(objective, parameters, batch, trained=trained)
+    oracle = looped_gradients(objective, parameters, batch, trained)
+    for name in trained:
+        assert relative_error(ours.gradients[name], oracle[name]) < 1e-6, name
 
 
 def test_every_trained_parameter_has_a_gradient_worth_comparing() -> None:
