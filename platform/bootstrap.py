@@ -80,6 +80,7 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
     Raises:
         ConfigError: If the configuration cannot be run; nothing is written then.
     """
+    config = _with_absolute_paths(config)
     plan = plan_run(config, observer, surroundings)
     run_id = _run_id(config, surroundings.now())
     database = open_storage(config.storage.url)
@@ -100,6 +101,15 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
         )
         AuditTrail(uow.audit, run_id).run_created(digest, _enrolment_of(plan))
     return _wire(plan, run_id, database, observer, surroundings)
+
+
+def _with_absolute_paths(config: RunConfig) -> RunConfig:
+    """A run may be resumed from another folder than it was started in."""
+    section = config.secure_aggregation
+    if section.enrolment is None:
+        return config
+    found = section.model_copy(update={"enrolment": str(Path(section.enrolment).resolve())})
+    return config.model_copy(update={"secure_aggregation": found})
 
 
 def reopen_run(run_id: str, url: str, observer: Observer, surroundings: Surroundings) -> Wiring:

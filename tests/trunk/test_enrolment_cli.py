@@ -354,6 +354,16 @@ def test_a_client_revoked_since_keeps_a_run_from_going_on(storage: Storage, keys
         storage.reopen(wiring.run_id)
 
 
+def test_a_run_is_resumed_from_another_folder_than_it_was_started_in(
+    storage: Storage, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(keys.parent)
+    wiring = storage.create(*SMALL_RUN, *active(Path(keys.name)))
+    wiring.database.close()
+    monkeypatch.chdir("/")
+    storage.reopen(wiring.run_id).database.close()
+
+
 @pytest.mark.slow
 def test_the_quickstart_against_an_active_server(
     sotto: Command, storage: Storage, tmp_path: Path
