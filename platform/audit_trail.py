@@ -55,6 +55,7 @@ class AuditTrail:
                     "mechanism": first.mechanism,
                     "relation": first.relation,
                     "standard_deviation": first.standard_deviation,
+                    **_particulars(first),
                 },
             )
 
@@ -105,3 +106,17 @@ class AuditTrail:
             channel=channel,
             detail=detail,
         )
+
+
+def _particulars(release: Release) -> dict[str, Any]:
+    """What else a price depends on, where it is not the plain case."""
+    found: dict[str, Any] = {}
+    if release.count > 1:
+        found["count"] = release.count
+    if release.sampling != "none":
+        found |= {"sampling": release.sampling, "probability": release.sampling_probability}
+    if release.integer_noise is not None:
+        found |= {"noise": release.integer_noise.kind, "shares": release.integer_noise.shares}
+    if release.cohort is not None:
+        found |= {"cohorts": release.cohort.kind, "size": release.cohort.size}
+    return found
