@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -46,6 +47,8 @@ def die(plan: dict[str, Any]) -> None:
     os.dup2(log, 2)
     from platform.cli.app import main
 
+    # A shell starts background jobs with Ctrl-C ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     arm(plan)
     sys.argv = ["sotto", *plan["arguments"]]
     code = 99
