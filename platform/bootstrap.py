@@ -19,7 +19,6 @@ import yaml
 from numpy.typing import NDArray
 
 from methods import Method, MethodError, Registry, Task
-from platform.attempt import RoundPlan
 from platform.audit_trail import AuditTrail
 from platform.cohort import simulated_losses
 from platform.config import (
@@ -39,16 +38,15 @@ from platform.ledger import as_row
 from platform.method_building import build_method
 from platform.observing import Observer
 from platform.pool import PoolRules, default_minimum
-from platform.protecting import amplifying_cohorts, protect_run
+from platform.protecting import amplifying_cohorts, coordinator_noise, protect_run
 from platform.protection import Protection
-from platform.randomness import stream
 from platform.records import write_text
 from platform.round import RoundRunner
 from platform.simulation import announcing, build_population, deal_examples
 from platform.storing import transaction
 from platform.transport import InProcessTransport
 from platform.wiring import Budget, Learning, Wiring
-from privacy import CohortKind, NoiseSource, SeededNoise, SystemNoise
+from privacy import CohortKind
 from storage import Database, NotFound, open_database
 
 SQLITE_PREFIX = "sqlite:///"
@@ -330,7 +328,7 @@ def _wire(
         pool_rules=plan.pool_rules,
         cohort_kind=plan.cohort_kind,
         population=population,
-        runner=RoundRunner(transport, plan.protection, partial(_central_noise, config)),
+        runner=RoundRunner(transport, plan.protection, partial(coordinator_noise, config)),
         database=database,
         clock=surroundings.clock,
     )
@@ -341,12 +339,6 @@ def _enrolment_of(plan: RunPlan) -> str | None:
     if path is None or terms is None or not terms.active:
         return None
     return read_enrolment(Path(path)).fingerprint
-
-
-def _central_noise(config: RunConfig, plan: RoundPlan) -> NoiseSource:
-    if config.privacy.noise_source == "os":
-        return SystemNoise()
-    return SeededNoise(stream(config.seed, "central noise", plan.round_number, plan.attempt))
 
 
 def _run_id(config: RunConfig, now: datetime) -> str:

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from methods import Method
+from platform.attempt import RoundPlan
 from platform.config import RunConfig
 from platform.errors import ConfigError
 from platform.layout import build_layout
 from platform.protection import Protection
+from platform.randomness import stream
 from platform.secure_terms import secure_terms
 from privacy import (
     AdaptiveClipping,
@@ -22,8 +24,11 @@ from privacy import (
     DistributedNoise,
     DpSgd,
     IntegerUploadNoise,
+    NoiseSource,
     NoProtection,
     Release,
+    SeededNoise,
+    SystemNoise,
     UnsupportedEvent,
     UploadNoise,
     calibrate,
@@ -68,6 +73,13 @@ def protect_run(config: RunConfig, method: Method) -> Calibrated:
         raise ConfigError(f"privacy.noise_multiplier: {error}") from error
     _require_priceable(config, method, protection)
     return Calibrated(protection, multiplier)
+
+
+def coordinator_noise(config: RunConfig, plan: RoundPlan) -> NoiseSource:
+    """Where the coordinator's own noise of an attempt comes from (`central_noise`)."""
+    if config.privacy.noise_source == "os":
+        return SystemNoise()
+    return SeededNoise(stream(config.seed, "central noise", plan.round_number, plan.attempt))
 
 
 def amplifying_cohorts(config: RunConfig, method: Method) -> CohortKind | None:

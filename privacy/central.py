@@ -25,16 +25,14 @@ from privacy._validate import (
     require_member,
     require_not_negative,
     require_positive,
-    require_ring_bits,
 )
-from privacy.clipping import clip
 from privacy.distributed import SMALLEST_SCALED_NORM, ring_for
 from privacy.errors import CalibrationError
 from privacy.events import RELATIONS, Channel, CohortSampling, Relation, Release, Status
 from privacy.mechanisms import ProtectedUpload
 from privacy.quantisation import LARGEST_RING
 from privacy.randomness import NoiseSource, require_noise_source
-from privacy.rounding import LARGEST_NORM, round_conditionally, squared_norm_after_rounding
+from privacy.rounding import LARGEST_NORM, clip_to_grid, in_ring, squared_norm_after_rounding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +98,8 @@ def protect_for_centre(
         TypeError: `noise` is not a noise source (a bare generator is none).
         ValueError: `ring_bits` is not from 2 to 64.
     """
-    require_ring_bits(ring_bits)
-    require_noise_source(noise)
-    clipped = clip(vector, mechanism.clipping_norm)
-    grid = clipped.vector * mechanism.scale
-    rounded = round_conditionally(noise.uniform_bytes, grid, mechanism.scaled_norm)
-    levels = rounded.astype(np.uint64) & np.uint64(2**ring_bits - 1)
+    clipped, rounded = clip_to_grid(vector, mechanism, ring_bits=ring_bits, noise=noise)
+    levels = in_ring(rounded, ring_bits)
     return ProtectedUpload(levels, clipped.norm, clipped.was_clipped, saturated=0)
 
 

@@ -23,17 +23,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from privacy._validate import (
     require_member,
     require_not_negative,
     require_positive,
-    require_ring_bits,
 )
 from privacy.accounting import Accountant, calibrate
-from privacy.clipping import clip
 from privacy.errors import CalibrationError
 from privacy.events import (
     NOISE_KINDS,
@@ -52,8 +49,8 @@ from privacy.integer_noise import (
 )
 from privacy.mechanisms import ProtectedUpload
 from privacy.quantisation import LARGEST_RING, SMALLEST_RING
-from privacy.randomness import NoiseSource, require_noise_source
-from privacy.rounding import LARGEST_NORM, round_conditionally, squared_norm_after_rounding
+from privacy.randomness import NoiseSource
+from privacy.rounding import LARGEST_NORM, clip_to_grid, in_ring, squared_norm_after_rounding
 
 SMALLEST_SHARE_DEVIATION = 1.5
 """In steps of the grid: what sums of discrete Gaussians cost beyond one Gaussian is 9e-6 here (at
@@ -177,15 +174,10 @@ def protect_share(
         NonFiniteUpdate: A coordinate is NaN or infinite.
         TypeError: `noise` is not a noise source (a bare generator is none).
     """
-    require_ring_bits(ring_bits)
-    require_noise_source(noise)
-    clipped = clip(vector, mechanism.clipping_norm)
-    grid = clipped.vector * mechanism.scale
-    rounded = round_conditionally(noise.uniform_bytes, grid, mechanism.scaled_norm)
+    clipped, rounded = clip_to_grid(vector, mechanism, ring_bits=ring_bits, noise=noise)
     draw = skellam_from if mechanism.kind == "skellam" else discrete_gaussian_from
     share = draw(noise.uniform_bytes, mechanism.share_deviation, rounded.size)
-    # Casting wraps modulo 2^64, of which every ring here is a quotient.
-    levels = (rounded + share).astype(np.uint64) & np.uint64(2**ring_bits - 1)
+    levels = in_ring(rounded + share, ring_bits)
     return ProtectedUpload(levels, clipped.norm, clipped.was_clipped, saturated=0)
 
 

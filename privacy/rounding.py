@@ -9,14 +9,16 @@ vector by sqrt(d). Repeated until the norm is below a bound that it meets with p
 from __future__ import annotations
 
 import math
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privacy._validate import require_positive
+from privacy._validate import require_positive, require_ring_bits
+from privacy.clipping import ClippedUpdate, clip
 from privacy.errors import SensitivityViolation
 from privacy.integer_noise.tables import draw_words
-from privacy.randomness import Entropy
+from privacy.randomness import Entropy, NoiseSource, require_noise_source
 
 _ROOT_OF_TWICE_LOG = 1.0
 """sqrt(2 ln(1 / beta)) at beta = exp(-1/2), the paper's own choice."""
@@ -86,3 +88,54 @@ def round_conditionally(
         f"after {tries} tries of rounding no vector has a norm of {math.sqrt(limit):g} steps of "
         "the grid or less; it was longer than the clipping norm before"
     )
+
+
+class OnGrid(Protocol):
+    """A mechanism on the integer grid, as far as clipping and rounding go."""
+
+    @property
+    def clipping_norm(self) -> float:
+        """C, in the units of the update."""
+        ...
+
+    @property
+    def scale(self) -> float:
+        """Steps of the grid per unit of the update."""
+        ...
+
+    @property
+    def scaled_norm(self) -> float:
+        """C in steps of the grid."""
+        ...
+
+
+def clip_to_grid(
+    vector: NDArray[Any], mechanism: OnGrid, *, ring_bits: int, noise: NoiseSource
+) -> tuple[ClippedUpdate, NDArray[np.int64]]:
+    """Clip an update and round it to the grid: what every mechanism there does before its noise.
+
+    Args:
+        vector: The update as one flat vector of shape (n,).
+        mechanism: Norm and grid.
+        ring_bits: Of the ring that the result is for, 2 to 64.
+        noise: Where the rounding's coins come from.
+
+    Returns:
+        The clipped update, and integers as `round_conditionally` gives them.
+
+    Raises:
+        NonFiniteUpdate: A coordinate is NaN or infinite.
+        TypeError: `noise` is not a noise source (a bare generator is none).
+        ValueError: `ring_bits` is out of range.
+    """
+    require_ring_bits(ring_bits)
+    require_noise_source(noise)
+    clipped = clip(vector, mechanism.clipping_norm)
+    grid = clipped.vector * mechanism.scale
+    return clipped, round_conditionally(noise.uniform_bytes, grid, mechanism.scaled_norm)
+
+
+def in_ring(integers: NDArray[np.int64], ring_bits: int) -> NDArray[np.uint64]:
+    """Return integers as elements of the ring modulo 2^ring_bits, negative ones from its top."""
+    # Casting wraps modulo 2^64, of which every ring here is a quotient.
+    return np.asarray(integers.astype(np.uint64) & np.uint64(2**ring_bits - 1))

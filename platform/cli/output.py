@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 
@@ -24,6 +25,21 @@ def console(*, error: bool = False) -> Console:
     if not plain.is_terminal:
         plain.width = 120
     return plain
+
+
+def progress_bar(out: Console, *more: TextColumn) -> Progress:
+    """A bar that goes when it is done, and is not there where nobody looks at a terminal."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        *more,
+        console=out,
+        transient=True,
+        # Else lines for stdout would land on stderr where only that is a terminal.
+        redirect_stdout=False,
+        disable=not out.is_terminal,
+    )
 
 
 def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:

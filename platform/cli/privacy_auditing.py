@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Self
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import TaskID, TextColumn
 
 from platform.bootstrap import Surroundings, plan_run
 from platform.cli import exit_codes
-from platform.cli.output import console, epsilon, print_json, table
+from platform.cli.output import console, epsilon, print_json, progress_bar, table
 from platform.config import load_config
 from platform.observing import SilentObserver
 from platform.privacy_audit import AuditPlan, audit_run
@@ -51,16 +51,7 @@ class AuditProgress:
     def __init__(self) -> None:
         """Takes nothing; the bar comes with the first canary."""
         self._out = console(error=True)
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("canaries"),
-            console=self._out,
-            transient=True,
-            redirect_stdout=False,
-            disable=not self._out.is_terminal,
-        )
+        self._bar = progress_bar(self._out, TextColumn("canaries"))
         self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Self:

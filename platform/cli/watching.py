@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import TaskID
 
-from platform.cli.output import console, epsilon, fraction, size
+from platform.cli.output import console, epsilon, fraction, progress_bar, size
 
 LAYOUT = "{:>5} {:>7} {:>8} {:>6} {:>6} {:>17} {:>5} {:>7} {:>7} {:>4}"
 NAMES = ("round", "cohort", "accuracy", "std", "worst", "epsilon s/p/o", "s/n", "up", "down", "s")
@@ -60,16 +60,7 @@ class ScreenObserver:
         self._quiet = quiet
         self._out = console()
         self._error: Console = console(error=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            console=self._error,
-            transient=True,
-            # Else lines for stdout would land on stderr where only that is a terminal.
-            redirect_stdout=False,
-            disable=not self._error.is_terminal,
-        )
+        self._progress = progress_bar(self._error)
         self._task: TaskID | None = None
         self.run_id: str | None = None
 

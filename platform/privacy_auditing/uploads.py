@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import LocalResult
+from platform.attempt import RoundPlan
 from platform.bootstrap import RunPlan
 from platform.client_profile import ClientProfile, noise_of
 from platform.layout import Totals
@@ -36,6 +37,7 @@ from platform.privacy_auditing.outcome import (
     problems_of,
     standardise,
 )
+from platform.protecting import coordinator_noise
 from platform.protection import Prepared, Protection
 from platform.randomness import stream
 from platform.secure_terms import secure_terms
@@ -45,10 +47,7 @@ from privacy import (
     CentralNoise,
     Channel,
     DistributedNoise,
-    NoiseSource,
     Release,
-    SeededNoise,
-    SystemNoise,
 )
 from privacy.auditing import (
     Claim,
@@ -243,9 +242,10 @@ def _add(levels: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
 def _noised_sum(game: UploadGame, totals: Totals, round_number: int) -> Vector:
     """What the coordinator makes of a sum, brought back from a mean to a sum."""
     config, layout = game.run.config, game.protection.layout
-    noise: NoiseSource = SystemNoise()
-    if config.privacy.noise_source == "seeded":
-        noise = SeededNoise(stream(config.seed, "central noise", round_number, 1))
+    plan = RoundPlan(
+        game.profile.run_id, round_number, 1, (), committed={}, minimum=0, threshold=None
+    )
+    noise = coordinator_noise(config, plan)
     planned = config.cohort_size
     summed = game.protection.average(totals, planned, noise)
     vector = summed.vector * layout.divisors(planned, planned)

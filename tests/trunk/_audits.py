@@ -12,9 +12,8 @@ import yaml
 
 import platform.client_profile
 import platform.protection
-import privacy.central
-import privacy.distributed
 import privacy.mechanisms
+import privacy.rounding
 from platform.bootstrap import RunPlan
 from platform.config import parse_config
 from platform.privacy_audit import AuditPlan, audit_run
@@ -95,10 +94,9 @@ def skip_clip(monkeypatch: pytest.MonkeyPatch) -> None:
         # The real rounding repeats until the norm is bounded, which would never be.
         return np.rint(vector).astype(np.int64)
 
-    for module in (privacy.mechanisms, privacy.distributed, privacy.central):
+    for module in (privacy.mechanisms, privacy.rounding):
         monkeypatch.setattr(module, "clip", unclipped)
-    for module in (privacy.distributed, privacy.central):
-        monkeypatch.setattr(module, "round_conditionally", rounded)
+    monkeypatch.setattr(privacy.rounding, "round_conditionally", rounded)
 
 
 def repeat_noise(monkeypatch: pytest.MonkeyPatch) -> None:
