@@ -11,7 +11,8 @@ INPUTS := requirements.lock pyproject.toml setup.py platform/_startup_hook.py
 STAMP := $(VENV)/installed-$(shell (echo "$(CURDIR)"; cat $(INPUTS)) | sha256sum | cut -c 1-16)
 
 PYTEST := $(BIN)/python -m pytest
-# Two cores are shared by tests that are small: threads would only wait for each other.
+# One worker a core, each with one thread: the tests are small, threads would wait for each other.
+PARALLEL := -n auto --dist worksteal
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
@@ -35,7 +36,7 @@ demo: $(STAMP)  ## Run the quickstart: one private federated run
 	$(BIN)/python -m platform.coordinator
 
 test: $(STAMP)  ## Run the tests with coverage, without the slow ones
-	$(PYTEST) -m "not slow" --cov --cov-report=term:skip-covered
+	$(PYTEST) -m "not slow" $(PARALLEL) --cov --cov-report=term:skip-covered
 
 test-slow: $(STAMP)  ## Run the slow tests only
 	$(PYTEST) -m slow

@@ -31,7 +31,7 @@ from torch.nn import functional
 from methods import _tiny
 from methods._errors import BackboneError
 from methods._image_tower import ImageTower
-from methods._preprocessing import side_of, to_pixels
+from methods._preprocessing import fit, side_of, to_pixels
 from methods._text_tower import TextTower
 
 Tokenize = Callable[[Sequence[str]], Tensor]
@@ -155,6 +155,10 @@ class Backbone:
             BackboneError: It is of a kind that gives no tokens.
         """
         return ImageTower.of(self._model, self.name)
+
+    def fit(self, images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+        """Images (H, W, 3) of any sizes at the model's own, uint8 (n, S, S, 3)."""
+        return fit(images, self._preprocess)
 
     def to_pixels(self, images: NDArray[np.uint8]) -> Tensor:
         """Images (n, H, W, 3) as the image tower takes them: resized, normalised, (n, 3, S, S)."""

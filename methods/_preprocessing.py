@@ -7,11 +7,38 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from open_clip.transform import PreprocessCfg, image_transform_v2
+from open_clip.transform import MaybeToTensor, PreprocessCfg, image_transform_v2
 from PIL import Image
 from torch import Tensor
 
 from methods._errors import BackboneError
+
+
+def fit(
+    images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]], preprocess: PreprocessCfg
+) -> NDArray[np.uint8]:
+    """Images of any sizes at the model's own, resized and cropped as open_clip does for this model.
+
+    Args:
+        images: RGB images, uint8 (H, W, 3) each.
+        preprocess: The model's preprocessing.
+
+    Returns:
+        uint8 (n, S, S, 3).
+    """
+    side = side_of(preprocess.size)
+    if isinstance(images, np.ndarray) and images.shape[1:3] == (side, side):
+        return images
+    steps = image_transform_v2(preprocess, is_train=False).transforms
+    # The steps that change an image's size come before the one that makes a tensor of it.
+    geometry = steps[: [isinstance(step, MaybeToTensor) for step in steps].index(True)]
+    fitted = np.empty((len(images), side, side, 3), np.uint8)
+    for row, image in enumerate(images):
+        shown = Image.fromarray(image)
+        for step in geometry:
+            shown = step(shown)
+        fitted[row] = np.asarray(shown)
+    return fitted
 
 
 def to_pixels(images: NDArray[np.uint8], preprocess: PreprocessCfg) -> Tensor:
@@ -25,10 +52,7 @@ def to_pixels(images: NDArray[np.uint8], preprocess: PreprocessCfg) -> Tensor:
     Returns:
         Normalised pixels, float32 (n, 3, S, S), on the CPU.
     """
-    side = side_of(preprocess.size)
-    if images.shape[1:3] != (side, side):
-        transform = image_transform_v2(preprocess, is_train=False)
-        return torch.stack([transform(Image.fromarray(image)) for image in images])
+    images = fit(images, preprocess)
     mean, std = torch.tensor(preprocess.mean), torch.tensor(preprocess.std)
     # A copy: images may be a read-only view of a file, which torch warns about.
     scaled = torch.from_numpy(np.array(images)).float().div_(255.0)

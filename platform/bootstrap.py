@@ -17,20 +17,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import yaml
-from numpy.typing import NDArray
 
 from methods import Method, MethodError, Registry, Task
 from platform.audit_trail import AuditTrail
 from platform.cohort import simulated_losses
 from platform.config import (
     RunConfig,
+    SeedConfig,
     Sources,
     StorageConfig,
     dump_config,
     dump_tree,
     parse_config,
 )
-from platform.data.features import Kind, cached_features
+from platform.data.catalogue import dataset_info
+from platform.data.encoding import cached_encoders, plain_encoders
 from platform.data.loading import TaskData, load_task_data
 from platform.data.preparing import Encoders, prepared_arrays
 from platform.enrolling import read_enrolment
@@ -91,7 +92,11 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
     digest = config_digest(text)
     # Files first: a run that the database knows has its configuration beside it.
     folder = run_folder(config.storage.url, run_id)
-    effective = {"noise_multiplier": plan.budget.noise_multiplier, "environment": facts}
+    effective = {
+        "noise_multiplier": plan.budget.noise_multiplier,
+        "seeds": {purpose: config.seed_of(purpose) for purpose in SeedConfig.model_fields},
+        "environment": facts,
+    }
     write_text(folder / "config.yaml", text)
     write_text(folder / "effective.yaml", yaml.safe_dump(effective, sort_keys=False))
     with transaction(database) as uow:
@@ -108,6 +113,10 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
 
 def _with_absolute_paths(config: RunConfig) -> RunConfig:
     """A run may be resumed from another folder than it was started in."""
+    if dataset_info(config.task.dataset).layout:
+        root = str(Path(config.task.root).resolve())
+        task = config.task.model_copy(update={"root": root})
+        config = config.model_copy(update={"task": task})
     section = config.secure_aggregation
     if section.enrolment is None:
         return config
@@ -286,7 +295,7 @@ def plan_run(config: RunConfig, observer: Observer, surroundings: Surroundings) 
         section.lifetime_budget,
     )
     kind, pool_rules = amplifying_cohorts(config, method), _pool_rules(config, method)
-    encoders = _cached(backbone, config, observer)
+    encoders = cached_encoders(backbone, _cache_folder(config), observer.preparing)
     learning = _learning(config, data, method, (backbone, device, encoders))
     return RunPlan(config, learning, calibrated.protection, budget, pool_rules, kind)
 
@@ -310,7 +319,7 @@ def _learning(
     config: RunConfig, data: TaskData, method: Method, model: tuple[Backbone, str, Encoders]
 ) -> Learning:
     backbone, device, encoders = model
-    plain = Encoders(backbone.encode_images, backbone.encode_tokens)
+    plain = plain_encoders(backbone)
     try:
         train, evaluation = deal_examples(data, method, encoders, config.evaluation.protocol)
     except MethodError as error:
@@ -323,20 +332,14 @@ def _learning(
         train,
         evaluation,
         device,
-        lambda images: prepared_arrays(method, images, plain),
+        lambda images: prepared_arrays(method, images, np.arange(len(images)), plain),
     )
 
 
-def _cached(backbone: Backbone, config: RunConfig, observer: Observer) -> Encoders:
-    """Encoders that read the cache beside the database first."""
+def _cache_folder(config: RunConfig) -> Path:
     folder = database_file(config.storage.url).parent / "cache"
     make_folder(folder)
-
-    def encode(images: NDArray[np.uint8], *, kind: Kind) -> NDArray[np.float32]:
-        tell = partial(observer.preparing, f"image {kind}")
-        return cached_features(backbone, images, folder / kind, tell, kind=kind)
-
-    return Encoders(partial(encode, kind="features"), partial(encode, kind="tokens"))
+    return folder
 
 
 def _pool_rules(config: RunConfig, method: Method) -> PoolRules | None:

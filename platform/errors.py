@@ -2,6 +2,7 @@
 
 PlatformError
 |- ConfigError          a value in a configuration or on the command line is not valid
+|  `- DataError         a data set's files are missing, damaged, or not what they should be
 |- UnknownRun           no such run
 |- ProtocolError        a message does not parse or does not belong here
 |- RoundAborted         a round ended without a result; the phase is named
@@ -17,6 +18,10 @@ class PlatformError(Exception):
 
 class ConfigError(PlatformError):
     """A field, its value and what is valid."""
+
+
+class DataError(ConfigError):
+    """A data set's file or label, what is wrong with it, and what is valid."""
 
 
 class UnknownRun(PlatformError):

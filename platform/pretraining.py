@@ -151,7 +151,7 @@ def zero_shot_accuracy(
         text = model.encode_text(ids, normalize=True)
         guesses = [
             (model.encode_image(block, normalize=True) @ text.T).argmax(dim=1)
-            for block in torch.split(_pixels(split.images), 256)
+            for block in torch.split(_pixels(split), 256)
         ]
     right = torch.cat(guesses).numpy() == split.labels
     return np.bincount(split.domains, weights=right) / np.bincount(split.domains)
@@ -226,7 +226,7 @@ def _fit(
         recipe.seed, recipe.images, 0, domains=recipe.domains, stream=Stream.PRETRAINING
     ).train
     pixels, labels, domains = (
-        _pixels(data.images),
+        _pixels(data),
         *map(torch.from_numpy, (data.labels, data.domains)),
     )
     optimiser, schedule = _optimiser(recipe, model, rows)
@@ -270,9 +270,10 @@ def _optimiser(
     return optimiser, torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
 
 
-def _pixels(images: NDArray[np.uint8]) -> Tensor:
+def _pixels(split: Split) -> Tensor:
     mean = torch.tensor(_tiny.CONFIG["preprocess"]["mean"])
     std = torch.tensor(_tiny.CONFIG["preprocess"]["std"])
+    images: NDArray[np.uint8] = split.images[np.arange(split.num_examples)]
     scaled = torch.from_numpy(images).float().div_(255.0)
     return scaled.sub_(mean).div_(std).permute(0, 3, 1, 2).contiguous()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from methods import Arrays, Examples, Method
+from methods import Examples, Method
 from platform.client import Client
 from platform.client_profile import ClientProfile, ClientSeeds, TrainerFactory
 from platform.config import RunConfig
+from platform.config.rules import KINDS_WITH
+from platform.data.dataset import Split
 from platform.data.loading import CommonRows, TaskData
 from platform.data.preparing import Encoders, prepared_arrays
 from platform.enrolling import credentials_of
@@ -50,21 +53,50 @@ def deal_examples(
         protocol: Name of the evaluation protocol.
     """
     dataset, names = data.dataset, client_names(len(data.clients))
-    kept = dict(prepared_arrays(method, dataset.train.images, encoders))
-    kept["labels"] = dataset.train.labels
+    # Only images that somebody holds are read: a few-shot run needs few of a large data set's.
+    held = _Held.of(method, dataset.train, [c.train for c in data.clients], encoders)
     if "domains" in method.needs:
         # Counted among the domains that are dealt out; a held-out one has no number.
-        kept["domains"] = np.searchsorted(data.domains, dataset.train.domains).astype(np.int64)
-    train = {n: _select(kept, c.train) for n, c in zip(names, data.clients, strict=True)}
-    shown = dict(prepared_arrays(method, dataset.test.images, encoders))
-    shown["labels"] = dataset.test.labels
-    own = {n: _select(shown, c.test) for n, c in zip(names, data.clients, strict=True)}
+        numbers = np.searchsorted(data.domains, dataset.train.domains[held.rows])
+        held.arrays["domains"] = numbers.astype(np.int64)
+    train = {n: held.select(c.train) for n, c in zip(names, data.clients, strict=True)}
+    measured = [*(c.test for c in data.clients), *(common.rows for common in data.common.values())]
+    shown = _Held.of(method, dataset.test, measured, encoders)
+    own = {n: shown.select(c.test) for n, c in zip(names, data.clients, strict=True)}
     common = {name: _common_set(shown, rows) for name, rows in data.common.items()}
     return train, EvaluationPlan(protocol, data.classes, own, common)
 
 
-def _common_set(shown: Arrays, common: CommonRows) -> EvaluationSet:
-    arrays = dict(_select(shown, common.rows).arrays)
+@dataclass(frozen=True)
+class _Held:
+    """What a method keeps of the images of one split that somebody holds.
+
+    Attributes:
+        rows: Row numbers in the split, ascending.
+        arrays: Row i of each belongs to `rows[i]`.
+    """
+
+    rows: Indices
+    arrays: dict[str, NDArray[np.generic]]
+
+    @classmethod
+    def of(
+        cls, method: Method, split: Split, parts: Sequence[Indices], encoders: Encoders
+    ) -> _Held:
+        """Prepares the images of all parts, each once."""
+        rows = np.unique(np.concatenate(parts))
+        kept = dict(prepared_arrays(method, split.images, rows, encoders))
+        return cls(rows, {**kept, "labels": split.labels[rows]})
+
+    def select(self, rows: Indices) -> Examples:
+        """The examples of these rows of the split."""
+        # Indexing copies the rows out of the memory-mapped cache, which all clients share.
+        positions = np.searchsorted(self.rows, rows)
+        return Examples({name: np.asarray(array[positions]) for name, array in self.arrays.items()})
+
+
+def _common_set(shown: _Held, common: CommonRows) -> EvaluationSet:
+    arrays = dict(shown.select(common.rows).arrays)
     arrays["labels"] = arrays["labels"] - common.first_label
     return EvaluationSet(Examples(arrays), common.classes)
 
@@ -136,10 +168,17 @@ def stores_folder(config: RunConfig, run_folder: Path) -> Path:
 def _dealing(config: RunConfig) -> dict[str, Any]:
     """What deals out the data; keys that say nothing are left out, as if they were not known."""
     section, held_out = config.task.partition, config.task.held_out_domain
-    data = config.task.model_dump(mode="json", exclude={"model", "held_out_domain", "partition"})
+    named = {"model", "held_out_domain", "partition", "root", "new_clients", "validation_share"}
+    data = config.task.model_dump(mode="json", exclude=named)
     data["partition"] = {"kind": section.kind}
-    if section.kind == "dirichlet":
+    if section.kind in KINDS_WITH["alpha"]:
         data["partition"] |= {"alpha": section.concentration, "minimum": section.fewest}
+    for name in ("shared_classes", "shared_ratio"):
+        if getattr(section, name) is not None:
+            data["partition"][name] = getattr(section, name)
+    for name in ("new_clients", "validation_share"):
+        if getattr(config.task, name):
+            data[name] = getattr(config.task, name)
     if held_out is not None:
         data["held_out_domain"] = held_out
     if config.evaluation.protocol == "base_to_novel":
@@ -165,11 +204,6 @@ def announcing(handler: Handler, observer: Observer) -> Handler:
         return answer
 
     return handle
-
-
-def _select(arrays: Mapping[str, NDArray[np.generic]], rows: Indices) -> Examples:
-    # Indexing copies the rows out of the memory-mapped cache, which all clients share.
-    return Examples({name: np.asarray(array[rows]) for name, array in arrays.items()})
 
 
 def _training_plan(config: RunConfig) -> TrainingPlan:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from methods import Registry
 from platform.bootstrap import database_file, open_existing
 from platform.cli.output import console, print_json, table
-from platform.data.loading import dataset_infos
+from platform.data.catalogue import dataset_infos
 
 
 def print_methods(*, as_json: bool) -> None:

@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from platform.config.schema import RunConfig
 
 
+_RANDOM = ("dirichlet", "domain_dirichlet", "shared_ratio")
+KINDS_WITH = {
+    "alpha": _RANDOM,
+    "minimum": _RANDOM,
+    "shared_classes": ("pathological",),
+    "shared_ratio": ("shared_ratio",),
+}
+"""Under which kinds of partition a key means something."""
+
+
 def default_threshold(clients: int) -> int:
     """Bonawitz et al. 2017: more than two thirds of the cohort, floor(2n/3) + 1."""
     return 2 * clients // 3 + 1
@@ -40,13 +50,18 @@ def _problems(config: RunConfig) -> Iterator[str]:
 
 def _partition(config: RunConfig) -> Iterator[str]:
     section, domains = config.task.partition, config.task.domains or ()
-    for name in ("alpha", "minimum"):
+    for name, kinds in KINDS_WITH.items():
         value = getattr(section, name)
-        if value is not None and section.kind != "dirichlet":
+        if value is not None and section.kind not in kinds:
             yield (
                 f"task.partition.{name}: {value} has no meaning with task.partition.kind = "
-                f"{section.kind}; valid: null, or the kind dirichlet"
+                f"{section.kind}; valid: null, or the kind {' or '.join(kinds)}"
             )
+    if config.task.shots is None and config.task.dataset == "shapes":
+        yield (
+            "task.shots: null takes all training images, and shapes renders as many as are asked "
+            "for; valid: 1 or more"
+        )
     # The same domain twice is the same pictures twice, and two clients could be dealt one each.
     for name in domains:
         if domains.count(name) > 1:
@@ -68,10 +83,10 @@ def _protocol(config: RunConfig) -> Iterator[str]:
             "evaluation.protocol: leave_one_domain_out needs task.held_out_domain, which is null; "
             "valid: the name of a domain there"
         )
-    if kind != "domain":
+    if kind not in ("domain", "domain_dirichlet"):
         yield (
             f"task.partition.kind: {kind} does not fit evaluation.protocol = leave_one_domain_out, "
-            "whose clients hold one source domain each; valid: domain"
+            "whose clients hold one source domain each; valid: domain or domain_dirichlet"
         )
 
 

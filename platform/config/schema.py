@@ -36,12 +36,18 @@ class PartitionConfig(Section):
     """How the training and test images are dealt out to clients.
 
     `pathological`: disjoint classes, evenly; `iid`: all classes everywhere; `dirichlet`: each class
-    in random shares; `domain`: one domain a client. The other two keys are of `dirichlet` alone.
+    in random shares; `domain`: one domain a client; `domain_dirichlet`: as many clients on each
+    domain, each class of it in random shares; `shared_ratio`: a share of each class evenly, the
+    rest in random shares, training and test images together before each client splits its own.
     """
 
-    kind: Literal["pathological", "iid", "dirichlet", "domain"] = "pathological"
+    kind: Literal[
+        "pathological", "iid", "dirichlet", "domain", "domain_dirichlet", "shared_ratio"
+    ] = "pathological"
     alpha: Positive | None = None
     minimum: PositiveInt | None = None
+    shared_classes: Fraction | None = None
+    shared_ratio: Fraction | None = None
 
     @property
     def concentration(self) -> float:
@@ -58,9 +64,12 @@ class TaskConfig(Section):
     """Data, clients and model."""
 
     dataset: str = "shapes"
+    root: str = "data"
     domains: tuple[str, ...] | None = None
     clients: PositiveInt = 10
-    shots: PositiveInt = 16
+    new_clients: Annotated[int, Field(ge=0)] = 0
+    shots: PositiveInt | None = 16
+    validation_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     test_per_class: PositiveInt = 60
     partition: PartitionConfig = PartitionConfig()
     held_out_domain: str | None = None
@@ -171,7 +180,8 @@ class EvaluationConfig(Section):
     when: Literal["after_update"] = "after_update"
     protocol: Literal["client_mean", "base_to_novel", "leave_one_domain_out"] = "client_mean"
     selection: Literal["last", "best_on_validation"] = "last"
-    release: Literal["none"] = "none"
+    release: Literal["none", "noised"] = "none"
+    metric_ratio: Positive | None = None
     every: PositiveInt = 1
 
 
@@ -180,15 +190,18 @@ class SeedConfig(Section):
 
     class_map: int | None = None
     shots: int | None = None
+    split: int | None = None
+    validation: int | None = None
     initialisation: int | None = None
     cohort: int | None = None
     batches: int | None = None
 
 
 class StorageConfig(Section):
-    """The coordinator's database; run folders lie beside it."""
+    """The coordinator's database; run folders and the feature cache lie beside it."""
 
     url: str = "sqlite:///runs/sotto.db"
+    cache_gib: Positive = 20.0
 
 
 class RunConfig(Section):

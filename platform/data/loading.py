@@ -1,40 +1,22 @@
-"""The data sets by name, and a task's data: classes, domains and every client's examples."""
+"""A task's data: classes, domains and every client's examples."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from platform.config.schema import RunConfig
+from platform.data.catalogue import DataRequest, dataset_info, load_dataset
 from platform.data.dataset import Dataset, Split
 from platform.data.dirichlet import DirichletShares
 from platform.data.partition import ClientIndices, Indices, PartitionPlan, partition
+from platform.data.validation import carve
 from platform.errors import ConfigError
 from platform.randomness import stream
-
-
-@dataclass(frozen=True)
-class DatasetInfo:
-    """What is known of a data set without loading it."""
-
-    name: str
-    title: str
-    classes: tuple[str, ...]
-    domains: tuple[str, ...]
-    source: str
-
-
-@dataclass(frozen=True)
-class DatasetSize:
-    """How many images of each class a run asks for; real data sets may hold fewer."""
-
-    seed: int
-    train_per_class: int
-    test_per_class: int
-    domains: tuple[str, ...] | None
 
 
 @dataclass(frozen=True)
@@ -62,6 +44,7 @@ class TaskData:
         classes: The classes that are dealt out, the data set's first ones in label order.
         domains: Indices of the domains that are dealt out, ascending.
         common: What the evaluation protocol measures every client on, by the protocol's names.
+        new_clients: Row numbers of clients that never take part in a round.
     """
 
     dataset: Dataset
@@ -69,6 +52,7 @@ class TaskData:
     classes: tuple[str, ...]
     domains: tuple[int, ...]
     common: Mapping[str, CommonRows]
+    new_clients: tuple[ClientIndices, ...] = ()
 
     @property
     def domain_names(self) -> tuple[str, ...]:
@@ -76,18 +60,14 @@ class TaskData:
         return tuple(self.dataset.domains[index] for index in self.domains)
 
 
-def dataset_infos() -> tuple[DatasetInfo, ...]:
-    """All data sets, by name."""
-    return tuple(_info(name) for name in sorted(_LOADERS))
-
-
 def load_task_data(config: RunConfig) -> TaskData:
     """Loads the data set and partitions it.
 
     Raises:
-        ConfigError: If the data set or a domain is unknown, or the partition cannot be met.
+        ConfigError: If the data set or a domain is unknown, its files are not as they should be, or
+            the partition cannot be met.
     """
-    dataset = _load(config.task.dataset, config)
+    dataset = load_dataset(config.task.dataset, _request(config))
     classes, domains = _dealt_classes(config, dataset), _dealt_domains(config, dataset)
     sides = [_dealt_rows(split, len(classes), domains) for split in (dataset.train, dataset.test)]
     dealt = partition(
@@ -99,8 +79,50 @@ def load_task_data(config: RunConfig) -> TaskData:
         class_rng=stream(config.seed_of("class_map"), "class map"),
         shot_rng=stream(config.seed_of("shots"), "shots"),
     )
-    clients = tuple(ClientIndices(sides[0][c.train], sides[1][c.test]) for c in dealt)
-    return TaskData(dataset, clients, classes, domains, _common(config, dataset, len(classes)))
+    clients = [ClientIndices(sides[0][c.train], sides[1][c.test]) for c in dealt]
+    if config.task.validation_share:
+        clients = _with_validation(config, clients, dataset.train.labels)
+    old = config.task.clients
+    return TaskData(
+        dataset,
+        tuple(clients[:old]),
+        classes,
+        domains,
+        _common(config, dataset, len(classes)),
+        tuple(clients[old:]),
+    )
+
+
+def _request(config: RunConfig) -> DataRequest:
+    task = config.task
+    known = dataset_info(task.dataset).domains
+    # Shots are counted once a client, once a domain, or once in all.
+    owners = {"iid": _hands(config), "domain": len(task.domains or known)}
+    train = (task.shots or 0) * owners.get(task.partition.kind, 1)
+    return DataRequest(
+        root=Path(task.root),
+        seed=config.seed,
+        split_seed=config.seed_of("split"),
+        train_per_class=train,
+        test_per_class=task.test_per_class,
+        domains=task.domains,
+        held_out_domain=task.held_out_domain,
+    )
+
+
+def _hands(config: RunConfig) -> int:
+    """Among how many clients images are dealt out."""
+    return config.task.clients + config.task.new_clients
+
+
+def _with_validation(
+    config: RunConfig, clients: Sequence[ClientIndices], labels: Indices
+) -> list[ClientIndices]:
+    seed, share = config.seed_of("validation"), config.task.validation_share
+    return [
+        carve(client, labels, share, stream(seed, "validation", position))
+        for position, client in enumerate(clients)
+    ]
 
 
 def _dealt_classes(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
@@ -140,7 +162,7 @@ def _plan(config: RunConfig, classes: int, domains: int) -> PartitionPlan:
     task, section = config.task, config.task.partition
     shares = DirichletShares(section.concentration, section.fewest)
     keys = classes * domains if section.kind == "domain" else classes
-    return PartitionPlan(section.kind, task.clients, keys, task.shots, shares)
+    return PartitionPlan(section.kind, _hands(config), keys, task.shots, shares)
 
 
 def _keys(
@@ -167,60 +189,3 @@ def _common(config: RunConfig, dataset: Dataset, dealt: int) -> dict[str, Common
         held_out = dataset.domains.index(str(config.task.held_out_domain))
         return {"target": CommonRows(np.flatnonzero(test.domains == held_out), dataset.classes)}
     return {}
-
-
-def _size(config: RunConfig, known: Sequence[str]) -> DatasetSize:
-    task = config.task
-    # Shots are counted once a client, once a domain, or once in all.
-    owners = {"iid": task.clients, "domain": len(task.domains or known)}
-    train = task.shots * owners.get(task.partition.kind, 1)
-    return DatasetSize(config.seed, train, task.test_per_class, task.domains)
-
-
-def _load(name: str, config: RunConfig) -> Dataset:
-    if name not in _LOADERS:
-        raise ConfigError(
-            f"task.dataset: {name!r} is unknown; valid: {', '.join(sorted(_LOADERS))}"
-        )
-    known = _info(name).domains
-    size = _size(config, known)
-    for domain in size.domains or ():
-        if domain not in known:
-            raise ConfigError(
-                f"task.domains: {domain!r} is unknown in {name}; valid: {', '.join(known)}"
-            )
-    return _LOADERS[name](size)
-
-
-def _shapes(size: DatasetSize) -> Dataset:
-    from platform.data.shapes import DOMAINS, shapes_dataset
-
-    domains = size.domains or DOMAINS
-    return shapes_dataset(
-        size.seed,
-        math.ceil(size.train_per_class / len(domains)),
-        math.ceil(size.test_per_class / len(domains)),
-        domains=domains,
-    )
-
-
-def _digits(size: DatasetSize) -> Dataset:
-    from platform.data.digits import digits_dataset
-
-    return digits_dataset(size.seed)
-
-
-def _info(name: str) -> DatasetInfo:
-    if name == "shapes":
-        from platform.data.shapes import CLASSES, DOMAINS
-
-        title = "Twenty shapes in six drawing styles, rendered from the seed"
-        return DatasetInfo(name, title, CLASSES, DOMAINS, "rendered")
-    from platform.data.digits import CLASSES as DIGITS
-    from platform.data.digits import DOMAINS as SCANS
-
-    title = "1,797 scanned handwritten digits (UCI, as bundled with scikit-learn)"
-    return DatasetInfo(name, title, DIGITS, SCANS, "scikit-learn")
-
-
-_LOADERS: dict[str, Callable[[DatasetSize], Dataset]] = {"shapes": _shapes, "digits": _digits}

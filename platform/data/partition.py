@@ -22,10 +22,17 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ClientIndices:
-    """Row numbers of one client's images in the training and the test split."""
+    """Row numbers of one client's images.
+
+    Attributes:
+        train: In the training split.
+        test: In the test split.
+        validation: In the training split, none of `train`.
+    """
 
     train: Indices
     test: Indices
+    validation: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True)
@@ -36,14 +43,15 @@ class PartitionPlan:
         kind: `pathological`, `iid`, `dirichlet` or `domain`.
         clients: Number of clients.
         classes: Number of classes; under `domain`, of pairs of domain and class, by domain.
-        shots: Training images per owned class and client; under `dirichlet`, per class in all.
+        shots: Training images per owned class and client, fewer where a class has fewer; under
+            `dirichlet`, per class in all. None takes all there are.
         shares: How `dirichlet` draws.
     """
 
     kind: str
     clients: int
     classes: int
-    shots: int
+    shots: int | None
     shares: DirichletShares = field(default_factory=DirichletShares)
 
 
@@ -88,7 +96,7 @@ def partition(
     Raises:
         ConfigError: If a class has too few images, or a client would get too few.
     """
-    train_counts, test_counts = _counts(plan, test_labels, class_rng)
+    train_counts, test_counts = _counts(plan, train_labels, test_labels, class_rng)
     train: list[list[Indices]] = [[] for _ in range(plan.clients)]
     test: list[list[Indices]] = [[] for _ in range(plan.clients)]
     for label in range(plan.classes):
@@ -102,17 +110,22 @@ def partition(
 
 
 def _counts(
-    plan: PartitionPlan, test_labels: Indices, rng: np.random.Generator
+    plan: PartitionPlan, train_labels: Indices, test_labels: Indices, rng: np.random.Generator
 ) -> tuple[Counts, Counts]:
     """Training and test images of each client by class, (classes, clients) each."""
+    train_sizes = np.bincount(train_labels, minlength=plan.classes)
     test_sizes = np.bincount(test_labels, minlength=plan.classes)
     if plan.kind == "dirichlet":
-        train_sizes = np.full(plan.classes, plan.shots)
+        if plan.shots is not None:
+            train_sizes = np.full(plan.classes, plan.shots)
         return dirichlet_counts(plan.shares, train_sizes, test_sizes, plan.clients, rng=rng)
     owns = np.zeros((plan.classes, plan.clients), np.int64)
     for client, classes in enumerate(class_map(plan, rng)):
         owns[list(classes), client] = 1
-    return plan.shots * owns, np.stack(list(map(_evenly, test_sizes, owns)))
+    test = np.stack(list(map(_evenly, test_sizes, owns)))
+    if plan.shots is None:
+        return np.stack(list(map(_evenly, train_sizes, owns))), test
+    return plan.shots * owns, test
 
 
 def _evenly(size: int, owns: Counts) -> Counts:

@@ -6,6 +6,7 @@ memory (300 KB of tokens an image) as long as what it keeps is not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,30 +14,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, Method
-from platform.data.features import CHUNK, Encoding
+from platform.data.features import CHUNK
+from platform.data.images import Images, Indices
 from platform.errors import ConfigError
+
+Encoding = Callable[[Images, Indices], NDArray[Any]]
 
 
 @dataclass(frozen=True)
 class Encoders:
-    """How images become arrays; only what a method needs is called.
+    """How images become arrays: given all of them and the rows that are asked for.
+
+    Only what a method needs is called.
 
     Attributes:
-        features: Images (n, H, W, 3) to features (n, d).
-        tokens: Images (n, H, W, 3) to tokens (n, T, w).
+        features: To features (n, d).
+        tokens: To tokens (n, T, w).
+        pixels: To images of the model's own size, uint8 (n, S, S, 3).
     """
 
     features: Encoding
     tokens: Encoding
+    pixels: Encoding
 
 
-def prepared_arrays(method: Method, images: NDArray[np.uint8], encoders: Encoders) -> Arrays:
-    """What a method keeps of images, row i of each array being image i.
+def prepared_arrays(method: Method, images: Images, rows: Indices, encoders: Encoders) -> Arrays:
+    """What a method keeps of images, row i of each array being the image of `rows[i]`.
 
     Args:
         method: Says what it needs, and makes of it what it keeps.
-        images: At least one image, uint8 (n, H, W, 3).
-        encoders: For what is not in the images as they are.
+        images: All images.
+        rows: Which of them, at least one.
+        encoders: From images to arrays.
 
     Raises:
         ConfigError: If the method keeps another number of rows than it was given, or makes
@@ -44,29 +53,29 @@ def prepared_arrays(method: Method, images: NDArray[np.uint8], encoders: Encoder
     """
     inputs: dict[str, NDArray[Any]] = {}
     if "features" in method.needs:
-        inputs["features"] = encoders.features(images)
+        inputs["features"] = encoders.features(images, rows)
     if "tokens" in method.needs:
-        inputs["tokens"] = encoders.tokens(images)
+        inputs["tokens"] = encoders.tokens(images, rows)
     if "pixels" in method.needs:
-        inputs["pixels"] = images
+        inputs["pixels"] = encoders.pixels(images, rows)
     if not inputs:
         return {}
     first = {name: array[:CHUNK] for name, array in inputs.items()}
     kept = method.prepare(first)
-    _require_rows(kept, len(images[:CHUNK]))
+    _require_rows(kept, len(rows[:CHUNK]))
     _require_alone(method, first, kept)
     if _is_same(first, kept):
         # Nothing is made of it, so a memory map can stay one.
         return inputs
     # Written into place: two copies of all of it might not fit into the memory.
-    made = {n: np.empty((len(images), *a.shape[1:]), a.dtype) for n, a in kept.items()}
-    for start in range(0, len(images), CHUNK):
-        rows = slice(start, start + CHUNK)
+    made = {n: np.empty((len(rows), *a.shape[1:]), a.dtype) for n, a in kept.items()}
+    for start in range(0, len(rows), CHUNK):
+        block = slice(start, start + CHUNK)
         if start:
-            kept = method.prepare({name: array[rows] for name, array in inputs.items()})
-            _require_rows(kept, len(images[rows]))
+            kept = method.prepare({name: array[block] for name, array in inputs.items()})
+            _require_rows(kept, len(rows[block]))
         for name, array in kept.items():
-            made[name][rows] = array
+            made[name][block] = array
     return made
 
 

@@ -177,12 +177,12 @@ def refused(*overrides: str) -> str:
         (
             ("task.partition.alpha=0.3",),
             "task.partition.alpha: 0.3 has no meaning with task.partition.kind = pathological; "
-            "valid: null, or the kind dirichlet",
+            "valid: null, or the kind dirichlet or domain_dirichlet or shared_ratio",
         ),
         (
             ("task.partition.kind=iid", "task.partition.minimum=3"),
             "task.partition.minimum: 3 has no meaning with task.partition.kind = iid; valid: null, "
-            "or the kind dirichlet",
+            "or the kind dirichlet or domain_dirichlet or shared_ratio",
         ),
         (
             ("task.held_out_domain=real",),
@@ -202,7 +202,8 @@ def refused(*overrides: str) -> str:
         (
             ("task.held_out_domain=real", "evaluation.protocol=leave_one_domain_out"),
             "task.partition.kind: pathological does not fit evaluation.protocol = "
-            "leave_one_domain_out, whose clients hold one source domain each; valid: domain",
+            "leave_one_domain_out, whose clients hold one source domain each; valid: domain "
+            "or domain_dirichlet",
         ),
         (
             ("task.domains=[real, sketch, real]",),

@@ -1,0 +1,141 @@
+"""The data sets by name: what is known of each, and who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Final, Protocol
+
+from platform.data.dataset import Dataset, Modality
+from platform.errors import ConfigError
+
+FAMILIES: Final = ("embedded",)
+"""Modules of `platform.data.loaders`."""
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What is known of a data set without its files.
+
+    Attributes:
+        name: Name as in `task.dataset`.
+        title: What it is, in a line.
+        classes: Class names in label order; empty where only the files tell.
+        domains: Domain names in index order; empty where only the files tell.
+        source: Where its files come from, in words.
+        layout: The files below `task.root` that are read, one line each; none where none are.
+        modality: What its examples are.
+    """
+
+    name: str
+    title: str
+    classes: tuple[str, ...]
+    domains: tuple[str, ...]
+    source: str
+    layout: tuple[str, ...] = ()
+    modality: Modality = "images"
+
+    def missing(self, path: Path, root: Path) -> str:
+        """The sentence for a file that is not there.
+
+        Args:
+            path: The file or folder.
+            root: What `task.root` says.
+        """
+        return (
+            f"task.root: {self.name} needs {str(path)!r}, which is not there; expected below "
+            f"{str(root)!r}: {'; '.join(self.layout)}; {self.source}"
+        )
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """What a run asks of a data set.
+
+    Attributes:
+        root: Folder that holds the data sets' own folders.
+        seed: Seed of what is rendered.
+        split_seed: Seed of the split into training and test images where no file tells it.
+        train_per_class: Training images of each class that are rendered; files hold what they hold.
+        test_per_class: Test images of each class that are rendered.
+        domains: The domains that are used, None for all.
+        held_out_domain: The domain whose images are all test images where no file tells, if any.
+    """
+
+    root: Path
+    seed: int = 0
+    split_seed: int = 0
+    train_per_class: int = 0
+    test_per_class: int = 0
+    domains: tuple[str, ...] | None = None
+    held_out_domain: str | None = None
+
+    def chosen_domains(self, name: str, known: Sequence[str]) -> tuple[str, ...]:
+        """The domains that are used, in the order asked for.
+
+        Raises:
+            ConfigError: If one is unknown.
+        """
+        for domain in self.domains or ():
+            if domain not in known:
+                raise ConfigError(
+                    f"task.domains: {domain!r} is unknown in {name}; valid: {', '.join(known)}"
+                )
+        return self.domains or tuple(known)
+
+
+class Loader(Protocol):
+    """A module of `platform.data.loaders`."""
+
+    INFOS: tuple[DatasetInfo, ...]
+
+    def load(self, name: str, request: DataRequest) -> Dataset:
+        """Reads a data set of the family.
+
+        Raises:
+            ConfigError: If the layout is not met or a domain is unknown.
+        """
+        ...
+
+
+def dataset_infos() -> tuple[DatasetInfo, ...]:
+    """All data sets, by name."""
+    infos = [info for family in FAMILIES for info in _module(family).INFOS]
+    return tuple(sorted(infos, key=lambda info: info.name))
+
+
+def dataset_info(name: str) -> DatasetInfo:
+    """What is known of a data set.
+
+    Raises:
+        ConfigError: If there is none of this name.
+    """
+    return _find(name)[0]
+
+
+def load_dataset(name: str, request: DataRequest) -> Dataset:
+    """Reads a data set; images stay in their files.
+
+    Raises:
+        ConfigError: If the name is unknown, or its files are not as its layout says.
+    """
+    _, loader = _find(name)
+    return loader.load(name, request)
+
+
+def _find(name: str) -> tuple[DatasetInfo, Loader]:
+    for family in FAMILIES:
+        loader = _module(family)
+        for info in loader.INFOS:
+            if info.name == name:
+                return info, loader
+    valid = ", ".join(info.name for info in dataset_infos())
+    raise ConfigError(f"task.dataset: {name!r} is unknown; valid: {valid}")
+
+
+def _module(family: str) -> Loader:
+    # The names are those of `FAMILIES`; nothing from a configuration is imported.
+    module: Loader = import_module(f"platform.data.loaders.{family}")
+    return module

@@ -1,0 +1,45 @@
+"""`shapes` and `digits`: no files, they come with the program."""
+
+from __future__ import annotations
+
+import math
+
+from platform.data.catalogue import DataRequest, DatasetInfo
+from platform.data.dataset import Dataset
+from platform.data.digits import CLASSES as DIGITS
+from platform.data.digits import DOMAINS as SCANS
+from platform.data.digits import digits_dataset
+from platform.data.shapes import CLASSES as SHAPES
+from platform.data.shapes import DOMAINS as STYLES
+from platform.data.shapes import shapes_dataset
+
+INFOS = (
+    DatasetInfo(
+        "shapes",
+        "Twenty shapes in six drawing styles, rendered from the seed",
+        SHAPES,
+        STYLES,
+        "rendered",
+    ),
+    DatasetInfo(
+        "digits",
+        "1,797 scanned handwritten digits (UCI, as bundled with scikit-learn)",
+        DIGITS,
+        SCANS,
+        "scikit-learn",
+    ),
+)
+
+
+def load(name: str, request: DataRequest) -> Dataset:
+    """Renders `shapes`, or splits `digits`."""
+    known = {info.name: info.domains for info in INFOS}[name]
+    domains = request.chosen_domains(name, known)
+    if name == "digits":
+        return digits_dataset(request.seed)
+    return shapes_dataset(
+        request.seed,
+        math.ceil(request.train_per_class / len(domains)),
+        math.ceil(request.test_per_class / len(domains)),
+        domains=domains,
+    )
