@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -11,8 +11,18 @@ from typing import Final, Protocol
 from platform.data.dataset import Dataset, Modality
 from platform.errors import ConfigError
 
-FAMILIES: Final = ("embedded",)
+FAMILIES: Final = (
+    "embedded",
+    "coop_splits",
+    "domain_folders",
+    "cifar",
+    "mnist",
+    "tiny_imagenet",
+    "site_lists",
+    "ag_news",
+)
 """Modules of `platform.data.loaders`."""
+_OF_IMAGES: Final = frozenset({"features", "tokens", "pixels"})
 
 
 @dataclass(frozen=True)
@@ -123,6 +133,24 @@ def load_dataset(name: str, request: DataRequest) -> Dataset:
     """
     _, loader = _find(name)
     return loader.load(name, request)
+
+
+def require_images(dataset: Dataset, method: str, needs: Collection[str]) -> None:
+    """Refuses texts where a method looks at images.
+
+    Args:
+        dataset: What the run is on.
+        method: The method's name.
+        needs: What the method asks the data layer for.
+
+    Raises:
+        ConfigError: If its examples are texts and the method needs images.
+    """
+    if dataset.modality == "texts" and not _OF_IMAGES.isdisjoint(needs):
+        valid = ", ".join(info.name for info in dataset_infos() if info.modality == "images")
+        raise ConfigError(
+            f"task.dataset: {dataset.name} holds texts and {method} needs images; valid: {valid}"
+        )
 
 
 def _find(name: str) -> tuple[DatasetInfo, Loader]:

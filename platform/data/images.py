@@ -3,12 +3,20 @@
 Both kinds are indexed by row numbers and give RGB images of their own sizes; a model's adapter
 brings those to one size. A file is opened only if it is what it says: a picture of a common format,
 not larger than any data set's, below the data set's own folder.
+
+A picture's orientation tag (EXIF) is not applied, as in torchvision's folders and CoOp's loaders,
+whose numbers are the ones to compare with. Transparency is dropped, of an animation the first
+frame is taken, and 16 bits become 8 by their share of the largest value.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import os
+import stat
+import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -19,9 +27,19 @@ from numpy.typing import NDArray
 from platform.errors import DataError
 
 Indices = NDArray[np.int64]
-MOST_PIXELS: Final = 100_000_000
-"""Above any picture of the known data sets; a small file can claim far more (a bomb)."""
+MOST_PIXELS: Final = 80_000_000
+"""Above any picture of the known data sets; a small file can claim far more (a bomb).
+
+Below the number at which Pillow warns by itself.
+"""
+MOST_BYTES: Final = 256_000_000
+"""Above any file of `MOST_PIXELS` pixels, which take three bytes each at most."""
 FORMATS: Final = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "PPM")
+
+_DAMAGE: Final = (
+    *(OSError, SyntaxError, ValueError, IndexError, KeyError, TypeError, EOFError),
+    *(OverflowError, AttributeError, NotImplementedError, struct.error, zlib.error, Warning),
+)
 
 
 class Images(Protocol):
@@ -64,15 +82,26 @@ class ImageFiles:
         """A file as it is.
 
         Raises:
-            DataError: If it cannot be read.
+            DataError: If it cannot be read, lies outside the root once links are followed, is no
+                regular file, or is too large.
         """
+        path = self.root / self.paths[row]
         try:
-            return (self.root / self.paths[row]).read_bytes()
-        except OSError as error:
+            target, root = path.resolve(strict=True), self.root.resolve()
+            is_inside, mode = target.is_relative_to(root), target.stat().st_mode
+            # A pipe would never end, and a device has no size.
+            if is_inside and stat.S_ISREG(mode):
+                data = _read(target)
+                _require_size(str(path), len(data))
+                return data
+        # A path that is none is a ValueError, and a loop of links is a RuntimeError.
+        except (OSError, ValueError, RuntimeError) as error:
             raise DataError(
-                f"task.root: {str(self.root / self.paths[row])!r} cannot be read "
-                f"({error.strerror}); valid is an image file"
+                f"task.root: {str(path)!r} cannot be read ({_reason(error)}); valid is an image "
+                "file"
             ) from error
+        reason = "is no regular file" if is_inside else f"leads out of {str(self.root)!r}"
+        raise DataError(f"task.root: {str(path)!r} {reason}; valid is an image file below it")
 
 
 def decode(data: bytes, name: str) -> NDArray[np.uint8]:
@@ -92,17 +121,17 @@ def decode(data: bytes, name: str) -> NDArray[np.uint8]:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             # The size is in the header; nothing large has been allocated yet.
             if image.width * image.height > MOST_PIXELS:
-                raise DataError(
-                    f"task.root: {name!r} claims {image.width} x {image.height} pixels; valid are "
-                    f"at most {MOST_PIXELS:,} in all"
-                )
-            return np.asarray(image.convert("RGB"))
-    except (UnidentifiedImageError, Image.DecompressionBombError) as error:
+                raise _too_large(name, f"claims {image.width} x {image.height} pixels")
+            return _rgb(image)
+    # One is raised far above our limit; the other is raised where warnings are errors.
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise _too_large(name, "claims more pixels than any data set's") from error
+    except UnidentifiedImageError as error:
         raise DataError(
             f"task.root: {name!r} is no image; valid formats: {', '.join(FORMATS)}"
         ) from error
     # Decoders raise what they like at a file that is cut off or damaged.
-    except (OSError, SyntaxError, ValueError, IndexError) as error:
+    except _DAMAGE as error:
         raise DataError(
             f"task.root: {name!r} is a damaged image ({type(error).__name__}); valid is one that "
             "decodes"
@@ -125,3 +154,34 @@ def image_digests(images: Images, rows: Indices) -> list[bytes]:
 def _array_digest(image: NDArray[np.uint8]) -> bytes:
     shape = f"{image.shape[1:]}{image.dtype.str}\0".encode()
     return hashlib.sha256(shape + np.ascontiguousarray(image).tobytes()).digest()
+
+
+def _rgb(image: Any) -> NDArray[np.uint8]:
+    """A decoded image's colours."""
+    if image.mode.startswith("I"):
+        # Pillow cuts these values off at 255 instead of scaling them.
+        grey = np.clip(np.asarray(image, np.int64) // 257, 0, 255).astype(np.uint8)
+        return np.repeat(grey[..., None], 3, axis=-1)
+    if image.mode == "P" and "transparency" in image.info:
+        # The colours are the same this way, and Pillow does not warn of what it drops.
+        image = image.convert("RGBA")
+    return np.asarray(image.convert("RGB"))
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        # Room for all that is asked for is made beforehand, so no more is than there should be.
+        return file.read(min(os.fstat(file.fileno()).st_size, MOST_BYTES) + 1)
+
+
+def _require_size(name: str, size: int) -> None:
+    if size > MOST_BYTES:
+        raise DataError(f"task.root: {name!r} is too large; valid are at most {MOST_BYTES:,} bytes")
+
+
+def _too_large(name: str, what: str) -> DataError:
+    return DataError(f"task.root: {name!r} {what}; valid are at most {MOST_PIXELS:,} in all")
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__

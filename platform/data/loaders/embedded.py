@@ -36,7 +36,7 @@ def load(name: str, request: DataRequest) -> Dataset:
     known = {info.name: info.domains for info in INFOS}[name]
     domains = request.chosen_domains(name, known)
     if name == "digits":
-        return digits_dataset(request.seed)
+        return digits_dataset(request.split_seed)
     return shapes_dataset(
         request.seed,
         math.ceil(request.train_per_class / len(domains)),

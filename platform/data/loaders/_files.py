@@ -1,0 +1,252 @@
+"""What all loaders of files ask of a folder: that it can be listed, and that nothing leaves it.
+
+A folder is listed once (`os.scandir`), and the kind of an entry comes with the listing, so that
+half a million images cost seconds and no image is opened. A data set's own folder may be a link,
+as CoOp's instructions suggest, and so may its folder of images; what lies in that may not lead out
+of it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from platform.data.dataset import Split
+from platform.data.images import ImageFiles
+from platform.errors import DataError
+
+IMAGE_ENDINGS: Final = (
+    *(".jpg", ".jpeg", ".png", ".bmp", ".gif"),
+    *(".webp", ".ppm", ".pgm", ".pbm"),
+)
+LONGEST_NAME: Final = 200
+"""In characters; a class's name goes into captions and reports."""
+LONGEST_PATH: Final = 1000
+"""In characters, of a path in a split file."""
+
+# Left behind by file managers and archivers in folders of any kind.
+_CLUTTER: Final = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
+
+
+def is_there(path: Path, *, folder: bool = False) -> bool:
+    """Whether a path leads to something.
+
+    Args:
+        path: The path; links are followed.
+        folder: Whether only a folder counts.
+
+    Raises:
+        DataError: If this user may not know.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return stat.S_ISDIR(mode) or not folder
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """A whole file, if it is not larger than any such file is.
+
+    Args:
+        path: A regular file.
+        most: Bytes that it may have.
+
+    Raises:
+        DataError: If it cannot be read, or is larger.
+    """
+    try:
+        if not path.is_file():
+            raise DataError(f"task.root: {str(path)!r} is not a file; valid is a regular file")
+        with path.open("rb") as stream:
+            # Not by the size that the file system tells: the file may grow.
+            data = stream.read(most + 1)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if len(data) > most:
+        raise DataError(f"task.root: {str(path)!r} is too large; valid are at most {most:,} bytes")
+    return data
+
+
+def read_text(path: Path, most: int) -> str:
+    """A whole UTF-8 file, if it is not larger than `most` bytes.
+
+    Raises:
+        DataError: If it cannot be read, is larger, or is no text.
+    """
+    try:
+        return read_bounded(path, most).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"task.root: {str(path)!r} is no text; valid is UTF-8") from error
+
+
+def subfolders(folder: Path, root: Path) -> tuple[str, ...]:
+    """Names of a folder's folders in ASCII order (capitals first), without clutter.
+
+    Args:
+        folder: The folder.
+        root: What nothing may lead out of; resolved.
+
+    Raises:
+        DataError: If it cannot be listed, or a link leads out of the root.
+    """
+    return _listed(folder, root)[0]
+
+
+def image_names(folder: Path, root: Path) -> tuple[str, ...]:
+    """Names of a folder's images in ASCII order; it must hold nothing else but clutter.
+
+    Args:
+        folder: The folder.
+        root: What nothing may lead out of; resolved.
+
+    Raises:
+        DataError: If it cannot be listed, a link leads out of the root, or something in it has no
+            image's ending.
+    """
+    folders, files = _listed(folder, root)
+    strange = [name for name in files if not name.lower().endswith(IMAGE_ENDINGS)]
+    for name in (*folders, *strange):
+        raise DataError(
+            f"task.root: {str(folder / name)!r} lies among images and is none; valid endings: "
+            f"{', '.join(IMAGE_ENDINGS)}"
+        )
+    return files
+
+
+def require_listed_path(path: str, where: str) -> None:
+    """Refuses what a split file has no reason to list: anything but a path down from a folder.
+
+    Args:
+        path: As the file says, with forward slashes.
+        where: How errors call the file.
+
+    Raises:
+        DataError: If it is absolute, leads upwards, or is spelled in a way that hides where it
+            leads to.
+    """
+    steps = path.split("/")
+    # A colon as second character is a drive of Windows.
+    is_plain = path.isprintable() and "\\" not in path and path[1:2] != ":"
+    if not is_plain or len(path) > LONGEST_PATH or any(step in ("", ".", "..") for step in steps):
+        raise DataError(
+            f"task.root: {where} lists the path {path[:200]!r}; valid is one that leads down from "
+            "the data set's folder, such as 'class/image.jpg'"
+        )
+
+
+def require_distinct(paths: Iterable[str], where: str) -> None:
+    """Refuses a file that is listed twice, in one split or in two.
+
+    Raises:
+        DataError: If one is.
+    """
+    path, times = max(Counter(paths).items(), key=lambda item: item[1], default=("", 0))
+    if times > 1:
+        raise DataError(
+            f"task.root: {where} lists {path!r} {times} times; valid is once in all splits"
+        )
+
+
+def require_present(root: Path, paths: Iterable[str], where: str) -> None:
+    """Refuses listed files that are not there; lists every folder once and opens none.
+
+    Args:
+        root: Folder that the paths are relative to; resolved.
+        paths: Paths that `require_listed_path` lets pass.
+        where: How errors call the file that lists them.
+
+    Raises:
+        DataError: If one is missing, is no file, or is reached through a link out of the root.
+    """
+    present: dict[str, frozenset[str]] = {}
+    missing: list[str] = []
+    for path in paths:
+        folder, _, name = path.rpartition("/")
+        if folder not in present:
+            present[folder] = _present(root / folder, root)
+        if name not in present[folder]:
+            missing.append(path)
+    if missing:
+        others = f" and {len(missing) - 1:,} others" if len(missing) > 1 else ""
+        raise DataError(
+            f"task.root: {where} lists {missing[0]!r}{others}, which {str(root)!r} does not hold; "
+            "valid is a list of files that are there"
+        )
+
+
+def image_split(root: Path, rows: Sequence[tuple[int, int, str]]) -> Split:
+    """A split of images that stay in their files.
+
+    Args:
+        root: Folder that the paths are relative to.
+        rows: Domain, label and path of each image.
+    """
+    return Split(
+        ImageFiles(root, tuple(path for _, _, path in rows)),
+        np.array([label for _, label, _ in rows], dtype=np.int64),
+        np.array([domain for domain, _, _ in rows], dtype=np.int64),
+    )
+
+
+def require_inside(path: Path, root: Path) -> None:
+    """Refuses what lies outside a folder once links are followed.
+
+    Args:
+        path: A path below the root, by its name.
+        root: The folder; resolved.
+
+    Raises:
+        DataError: If it leads out of the root, or to nothing.
+    """
+    try:
+        target = path.resolve(strict=True)
+    # A loop of links is a RuntimeError until Python 3.12.
+    except (OSError, RuntimeError) as error:
+        raise DataError(
+            f"task.root: {str(path)!r} is a link to nothing; valid is a file or a folder"
+        ) from error
+    if not target.is_relative_to(root):
+        raise DataError(
+            f"task.root: {str(path)!r} is a link that leaves {str(root)!r}; valid is one that "
+            "stays in the data set's folder"
+        )
+
+
+def _present(folder: Path, root: Path) -> frozenset[str]:
+    if not is_there(folder, folder=True):
+        return frozenset()
+    # Each step to the folder may be a link, and a listing of it would not show that.
+    require_inside(folder, root)
+    return frozenset(_listed(folder, root)[1])
+
+
+def _listed(folder: Path, root: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    folders: list[str] = []
+    files: list[str] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith(".") or entry.name.lower() in _CLUTTER:
+                    continue
+                if entry.is_symlink():
+                    require_inside(Path(entry.path), root)
+                (folders if entry.is_dir() else files).append(entry.name)
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    return tuple(sorted(folders)), tuple(sorted(files))
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(
+        f"task.root: {str(path)!r} cannot be read ({error.strerror}); valid is one that this user "
+        "may read"
+    )

@@ -1,0 +1,369 @@
+"""Reads pickles of plain data without unpickling: nothing that a file names is looked up or called.
+
+A pickle is a program for a stack machine that may import and call anything. Published data sets
+come as pickles all the same (CIFAR's Python version, FedBN's lists), and need very little of it:
+dicts, lists, tuples, bytes, texts, numbers and NumPy arrays. `pickletools.genops` takes a file
+apart without running it; this machine knows the instructions that build such data and refuses all
+others. Of names it knows the ones with which NumPy's own pickles rebuild an array, each standing
+for a constructor of ours.
+
+A file cannot become much larger than it is: instructions are counted, what would be copied out of
+the memo is charged against the file's size, containers are closed once another holds them, so that
+none holds itself, and how deep they lie in each other is bounded.
+"""
+
+from __future__ import annotations
+
+import pickletools
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from platform.data.loaders._plain_arrays import NotPlainError, array_of, dtype_of
+from platform.errors import DataError
+
+MOST_INSTRUCTIONS: Final = 1_000_000
+"""CIFAR-100, with a file name and two labels for each of 50,000 images, has a fifth of it."""
+MOST_DEPTH: Final = 32
+MOST_BITS: Final = 64
+
+Kept = TypeVar("Kept", bound="list[object] | dict[Any, object] | tuple[object, ...]")
+
+
+class _Name(Enum):
+    """What a pickle may name."""
+
+    RECONSTRUCT = auto()
+    FROM_BUFFER = auto()
+    ARRAY = auto()
+    DTYPE = auto()
+    ENCODE = auto()
+    BYTES = auto()
+
+
+_NAMES: Final[Mapping[str, _Name]] = {
+    # NumPy 1 and 2.
+    "numpy.core.multiarray _reconstruct": _Name.RECONSTRUCT,
+    "numpy._core.multiarray _reconstruct": _Name.RECONSTRUCT,
+    "numpy.core.numeric _frombuffer": _Name.FROM_BUFFER,
+    "numpy._core.numeric _frombuffer": _Name.FROM_BUFFER,
+    "numpy ndarray": _Name.ARRAY,
+    "numpy dtype": _Name.DTYPE,
+    # How protocols 0 to 2 write the bytes of Python 3, and none at all.
+    "_codecs encode": _Name.ENCODE,
+    "__builtin__ bytes": _Name.BYTES,
+    "builtins bytes": _Name.BYTES,
+}
+
+
+@dataclass(eq=False)
+class _Unfinished:
+    """An array or a type that was named and not yet given its content.
+
+    Attributes:
+        name: Which of the two.
+        text: Of a type, its kind and size.
+        slots: Where the memo holds it.
+    """
+
+    name: _Name
+    text: object = None
+    slots: list[int] = field(default_factory=list)
+
+
+_NO_DATA: Final = (_Name, _Unfinished, np.dtype)
+_CONTAINERS: Final = (list, dict, tuple)
+_KEYS: Final = (str, bytes, int, float, bool, type(None))
+
+
+def read_plain(data: bytes, name: str) -> object:
+    """What a pickle of plain data holds.
+
+    Args:
+        data: The file, of any protocol; texts of Python 2 are read as Latin-1.
+        name: How errors call it.
+
+    Returns:
+        Dicts, lists, tuples, bytes, texts, numbers and read-only arrays. Parts may be shared, as in
+        what was pickled: whoever walks all of it meets a shared part once for each place.
+
+    Raises:
+        DataError: If it is damaged, or holds or does anything else.
+    """
+    valid = "valid are dicts, lists, tuples, numbers, texts, bytes and NumPy arrays of those"
+    try:
+        with warnings.catch_warnings():
+            # Strange escapes in texts are warned of; they are just texts here.
+            warnings.simplefilter("ignore")
+            return _Machine(len(data)).run(pickletools.genops(data))
+    except NotPlainError as error:
+        raise DataError(
+            f"task.root: {name!r} is no pickle of plain data, and was not run: {error}; {valid}"
+        ) from error
+    except (ValueError, OverflowError) as error:
+        raise DataError(
+            f"task.root: {name!r} is no pickle, or a damaged or incomplete one; {valid}"
+        ) from error
+
+
+class _Machine:
+    """The stack machine; one for each file."""
+
+    def __init__(self, size: int) -> None:
+        self._stack: list[object] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, object] = {}
+        # Bytes are copied at most twice: out of a text, as old protocols write them, and decoded.
+        self._copies_left = 2 * size
+        # By identity, which the container beside it keeps from being used again.
+        self._depths: dict[int, tuple[int, object]] = {}
+        self._closed: set[int] = set()
+
+    def run(self, instructions: Iterator[tuple[pickletools.OpcodeInfo, Any, int | None]]) -> object:
+        """What is left at the end."""
+        for count, (instruction, argument, _) in enumerate(instructions):
+            if count >= MOST_INSTRUCTIONS:
+                raise NotPlainError(f"it has more than {MOST_INSTRUCTIONS:,} instructions")
+            step = _STEPS.get(instruction.name)
+            if step is None:
+                raise NotPlainError(f"it has the instruction {instruction.name}")
+            step(self, argument)
+        if len(self._stack) != 1 or self._marks:
+            raise NotPlainError("it leaves something over")
+        self._hold(self._stack)
+        return self._stack[0]
+
+    def push(self, value: object) -> None:
+        self._stack.append(value)
+
+    def push_number(self, value: int) -> None:
+        if value.bit_length() > MOST_BITS:
+            raise NotPlainError(f"it holds a number of more than {MOST_BITS} bits")
+        self._stack.append(value)
+
+    def mark(self, _: object) -> None:
+        self._marks.append(len(self._stack))
+
+    def empty_list(self, _: object) -> None:
+        self._stack.append(self._registered([], 1))
+
+    def empty_dict(self, _: object) -> None:
+        self._stack.append(self._registered({}, 1))
+
+    def marked_list(self, _: object) -> None:
+        items = self._marked()
+        self._stack.append(self._registered(items, self._hold(items) + 1))
+
+    def marked_dict(self, _: object) -> None:
+        items = self._marked()
+        self.empty_dict(None)
+        self._set(items)
+
+    def marked_tuple(self, _: object) -> None:
+        self._tuple(self._marked())
+
+    def short_tuple(self, size: int) -> None:
+        self._tuple([self._pop() for _ in range(size)][::-1])
+
+    def append(self, _: object) -> None:
+        self._extend([self._pop()])
+
+    def appends(self, _: object) -> None:
+        self._extend(self._marked())
+
+    def set_item(self, _: object) -> None:
+        value, key = self._pop(), self._pop()
+        self._set([key, value])
+
+    def set_items(self, _: object) -> None:
+        self._set(self._marked())
+
+    def put(self, slot: int) -> None:
+        value = self._top()
+        self._memo[slot] = value
+        if isinstance(value, _Unfinished):
+            value.slots.append(slot)
+
+    def memoize(self, _: object) -> None:
+        self.put(len(self._memo))
+
+    def get(self, slot: int) -> None:
+        if slot not in self._memo:
+            raise NotPlainError("it asks for what it never had")
+        self._stack.append(self._memo[slot])
+
+    def find(self, name: str) -> None:
+        if name not in _NAMES:
+            raise NotPlainError(f"it names {name[:80]!r}")
+        self._stack.append(_NAMES[name])
+
+    def find_on_stack(self, _: object) -> None:
+        name, module = self._pop(), self._pop()
+        self.find(f"{module} {name}" if isinstance(name, str) and isinstance(module, str) else "")
+
+    def call(self, _: object) -> None:
+        arguments, called = self._pop(), self._pop()
+        match called, arguments:
+            case _Name.RECONSTRUCT, (_Name.ARRAY, tuple(), bytes() | str()):
+                self._stack.append(_Unfinished(_Name.ARRAY))
+            case _Name.DTYPE, (text, bool() | 0, bool() | 1):
+                self._stack.append(_Unfinished(_Name.DTYPE, text))
+            case _Name.ENCODE, (str(text), "latin1"):
+                self._charge(len(text))
+                self._stack.append(text.encode("latin-1"))
+            case _Name.BYTES, ():
+                self._stack.append(b"")
+            case _Name.FROM_BUFFER, (
+                bytes() as content,
+                np.dtype() as dtype,
+                shape,
+                "C" | "F" as o,
+            ):
+                self._charge(len(content))
+                self._stack.append(array_of(dtype, shape, content, order=o))
+            case _:
+                raise NotPlainError("it calls something")
+
+    def build(self, _: object) -> None:
+        state, unfinished = self._pop(), self._pop()
+        if not isinstance(unfinished, _Unfinished):
+            raise NotPlainError("it changes an object")
+        built = self._built(unfinished, state)
+        for slot in unfinished.slots:
+            self._memo[slot] = built
+        self._stack.append(built)
+
+    def _built(self, unfinished: _Unfinished, state: object) -> object:
+        if unfinished.name is _Name.DTYPE:
+            return dtype_of(unfinished.text, state)
+        match state:
+            case (
+                1,
+                shape,
+                np.dtype() as dtype,
+                bool() | 0 | 1 as is_fortran,
+                bytes() | str() | list() as content,
+            ):
+                self._charge(len(content))
+                return array_of(dtype, shape, content, order="F" if is_fortran else "C")
+        raise NotPlainError("it holds an array of an unknown version")
+
+    def _charge(self, amount: int) -> None:
+        self._copies_left -= amount
+        if self._copies_left < 0:
+            raise NotPlainError("it copies more than it holds")
+
+    def _top(self) -> object:
+        # What lies below a mark is not at hand.
+        if len(self._stack) <= (self._marks[-1] if self._marks else 0):
+            raise NotPlainError("it takes what is not there")
+        return self._stack[-1]
+
+    def _pop(self) -> object:
+        value = self._top()
+        del self._stack[-1]
+        return value
+
+    def _marked(self) -> list[object]:
+        if not self._marks:
+            raise NotPlainError("it takes what is not there")
+        start = self._marks.pop()
+        items = self._stack[start:]
+        del self._stack[start:]
+        return items
+
+    def _registered(self, container: Kept, depth: int) -> Kept:
+        if depth > MOST_DEPTH:
+            raise NotPlainError(f"its parts lie more than {MOST_DEPTH} deep in each other")
+        self._depths[id(container)] = (depth, container)
+        return container
+
+    def _hold(self, items: Sequence[object]) -> int:
+        """Closes what is now held by something; the depth of the deepest of it."""
+        deepest = 0
+        for item in items:
+            if isinstance(item, _CONTAINERS):
+                # A tuple of names is an argument of a call, which is in no register.
+                if id(item) not in self._depths:
+                    raise NotPlainError("it keeps a name as if it were data")
+                self._closed.add(id(item))
+                deepest = max(deepest, self._depths[id(item)][0])
+            elif isinstance(item, _NO_DATA):
+                raise NotPlainError("it keeps a name as if it were data")
+        return deepest
+
+    def _tuple(self, items: list[object]) -> None:
+        made = tuple(items)
+        if not any(isinstance(item, _NO_DATA) for item in items):
+            self._registered(made, self._hold(items) + 1)
+        self._stack.append(made)
+
+    def _open(self, kind: type[Kept]) -> Kept:
+        container = self._top()
+        if not isinstance(container, kind) or id(container) in self._closed:
+            raise NotPlainError("it changes what is finished")
+        return container
+
+    def _extend(self, items: list[object]) -> None:
+        depth = self._hold(items) + 1
+        container: list[object] = self._open(list)
+        container.extend(items)
+        self._registered(container, max(depth, self._depths[id(container)][0]))
+
+    def _set(self, items: list[object]) -> None:
+        depth = self._hold(items) + 1
+        container: dict[Any, object] = self._open(dict)
+        keys, values = items[::2], items[1::2]
+        if len(keys) != len(values) or any(type(key) not in _KEYS for key in keys):
+            raise NotPlainError("it holds a dict with a key that is no text or number")
+        container.update(zip(keys, values, strict=True))
+        self._registered(container, max(depth, self._depths[id(container)][0]))
+
+
+def _nothing(machine: _Machine, argument: object) -> None:
+    """Markers of the file's own structure."""
+
+
+_Step = Callable[[_Machine, Any], None]
+_STEPS: Final[Mapping[str, _Step]] = {
+    **dict.fromkeys(("PROTO", "FRAME", "STOP"), _nothing),
+    **dict.fromkeys(
+        (
+            *("STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+            *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "FLOAT", "BINFLOAT"),
+        ),
+        _Machine.push,
+    ),
+    **dict.fromkeys(
+        ("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4"), _Machine.push_number
+    ),
+    "NONE": lambda machine, _: machine.push(None),
+    "NEWTRUE": lambda machine, _: machine.push(True),
+    "NEWFALSE": lambda machine, _: machine.push(False),
+    "BYTEARRAY8": lambda machine, content: machine.push(bytes(content)),
+    "MARK": _Machine.mark,
+    "EMPTY_LIST": _Machine.empty_list,
+    "EMPTY_DICT": _Machine.empty_dict,
+    "EMPTY_TUPLE": lambda machine, _: machine.short_tuple(0),
+    "TUPLE1": lambda machine, _: machine.short_tuple(1),
+    "TUPLE2": lambda machine, _: machine.short_tuple(2),
+    "TUPLE3": lambda machine, _: machine.short_tuple(3),
+    "TUPLE": _Machine.marked_tuple,
+    "LIST": _Machine.marked_list,
+    "DICT": _Machine.marked_dict,
+    "APPEND": _Machine.append,
+    "APPENDS": _Machine.appends,
+    "SETITEM": _Machine.set_item,
+    "SETITEMS": _Machine.set_items,
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), _Machine.put),
+    "MEMOIZE": _Machine.memoize,
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), _Machine.get),
+    "GLOBAL": _Machine.find,
+    "STACK_GLOBAL": _Machine.find_on_stack,
+    "REDUCE": _Machine.call,
+    "BUILD": _Machine.build,
+}

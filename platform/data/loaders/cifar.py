@@ -1,0 +1,229 @@
+"""`cifar10` and `cifar100`: 60,000 images of 32x32 pixels, in the binary or the Python version.
+
+Both versions are on the data sets' own page. The Python version is a pickle; it is read as data and
+never run (`_plain_pickle`). Where both are there, the binary one is read. Labels of CIFAR-100 are
+the fine ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from platform.data.catalogue import DataRequest, DatasetInfo
+from platform.data.dataset import Dataset, Split
+from platform.data.loaders._plain_pickle import read_plain
+from platform.data.loaders._raw_files import (
+    class_words,
+    first_folder,
+    one_domain,
+    read_file,
+    read_lines,
+    require_examples,
+    require_labels,
+)
+from platform.errors import DataError
+
+SIDE: Final = 32
+PIXELS: Final = 3 * SIDE * SIDE
+_PAGE: Final = "to be had from the data set's own page, https://www.cs.toronto.edu/~kriz/cifar.html"
+_TEN: Final = (
+    *("airplane", "automobile", "bird", "cat", "deer"),
+    *("dog", "frog", "horse", "ship", "truck"),
+)
+_BATCHES: Final = tuple(f"data_batch_{number}" for number in range(1, 6))
+
+INFOS = (
+    DatasetInfo(
+        "cifar10",
+        "CIFAR-10: 60,000 photos of 32x32 pixels in ten classes",
+        _TEN,
+        ("photo",),
+        _PAGE,
+        (
+            "cifar-10-batches-bin/{data_batch_1..5,test_batch}.bin and batches.meta.txt",
+            "or cifar-10-batches-py/{data_batch_1..5,test_batch,batches.meta}",
+        ),
+    ),
+    DatasetInfo(
+        "cifar100",
+        "CIFAR-100: 60,000 photos of 32x32 pixels in a hundred classes",
+        (),
+        ("photo",),
+        _PAGE,
+        (
+            "cifar-100-binary/{train,test}.bin and fine_label_names.txt",
+            "or cifar-100-python/{train,test,meta}",
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class _Version:
+    """One published form of one of the two data sets.
+
+    Attributes:
+        folder: Its folder's name.
+        train: Files of training images, in order.
+        test: File of test images.
+        names: File of class names.
+        labels: Of the binary form how many label bytes precede an image, the last one counting.
+        label_key: Of the Python form the key of the labels.
+        names_key: Of the Python form the key of the class names; empty in the binary one.
+    """
+
+    folder: str
+    train: tuple[str, ...]
+    test: str
+    names: str
+    labels: int = 1
+    label_key: str = ""
+    names_key: str = ""
+
+
+_VERSIONS: Final = {
+    "cifar10": (
+        _Version(
+            "cifar-10-batches-bin",
+            tuple(f"{batch}.bin" for batch in _BATCHES),
+            "test_batch.bin",
+            "batches.meta.txt",
+        ),
+        _Version(
+            "cifar-10-batches-py",
+            _BATCHES,
+            "test_batch",
+            "batches.meta",
+            label_key="labels",
+            names_key="label_names",
+        ),
+    ),
+    "cifar100": (
+        # A coarse label comes before the fine one.
+        _Version("cifar-100-binary", ("train.bin",), "test.bin", "fine_label_names.txt", 2),
+        _Version(
+            "cifar-100-python",
+            ("train",),
+            "test",
+            "meta",
+            label_key="fine_labels",
+            names_key="fine_label_names",
+        ),
+    ),
+}
+
+_Part = tuple[NDArray[np.uint8], NDArray[np.int64]]
+
+
+def load(name: str, request: DataRequest) -> Dataset:
+    """Reads all images into memory: 184 MB of the published files.
+
+    Raises:
+        ConfigError: If a file is missing or damaged, a label is none of a class, a class is empty,
+            or a domain is unknown.
+    """
+    info = {info.name: info for info in INFOS}[name]
+    domains = request.chosen_domains(name, info.domains)
+    versions = {version.folder: version for version in _VERSIONS[name]}
+    folder = first_folder(info, request.root, tuple(versions))
+    version = versions[folder.name]
+
+    def read(path: Path) -> bytes:
+        return read_file(info, request.root, path)
+
+    if version.names_key:
+        names = _names_of_pickle(version, folder / version.names, read)
+    else:
+        names = read_lines(info, request.root, folder / version.names)
+    classes = class_words(names, folder / version.names)
+    train = _split(version, [folder / file for file in version.train], classes, read)
+    test = _split(version, [folder / version.test], classes, read)
+    require_examples(name, classes, train.labels, test.labels)
+    return Dataset(name, classes, domains, train, test)
+
+
+def _split(
+    version: _Version,
+    paths: Sequence[Path],
+    classes: Sequence[str],
+    read: Callable[[Path], bytes],
+) -> Split:
+    one = _pickled_part if version.names_key else _binary_part
+    parts = []
+    for path in paths:
+        images, labels = one(version, path, read(path))
+        require_labels(labels, classes, path)
+        parts.append((images, labels))
+    labels = np.concatenate([part[1] for part in parts])
+    return Split(np.concatenate([part[0] for part in parts]), labels, one_domain(labels))
+
+
+def _binary_part(version: _Version, path: Path, data: bytes) -> _Part:
+    size = version.labels + PIXELS
+    if len(data) % size:
+        raise DataError(
+            f"task.root: {str(path)!r} has {len(data):,} bytes, which is no whole number of images "
+            f"of {size:,} bytes each; valid is the file as published"
+        )
+    records = np.frombuffer(data, np.uint8).reshape(-1, size)
+    labels = records[:, version.labels - 1].astype(np.int64)
+    return _as_images(records[:, version.labels :]), labels
+
+
+def _pickled_part(version: _Version, path: Path, data: bytes) -> _Part:
+    batch = _dict_of(read_plain(data, str(path)))
+    pixels, labels = batch.get("data"), batch.get(version.label_key)
+    if not (
+        isinstance(pixels, np.ndarray)
+        and pixels.dtype == np.uint8
+        and pixels.shape[1:] == (PIXELS,)
+    ):
+        raise DataError(
+            f"task.root: {str(path)!r} has no 'data' that is an array of bytes, {PIXELS:,} for "
+            "each image; valid is the file as published"
+        )
+    if not (isinstance(labels, list) and all(type(label) is int for label in labels)):
+        raise DataError(
+            f"task.root: {str(path)!r} has no {version.label_key!r} that is a list of whole "
+            "numbers; valid is the file as published"
+        )
+    if len(labels) != len(pixels):
+        raise DataError(
+            f"task.root: {str(path)!r} has {len(pixels)} images and {len(labels)} labels; valid is "
+            "one label for each image"
+        )
+    # A pickle may hold numbers that an array may not; none of them is anywhere near a label.
+    return _as_images(pixels), np.asarray(
+        [max(-1, min(label, 2**31)) for label in labels], np.int64
+    )
+
+
+def _names_of_pickle(
+    version: _Version, path: Path, read: Callable[[Path], bytes]
+) -> Sequence[object]:
+    names = _dict_of(read_plain(read(path), str(path))).get(version.names_key)
+    if not isinstance(names, list):
+        raise DataError(
+            f"task.root: {str(path)!r} has no {version.names_key!r}; valid is the file as published"
+        )
+    return [_text(name) for name in names]
+
+
+def _dict_of(value: object) -> dict[Any, object]:
+    """Its keys as text: files that Python 3 wrote again may have them as bytes."""
+    return {_text(key): item for key, item in value.items()} if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> object:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+def _as_images(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Three planes of an image each become three values of a pixel each; a view."""
+    return pixels.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)

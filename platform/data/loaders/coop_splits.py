@@ -1,0 +1,220 @@
+"""Data sets with CoOp's split files: Flowers102, OxfordPets, Food101, Caltech101, DTD.
+
+A split file is JSON, `{"train": [[path, label, class name], ...], "val": ..., "test": ...}`, with
+paths relative to the folder of images. As in CoOp's few-shot experiments, clients train on `train`
+and are measured on `test`; `val` is checked and not used (a validation part is carved out of
+`train`, see `task.validation_share`). Classes are in the order of their numbers, and "_" in a name
+becomes " ", as in CoOp's captions. How many classes there are, the file tells.
+
+Source: Zhou et al., "Learning to prompt for vision-language models", IJCV 2022, and its repository.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from platform.data.catalogue import DataRequest, DatasetInfo
+from platform.data.dataset import Dataset, Split
+from platform.data.loaders._files import (
+    LONGEST_NAME,
+    image_split,
+    is_there,
+    read_text,
+    require_distinct,
+    require_listed_path,
+    require_present,
+)
+from platform.errors import DataError
+
+DOMAINS: Final = ("photo",)
+
+# The largest, Food101's, has 9 MB.
+_MOST_BYTES: Final = 64_000_000
+_FOLDERS: Final = {
+    "caltech101": ("caltech-101", "101_ObjectCategories", "split_zhou_Caltech101.json"),
+    "dtd": ("dtd", "images", "split_zhou_DescribableTextures.json"),
+    "flowers102": ("oxford_flowers", "jpg", "split_zhou_OxfordFlowers.json"),
+    "food101": ("food-101", "images", "split_zhou_Food101.json"),
+    "oxford_pets": ("oxford_pets", "images", "split_zhou_OxfordPets.json"),
+}
+_SPLITS: Final = (
+    "the split file is linked from DATASETS.md of the CoOp repository "
+    "(https://github.com/KaiyangZhou/CoOp)"
+)
+
+
+class Entry(NamedTuple):
+    """A line of a split file.
+
+    Attributes:
+        path: Of an image, below the folder of images.
+        label: Its class, from 0.
+        name: The class's name, as the file spells it.
+    """
+
+    path: str
+    label: int
+    name: str
+
+
+def _info(name: str, title: str, page: str) -> DatasetInfo:
+    folder, images, split = _FOLDERS[name]
+    return DatasetInfo(
+        name,
+        title,
+        (),
+        DOMAINS,
+        f"the images are on the data set's own page ({page}), {_SPLITS}",
+        (f"{folder}/{images}/ (the images)", f"{folder}/{split}"),
+    )
+
+
+INFOS = (
+    _info(
+        "caltech101",
+        "Caltech-101 without background and easy faces: objects, 100 classes (Fei-Fei et al. 2004)",
+        "https://data.caltech.edu/records/mzrjq-6wc02",
+    ),
+    _info(
+        "dtd",
+        "Describable Textures: 47 classes (Cimpoi et al. 2014)",
+        "https://www.robots.ox.ac.uk/~vgg/data/dtd/",
+    ),
+    _info(
+        "flowers102",
+        "Oxford Flowers: 102 classes (Nilsback and Zisserman 2008)",
+        "https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",
+    ),
+    _info(
+        "food101",
+        "Food-101: 101 dishes (Bossard et al. 2014)",
+        "https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/",
+    ),
+    _info(
+        "oxford_pets",
+        "Oxford-IIIT Pets: 37 breeds of cats and dogs (Parkhi et al. 2012)",
+        "https://www.robots.ox.ac.uk/~vgg/data/pets/",
+    ),
+)
+
+
+def load(name: str, request: DataRequest) -> Dataset:
+    """Reads a data set's split file; images stay in their files.
+
+    Raises:
+        ConfigError: If a file is missing, the split file is not what it should be, or a domain is
+            unknown.
+    """
+    info = {info.name: info for info in INFOS}[name]
+    domains = request.chosen_domains(name, DOMAINS)
+    folder, images, split = _FOLDERS[name]
+    file, base = request.root / folder / split, request.root / folder / images
+    if not is_there(file):
+        raise DataError(info.missing(file, request.root))
+    if not is_there(base, folder=True):
+        raise DataError(info.missing(base, request.root))
+    parts = _read(file)
+    classes = _classes(parts, repr(str(file)))
+    used = [entry.path for part in ("train", "test") for entry in parts[part]]
+    base = base.resolve()
+    require_present(base, used, repr(str(file)))
+    return Dataset(
+        name, classes, domains, _split(base, parts["train"]), _split(base, parts["test"])
+    )
+
+
+def _split(base: Path, entries: Sequence[Entry]) -> Split:
+    return image_split(base, [(0, entry.label, entry.path) for entry in entries])
+
+
+def _read(file: Path) -> dict[str, tuple[Entry, ...]]:
+    """The file's parts, each path being one that leads down and is listed once."""
+    where = repr(str(file))
+    try:
+        document = json.loads(read_text(file, _MOST_BYTES))
+    # Too many digits are a ValueError as well, and too many brackets the other one.
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"task.root: {where} is not JSON; valid is CoOp's split file") from error
+    if not isinstance(document, dict):
+        raise DataError(f"task.root: {where} holds no object; valid has the keys train, val, test")
+    parts = {key: _entries(document, key, where) for key in ("train", "val", "test")}
+    require_distinct((entry.path for part in parts.values() for entry in part), where)
+    return parts
+
+
+def _entries(document: Mapping[str, object], key: str, where: str) -> tuple[Entry, ...]:
+    # Nothing is taken from `val`, so that its absence does no harm.
+    rows = document.get(key, [] if key == "val" else None)
+    if not isinstance(rows, list) or (not rows and key != "val"):
+        raise DataError(
+            f"task.root: {where} has no {key} images; valid is a list of [path, label, class name]"
+        )
+    entries = tuple(_entry(row, f"{key}[{i}] of {where}") for i, row in enumerate(rows))
+    for entry in entries:
+        require_listed_path(entry.path, where)
+    return entries
+
+
+def _entry(row: object, where: str) -> Entry:
+    # `type`, since true and false are whole numbers to `isinstance`.
+    if isinstance(row, list) and [type(value) for value in row] == [str, int, str]:
+        return Entry(*row)
+    raise DataError(
+        f"task.root: {where} is {_shortened(row)}; valid is [path, label, class name] with a "
+        "whole number as label"
+    )
+
+
+def _classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str, ...]:
+    """Class names by label, each label having one name and each name one label."""
+    names: dict[int, str] = {}
+    for entry in (entry for part in parts.values() for entry in part):
+        name = names.setdefault(entry.label, entry.name)
+        if name != entry.name:
+            raise DataError(
+                f"task.root: {where} calls label {entry.label} both {_shortened(name)} and "
+                f"{_shortened(entry.name)}; valid is one name for each label"
+            )
+    _require_labels(names, {entry.label for entry in parts["train"]}, where)
+    classes = tuple(_words(names[label], label, where) for label in range(len(names)))
+    for label, name in enumerate(classes):
+        if classes.index(name) != label:
+            raise DataError(
+                f"task.root: {where} gives the name {name!r} to the labels {classes.index(name)} "
+                f"and {label}; valid is one label for each name"
+            )
+    return classes
+
+
+def _require_labels(names: Mapping[int, str], trained: set[int], where: str) -> None:
+    for label in sorted(names):
+        if not 0 <= label < len(names):
+            raise DataError(
+                f"task.root: {where} has the label {_shortened(label)} among {len(names)} "
+                f"different ones; valid: 0 to {len(names) - 1}"
+            )
+        if label not in trained:
+            raise DataError(
+                f"task.root: {where} has no train image of label {label} "
+                f"({_shortened(names[label])}); valid is at least one for each class"
+            )
+
+
+def _words(name: str, label: int, where: str) -> str:
+    words = name.replace("_", " ").strip()
+    if not words or len(words) > LONGEST_NAME or not words.isprintable():
+        raise DataError(
+            f"task.root: {where} calls label {label} {_shortened(name)}; valid are 1 to "
+            f"{LONGEST_NAME} printable characters"
+        )
+    return words
+
+
+def _shortened(value: object) -> str:
+    """A value of a file that is to be told in a sentence."""
+    # A number of a million digits would be refused by `repr` itself.
+    text = "a number" if isinstance(value, int) and value.bit_length() > 64 else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

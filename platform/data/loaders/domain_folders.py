@@ -1,0 +1,291 @@
+"""Data sets of several domains: PACS, Office-Home, VLCS, DomainNet, and any folder of such a form.
+
+Read are `<name>/<domain>/<class>/<image>` (as in TRIP's code), and what Dassl uses: PACS with
+k-fold lists, VLCS and Office-Home with a folder for each part, DomainNet with its official lists.
+Labels are in the ASCII order of the classes' folders (capitals first), and "_" in a class's name
+becomes " ". Where files tell no split, a fifth of the images of each class and domain, drawn by
+`seeds.split`, are test images (80/20 in TRIP); parts for validation are not used (see
+`task.validation_share`). Of a held-out domain all images are test images, those of the validation
+parts included.
+
+A class that a folder of a domain does not hold is refused, because a misspelled folder looks just
+like it. Lists may leave a class out of a domain's training images, as DomainNet's official ones do
+(t-shirt in painting); in all domains together each class needs one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from platform.data.catalogue import DataRequest, DatasetInfo
+from platform.data.dataset import Dataset
+from platform.data.loaders._domain_layouts import (
+    Found,
+    Layouts,
+    Use,
+    find_images,
+    matched,
+    plain,
+)
+from platform.data.loaders._files import (
+    LONGEST_NAME,
+    image_split,
+    is_there,
+    subfolders,
+)
+from platform.errors import DataError
+from platform.randomness import stream
+
+Row = tuple[int, int, str]
+"""Domain, label and path of an image."""
+
+TEST_PART: Final = 0.2
+"""Of each class and domain where files tell no split."""
+
+_OFFICE_HOME: Final = (
+    "Alarm_Clock Backpack Batteries Bed Bike Bottle Bucket Calculator Calendar Candles Chair "
+    "Clipboards Computer Couch Curtains Desk_Lamp Drill Eraser Exit_Sign Fan File_Cabinet "
+    "Flipflops Flowers Folder Fork Glasses Hammer Helmet Kettle Keyboard Knives Lamp_Shade Laptop "
+    "Marker Monitor Mop Mouse Mug Notebook Oven Pan Paper_Clip Pen Pencil Postit_Notes Printer "
+    "Push_Pin Radio Refrigerator Ruler Scissors Screwdriver Shelf Sink Sneakers Soda Speaker Spoon "
+    "TV Table Telephone ToothBrush Toys Trash_Can Webcam"
+)
+_LAYOUTS: Final = {
+    "domainnet": Layouts(
+        ("domain_net", "domainnet"),
+        parts={"train": "train", "test": "test"},
+        lists=("{domain}_{part}.txt", "splits/{domain}_{part}.txt"),
+    ),
+    "folders": Layouts(("",)),
+    "office_home": Layouts(
+        ("office-home", "office_home", "office_home_dg", "OfficeHome"),
+        parts={"train": "train", "val": "test"},
+    ),
+    "pacs": Layouts(
+        ("pacs", "PACS"),
+        inner="images",
+        parts={"train": "train", "crossval": "test"},
+        lists=("splits/{domain}_{part}_kfold.txt",),
+        # Dassl leaves it out as well.
+        damaged=frozenset({"sketch/dog/n02103406_4068-1.png"}),
+    ),
+    "vlcs": Layouts(
+        ("vlcs", "VLCS"),
+        aliases={"caltech": "Caltech101", "pascal": "VOC2007", "sun": "SUN09"},
+        parts={"train": "train", "crossval": "unused", "test": "test"},
+    ),
+}
+
+INFOS = (
+    DatasetInfo(
+        "domainnet",
+        "DomainNet: 345 classes in six domains (Peng et al. 2019)",
+        (),
+        ("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
+        "the images and lists are on the data set's own page (https://ai.bu.edu/M3SDA/, the "
+        "cleaned version)",
+        (
+            "domain_net/ or domainnet/ with DOMAIN/CLASS/IMAGE",
+            "and, if the official split is wanted, DOMAIN_train.txt and DOMAIN_test.txt in it or "
+            "in its splits/",
+        ),
+    ),
+    DatasetInfo(
+        "folders",
+        "Any folder of the form DOMAIN/CLASS/IMAGE, task.root being that folder",
+        (),
+        (),
+        "the images are the user's own",
+        ("DOMAIN/CLASS/IMAGE, with the same classes in all domains",),
+    ),
+    DatasetInfo(
+        "office_home",
+        "Office-Home: 65 classes in four domains (Venkateswara et al. 2017)",
+        tuple(name.replace("_", " ") for name in _OFFICE_HOME.split()),
+        ("Art", "Clipart", "Product", "Real_World"),
+        "the images are on the data set's own page (https://www.hemanthdv.org/officeHomeDataset.html)",
+        ("office-home/DOMAIN/CLASS/IMAGE", "or office_home_dg/DOMAIN/{train,val}/CLASS/IMAGE"),
+    ),
+    DatasetInfo(
+        "pacs",
+        "PACS: seven classes in four domains (Li et al. 2017)",
+        ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
+        ("art_painting", "cartoon", "photo", "sketch"),
+        "the images are on the data set's own page (https://domaingeneralization.github.io/#data)",
+        (
+            "pacs/DOMAIN/CLASS/IMAGE",
+            "or pacs/images/DOMAIN/CLASS/IMAGE with pacs/splits/DOMAIN_train_kfold.txt and "
+            "DOMAIN_crossval_kfold.txt",
+        ),
+    ),
+    DatasetInfo(
+        "vlcs",
+        "VLCS: five classes in four domains, each a data set of its own (Fang et al. 2013)",
+        ("bird", "car", "chair", "dog", "person"),
+        ("Caltech101", "LabelMe", "SUN09", "VOC2007"),
+        "the images are linked from the page that their compilers point to "
+        "(https://github.com/belaalb/G2DM#download-vlcs)",
+        (
+            "vlcs/DOMAIN/CLASS/IMAGE",
+            "or VLCS/{CALTECH,LABELME,SUN,PASCAL}/{train,crossval,test}/CLASS/IMAGE",
+        ),
+    ),
+)
+
+
+def load(name: str, request: DataRequest) -> Dataset:
+    """Lists a data set's folders; images stay in their files.
+
+    Raises:
+        ConfigError: If a folder or list is missing or not what it should be, or a domain is
+            unknown.
+    """
+    info, layouts = {info.name: info for info in INFOS}[name], _LAYOUTS[name]
+    base, images = _places(info, request.root, layouts)
+    if not info.domains:
+        info = replace(info, domains=subfolders(images, images))
+        if not info.domains:
+            raise DataError(info.missing(images / "DOMAIN", request.root))
+    domains = request.chosen_domains(name, info.domains)
+    folders = _domain_folders(info, request, images, domains)
+    found, is_listed = find_images(base, images, folders, layouts)
+    classes, labels = _classes(info, found, images)
+    if not is_listed:
+        _require_alike(found, classes, labels, images)
+    train, test = _rows(found, labels, request)
+    _require_rows(train, test, classes, images)
+    return Dataset(name, classes, domains, image_split(images, train), image_split(images, test))
+
+
+def _places(info: DatasetInfo, root: Path, layouts: Layouts) -> tuple[Path, Path]:
+    """The data set's folder and the one in it that holds the domains, links followed."""
+    places = [root / folder for folder in layouts.folders]
+    base = next((place for place in places if is_there(place, folder=True)), None)
+    if base is None:
+        raise DataError(info.missing(places[0], root))
+    base = base.resolve()
+    inner = base / layouts.inner
+    return base, inner.resolve() if is_there(inner, folder=True) else base
+
+
+def _domain_folders(
+    info: DatasetInfo, request: DataRequest, images: Path, domains: Sequence[str]
+) -> dict[str, str]:
+    """The folder of each domain, in the domains' order."""
+    if info.name == "folders":
+        # Names are the folders' own, and two may differ in a capital only.
+        return {domain: domain for domain in domains}
+    names = subfolders(images, images)
+    found = matched(names, domains, images, _LAYOUTS[info.name].aliases)
+    for domain in domains:
+        if domain not in found:
+            raise DataError(info.missing(images / domain, request.root))
+    return {domain: found[domain] for domain in domains}
+
+
+def _classes(
+    info: DatasetInfo, found: Mapping[str, Sequence[Found]], images: Path
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """The classes' names by label, and the label of each folder."""
+    folders = sorted({image.folder for rows in found.values() for image in rows})
+    if info.classes:
+        return info.classes, _known_labels(info, folders, images)
+    classes = tuple(folder.replace("_", " ").strip() for folder in folders)
+    for label, (folder, name) in enumerate(zip(folders, classes, strict=True)):
+        if not name or len(name) > LONGEST_NAME or not name.isprintable():
+            raise DataError(
+                f"task.root: {str(images)!r} has a class folder {folder[:80]!r}; valid are 1 to "
+                f"{LONGEST_NAME} printable characters"
+            )
+        if classes.index(name) != label:
+            raise DataError(
+                f"task.root: {str(images)!r} has two class folders for {name!r}; valid is one "
+                "spelling in all domains"
+            )
+    return classes, {folder: label for label, folder in enumerate(folders)}
+
+
+def _known_labels(info: DatasetInfo, folders: Sequence[str], images: Path) -> dict[str, int]:
+    names = [plain(name) for name in info.classes]
+    # VLCS as Dassl reads it numbers its classes' folders.
+    numbers = [str(label) for label in range(len(names))]
+    for folder in folders:
+        if plain(folder) not in (*names, *numbers):
+            raise DataError(
+                f"task.root: {str(images)!r} has a class folder {folder!r}, which is no class of "
+                f"{info.name}; valid: {', '.join(info.classes)}"
+            )
+    return {
+        folder: names.index(plain(folder)) if plain(folder) in names else int(folder)
+        for folder in folders
+    }
+
+
+def _require_alike(
+    found: Mapping[str, Sequence[Found]],
+    classes: Sequence[str],
+    labels: Mapping[str, int],
+    images: Path,
+) -> None:
+    """Refuses a class that a domain lacks."""
+    for domain, rows in found.items():
+        present = {labels[image.folder] for image in rows}
+        for label, name in enumerate(classes):
+            if label not in present:
+                raise DataError(
+                    f"task.root: {str(images)!r} has no images of class {name!r} in domain "
+                    f"{domain!r}; valid are the same classes in all domains"
+                )
+
+
+def _rows(
+    found: Mapping[str, Sequence[Found]], labels: Mapping[str, int], request: DataRequest
+) -> tuple[list[Row], list[Row]]:
+    """The training and the test images, by domain, label and path."""
+    sides: dict[Use, list[Row]] = {"train": [], "test": [], "unused": []}
+    for index, (domain, images) in enumerate(found.items()):
+        held_out = domain == request.held_out_domain
+        drawn = frozenset() if held_out else _drawn(domain, images, request.split_seed)
+        for image in images:
+            use: Use = "test" if held_out or image.path in drawn else image.use
+            row = (index, labels[image.folder], image.path)
+            sides["train" if use == "unsplit" else use].append(row)
+    return sorted(sides["train"]), sorted(sides["test"])
+
+
+def _drawn(domain: str, images: Sequence[Found], seed: int) -> frozenset[str]:
+    """A fifth of each class's images, of those that files put into no split.
+
+    Each class has a stream of its own, so that its test images do not depend on other folders.
+    """
+    by_class: dict[str, list[str]] = {}
+    for image in images:
+        if image.use == "unsplit":
+            by_class.setdefault(image.folder, []).append(image.path)
+    drawn: list[str] = []
+    for folder, paths in by_class.items():
+        # Two images are one of each; of a single one nothing can be spared.
+        size = max(round(TEST_PART * len(paths)), 1) if len(paths) > 1 else 0
+        order = stream(seed, "test images", domain, folder).permutation(len(paths))
+        drawn += [paths[i] for i in order[:size]]
+    return frozenset(drawn)
+
+
+def _require_rows(
+    train: Sequence[Row], test: Sequence[Row], classes: Sequence[str], images: Path
+) -> None:
+    trained = {label for _, label, _ in train}
+    # Without any the only domain is held out, and the run says so.
+    for label in (label for label in range(len(classes)) if train and label not in trained):
+        raise DataError(
+            f"task.root: {str(images)!r} has no training image of class {classes[label]!r}; valid "
+            "is at least one in the domains that are not held out"
+        )
+    if not test:
+        raise DataError(
+            f"task.root: {str(images)!r} has no test image; valid are at least two images of a "
+            "class, or a list or folder of test images"
+        )

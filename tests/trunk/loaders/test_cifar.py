@@ -1,0 +1,212 @@
+"""CIFAR-10 and CIFAR-100 in both published versions, from drawn files."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from platform.data.loaders.cifar import PIXELS
+from tests.drawn.arrays import CIFAR10, as_python_2, draw_cifar10, draw_cifar100, records
+from tests.trunk._runs import Storage
+from tests.trunk.loaders._refusing import assert_missing, load, refused
+
+LAYOUTS = ("binary", "python")
+BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
+
+
+def one(label: int, *, at: tuple[int, int, int] = (0, 0, 0), value: int = 255) -> bytes:
+    """A record of a black image with one value at a plane, row and column."""
+    image = np.zeros((3, 32, 32), np.uint8)
+    image[at] = value
+    return records(image.reshape(1, -1), np.array([label]))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ten_classes_of_seven_and_two(tmp_path: Path, layout: str):
+    """7 x 10 training images in five batches of 14, 2 x 10 test images."""
+    data = load("cifar10", draw_cifar10(tmp_path, 7, 2, layout=layout))
+    assert (data.classes, data.domains, data.modality) == (CIFAR10, ("photo",), "images")
+    for split, each in ((data.train, 7), (data.test, 2)):
+        assert split.images.shape == (10 * each, 32, 32, 3)
+        assert split.images.dtype == np.uint8
+        assert split.labels.dtype == split.domains.dtype == np.int64
+        assert np.bincount(split.labels).tolist() == [each] * 10
+        assert not split.domains.any()
+        # Drawn around 20 times the label, with 0 to 55 above it: 27.5 on average.
+        brightness = split.images.reshape(10 * each, -1).mean(1)
+        np.testing.assert_array_equal(np.round((brightness - 27.5) / 20), split.labels)
+
+
+def test_batches_follow_each_other_in_their_own_order(tmp_path: Path):
+    """Batch b has images b, b + 5, ... of labels 0, 1, ..., 9: labels b and b + 5."""
+    labels = load("cifar10", draw_cifar10(tmp_path, 1)).train.labels
+    assert labels.tolist() == [0, 5, 1, 6, 2, 7, 3, 8, 4, 9]
+
+
+def test_both_versions_are_the_same_images(tmp_path: Path):
+    for draw, name in ((draw_cifar10, "cifar10"), (draw_cifar100, "cifar100")):
+        one, two = (load(name, draw(tmp_path / layout, layout=layout)) for layout in LAYOUTS)
+        assert one.classes == two.classes
+        for part in ("train", "test"):
+            left, right = getattr(one, part), getattr(two, part)
+            np.testing.assert_array_equal(left.images, right.images)
+            np.testing.assert_array_equal(left.labels, right.labels)
+
+
+def test_an_image_is_three_planes_of_rows(tmp_path: Path):
+    draw_cifar10(tmp_path)
+    # Green, second row, fourth column.
+    data = one(8, at=(1, 1, 3), value=7)
+    (tmp_path / BINARY / "test_batch.bin").write_bytes(data)
+    # The 1 label byte, 1024 of red, a row of 32, and 3 more.
+    assert data[0] == 8
+    assert data[1 + 1024 + 32 + 3] == 7
+    test = load("cifar10", tmp_path).test
+    assert test.labels.tolist() == [8]
+    assert np.argwhere(test.images).tolist() == [[0, 1, 3, 1]]
+    assert test.images[0, 1, 3, 1] == 7
+
+
+def test_the_binary_version_comes_first(tmp_path: Path):
+    draw_cifar10(draw_cifar10(tmp_path, 5), 6, layout="python")
+    assert load("cifar10", tmp_path).train.num_examples == 50
+    shutil.rmtree(tmp_path / BINARY)
+    assert load("cifar10", tmp_path).train.num_examples == 60
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_cifar100_has_fine_labels_and_words(tmp_path: Path, layout: str):
+    data = load("cifar100", draw_cifar100(tmp_path, 3, 1, layout=layout))
+    assert data.classes[:2] == ("fine class0", "fine class1")
+    assert len(data.classes) == 100
+    assert data.train.labels.tolist() == [*range(100)] * 3
+    assert data.test.labels.tolist() == [*range(100)]
+
+
+def test_names_as_bytes_or_as_texts(tmp_path: Path):
+    """Python 3 reads Python 2's texts as bytes, and some write them back like that."""
+    draw_cifar10(tmp_path, 2, layout="python")
+    for file in (tmp_path / PYTHON).iterdir():
+        held = pickle.loads(file.read_bytes(), encoding="bytes")  # noqa: S301 -- drawn above
+        file.write_bytes(pickle.dumps(held, 4))
+    data = load("cifar10", tmp_path)
+    assert data.classes == CIFAR10
+    assert data.train.num_examples == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "draw", "layout", "file"),
+    [
+        ("cifar10", draw_cifar10, "binary", f"{BINARY}/data_batch_4.bin"),
+        ("cifar10", draw_cifar10, "binary", f"{BINARY}/batches.meta.txt"),
+        ("cifar10", draw_cifar10, "python", f"{PYTHON}/test_batch"),
+        ("cifar10", draw_cifar10, "python", f"{PYTHON}/batches.meta"),
+        ("cifar100", draw_cifar100, "binary", "cifar-100-binary/test.bin"),
+        ("cifar100", draw_cifar100, "binary", "cifar-100-binary/fine_label_names.txt"),
+        ("cifar100", draw_cifar100, "python", "cifar-100-python/train"),
+    ],
+)
+def test_a_missing_file(tmp_path: Path, name: str, draw, layout: str, file: str):
+    draw(tmp_path, layout=layout)
+    assert_missing(name, tmp_path, tmp_path / file)
+
+
+def test_no_folder_at_all(tmp_path: Path):
+    text = refused("cifar100", tmp_path)
+    assert text.startswith(f"task.root: cifar100 needs '{tmp_path}/cifar-100-binary', which is not")
+    assert "https://www.cs.toronto.edu/~kriz/cifar.html" in text
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "reason"),
+    [
+        ("test_batch.bin", one(0)[:-1], "3,072 bytes, which is no whole number of images of 3,073"),
+        ("data_batch_2.bin", one(3) + one(10), "label 10 at example 1; valid: 0 to 9"),
+        ("test_batch.bin", b"", "cifar10 has no test example"),
+        ("batches.meta.txt", b"airplane\n\xff\xfe", "is no text"),
+        ("batches.meta.txt", b"airplane\ncat\nairplane\n", "names class 2 'airplane' as class 0"),
+        ("batches.meta.txt", b"\n\n", "names 0 classes"),
+        ("batches.meta.txt", b"cat\n" + b"a\x07b\n", "has no name for class 1"),
+        (
+            "batches.meta.txt",
+            "\n".join([*CIFAR10, "unicorn"]).encode(),
+            "no training example of class 'unicorn' (label 10)",
+        ),
+    ],
+)
+def test_damage_to_the_binary_version(tmp_path: Path, file: str, content: bytes, reason: str):
+    draw_cifar10(tmp_path)
+    (tmp_path / BINARY / file).write_bytes(content)
+    assert reason in refused("cifar10", tmp_path)
+
+
+ROWS = np.zeros((2, PIXELS), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("file", "held", "reason"),
+    [
+        ("test_batch", {"labels": [1, 2]}, "no 'data' that is an array of bytes, 3,072 for each"),
+        ("test_batch", {"data": ROWS[:, :-1], "labels": [1, 2]}, "no 'data' that is an array"),
+        ("test_batch", {"data": "text", "labels": [1, 2]}, "no 'data' that is an array"),
+        ("test_batch", {"data": ROWS}, "no 'labels' that is a list of whole numbers"),
+        ("test_batch", {"data": ROWS, "labels": ["1", "2"]}, "no 'labels' that is a list"),
+        ("test_batch", {"data": ROWS, "labels": [1]}, "has 2 images and 1 labels"),
+        ("test_batch", {"data": ROWS, "labels": [1, -1]}, "label -1 at example 1; valid: 0 to 9"),
+        ("test_batch", [1, 2], "no 'data' that is an array of bytes"),
+        ("batches.meta", {}, "has no 'label_names'"),
+        ("batches.meta", {"label_names": ["cat", 7]}, "has no name for class 1"),
+    ],
+)
+def test_damage_to_the_python_version(tmp_path: Path, file: str, held: object, reason: str):
+    draw_cifar10(tmp_path, layout="python")
+    (tmp_path / PYTHON / file).write_bytes(as_python_2(held))
+    assert reason in refused("cifar10", tmp_path)
+
+
+def test_a_label_beyond_all_arrays(tmp_path: Path):
+    draw_cifar10(tmp_path, layout="python")
+    held = {"data": ROWS, "labels": [1, 2**63]}
+    (tmp_path / PYTHON / "test_batch").write_bytes(pickle.dumps(held))
+    assert "at example 1; valid: 0 to 9" in refused("cifar10", tmp_path)
+
+
+def test_a_python_version_that_would_run_something(tmp_path: Path):
+    draw_cifar10(tmp_path, layout="python")
+    made = tmp_path / "made"
+    code = f"cos\nsystem\n(S'touch {made}'\ntR.".encode()
+    (tmp_path / PYTHON / "data_batch_3").write_bytes(code)
+    assert "was not run: it names 'os system'" in refused("cifar10", tmp_path)
+    assert not made.exists()
+
+
+def test_a_folder_where_a_file_should_be(tmp_path: Path):
+    draw_cifar10(tmp_path)
+    path = tmp_path / BINARY / "test_batch.bin"
+    path.unlink()
+    path.mkdir()
+    assert "is not a file" in refused("cifar10", tmp_path)
+
+
+def test_an_unknown_domain(tmp_path: Path):
+    text = refused("cifar10", draw_cifar10(tmp_path), domains=("sketch",))
+    assert text == "task.domains: 'sketch' is unknown in cifar10; valid: photo"
+
+
+def test_a_run_on_drawn_images(storage: Storage, tmp_path: Path):
+    """Ten classes of 8, shared out by Dirichlet to three clients: 80 training images in all."""
+    root = draw_cifar10(tmp_path / "data", 8, 6)
+    run = storage.run(
+        *("task.dataset=cifar10", f"task.root={root}", "task.domains=null", "task.clients=3"),
+        *("task.shots=null", "task.partition.kind=dirichlet", "task.partition.alpha=0.5"),
+        *("privacy={mechanism: none}", "secure_aggregation.enabled=false", "rounds=1"),
+        *("method={name: promptfl, context_tokens: 2}", "cohort.dropout_rate=0"),
+    )
+    (only,) = run.summary["rounds"]
+    assert (only["round"], only["cohort"]) == (1, 3)
+    assert len(only["accuracy"]["per_client"]) == 3
+    assert all(0 <= share <= 1 for share in only["accuracy"]["per_client"])

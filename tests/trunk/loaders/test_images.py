@@ -1,0 +1,298 @@
+"""Image files: what they become, and what is refused before it does harm."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import random
+import struct
+import tracemalloc
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from platform.data.images import (
+    FORMATS,
+    MOST_BYTES,
+    MOST_PIXELS,
+    ImageFiles,
+    decode,
+    image_digests,
+)
+from platform.errors import DataError
+from tests.drawn._pictures import picture, write_picture
+from tests.drawn._users import readable_for_nobody
+
+RED, BLUE = (200, 30, 40), (10, 20, 220)
+
+
+def encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **options)
+    return stream.getvalue()
+
+
+def halves(mode: str = "RGB") -> Image.Image:
+    """Red on the left, blue on the right, six pixels wide and four high."""
+    pixels = np.empty((4, 6, 3), np.uint8)
+    pixels[:, :3], pixels[:, 3:] = RED, BLUE
+    return Image.fromarray(pixels).convert(mode)
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(width: int, height: int, rows: bytes, *, depth: int = 8, colour: int = 2) -> bytes:
+    """A PNG file written by hand; `rows` are not yet compressed."""
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    return b"".join(
+        (
+            b"\x89PNG\r\n\x1a\n",
+            chunk(b"IHDR", header),
+            chunk(b"IDAT", zlib.compress(rows)),
+            chunk(b"IEND", b""),
+        )
+    )
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "PPM"])
+def test_lossless_formats_keep_every_pixel(kind: str) -> None:
+    image = picture(1, 2)
+    np.testing.assert_array_equal(decode(encoded(image, kind), "x"), np.asarray(image))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_all_formats_are_read(kind: str) -> None:
+    pixels = decode(encoded(halves().resize((60, 40), Image.Resampling.NEAREST), kind), "x")
+    assert pixels.shape == (40, 60, 3) and pixels.dtype == np.uint8
+    # Away from the border lossy formats are near.
+    np.testing.assert_allclose(pixels[20, 8], RED, atol=6)
+    np.testing.assert_allclose(pixels[20, 52], BLUE, atol=6)
+
+
+@pytest.mark.parametrize("mode", ["P", "RGBA"])
+def test_palettes_and_transparency_keep_colours(mode: str) -> None:
+    image = halves(mode)
+    options: dict[str, Any] = {}
+    if mode == "P":
+        # A byte for each colour, which Pillow warns of when it is dropped.
+        options["transparency"] = bytes([0, 128, 255])
+    else:
+        image.putalpha(7)
+    pixels = decode(encoded(image, "PNG", **options), "x")
+    np.testing.assert_array_equal(pixels, np.asarray(halves(mode).convert("RGB")))
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "1"])
+def test_grey_becomes_three_equal_channels(mode: str) -> None:
+    image = Image.fromarray(np.array([[0, 255, 0], [255, 0, 255]], np.uint8)).convert(mode)
+    pixels = decode(encoded(image, "PNG"), "x")
+    np.testing.assert_array_equal(pixels[..., 0], [[0, 255, 0], [255, 0, 255]])
+    np.testing.assert_array_equal(pixels, np.repeat(pixels[..., :1], 3, axis=-1))
+
+
+def test_four_inks_become_colours() -> None:
+    image = Image.new("CMYK", (16, 16), (0, 255, 255, 0))
+    # No cyan, all magenta and yellow: red.
+    np.testing.assert_allclose(decode(encoded(image, "JPEG"), "x")[8, 8], (255, 0, 0), atol=6)
+
+
+def test_sixteen_bits_are_scaled() -> None:
+    # Pillow by itself cuts off at 255 and gives 255 for all but the first.
+    values = (256, 257, 128 * 257, 65535)
+    data = png(4, 1, b"\0" + struct.pack(">4H", *values), depth=16, colour=0)
+    np.testing.assert_array_equal(decode(data, "x")[0, :, 0], [0, 1, 128, 255])
+    coloured = png(2, 1, b"\0" + struct.pack(">6H", 65535, 0, 257, 0, 65535, 0), depth=16)
+    np.testing.assert_array_equal(decode(coloured, "x"), [[[255, 0, 1], [0, 255, 0]]])
+
+
+def test_of_an_animation_the_first_frame_is_taken() -> None:
+    frames = [Image.new("RGB", (5, 5), colour) for colour in (RED, BLUE)]
+    data = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    np.testing.assert_array_equal(decode(data, "x")[2, 2], RED)
+
+
+def test_orientation_is_not_applied() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    # To be turned by a quarter, which torchvision's folders do not do either.
+    data = encoded(halves(), "PNG", exif=exif)
+    np.testing.assert_array_equal(decode(data, "x"), np.asarray(halves()))
+
+
+def test_two_pictures_of_one_file_do_not_disturb(tmp_path: Path) -> None:
+    write_picture(tmp_path / "a/b.png", 3, 4)
+    files = ImageFiles(tmp_path, ("a/b.png", "a/b.png"))
+    first, second = files[np.array([0, 1])]
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_array_equal(first, np.asarray(picture(3, 4)))
+    assert len(files) == 2
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("share", [0.3, 0.6])
+def test_files_that_are_cut_off(kind: str, share: float) -> None:
+    data = encoded(picture(0, 0, 64), kind)
+    with pytest.raises(DataError, match=r"task.root: 'a/b' is (a damaged|no) image"):
+        decode(data[: int(len(data) * share)], "a/b")
+
+
+@pytest.mark.parametrize("data", [b"", b"text where images are expected", b"\xff\xd8", b"P6"])
+def test_no_images(data: bytes) -> None:
+    with pytest.raises(DataError, match=r"'a/b.jpg' is (no|a damaged) image"):
+        decode(data, "a/b.jpg")
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "ICO", "PDF"])
+def test_other_formats_are_not_even_tried(kind: str) -> None:
+    with pytest.raises(DataError, match="valid formats: JPEG, PNG, BMP, GIF, WEBP, PPM"):
+        decode(encoded(halves(), kind), "x")
+
+
+SIDES = [(50_000, 50_000), (10_000, 8_001), (9_999, 9_999), (2**31 - 1, 2**31 - 1)]
+
+
+@pytest.mark.parametrize(("width", "height"), SIDES)
+def test_bombs_are_refused_before_anything_is_allocated(width: int, height: int) -> None:
+    data = png(width, height, bytes(1000))
+    assert len(data) < 200
+    decode(png(1, 1, bytes(4)), "x")
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"'x' claims .* pixels.*; valid are at most 80,000"):
+            decode(data, "x")
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("width", "height"), SIDES)
+def test_bombs_are_refused_where_warnings_are_not_errors(width: int, height: int) -> None:
+    with pytest.raises(DataError, match="'x' claims"):
+        decode(png(width, height, bytes(1000)), "x")
+
+
+def test_our_limit_is_below_the_one_that_warns() -> None:
+    assert Image.MAX_IMAGE_PIXELS is not None
+    assert Image.MAX_IMAGE_PIXELS > MOST_PIXELS
+
+
+def test_text_bombs_in_a_header() -> None:
+    text = chunk(b"zTXt", b"Comment\0\0" + zlib.compress(bytes(200_000_000), 1))
+    data = png(1, 1, bytes(4))
+    with pytest.raises(DataError, match="is a damaged image"):
+        decode(data[:33] + text + data[33:], "x")
+
+
+def test_warnings_of_the_decoder_are_no_tracebacks() -> None:
+    # An animation of no frames: Pillow warns, and shows the picture.
+    odd = png(1, 1, b"\0" + bytes([9, 8, 7]))
+    odd = odd[:33] + chunk(b"acTL", bytes(8)) + odd[33:]
+    with pytest.raises(DataError, match=r"damaged image \(UserWarning\)"):
+        decode(odd, "x")
+    with warnings.catch_warnings(action="ignore"):
+        np.testing.assert_array_equal(decode(odd, "x"), [[[9, 8, 7]]])
+
+
+def test_damaged_bytes_never_end_in_another_error() -> None:
+    rng = random.Random(5)
+    files = [encoded(picture(0, 0, 20), kind) for kind in FORMATS]
+    outcomes = {True: 0, False: 0}
+    for turn in range(3000):
+        data = bytearray(files[turn % len(files)])
+        for _ in range(rng.choice((1, 3, 9))):
+            data[rng.randrange(rng.choice((40, len(data))))] = rng.randrange(256)
+        try:
+            pixels: NDArray[np.uint8] | None = decode(bytes(data), "x")
+        except DataError:
+            pixels = None
+        outcomes[pixels is not None] += 1
+        assert pixels is None or pixels.ndim == 3
+    assert min(outcomes.values()) > 100
+
+
+def only(path: Path, name: str) -> bytes:
+    return ImageFiles(path, (name,)).bytes_of(0)
+
+
+@pytest.mark.parametrize("name", ["../secret.png", "a/../../secret.png", "{absolute}", "link.png"])
+def test_files_outside_are_not_read(tmp_path: Path, name: str) -> None:
+    root = tmp_path / "data"
+    (root / "a").mkdir(parents=True)
+    write_picture(tmp_path / "secret.png", 0, 0)
+    (root / "link.png").symlink_to(tmp_path / "secret.png")
+    with pytest.raises(DataError, match=r"leads out of .*; valid is an image file below it"):
+        only(root, name.format(absolute=tmp_path / "secret.png"))
+
+
+def test_folders_of_equal_beginning_are_told_apart(tmp_path: Path) -> None:
+    write_picture(tmp_path / "data-private/secret.png", 0, 0)
+    (tmp_path / "data").mkdir()
+    with pytest.raises(DataError, match="leads out of"):
+        only(tmp_path / "data", "../data-private/secret.png")
+
+
+def test_a_root_that_is_a_link(tmp_path: Path) -> None:
+    write_picture(tmp_path / "disk/a.png", 0, 0)
+    (tmp_path / "data").symlink_to(tmp_path / "disk")
+    assert only(tmp_path / "data", "a.png") == (tmp_path / "disk/a.png").read_bytes()
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "folder.png").mkdir()
+    os.mkfifo(tmp_path / "pipe.png")
+    for name in ("folder.png", "pipe.png"):
+        with pytest.raises(DataError, match=f"{name}' is no regular file"):
+            only(tmp_path, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("none.png", "No such file or directory"), ("a\0b.png", "ValueError"), ("loop.png", ".*")],
+)
+def test_what_is_not_there(tmp_path: Path, name: str, reason: str) -> None:
+    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
+    with pytest.raises(DataError, match=rf"cannot be read \({reason}\); valid is an image file"):
+        only(tmp_path, name)
+
+
+def test_what_this_user_may_not_read(tmp_path: Path) -> None:
+    write_picture(tmp_path / "a.png", 0, 0)
+    (tmp_path / "a.png").chmod(0)
+    with (
+        readable_for_nobody(tmp_path),
+        pytest.raises(DataError, match="Permission denied"),
+    ):
+        only(tmp_path, "a.png")
+
+
+def test_a_file_that_is_too_large(tmp_path: Path) -> None:
+    # A hole in a file takes no room on the disk.
+    (tmp_path / "a.png").touch()
+    os.truncate(tmp_path / "a.png", MOST_BYTES + 1)
+    with pytest.raises(DataError, match=r"a.png' is too large; valid are at most 256,000,000"):
+        only(tmp_path, "a.png")
+
+
+def test_digests_are_those_of_the_bytes(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        write_picture(tmp_path / name, 0, ord(name[0]))
+    files = ImageFiles(tmp_path, ("a.png", "b.png"))
+    expected = [hashlib.sha256((tmp_path / n).read_bytes()).digest() for n in ("b.png", "a.png")]
+    assert image_digests(files, np.array([1, 0])) == expected
+
+
+def test_digests_of_arrays_tell_shapes_apart() -> None:
+    flat, tall = np.zeros((1, 2, 8, 3), np.uint8), np.zeros((1, 8, 2, 3), np.uint8)
+    (first,), (second,) = (image_digests(images, np.array([0])) for images in (flat, tall))
+    assert first != second
+    assert len(first) == 32
