@@ -57,6 +57,11 @@ def _partition(config: RunConfig) -> Iterator[str]:
                 f"task.partition.{name}: {value} has no meaning with task.partition.kind = "
                 f"{section.kind}; valid: null, or the kind {' or '.join(kinds)}"
             )
+    if section.kind == "shared_ratio" and section.shared_ratio is None:
+        yield (
+            "task.partition.shared_ratio: null does not say which share of each class all clients "
+            "have alike; valid with task.partition.kind = shared_ratio: 0 to 1, such as 0.2"
+        )
     if config.task.shots is None and config.task.dataset == "shapes":
         yield (
             "task.shots: null takes all training images, and shapes renders as many as are asked "
@@ -71,6 +76,12 @@ def _partition(config: RunConfig) -> Iterator[str]:
 def _protocol(config: RunConfig) -> Iterator[str]:
     protocol, held_out = config.evaluation.protocol, config.task.held_out_domain
     kind = config.task.partition.kind
+    # Its pool has no test images that nobody trains on.
+    if kind == "shared_ratio" and protocol == "base_to_novel":
+        yield (
+            "task.partition.kind: shared_ratio does not fit evaluation.protocol = base_to_novel, "
+            "as it deals out test images for training; valid: another kind, or client_mean"
+        )
     if protocol != "leave_one_domain_out":
         if held_out is not None:
             yield (

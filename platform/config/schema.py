@@ -51,13 +51,15 @@ class PartitionConfig(Section):
 
     @property
     def concentration(self) -> float:
-        """Alpha of the Dirichlet distribution, by default that of pFedMoAP."""
-        return 0.5 if self.alpha is None else self.alpha
+        """Alpha of the Dirichlet distribution, by default that of pFedMoAP, or of PM-MoE."""
+        usual = 0.1 if self.kind == "shared_ratio" else 0.5
+        return usual if self.alpha is None else self.alpha
 
     @property
-    def fewest(self) -> int:
-        """Smallest number of training images of a client under `dirichlet`."""
-        return 2 if self.minimum is None else self.minimum
+    def fewest(self) -> int | None:
+        """Smallest number of a client's images; None where it follows from the data's size."""
+        usual = None if self.kind == "shared_ratio" else 2
+        return usual if self.minimum is None else self.minimum
 
 
 class TaskConfig(Section):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from platform.data.images import Images
+from platform.data.images import ImageFiles, Images
+from platform.errors import DataError
 
 Modality = Literal["images", "texts"]
 
@@ -57,3 +58,35 @@ class Dataset:
     def modality(self) -> Modality:
         """What the examples are."""
         return "images" if self.train.texts is None else "texts"
+
+    def merged(self) -> Dataset:
+        """Training and test examples as one pool, which is both sides; training ones come first.
+
+        For partitions that deal out all examples before anybody splits them: a client's training
+        and test rows are then rows of the same split, and it is theirs to be disjoint.
+
+        Raises:
+            DataError: If the two are not of one kind.
+        """
+        train, test = self.train, self.test
+        texts = None if train.texts is None else (*train.texts, *(test.texts or ()))
+        pool = Split(
+            self._joined_images(),
+            np.concatenate([train.labels, test.labels]),
+            np.concatenate([train.domains, test.domains]),
+            texts,
+        )
+        return replace(self, train=pool, test=pool)
+
+    def _joined_images(self) -> Images:
+        one, other = self.train.images, self.test.images
+        if isinstance(one, ImageFiles) and isinstance(other, ImageFiles):
+            if one.root == other.root:
+                return replace(one, paths=one.paths + other.paths)
+        elif isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+            if one.shape[1:] == other.shape[1:]:
+                return np.concatenate([one, other])
+        raise DataError(
+            f"task.partition.kind: shared_ratio puts training and test images together, and those "
+            f"of {self.name} are not of one kind; valid: images in one folder, or of one size"
+        )

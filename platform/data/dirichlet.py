@@ -32,10 +32,13 @@ class DirichletShares:
     Attributes:
         alpha: Concentration; the smaller, the more unequal. Large values make all clients alike.
         minimum: Fewest training images of a client.
+        fewest_classes: Of how many classes a client has training images at least. A few shots of
+            one class teach nothing about any other.
     """
 
     alpha: float = 0.5
     minimum: int = 2
+    fewest_classes: int = 1
 
 
 def dirichlet_counts(
@@ -45,6 +48,7 @@ def dirichlet_counts(
     clients: int,
     *,
     rng: np.random.Generator,
+    whose: str = "clients",
 ) -> tuple[Counts, Counts]:
     """Draws how many images of each class a client gets.
 
@@ -54,6 +58,7 @@ def dirichlet_counts(
         test_sizes: Test images of each class, (classes,); all are dealt out.
         clients: Number of clients.
         rng: Draws the shares.
+        whose: How errors call the clients.
 
     Returns:
         Counts of training and of test images, (classes, clients) each.
@@ -66,13 +71,58 @@ def dirichlet_counts(
         if drawn is None:
             continue
         train, test = drawn
-        if train.sum(axis=0).min() >= shares.minimum and test.sum(axis=0).min() >= 1:
+        if has_enough(shares, train) and test.sum(axis=0).min() >= 1:
             return train, test
-    raise ConfigError(
-        f"task.partition.minimum: {shares.minimum} training images and a test image for each of "
-        f"{clients} clients came out of none of {DRAWS} draws with task.partition.alpha = "
-        f"{shares.alpha:g}; use fewer clients, more shots or a larger alpha"
+    what = f"{shares.minimum} training images{_of_classes(shares)} and a test image"
+    raise never_enough(shares, what, f"{clients} {whose}")
+
+
+def has_enough(shares: DirichletShares, counts: Counts) -> bool:
+    """Whether every client has its least of these images, (classes, clients)."""
+    images, classes = counts.sum(axis=0), (counts > 0).sum(axis=0)
+    return bool(images.min() >= shares.minimum and classes.min() >= shares.fewest_classes)
+
+
+def never_enough(shares: DirichletShares, what: str, whose: str) -> ConfigError:
+    """The refusal after the last draw.
+
+    Args:
+        shares: How they were drawn.
+        what: What each client must have.
+        whose: How many clients of what.
+    """
+    return ConfigError(
+        f"task.partition.minimum: {what} for each of {whose} came out of none of {DRAWS} draws "
+        f"with task.partition.alpha = {shares.alpha:g}; use fewer clients, more images or a larger "
+        "alpha"
     )
+
+
+def share_out(
+    alpha: float, held: Counts, even: float, *, rng: np.random.Generator
+) -> NDArray[np.float64] | None:
+    """Random shares of a class among the clients that hold less than their even part.
+
+    Args:
+        alpha: Concentration.
+        held: Images that each client holds already, (clients,).
+        even: A client's even part of all images.
+        rng: Draws the shares.
+
+    Returns:
+        Shares (clients,) that sum to one; None where all of them underflow to nothing.
+    """
+    is_open = held < even
+    # All have their part already where the classes that are left have no training images.
+    drawn = rng.dirichlet(np.full(len(held), alpha)) * (is_open if is_open.any() else 1)
+    return drawn / drawn.sum() if drawn.sum() > 0 else None
+
+
+def cut(share: NDArray[np.float64], size: int) -> Counts:
+    """So many images in these shares, (clients,) each; cumulative shares are rounded down."""
+    ends = np.floor(np.cumsum(share) * size + _ROUNDING).astype(np.int64)
+    ends[-1] = size
+    return np.diff(ends, prepend=0)
 
 
 def _draw(
@@ -83,17 +133,13 @@ def _draw(
     test = np.zeros((len(test_sizes), clients), np.int64)
     even = train_sizes.sum() / clients
     for label in range(len(train_sizes)):
-        open_hands = train.sum(axis=0) < even
-        drawn = rng.dirichlet(np.full(clients, alpha)) * open_hands
-        if not drawn.sum() > 0:
+        share = share_out(alpha, train.sum(axis=0), even, rng=rng)
+        if share is None:
             return None
-        share = drawn / drawn.sum()
-        train[label] = _cut(share, train_sizes[label])
-        test[label] = _cut(share, test_sizes[label])
+        train[label] = cut(share, train_sizes[label])
+        test[label] = cut(share, test_sizes[label])
     return train, test
 
 
-def _cut(share: NDArray[np.float64], size: int) -> Counts:
-    ends = np.floor(np.cumsum(share) * size + _ROUNDING).astype(np.int64)
-    ends[-1] = size
-    return np.diff(ends, prepend=0)
+def _of_classes(shares: DirichletShares) -> str:
+    return f" of {shares.fewest_classes} classes" if shares.fewest_classes > 1 else ""

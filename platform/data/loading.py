@@ -11,11 +11,12 @@ import numpy as np
 
 from platform.config.schema import RunConfig
 from platform.data.catalogue import DataRequest, dataset_info, load_dataset
-from platform.data.dataset import Dataset, Split
-from platform.data.dirichlet import DirichletShares
-from platform.data.partition import ClientIndices, Indices, PartitionPlan, partition
+from platform.data.dataset import Dataset
+from platform.data.dealing import DEALS_BY_DOMAIN, Dealt, deal, dealt_domains, number_of_hands
+from platform.data.partition import ClientIndices, Indices
+from platform.data.soundness import require_sound
 from platform.data.validation import carve
-from platform.errors import ConfigError
+from platform.errors import DataError
 from platform.randomness import stream
 
 
@@ -68,51 +69,46 @@ def load_task_data(config: RunConfig) -> TaskData:
             the partition cannot be met.
     """
     dataset = load_dataset(config.task.dataset, _request(config))
-    classes, domains = _dealt_classes(config, dataset), _dealt_domains(config, dataset)
-    sides = [_dealt_rows(split, len(classes), domains) for split in (dataset.train, dataset.test)]
-    dealt = partition(
-        _plan(config, len(classes), len(domains)),
-        *(
-            _keys(config, split, rows, (len(classes), domains))
-            for split, rows in zip((dataset.train, dataset.test), sides, strict=True)
-        ),
-        class_rng=stream(config.seed_of("class_map"), "class map"),
-        shot_rng=stream(config.seed_of("shots"), "shots"),
-    )
-    clients = [ClientIndices(sides[0][c.train], sides[1][c.test]) for c in dealt]
+    require_sound(dataset)
+    if config.task.partition.kind == "shared_ratio":
+        dataset = dataset.merged()
+    dealt = Dealt(_dealt_classes(config, dataset), dealt_domains(config, dataset))
+    hands = deal(config, dataset, dealt)
+    everybody: Sequence[ClientIndices] = (*hands.clients, *hands.new_clients)
     if config.task.validation_share:
-        clients = _with_validation(config, clients, dataset.train.labels)
+        everybody = _with_validation(config, everybody, dataset.train.labels)
     old = config.task.clients
     return TaskData(
         dataset,
-        tuple(clients[:old]),
-        classes,
-        domains,
-        _common(config, dataset, len(classes)),
-        tuple(clients[old:]),
+        tuple(everybody[:old]),
+        dealt.classes,
+        dealt.domains,
+        _common(config, dataset, len(dealt.classes)),
+        tuple(everybody[old:]),
     )
 
 
 def _request(config: RunConfig) -> DataRequest:
     task = config.task
-    known = dataset_info(task.dataset).domains
-    # Shots are counted once a client, once a domain, or once in all.
-    owners = {"iid": _hands(config), "domain": len(task.domains or known)}
-    train = (task.shots or 0) * owners.get(task.partition.kind, 1)
     return DataRequest(
         root=Path(task.root),
         seed=config.seed,
         split_seed=config.seed_of("split"),
-        train_per_class=train,
+        train_per_class=(task.shots or 0) * _owners(config),
         test_per_class=task.test_per_class,
         domains=task.domains,
         held_out_domain=task.held_out_domain,
     )
 
 
-def _hands(config: RunConfig) -> int:
-    """Among how many clients images are dealt out."""
-    return config.task.clients + config.task.new_clients
+def _owners(config: RunConfig) -> int:
+    """How often the shots of a class are counted: by client, by domain, or once in all."""
+    task = config.task
+    known = dataset_info(task.dataset).domains
+    if task.partition.kind in DEALS_BY_DOMAIN:
+        return len(task.domains or known)
+    owned_by_all = task.partition.kind == "iid" or task.partition.shared_classes
+    return number_of_hands(config) if owned_by_all else 1
 
 
 def _with_validation(
@@ -132,51 +128,18 @@ def _dealt_classes(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
     return dataset.classes[: math.ceil(len(dataset.classes) / 2)]
 
 
-def _dealt_domains(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
-    held_out, kind = config.task.held_out_domain, config.task.partition.kind
-    if held_out is not None and held_out not in dataset.domains:
-        raise ConfigError(
-            f"task.held_out_domain: {held_out!r} is none of the run's domains; valid: "
-            f"{', '.join(dataset.domains)}"
-        )
-    domains = tuple(i for i, name in enumerate(dataset.domains) if name != held_out)
-    if not domains:
-        raise ConfigError(
-            f"task.held_out_domain: {held_out!r} is the run's only domain; at least one must be "
-            "left for the clients"
-        )
-    if kind == "domain" and config.task.clients != len(domains):
-        raise ConfigError(
-            f"task.clients: {config.task.clients} is not the number of domains that are dealt "
-            f"out, one to each client; valid with task.partition.kind = domain: {len(domains)}"
-        )
-    return domains
-
-
-def _dealt_rows(split: Split, classes: int, domains: Sequence[int]) -> Indices:
-    dealt = (split.labels < classes) & np.isin(split.domains, domains)
-    return np.flatnonzero(dealt).astype(np.int64)
-
-
-def _plan(config: RunConfig, classes: int, domains: int) -> PartitionPlan:
-    task, section = config.task, config.task.partition
-    shares = DirichletShares(section.concentration, section.fewest)
-    keys = classes * domains if section.kind == "domain" else classes
-    return PartitionPlan(section.kind, _hands(config), keys, task.shots, shares)
-
-
-def _keys(
-    config: RunConfig, split: Split, rows: Indices, sizes: tuple[int, Sequence[int]]
-) -> Indices:
-    """What the partition counts as a class: the label, or domain and label where domains count."""
-    classes, domains = sizes
-    labels = split.labels[rows]
-    if config.task.partition.kind != "domain":
-        return labels
-    return np.searchsorted(domains, split.domains[rows]).astype(np.int64) * classes + labels
-
-
 def _common(config: RunConfig, dataset: Dataset, dealt: int) -> dict[str, CommonRows]:
+    common = _protocol_rows(config, dataset, dealt)
+    for name, rows in common.items():
+        if not len(rows.rows):
+            raise DataError(
+                f"task.root: {dataset.name} has no {name} test example for evaluation.protocol = "
+                f"{config.evaluation.protocol}; valid: at least one"
+            )
+    return common
+
+
+def _protocol_rows(config: RunConfig, dataset: Dataset, dealt: int) -> dict[str, CommonRows]:
     protocol, test = config.evaluation.protocol, dataset.test
     if protocol == "base_to_novel":
         base, novel = dataset.classes[:dealt], dataset.classes[dealt:]

@@ -4,17 +4,20 @@ A partition is two steps with a seed each: the class map says how many images of
 gets, and the shots say which ones. A client's test images follow the same distribution as its
 training images: all test images of its classes, split evenly where several clients own a class, or
 in the shares of the training images, each rounded down.
+
+A class with fewer images than the shots ask for gives what it has, as in published loaders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from platform.data.dirichlet import Counts, DirichletShares, dirichlet_counts
+from platform.data.shared_ratio import SharedRatio, shared_ratio_counts, split_own
 from platform.errors import ConfigError
 
 Indices = NDArray[np.int64]
@@ -40,12 +43,17 @@ class PartitionPlan:
     """What a partition needs to know.
 
     Attributes:
-        kind: `pathological`, `iid`, `dirichlet` or `domain`.
+        kind: As in `task.partition.kind`.
         clients: Number of clients.
-        classes: Number of classes; under `domain`, of pairs of domain and class, by domain.
-        shots: Training images per owned class and client, fewer where a class has fewer; under
-            `dirichlet`, per class in all. None takes all there are.
-        shares: How `dirichlet` draws.
+        classes: Number of classes; under `domain` and `domain_dirichlet`, of pairs of domain and
+            class, by domain.
+        shots: Training images per owned class and client, fewer where a class has fewer; per class
+            in all where clients get random shares, under `shared_ratio` training and test images
+            together. None takes all there are.
+        shares: How `dirichlet` and `domain_dirichlet` draw.
+        domains: Names of the domains that `domain_dirichlet` deals out, which divide `clients`.
+        shared_classes: The share of classes that all clients own under `pathological`.
+        shared_ratio: How `shared_ratio` draws.
     """
 
     kind: str
@@ -53,27 +61,34 @@ class PartitionPlan:
     classes: int
     shots: int | None
     shares: DirichletShares = field(default_factory=DirichletShares)
+    domains: tuple[str, ...] = ()
+    shared_classes: float = 0.0
+    shared_ratio: SharedRatio = field(default_factory=SharedRatio)
+
+
+_FEW_SHOT_CLASSES = 2
+"""A client with a few images of one class only learns to say that class."""
 
 
 def class_map(plan: PartitionPlan, rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
-    """The classes of each client, ascending; not for `dirichlet`, which has shares instead.
+    """The classes of each client, ascending; not where clients get random shares of all.
 
-    Pathological: a shuffle of all classes cut into even, disjoint slices (pFedMoAP, section 5.1).
+    Pathological: a shuffle of all classes, the first ones for everybody if some are shared, the
+    rest cut into even, disjoint slices (pFedMoAP, section 5.1; FedPGP's code for shared classes).
 
     Raises:
-        ConfigError: If there are fewer classes than clients.
+        ConfigError: If there are too few classes for so many clients.
     """
     if plan.kind == "iid":
         return tuple(tuple(range(plan.classes)) for _ in range(plan.clients))
-    if plan.classes < plan.clients:
-        raise ConfigError(
-            f"task.clients: {plan.clients} is more than the {plan.classes} classes that a "
-            f"{plan.kind} partition deals out; valid: 1 to {plan.classes}"
-        )
-    # A domain's classes are neighbours, so that uncut order gives each client one domain.
-    order = np.arange(plan.classes) if plan.kind == "domain" else rng.permutation(plan.classes)
-    slices = np.array_split(order, plan.clients)
-    return tuple(tuple(sorted(int(c) for c in part)) for part in slices)
+    if plan.kind == "domain":
+        # A domain's classes are neighbours, so that uncut order gives each client one domain.
+        return _slices(np.arange(plan.classes), plan.clients)
+    shared = _shared(plan)
+    _require_classes(plan, shared)
+    order = rng.permutation(plan.classes)
+    common = order[:shared].tolist()
+    return tuple(tuple(sorted((*common, *own))) for own in _slices(order[shared:], plan.clients))
 
 
 def partition(
@@ -87,56 +102,165 @@ def partition(
     """Deals out the images; no image goes to two clients.
 
     Args:
-        plan: Who gets how many.
+        plan: Who gets how many; of any kind but `shared_ratio`.
         train_labels: Class of each training image, (n,), below `plan.classes`.
         test_labels: Class of each test image, (m,).
         class_rng: Draws how many images of each class a client gets.
         shot_rng: Draws which ones.
 
     Raises:
-        ConfigError: If a class has too few images, or a client would get too few.
+        ConfigError: If no class has so many images, or a client would get too few.
     """
-    train_counts, test_counts = _counts(plan, train_labels, test_labels, class_rng)
+    sizes = [np.bincount(labels, minlength=plan.classes) for labels in (train_labels, test_labels)]
+    train_counts, test_counts = _counts(plan, sizes[0], sizes[1], class_rng)
     train: list[list[Indices]] = [[] for _ in range(plan.clients)]
     test: list[list[Indices]] = [[] for _ in range(plan.clients)]
+    train_rows, test_rows = _by_class(train_labels, sizes[0]), _by_class(test_labels, sizes[1])
     for label in range(plan.classes):
-        rows = _rows(train_labels, label, shot_rng)
-        _require_images(plan, len(rows), train_counts[label])
-        _deal(rows, train_counts[label], train)
-        _deal(_rows(test_labels, label, shot_rng), test_counts[label], test)
+        _deal(shot_rng.permutation(train_rows[label]), train_counts[label], train)
+        _deal(shot_rng.permutation(test_rows[label]), test_counts[label], test)
     clients = tuple(ClientIndices(_join(a), _join(b)) for a, b in zip(train, test, strict=True))
-    _require_test_images(clients)
+    _require_images(clients)
+    _require_few_shot_classes(plan, [train_labels[client.train] for client in clients])
+    return clients
+
+
+def merged_partition(
+    plan: PartitionPlan,
+    labels: Indices,
+    *,
+    class_rng: np.random.Generator,
+    shot_rng: np.random.Generator,
+    split_rng: Callable[[int], np.random.Generator],
+) -> tuple[ClientIndices, ...]:
+    """Deals out training and test images as one pool, which each client then splits.
+
+    Args:
+        plan: Who gets how many; of the kind `shared_ratio`.
+        labels: Class of each image, (n,), below `plan.classes`.
+        class_rng: Draws how many images of each class a client gets.
+        shot_rng: Draws which ones.
+        split_rng: Splits the images of the client at a position.
+
+    Raises:
+        ConfigError: If no class has so many images, or a client would get too few.
+    """
+    sizes = np.bincount(labels, minlength=plan.classes)
+    rule = replace(plan.shared_ratio, fewest_classes=_fewest_classes(plan))
+    counts = shared_ratio_counts(rule, _cap(plan, sizes), plan.clients, rng=class_rng)
+    hands: list[list[Indices]] = [[] for _ in range(plan.clients)]
+    for rows, count in zip(_by_class(labels, sizes), counts, strict=True):
+        _deal(shot_rng.permutation(rows), count, hands)
+    clients = tuple(
+        ClientIndices(*split_own(_join(hand), split_rng(position)))
+        for position, hand in enumerate(hands)
+    )
+    _require_few_shot_classes(plan, [labels[client.train] for client in clients])
     return clients
 
 
 def _counts(
-    plan: PartitionPlan, train_labels: Indices, test_labels: Indices, rng: np.random.Generator
+    plan: PartitionPlan, train_sizes: Counts, test_sizes: Counts, rng: np.random.Generator
 ) -> tuple[Counts, Counts]:
     """Training and test images of each client by class, (classes, clients) each."""
-    train_sizes = np.bincount(train_labels, minlength=plan.classes)
-    test_sizes = np.bincount(test_labels, minlength=plan.classes)
     if plan.kind == "dirichlet":
-        if plan.shots is not None:
-            train_sizes = np.full(plan.classes, plan.shots)
-        return dirichlet_counts(plan.shares, train_sizes, test_sizes, plan.clients, rng=rng)
+        shares = replace(plan.shares, fewest_classes=_fewest_classes(plan))
+        train_sizes = _cap(plan, train_sizes)
+        return dirichlet_counts(shares, train_sizes, test_sizes, plan.clients, rng=rng)
+    if plan.kind == "domain_dirichlet":
+        return _counts_by_domain(plan, _cap(plan, train_sizes), test_sizes, rng)
     owns = np.zeros((plan.classes, plan.clients), np.int64)
     for client, classes in enumerate(class_map(plan, rng)):
         owns[list(classes), client] = 1
-    test = np.stack(list(map(_evenly, test_sizes, owns)))
-    if plan.shots is None:
-        return np.stack(list(map(_evenly, train_sizes, owns))), test
-    return plan.shots * owns, test
+    owners = owns.sum(axis=1)
+    whose = f" for each of {owners.max()} clients" if owners.max() > 1 else ""
+    _require_shots(plan, train_sizes // owners, whose)
+    train = _evenly(train_sizes, owns)
+    if plan.shots is not None:
+        train = np.minimum(train, plan.shots)
+    return train, _evenly(test_sizes, owns)
 
 
-def _evenly(size: int, owns: Counts) -> Counts:
-    """Splits so many images among the owners; the first ones get what is left over."""
-    owners, position = int(owns.sum()), np.cumsum(owns) - 1
-    shares = [len(part) for part in np.array_split(np.arange(size), max(owners, 1))]
-    return np.where(owns == 1, np.asarray(shares)[np.maximum(position, 0)], 0)
+def _counts_by_domain(
+    plan: PartitionPlan, train_sizes: Counts, test_sizes: Counts, rng: np.random.Generator
+) -> tuple[Counts, Counts]:
+    """Each domain by itself among as many clients, who are neighbours."""
+    shares = replace(plan.shares, fewest_classes=_fewest_classes(plan))
+    each, clients = plan.classes // len(plan.domains), plan.clients // len(plan.domains)
+    train = np.zeros((plan.classes, plan.clients), np.int64)
+    test = np.zeros_like(train)
+    for position, name in enumerate(plan.domains):
+        keys = slice(position * each, (position + 1) * each)
+        place = (keys, slice(position * clients, (position + 1) * clients))
+        whose, sizes = f"clients of domain {name!r}", (train_sizes[keys], test_sizes[keys])
+        drawn = dirichlet_counts(shares, *sizes, clients, rng=rng, whose=whose)
+        train[place], test[place] = drawn
+    return train, test
 
 
-def _rows(labels: Indices, label: int, rng: np.random.Generator) -> Indices:
-    return rng.permutation(np.flatnonzero(labels == label)).astype(np.int64)
+def _cap(plan: PartitionPlan, sizes: Counts) -> Counts:
+    """How many images of each class are dealt out in all."""
+    _require_shots(plan, sizes, "")
+    return sizes if plan.shots is None else np.minimum(sizes, plan.shots)
+
+
+def _fewest_classes(plan: PartitionPlan) -> int:
+    return 1 if plan.shots is None else _FEW_SHOT_CLASSES
+
+
+def _shared(plan: PartitionPlan) -> int:
+    shared = round(plan.shared_classes * plan.classes)
+    if plan.shared_classes and not shared:
+        raise ConfigError(
+            f"task.partition.shared_classes: {plan.shared_classes:g} of {plan.classes} classes is "
+            f"less than half a class; valid: null, or from {1 / plan.classes:.2g}"
+        )
+    return shared
+
+
+def _slices(order: Indices, clients: int) -> tuple[tuple[int, ...], ...]:
+    parts = np.array_split(order, clients)
+    return tuple(tuple(sorted(int(c) for c in part)) for part in parts)
+
+
+def _require_classes(plan: PartitionPlan, shared: int) -> None:
+    """Refuses where a client would own no class of its own, or one class under few-shot."""
+    left, fewest = plan.classes - shared, _fewest_classes(plan)
+    # Those who share all classes own none alone; else everybody is to have one of its own.
+    own = 0 if not left else max(1, fewest - shared)
+    most = plan.clients if not own else left // own
+    if plan.clients <= most and shared + own >= fewest:
+        return
+    why = "" if fewest == 1 else ", two a client, since a few shots of one class teach nothing"
+    valid = f"1 to {most}" if most else "a data set with more classes"
+    of = f"{left} of {plan.classes} classes" if shared else f"{plan.classes} classes"
+    raise ConfigError(
+        f"task.clients: {plan.clients} is more than a {plan.kind} partition can deal {of} out to"
+        f"{why}; valid: {valid}"
+    )
+
+
+def _evenly(sizes: Counts, owns: Counts) -> Counts:
+    """Splits each class's images among its owners, (classes, clients).
+
+    What is left over goes round: the next class begins where the last one ended. Always beginning
+    with the first client would make it the richest, and leave the last ones without a test image
+    where a class has fewer than there are clients.
+    """
+    counts, start = np.zeros_like(owns), 0
+    for label, size in enumerate(sizes):
+        owners = np.flatnonzero(owns[label])
+        each, left = divmod(int(size), len(owners))
+        counts[label, owners] = each
+        counts[label, np.roll(owners, -start)[:left]] += 1
+        start += left
+    return counts
+
+
+def _by_class(labels: Indices, sizes: Counts) -> list[Indices]:
+    """Row numbers of each class, ascending; one sort, as there may be thousands of classes."""
+    order = np.argsort(labels, kind="stable").astype(np.int64)
+    return np.split(order, np.cumsum(sizes)[:-1])
 
 
 def _deal(rows: Indices, counts: Counts, hands: list[list[Indices]]) -> None:
@@ -146,25 +270,38 @@ def _deal(rows: Indices, counts: Counts, hands: list[list[Indices]]) -> None:
             hand.append(rows[start:end])
 
 
-def _require_images(plan: PartitionPlan, images: int, counts: Counts) -> None:
-    if images >= counts.sum():
-        return
-    owners = 1 if plan.kind == "dirichlet" else int((counts > 0).sum())
-    whose = "" if plan.kind == "dirichlet" else f" for each of {owners} clients"
-    raise ConfigError(
-        f"task.shots: {plan.shots}{whose} is more than the {images} training images of a class; "
-        f"valid: 1 to {images // owners}"
-    )
-
-
 def _join(parts: list[Indices]) -> Indices:
     return np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
 
 
-def _require_test_images(clients: Sequence[ClientIndices]) -> None:
+def _require_shots(plan: PartitionPlan, most: Counts, whose: str) -> None:
+    """Fewer images than shots are taken as they are; but no class can be meant by such a number."""
+    largest = int(most.max())
+    if plan.shots is None or plan.shots <= largest:
+        return
+    valid = f"1 to {largest}" if largest else "null, or fewer clients"
+    raise ConfigError(
+        f"task.shots: {plan.shots}{whose} is more than any class has images for; valid: {valid}"
+    )
+
+
+def _require_images(clients: Sequence[ClientIndices]) -> None:
     for client, indices in enumerate(clients):
-        if not len(indices.test):
+        for rows, what in ((indices.train, "training"), (indices.test, "test")):
+            if not len(rows):
+                raise ConfigError(
+                    f"task.clients: client {client} of {len(clients)} would have no {what} image; "
+                    "use fewer clients"
+                )
+
+
+def _require_few_shot_classes(plan: PartitionPlan, held: Sequence[Indices]) -> None:
+    if plan.shots is None:
+        return
+    for client, labels in enumerate(held):
+        if len(np.unique(labels)) < _FEW_SHOT_CLASSES:
             raise ConfigError(
-                f"task.clients: client {client} of {len(clients)} would have no test image; use "
-                "fewer clients"
+                f"task.shots: {plan.shots} would leave client {client} of {len(held)} with "
+                "training images of one class only, which teach nothing about any other; use "
+                "fewer clients, or null for all images"
             )

@@ -158,5 +158,57 @@ def test_more_shots_than_images_are_refused():
     with pytest.raises(ConfigError) as caught:
         deal(shots=13)
     assert str(caught.value) == (
-        "task.shots: 13 is more than the 12 training images of a class; valid: 1 to 12"
+        "task.shots: 13 is more than any class has images for; valid: 1 to 12"
     )
+
+
+def test_a_class_with_fewer_images_than_shots_gives_all_it_has():
+    """Classes of 9 and 4 images and 6 shots: ten images are dealt out."""
+    plan = PartitionPlan("dirichlet", 2, 2, 6, DirichletShares(50.0, 1))
+    train, test = np.repeat([0, 1], [9, 4]), np.repeat([0, 1], 5)
+    rngs = {"class_rng": np.random.default_rng(0), "shot_rng": np.random.default_rng(1)}
+    clients = partition(plan, train, test, **rngs)
+    rows = np.concatenate([client.train for client in clients])
+    assert np.bincount(train[rows]).tolist() == [6, 4]
+
+
+# --- clients with a single class -----------------------------------------------------------------
+
+
+def few_shot_counts(rng, *, fewest_classes=2):
+    shares = DirichletShares(0.5, 1, fewest_classes)
+    return dirichlet_counts(shares, np.array([6, 6]), np.array([6, 6]), 2, rng=rng)
+
+
+def test_a_draw_that_leaves_somebody_one_class_does_not_count():
+    """The first draw has all of class 0 with client 0, the second half of each with both."""
+    rng = Given([1.0, 0.0], [0.5, 0.5], [0.5, 0.5], [0.5, 0.5])
+    assert few_shot_counts(rng)[0].tolist() == [[3, 3], [3, 3]]
+    assert rng.taken == 4
+    rng = Given([1.0, 0.0], [0.5, 0.5])
+    assert few_shot_counts(rng, fewest_classes=1)[0].tolist() == [[6, 0], [0, 6]]
+
+
+def test_redrawing_for_a_second_class_ends_and_says_so():
+    with pytest.raises(ConfigError, match="1 training images of 2 classes and a test image"):
+        few_shot_counts(Given([1.0, 0.0], [0.0, 1.0]))
+
+
+@pytest.mark.parametrize("shots", [30, None])
+def test_one_class_clients_are_drawn_again_under_few_shot_only(shots):
+    """Who has nearly all of the large class first gets no other."""
+    plan = PartitionPlan("dirichlet", 2, 4, shots, DirichletShares(0.05, 1))
+    labels, alone = np.repeat([0, 1, 2, 3], [30, 5, 5, 5]), 0
+    for seed in range(30):
+        rngs = [np.random.default_rng([seed, part]) for part in (0, 1)]
+        clients = partition(plan, labels, labels, class_rng=rngs[0], shot_rng=rngs[1])
+        alone += sum(len(set(labels[client.train])) == 1 for client in clients)
+    assert alone == 0 if shots else alone > 0
+
+
+def test_classes_without_training_images_leave_their_test_images_to_somebody():
+    """All have their even part before class 1, which has no training image to give them more."""
+    rng = Given([0.5, 0.5], [0.25, 0.75])
+    train, test = counts(rng, [4, 0], [4, 4], 2)
+    assert train.tolist() == [[2, 2], [0, 0]]
+    assert test.tolist() == [[2, 2], [1, 3]]

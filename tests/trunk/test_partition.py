@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from platform.data.dirichlet import DirichletShares
 from platform.data.partition import PartitionPlan, class_map, partition
 from platform.errors import ConfigError
 
@@ -15,9 +16,9 @@ def labels(classes: int, each: int) -> np.ndarray:
     return np.tile(np.arange(classes), each)
 
 
-def deal(kind, clients, classes, *, shots=3, train=None, test=6, seeds=(1, 2)):
-    plan = PartitionPlan(kind, clients, classes, shots)
-    owners = clients if kind == "iid" else 1
+def deal(kind, clients, classes, *, shots=3, train=None, test=6, seeds=(1, 2), **more):
+    plan = PartitionPlan(kind, clients, classes, shots, **more)
+    owners = clients if kind == "iid" or more else 1
     return partition(
         plan,
         labels(classes, shots * owners if train is None else train),
@@ -61,20 +62,21 @@ def test_pathological_counts_by_hand():
 
 
 def test_iid_counts_by_hand():
-    """3 clients, 4 classes, 3 shots: all classes everywhere, 7 test images split 3, 2, 2."""
+    """3 clients, 4 classes, 3 shots: all classes everywhere; of 7 test images two each, and the
+    one that is left goes to client 0, 1, 2 and 0 again."""
     train, test = labels(4, 9), labels(4, 7)
     clients = deal("iid", 3, 4, test=7)
     for client in clients:
         assert np.bincount(train[client.train]).tolist() == [3, 3, 3, 3]
         assert set(test[client.test]) == {0, 1, 2, 3}
-    assert [len(client.test) for client in clients] == [12, 8, 8]
+    assert [len(client.test) for client in clients] == [10, 9, 9]
     assert sorted(np.concatenate([c.train for c in clients])) == list(range(36))
 
 
 @given(
     st.sampled_from(["pathological", "iid"]),
-    st.integers(1, 6),
-    st.integers(6, 9),
+    st.integers(1, 4),
+    st.integers(8, 11),
     st.integers(1, 4),
     st.integers(0, 1000),
 )
@@ -103,9 +105,114 @@ def test_the_two_seeds_do_what_they_say():
     assert all(np.array_equal(a.train, b.train) for a, b in zip(base, again, strict=True))
 
 
+def counted(clients, all_labels, classes, part="train"):
+    """Images of each class by client, (clients, classes) as lists."""
+    rows = [getattr(client, part) for client in clients]
+    return [np.bincount(all_labels[own], minlength=classes).tolist() for own in rows]
+
+
+def refused(*args, **options):
+    with pytest.raises(ConfigError) as caught:
+        deal(*args, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
 def test_more_clients_than_classes_are_refused():
-    with pytest.raises(ConfigError, match=r"task\.clients: 9 .*8 classes.*valid: 1 to 8"):
-        deal("pathological", 9, 8)
+    assert refused("pathological", 9, 8, shots=None, train=5) == (
+        "task.clients: 9 is more than a pathological partition can deal 8 classes out to; valid: "
+        "1 to 8"
+    )
+    assert all(len(c.train) == 5 for c in deal("pathological", 8, 8, shots=None, train=5))
+
+
+def test_one_class_clients_are_refused_under_few_shot():
+    """Eight classes are two each for four clients; for five, somebody would have one."""
+    assert refused("pathological", 5, 8) == (
+        "task.clients: 5 is more than a pathological partition can deal 8 classes out to, two a "
+        "client, since a few shots of one class teach nothing; valid: 1 to 4"
+    )
+    assert all(len(client.train) == 6 for client in deal("pathological", 4, 8))
+    assert refused("iid", 2, 1) == (
+        "task.shots: 3 would leave client 0 of 2 with training images of one class only, which "
+        "teach nothing about any other; use fewer clients, or null for all images"
+    )
+    assert refused("pathological", 1, 1).endswith("valid: a data set with more classes")
+    assert len(deal("iid", 2, 1, shots=None, train=7)[0].train) == 4
+
+
+def test_shared_classes_by_hand():
+    """Half of 6 classes is 3 for both clients, 3 shots each; the other 3 are two and one."""
+    train, test = labels(6, 6), labels(6, 5)
+    clients = deal("pathological", 2, 6, shared_classes=0.5, test=5)
+    counts = np.array(counted(clients, train, 6))
+    shared = (counts == 3).all(axis=0)
+    assert shared.sum() == 3
+    assert sorted(counts[:, ~shared].sum(axis=1).tolist()) == [3, 6]
+    assert (np.minimum(*counts[:, ~shared]) == 0).all()
+    # Five test images of each shared class are 3 + 2, 2 + 3, 3 + 2.
+    tested = np.array(counted(clients, test, 6, "test"))
+    assert tested[:, shared].tolist() == [[3, 2, 3], [2, 3, 2]]
+    assert sorted(np.concatenate([c.test for c in clients])) == list(range(30))
+    rows = np.concatenate([c.train for c in clients])
+    assert len(set(rows.tolist())) == len(rows) == 27
+
+
+def test_the_class_map_s_seed_draws_the_shared_classes():
+    plan = PartitionPlan("pathological", 3, 12, 2, shared_classes=0.25)
+    maps = [class_map(plan, np.random.default_rng(seed)) for seed in (0, 0, 1)]
+    common = [set.intersection(*map(set, owned)) for owned in maps]
+    assert maps[0] == maps[1] != maps[2]
+    assert [len(names) for names in common] == [3, 3, 3] and common[0] != common[2]
+    # Without shared classes it is the map that it always was.
+    plain = PartitionPlan("pathological", 3, 12, 2)
+    assert sorted(sum(class_map(plain, np.random.default_rng(0)), ())) == list(range(12))
+
+
+def test_pets_among_twenty_clients_need_shared_classes():
+    """FedPGP on 37 breeds: a tenth is 4 for all, and 33 among 20 clients are one or two each."""
+    assert refused("pathological", 20, 37).endswith("valid: 1 to 18")
+    owned = class_map(
+        PartitionPlan("pathological", 20, 37, 16, shared_classes=0.1), np.random.default_rng(0)
+    )
+    assert sorted(len(classes) for classes in owned) == [5] * 7 + [6] * 13
+
+
+def test_shared_classes_that_cannot_be_met_are_refused():
+    assert refused("pathological", 2, 6, shared_classes=0.05) == (
+        "task.partition.shared_classes: 0.05 of 6 classes is less than half a class; valid: null, "
+        "or from 0.17"
+    )
+    # One of eight is for all, so one of the other seven is enough for each of seven clients.
+    sentence = refused("pathological", 8, 8, shared_classes=0.125)
+    assert "can deal 7 of 8 classes out to, two a client" in sentence
+    assert sentence.endswith("valid: 1 to 7")
+    assert len(deal("pathological", 7, 8, shared_classes=0.125)) == 7
+
+
+def test_all_classes_shared_is_iid():
+    """Every class belongs to everybody, as under iid; the order of drawing is another."""
+    counts = counted(deal("pathological", 3, 4, shared_classes=1.0), labels(4, 9), 4)
+    assert counts == [[3, 3, 3, 3]] * 3
+
+
+def test_a_class_with_fewer_images_than_shots_gives_what_it_has():
+    """Classes of 5, 2 and 1 images, 3 shots: all of the small ones, as published loaders do."""
+    train, test = np.repeat([0, 1, 2], [5, 2, 1]), labels(3, 2)
+    rngs = {"class_rng": np.random.default_rng(0), "shot_rng": np.random.default_rng(1)}
+    (one,) = partition(PartitionPlan("pathological", 1, 3, 3), train, test, **rngs)
+    assert np.bincount(train[one.train]).tolist() == [3, 2, 1]
+    # Of three images two owners get two and one, of one image the next one in turn gets it.
+    both = partition(PartitionPlan("iid", 2, 3, 2), train, test, **rngs)
+    assert counted(both, train, 3) == [[2, 1, 0], [2, 1, 1]]
+
+
+def test_no_shots_means_all_images():
+    """Nine images of each of 2 classes among 4 clients: 2 each, the ninth to client 0, then 1."""
+    train = labels(2, 9)
+    clients = deal("iid", 4, 2, shots=None, train=9)
+    assert counted(clients, train, 2) == [[3, 2], [2, 3], [2, 2], [2, 2]]
+    assert sorted(np.concatenate([c.train for c in clients])) == list(range(18))
 
 
 @pytest.mark.parametrize(("kind", "most"), [("pathological", 4), ("iid", 2)])
@@ -118,9 +225,84 @@ def test_as_many_shots_as_there_are_images_are_fine():
     assert all(len(client.train) == 10 for client in deal("pathological", 2, 4, shots=5, train=5))
 
 
-def test_a_client_without_test_images_is_refused():
-    with pytest.raises(ConfigError, match="no test image"):
+def test_a_client_without_images_is_refused():
+    with pytest.raises(ConfigError, match=r"task\.clients: client 0 of 2 would have no test image"):
         deal("pathological", 2, 4, test=0)
-    # Four clients share one test image of each class: the first gets them all.
-    with pytest.raises(ConfigError, match="client 1 of 4"):
+    # Two test images in all cannot be one for each of four clients.
+    with pytest.raises(ConfigError, match="client 2 of 4 would have no test image"):
         deal("iid", 4, 2, test=1)
+    with pytest.raises(ConfigError, match="client 2 of 4 would have no training image"):
+        deal("iid", 4, 2, shots=None, train=1)
+
+
+def test_fewer_test_images_of_a_class_than_clients_go_round():
+    """Three of each of 2 classes: clients 0, 1, 2, then 3, 0, 1; nobody is left without."""
+    clients = deal("iid", 4, 2, test=3)
+    assert counted(clients, labels(2, 3), 2, "test") == [[1, 1], [1, 1], [1, 0], [0, 1]]
+
+
+@given(st.integers(1, 9), st.integers(1, 12), st.integers(1, 30))
+def test_nobody_is_better_off_by_more_than_one_image(clients, classes, each):
+    try:
+        dealt = deal("iid", clients, classes, shots=None, train=each, test=each)
+    except ConfigError:
+        assert clients > each * classes
+        return
+    sizes = [len(client.test) for client in dealt]
+    assert sum(sizes) == each * classes and max(sizes) - min(sizes) <= 1
+
+
+def test_shots_that_not_even_one_class_can_serve_are_refused_with_more_clients_than_images():
+    assert refused("iid", 6, 3, shots=1, train=5) == (
+        "task.shots: 1 for each of 6 clients is more than any class has images for; valid: null, "
+        "or fewer clients"
+    )
+
+
+# --- domains -------------------------------------------------------------------------------------
+
+
+def deal_domains(kind, clients, *, domains=2, classes=3, shots=None, train=8, test=4, seeds=(1, 2)):
+    names = tuple("abcdef"[:domains])
+    shares = DirichletShares(0.3, 2)
+    plan = PartitionPlan(kind, clients, classes * domains, shots, shares, domains=names)
+    keys = [np.tile(np.arange(classes * domains), each) for each in (train, test)]
+    rngs = [np.random.default_rng(seed) for seed in seeds]
+    return keys, partition(plan, *keys, class_rng=rngs[0], shot_rng=rngs[1])
+
+
+def test_each_domain_goes_to_as_many_clients_in_domain_order():
+    """2 domains of 3 classes x 8 images, 4 clients: the first two share the first domain's 24."""
+    (train, test), clients = deal_domains("domain_dirichlet", 4)
+    for part, keys, total in (("train", train, 24), ("test", test, 12)):
+        rows = [getattr(client, part) for client in clients]
+        assert [sorted(set(keys[own] // 3)) for own in rows] == [[0], [0], [1], [1]]
+        assert [len(rows[i]) + len(rows[i + 1]) for i in (0, 2)] == [total, total]
+        assert sorted(np.concatenate(rows)) == list(range(2 * total))
+    assert min(len(client.train) for client in clients) >= 2
+
+
+def test_shots_of_a_domain_s_class_are_shared_out_among_its_clients():
+    (train, _), clients = deal_domains("domain_dirichlet", 4, shots=5)
+    rows = np.concatenate([client.train for client in clients])
+    assert np.bincount(train[rows]).tolist() == [5] * 6
+    assert all(len(set(train[client.train])) >= 2 for client in clients)
+
+
+def test_a_single_client_a_domain_holds_all_of_it_under_both_kinds():
+    _, one = deal_domains("domain", 3, domains=3)
+    _, other = deal_domains("domain_dirichlet", 3, domains=3)
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a.train, b.train)
+        np.testing.assert_array_equal(a.test, b.test)
+
+
+def test_the_domain_that_cannot_be_dealt_out_is_named():
+    """Three clients cannot have two of the domain's three images each."""
+    with pytest.raises(ConfigError) as caught:
+        deal_domains("domain_dirichlet", 6, train=1)
+    assert str(caught.value) == (
+        "task.partition.minimum: 2 training images and a test image for each of 3 clients of "
+        "domain 'a' came out of none of 100 draws with task.partition.alpha = 0.3; use fewer "
+        "clients, more images or a larger alpha"
+    )

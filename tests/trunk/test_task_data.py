@@ -7,6 +7,7 @@ import pytest
 
 from platform.config import parse_config
 from platform.data.loading import TaskData, load_task_data
+from platform.data.partition import ClientIndices
 from platform.errors import ConfigError
 
 MINIMAL = {"name": "run", "method": {"name": "coop"}, "training": {"local_steps": 1}}
@@ -102,7 +103,7 @@ def test_an_odd_number_of_classes_has_one_more_base_class(monkeypatch: pytest.Mo
     from platform.data import shapes
 
     monkeypatch.setattr(shapes, "CLASSES", shapes.CLASSES[:5])
-    data = load(*TO_NOVEL, "task.clients=3")
+    data = load(*TO_NOVEL, "task.clients=3", "task.partition.kind=iid")
     assert data.classes == shapes.CLASSES[:3]
     assert data.common["novel"].classes == shapes.CLASSES[3:5]
 
@@ -132,16 +133,16 @@ def test_an_odd_number_of_classes_has_one_more_base_class(monkeypatch: pytest.Mo
         ),
         (
             ("task.partition.kind=dirichlet", "task.shots=1", "task.clients=19"),
-            "task.partition.minimum: 2 training images and a test image for each of 19 clients "
-            "came out of none of 100 draws with task.partition.alpha = 0.5; use fewer clients, "
-            "more shots or a larger alpha",
+            "task.partition.minimum: 2 training images of 2 classes and a test image for each of "
+            "19 clients came out of none of 100 draws with task.partition.alpha = 0.5; use fewer "
+            "clients, more images or a larger alpha",
         ),
         (
             (
                 *("task.partition.kind=dirichlet", "task.dataset=digits", "task.shots=500"),
                 "task.clients=5",
             ),
-            "task.shots: 500 is more than the 134 training images of a class; valid: 1 to 134",
+            "task.shots: 500 is more than any class has images for; valid: 1 to 137",
         ),
     ],
 )
@@ -216,4 +217,114 @@ def refused(*overrides: str) -> str:
     ],
 )
 def test_contradictions_are_refused_in_one_sentence(overrides: tuple[str, ...], sentence: str):
+    assert refused(*overrides) == sentence
+
+
+# --- domains and clients -------------------------------------------------------------------------
+
+SPLIT = ("task.domains=[real, sketch]", "task.partition.kind=domain_dirichlet", "task.shots=6")
+
+
+def domains_of(data: TaskData, clients: tuple[ClientIndices, ...]) -> list[set[int]]:
+    return [set(data.dataset.train.domains[client.train].tolist()) for client in clients]
+
+
+def test_dirichlet_within_domains_keeps_each_client_to_one():
+    """2 domains, 6 clients: three share 20 classes x 6 shots of each."""
+    data = load(*SPLIT, "task.clients=6")
+    assert domains_of(data, data.clients) == [{0}] * 3 + [{1}] * 3
+    sizes = [len(rows) for rows in held(data, "train")]
+    assert sum(sizes[:3]) == sum(sizes[3:]) == 120
+
+
+def test_new_clients_are_the_last_of_each_domain():
+    data = load(*SPLIT, "task.clients=4", "task.new_clients=2", "task.validation_share=0.2")
+    assert domains_of(data, data.clients) == [{0}, {0}, {1}, {1}]
+    assert domains_of(data, data.new_clients) == [{0}, {1}]
+    everybody = (*data.clients, *data.new_clients)
+    rows = np.concatenate([[*client.train, *client.validation] for client in everybody])
+    assert len(rows) == len(set(rows.tolist())) == 240
+
+
+def test_shared_classes_have_shots_for_each_client():
+    """A tenth of 20 classes is 2 for all 3 clients, 4 shots each; the other 18 are six each."""
+    overrides = ("task.domains=[real]", "task.shots=4", "task.clients=3")
+    data = load(*overrides, "task.partition.shared_classes=0.1")
+    labels = data.dataset.train.labels
+    by_client = [np.bincount(labels[rows], minlength=20) for rows in held(data, "train")]
+    assert [sorted(own) for own in by_client] == [[0] * 12 + [4] * 8] * 3
+    assert sorted(np.sum(by_client, axis=0)) == [4] * 18 + [12] * 2
+
+
+def test_a_new_client_holds_a_domain_of_its_own():
+    data = load(*THREE, "task.clients=2", "task.new_clients=1")
+    assert domains_of(data, data.clients) == [{0}, {1}]
+    assert domains_of(data, data.new_clients) == [{2}]
+
+
+def test_new_clients_hold_classes_that_nobody_else_has():
+    data = load("task.domains=[real]", "task.shots=2", "task.clients=8", "task.new_clients=2")
+    labels = data.dataset.train.labels
+    (one, two) = (set(labels[client.train]) for client in data.new_clients)
+    others = set(labels[np.concatenate(held(data, "train"))])
+    assert (len(one), len(two), len(others)) == (2, 2, 16) and not (one | two) & others
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (
+            (*SPLIT, "task.clients=5"),
+            "task.clients: 5 is no multiple of the 2 domains that are dealt out, each among as "
+            "many clients; valid with task.partition.kind = domain_dirichlet: 2, 4, 6 and so on",
+        ),
+        (
+            (*SPLIT, "task.clients=4", "task.new_clients=1"),
+            "task.new_clients: 1 is no multiple of the 2 domains that are dealt out, each among as "
+            "many clients; valid with task.partition.kind = domain_dirichlet: 2, 4, 6 and so on",
+        ),
+        (
+            (*THREE, "task.clients=3", "task.new_clients=1"),
+            "task.clients: 3 and task.new_clients: 1 are not the number of domains that are dealt "
+            "out, one to each client; valid with task.partition.kind = domain: 3",
+        ),
+    ],
+)
+def test_clients_that_do_not_divide_among_domains_are_refused(
+    overrides: tuple[str, ...], sentence: str
+):
+    with pytest.raises(ConfigError) as caught:
+        load(*overrides)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (
+            ("task.partition.kind=shared_ratio",),
+            "task.partition.shared_ratio: null does not say which share of each class all clients "
+            "have alike; valid with task.partition.kind = shared_ratio: 0 to 1, such as 0.2",
+        ),
+        (
+            (
+                *("task.partition.kind=shared_ratio", "task.partition.shared_ratio=0.2"),
+                "evaluation.protocol=base_to_novel",
+            ),
+            "task.partition.kind: shared_ratio does not fit evaluation.protocol = base_to_novel, "
+            "as it deals out test images for training; valid: another kind, or client_mean",
+        ),
+        (
+            ("task.partition.kind=iid", "task.partition.shared_classes=0.2"),
+            "task.partition.shared_classes: 0.2 has no meaning with task.partition.kind = iid; "
+            "valid: null, or the kind pathological",
+        ),
+        (
+            ("task.partition.shared_ratio=0.2",),
+            "task.partition.shared_ratio: 0.2 has no meaning with task.partition.kind = "
+            "pathological; valid: null, or the kind shared_ratio",
+        ),
+    ],
+)
+def test_partition_keys_that_do_not_fit_are_refused(overrides: tuple[str, ...], sentence: str):
     assert refused(*overrides) == sentence

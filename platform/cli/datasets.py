@@ -1,0 +1,233 @@
+"""`datasets`: which there are, who would have what, and what is right and wrong with a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import typer
+
+from platform.cli import exit_codes
+from platform.cli.output import console, print_json, progress_bar, table
+from platform.config import RunConfig, load_config
+from platform.data.catalogue import DataRequest, dataset_infos
+from platform.data.checking import FEW, Findings, FolderReport, check_folder, counts
+from platform.data.dirichlet import Counts
+from platform.data.drawing_holdings import draw_holdings, require_drawable
+from platform.data.holdings import PARTS, Holding, holdings, holdings_document, seeds_used
+from platform.data.loading import TaskData, load_task_data
+from platform.errors import ConfigError
+
+FIRST, LARGEST, MOST_CLASSES = 4, 3, 40
+MOST_CLIENTS, CELL, MOST_WIDTH = 40, 7, 75
+TITLES = {"train": "training", "validation": "validation", "test": "test"}
+RENDERED = (16, 60)
+"""Training and test images of each class and domain, where a check has nothing but to render."""
+
+
+@dataclass(frozen=True)
+class DatasetsQuestion:
+    """What `datasets` is asked; None where it was not given.
+
+    Attributes:
+        show: Configuration whose clients are shown.
+        overrides: Overrides of it.
+        plot: Where their picture goes.
+        check: Name of the data set whose folder is checked.
+        root: What `task.root` would say.
+    """
+
+    show: Path | None = None
+    overrides: tuple[str, ...] = ()
+    plot: Path | None = None
+    check: str | None = None
+    root: Path | None = None
+
+
+def datasets_command(question: DatasetsQuestion, *, as_json: bool) -> None:
+    """Lists the data sets, shows who would have what, or checks a folder.
+
+    Raises:
+        ConfigError: If options do not go together, a name is unknown, or a configuration cannot be
+            dealt out.
+        typer.Exit: With code 1, if a checked folder has faults.
+    """
+    _require_together(question)
+    if question.show is not None:
+        _show(question.show, question, as_json=as_json)
+    elif question.check is not None:
+        _check(question.check, question.root or Path("data"), as_json=as_json)
+    else:
+        _list(as_json=as_json)
+
+
+def _require_together(question: DatasetsQuestion) -> None:
+    if question.show is not None and question.check is not None:
+        raise ConfigError("--show: cannot be asked for together with --check; give one of them")
+    for option, given in (("--set", question.overrides), ("--plot", question.plot)):
+        if given and question.show is None:
+            raise ConfigError(f"{option}: needs --show CONFIG, since it is about its clients")
+    if question.root is not None and question.check is None:
+        raise ConfigError("--root: needs --check NAME; with --show use --set task.root=DIR")
+
+
+def _list(*, as_json: bool) -> None:
+    infos = dataset_infos()
+    if as_json:
+        print_json([asdict(info) for info in infos])
+        return
+    rows = [(info.name, info.title, _some(info.classes), _some(info.domains)) for info in infos]
+    out = console()
+    out.print(table(None, ("data set", "what it is", "classes", "domains"), rows))
+    out.print("the files that each needs: datasets --check NAME --root DIR")
+
+
+def _some(names: Sequence[str]) -> str:
+    """How many and the first few."""
+    if not names:
+        return "as in the files"
+    more = ", ..." if len(names) > FIRST else ""
+    return f"{len(names)}: {', '.join(names[:FIRST])}{more}"
+
+
+def _show(config: Path, question: DatasetsQuestion, *, as_json: bool) -> None:
+    if question.plot is not None:
+        require_drawable(question.plot)
+    run = load_config(config, question.overrides)
+    data = load_task_data(run)
+    held = holdings(data)
+    title = _title(run, data)
+    if question.plot is not None:
+        draw_holdings(held, data.classes, question.plot, title=title)
+    if as_json:
+        print_json(holdings_document(run, data))
+        return
+    _print_clients(held, data, title)
+    out = console()
+    for name, common in data.common.items():
+        out.print(f"every client is measured on {len(common.rows)} {name} images as well")
+    out.print("seeds: " + ", ".join(f"{n} {seed}" for n, seed in seeds_used(run).items()))
+    if question.plot is not None:
+        out.print(f"picture: {question.plot}", soft_wrap=True)
+
+
+def _title(run: RunConfig, data: TaskData) -> str:
+    section = run.task.partition
+    given = section.model_dump(mode="json", exclude={"kind"}, exclude_none=True)
+    options = "".join(f", {name} {value:g}" for name, value in given.items())
+    shots = "all images" if run.task.shots is None else f"{run.task.shots} shots"
+    return f"{data.dataset.name}: {section.kind}{options}, {shots}"
+
+
+def _print_clients(held: Sequence[Holding], data: TaskData, title: str) -> None:
+    full = _fits(held, data.classes)
+    domains = data.domain_names if len(data.domain_names) > 1 else ()
+    parts = [part for part in PARTS if part != "validation" or _validates(held)]
+    columns = ["client", *(TITLES[part] for part in parts)]
+    columns += list(data.classes) if full else ["classes", "most images of"]
+    rows = []
+    for holding in held:
+        row: list[Any] = [holding.client, *(int(getattr(holding, part).sum()) for part in parts)]
+        row += _by_class(holding, parts) if full else _largest(holding, data.classes)
+        rows.append([*row, *([_most(holding.domains, domains)] if domains else [])])
+    out = console()
+    out.print(table(title, [*columns, *(["domains"] if domains else [])], rows))
+    if full:
+        out.print(f"of each class: {' / '.join(TITLES[part] for part in parts)} images")
+    new = sum(holding.is_new for holding in held)
+    if new:
+        out.print(f"{new} new clients never take part in a round")
+
+
+def _fits(held: Sequence[Holding], classes: Sequence[str]) -> bool:
+    """Whether a column for each class is readable, on the width of a file."""
+    width = sum(max(len(name), CELL) + 3 for name in classes)
+    return len(held) <= MOST_CLIENTS and width <= MOST_WIDTH
+
+
+def _validates(held: Sequence[Holding]) -> bool:
+    return any(holding.validation.any() for holding in held)
+
+
+def _by_class(holding: Holding, parts: Sequence[str]) -> list[str]:
+    counts = [getattr(holding, part).tolist() for part in parts]
+    return ["/".join(map(str, of)) if any(of) else "-" for of in zip(*counts, strict=True)]
+
+
+def _largest(holding: Holding, classes: Sequence[str]) -> list[Any]:
+    return [holding.classes, _most(holding.train, classes)]
+
+
+def _most(numbers: Counts, names: Sequence[str]) -> str:
+    """The largest ones, in the order of the names where they are equal."""
+    order = [int(place) for place in np.argsort(-numbers, kind="stable") if numbers[place]]
+    more = ", ..." if len(order) > LARGEST else ""
+    return ", ".join(f"{names[place]} {numbers[place]}" for place in order[:LARGEST]) + more
+
+
+def _check(name: str, root: Path, *, as_json: bool) -> None:
+    train, test = RENDERED
+    request = DataRequest(root, train_per_class=train, test_per_class=test)
+    progress = progress_bar(console(error=True))
+    with progress:
+        task = progress.add_task("images opened", total=None)
+        report = check_folder(
+            name, request, lambda done, total: progress.update(task, completed=done, total=total)
+        )
+    if as_json:
+        print_json(report.document())
+    else:
+        _print_report(report, root)
+    if not report.is_sound:
+        raise typer.Exit(exit_codes.FAILED)
+
+
+def _print_report(report: FolderReport, root: Path) -> None:
+    out = console()
+    if report.info.layout:
+        out.print(f"{report.info.name} is expected below {str(root)!r} as", soft_wrap=True)
+        for line in report.info.layout:
+            out.print(f"  {line}", soft_wrap=True)
+    if report.refusal is not None:
+        out.print(f"refused: {report.refusal}", soft_wrap=True)
+    if report.dataset is not None:
+        _print_counts(counts(report.dataset))
+    for found, what in (
+        (report.damaged, "images that cannot be opened"),
+        (report.repeated, "test examples that are also training examples"),
+        (report.few, f"classes with fewer than {FEW} training examples (fine: all are taken)"),
+    ):
+        _print_findings(found, what)
+    out.print("all is well" if report.is_sound else "the folder has faults")
+
+
+def _print_counts(found: Mapping[str, Any]) -> None:
+    out, rows = console(), []
+    for side, of in found.items():
+        sizes = of["by_class"]
+        low, high = min(sizes, key=sizes.get), max(sizes, key=sizes.get)
+        spread = (f"{low} ({sizes[low]})", f"{high} ({sizes[high]})")
+        rows.append((side, of["total"], len(sizes), *spread))
+    out.print(table(None, ("split", "examples", "classes", "smallest", "largest"), rows))
+    by_domain = {side: of["by_domain"] for side, of in found.items()}
+    if len(by_domain["train"]) > 1:
+        lines = [(name, *(of[name] for of in by_domain.values())) for name in by_domain["train"]]
+        out.print(table(None, ("domain", *by_domain), lines))
+    if len(found["train"]["by_class"]) <= MOST_CLASSES:
+        by_class = {side: of["by_class"] for side, of in found.items()}
+        lines = [(name, *(of[name] for of in by_class.values())) for name in by_class["train"]]
+        out.print(table(None, ("class", *by_class), lines))
+
+
+def _print_findings(found: Findings, what: str) -> None:
+    if not found.number:
+        return
+    out = console()
+    out.print(f"{found.number} {what}:")
+    for line in found.first:
+        out.print(f"  {line}", soft_wrap=True)
+    if found.number > len(found.first):
+        out.print(f"  and {found.number - len(found.first)} more")

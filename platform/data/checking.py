@@ -1,0 +1,192 @@
+"""What is right and wrong with a data set's folder, all of it at once.
+
+A run refuses a folder with the first sentence that applies. This reads every file, as nobody would
+want a run to, and counts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from platform.data.catalogue import DataRequest, DatasetInfo, dataset_info, load_dataset
+from platform.data.dataset import Dataset, Split
+from platform.data.images import ImageFiles, decode, image_digests
+from platform.data.soundness import require_every_class, require_sound
+from platform.errors import ConfigError, DataError
+
+SHOWN: Final = 20
+FEW: Final = 16
+"""The most shots that the papers take."""
+_BLOCK: Final = 256
+
+Telling = Callable[[int, int], None]
+"""Told how many of how many examples have been opened."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Things of one kind that were found.
+
+    Attributes:
+        number: How many.
+        first: The first ones, at most `SHOWN`.
+    """
+
+    number: int
+    first: tuple[str, ...]
+
+    @staticmethod
+    def of(found: Sequence[str]) -> Findings:
+        """All of them counted, the first ones kept."""
+        return Findings(len(found), tuple(found[:SHOWN]))
+
+
+@dataclass(frozen=True)
+class FolderReport:
+    """What a check found.
+
+    Attributes:
+        info: What is known of the data set without its files.
+        refusal: The sentence with which a run would refuse the folder; None if it would not.
+        dataset: What was read, if it was.
+        damaged: Images that cannot be opened.
+        repeated: Test examples that are identical to a training example.
+        few: Classes with fewer than `FEW` training examples.
+    """
+
+    info: DatasetInfo
+    refusal: str | None
+    dataset: Dataset | None
+    damaged: Findings = Findings(0, ())
+    repeated: Findings = Findings(0, ())
+    few: Findings = Findings(0, ())
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong; a class with few examples is only remarkable."""
+        return self.refusal is None and not self.damaged.number and not self.repeated.number
+
+    def document(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        found = {name: getattr(self, name) for name in ("damaged", "repeated", "few")}
+        return {
+            "dataset": self.info.name,
+            "sound": self.is_sound,
+            "expected": list(self.info.layout),
+            "source": self.info.source,
+            "refusal": self.refusal,
+            "counts": None if self.dataset is None else counts(self.dataset),
+            **{n: {"number": f.number, "first": list(f.first)} for n, f in found.items()},
+        }
+
+
+def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport:
+    """Reads a data set's folder, every image included.
+
+    Args:
+        name: Name of the data set.
+        request: Where its folder is.
+        tell: Hears of progress.
+
+    Raises:
+        ConfigError: If there is no data set of this name.
+    """
+    info = dataset_info(name)
+    try:
+        dataset = load_dataset(name, request)
+        require_sound(dataset)
+    except ConfigError as error:
+        return FolderReport(info, str(error), None)
+    refusal = None
+    try:
+        require_every_class(dataset, dataset.train.labels, dataset.classes)
+    except DataError as error:
+        refusal = str(error)
+    found = (*_examine(dataset, tell), _few(dataset))
+    return FolderReport(info, refusal, dataset, *map(Findings.of, found))
+
+
+def counts(dataset: Dataset) -> dict[str, Any]:
+    """Examples of each side in all, by class and by domain."""
+    return {
+        side: {
+            "total": split.num_examples,
+            "by_class": _named(split.labels, dataset.classes),
+            "by_domain": _named(split.domains, dataset.domains),
+        }
+        for side, split in (("train", dataset.train), ("test", dataset.test))
+    }
+
+
+def _named(values: np.ndarray[Any, Any], names: Sequence[str]) -> dict[str, int]:
+    found = np.bincount(values, minlength=len(names)).tolist()
+    return dict(zip(names, found, strict=True))
+
+
+def _few(dataset: Dataset) -> list[str]:
+    by_class = _named(dataset.train.labels, dataset.classes)
+    return [f"{name} ({number})" for name, number in by_class.items() if number < FEW]
+
+
+def _examine(dataset: Dataset, tell: Telling) -> tuple[list[str], list[str]]:
+    """Sentences of images that do not open, and pairs of examples that are the same."""
+    total, done = dataset.train.num_examples + dataset.test.num_examples, 0
+    seen: dict[bytes, str] = {}
+    damaged, repeated = [], []
+    tell(0, total)
+    for side, split in (("training", dataset.train), ("test", dataset.test)):
+        for row, (digest, fault) in enumerate(_opened(split)):
+            done += 1
+            if done % _BLOCK == 0 or done == total:
+                tell(done, total)
+            if fault is not None:
+                damaged.append(fault)
+            if digest is None:
+                continue
+            name = _name(split, side, row)
+            if side == "training":
+                seen.setdefault(digest, name)
+            elif digest in seen:
+                repeated.append(f"{name} is the same as {seen[digest]}")
+    return damaged, repeated
+
+
+def _opened(split: Split) -> Iterator[tuple[bytes | None, str | None]]:
+    """Each example's digest, and what is wrong with it."""
+    images = split.images
+    if split.texts is not None:
+        for text in split.texts:
+            yield hashlib.sha256(text.encode()).digest(), None
+    elif isinstance(images, ImageFiles):
+        # Decoders let other threads run; blocks keep what waits small.
+        with ThreadPoolExecutor() as pool:
+            for start in range(0, len(images), _BLOCK):
+                block = range(start, min(start + _BLOCK, len(images)))
+                yield from pool.map(lambda row: _open(images, row), block)
+    else:
+        for start in range(0, len(images), _BLOCK):
+            rows = np.arange(start, min(start + _BLOCK, len(images)))
+            yield from ((digest, None) for digest in image_digests(images, rows))
+
+
+def _open(files: ImageFiles, row: int) -> tuple[bytes | None, str | None]:
+    digest = None
+    try:
+        data = files.bytes_of(row)
+        digest = hashlib.sha256(data).digest()
+        decode(data, files.paths[row])
+    except DataError as error:
+        return digest, str(error)
+    return digest, None
+
+
+def _name(split: Split, side: str, row: int) -> str:
+    if isinstance(split.images, ImageFiles) and split.texts is None:
+        return f"{side} image {split.images.paths[row]!r}"
+    return f"{side} example {row}"

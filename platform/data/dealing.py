@@ -1,0 +1,172 @@
+"""From a configuration to a partition: what is dealt out, among whom, and by which seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from platform.config.schema import RunConfig
+from platform.data.dataset import Dataset, Split
+from platform.data.dirichlet import DirichletShares
+from platform.data.images import Indices
+from platform.data.partition import ClientIndices, PartitionPlan, merged_partition, partition
+from platform.data.shared_ratio import SharedRatio
+from platform.data.soundness import require_every_class
+from platform.errors import ConfigError
+from platform.randomness import stream
+
+DEALS_BY_DOMAIN = ("domain", "domain_dirichlet")
+"""Kinds whose clients hold images of one domain each."""
+
+
+@dataclass(frozen=True)
+class Dealt:
+    """What is dealt out.
+
+    Attributes:
+        classes: The data set's first classes in label order.
+        domains: Indices of domains, ascending.
+    """
+
+    classes: tuple[str, ...]
+    domains: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Hands:
+    """Who holds what.
+
+    Attributes:
+        clients: Row numbers of those who take part.
+        new_clients: Of those who never do.
+    """
+
+    clients: tuple[ClientIndices, ...]
+    new_clients: tuple[ClientIndices, ...]
+
+
+def number_of_hands(config: RunConfig) -> int:
+    """Among how many clients images are dealt out, new ones included."""
+    return config.task.clients + config.task.new_clients
+
+
+def dealt_domains(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
+    """Indices of the domains that are dealt out, ascending.
+
+    Raises:
+        ConfigError: If the held-out domain is none of the data set's or its only one, or the
+            clients do not divide among the domains where each has one.
+    """
+    held_out = config.task.held_out_domain
+    if held_out is not None and held_out not in dataset.domains:
+        raise ConfigError(
+            f"task.held_out_domain: {held_out!r} is none of the run's domains; valid: "
+            f"{', '.join(dataset.domains)}"
+        )
+    domains = tuple(i for i, name in enumerate(dataset.domains) if name != held_out)
+    if not domains:
+        raise ConfigError(
+            f"task.held_out_domain: {held_out!r} is the run's only domain; at least one must be "
+            "left for the clients"
+        )
+    _require_whole_domains(config, len(domains))
+    return domains
+
+
+def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> Hands:
+    """Deals out a data set.
+
+    Args:
+        config: The run.
+        dataset: All images; under `shared_ratio` merged.
+        dealt: Its classes and domains that are dealt out.
+
+    Raises:
+        ConfigError: If a class has no training image, or the partition cannot be met.
+    """
+    sides = (dataset.train, dataset.test)
+    rows = [_dealt_rows(split, dealt) for split in sides]
+    require_every_class(dataset, dataset.train.labels[rows[0]], dealt.classes)
+    train, test = (_keys(config, *side, dealt) for side in zip(sides, rows, strict=True))
+    plan = _plan(config, dataset, dealt)
+    rngs = {
+        "class_rng": stream(config.seed_of("class_map"), "class map"),
+        "shot_rng": stream(config.seed_of("shots"), "shots"),
+    }
+    if plan.kind == "shared_ratio":
+        split = config.seed_of("split")
+        shares = merged_partition(
+            plan, train, split_rng=lambda position: stream(split, "own split", position), **rngs
+        )
+    else:
+        shares = partition(plan, train, test, **rngs)
+    clients = [ClientIndices(rows[0][c.train], rows[1][c.test]) for c in shares]
+    return _with_new(config, clients, len(dealt.domains))
+
+
+def _require_whole_domains(config: RunConfig, domains: int) -> None:
+    kind, task = config.task.partition.kind, config.task
+    if kind == "domain" and number_of_hands(config) != domains:
+        new = f" and task.new_clients: {task.new_clients}" if task.new_clients else ""
+        what = "are" if new else "is"
+        raise ConfigError(
+            f"task.clients: {task.clients}{new} {what} not the number of domains that are dealt "
+            f"out, one to each client; valid with task.partition.kind = domain: {domains}"
+        )
+    if kind != "domain_dirichlet":
+        return
+    for name in ("clients", "new_clients"):
+        count = getattr(task, name)
+        if count % domains:
+            raise ConfigError(
+                f"task.{name}: {count} is no multiple of the {domains} domains that are dealt out, "
+                "each among as many clients; valid with task.partition.kind = domain_dirichlet: "
+                f"{domains}, {2 * domains}, {3 * domains} and so on"
+            )
+
+
+def _plan(config: RunConfig, dataset: Dataset, dealt: Dealt) -> PartitionPlan:
+    task, section = config.task, config.task.partition
+    domains = tuple(dataset.domains[index] for index in dealt.domains)
+    by_domain = section.kind in DEALS_BY_DOMAIN
+    keys = len(dealt.classes) * (len(domains) if by_domain else 1)
+    # Only `shared_ratio` has no fewest of its own, and it does not look at these.
+    shares = DirichletShares(section.concentration, section.fewest or 1)
+    ratio = SharedRatio(section.shared_ratio or 0.0, section.concentration, section.fewest)
+    return PartitionPlan(
+        section.kind,
+        number_of_hands(config),
+        keys,
+        task.shots,
+        shares,
+        domains,
+        section.shared_classes or 0.0,
+        ratio,
+    )
+
+
+def _dealt_rows(split: Split, dealt: Dealt) -> Indices:
+    chosen = (split.labels < len(dealt.classes)) & np.isin(split.domains, dealt.domains)
+    return np.flatnonzero(chosen).astype(np.int64)
+
+
+def _keys(config: RunConfig, split: Split, rows: Indices, dealt: Dealt) -> Indices:
+    """What the partition counts as a class: the label, or domain and label where domains count."""
+    labels = split.labels[rows]
+    if config.task.partition.kind not in DEALS_BY_DOMAIN:
+        return labels
+    positions = np.searchsorted(dealt.domains, split.domains[rows]).astype(np.int64)
+    return positions * len(dealt.classes) + labels
+
+
+def _with_new(config: RunConfig, clients: Sequence[ClientIndices], domains: int) -> Hands:
+    """The last ones are new; of each domain the last ones where a domain has several clients."""
+    groups = domains if config.task.partition.kind == "domain_dirichlet" else 1
+    each, old = len(clients) // groups, config.task.clients // groups
+    is_new = [position % each >= old for position in range(len(clients))]
+    return Hands(
+        tuple(c for c, new in zip(clients, is_new, strict=True) if not new),
+        tuple(c for c, new in zip(clients, is_new, strict=True) if new),
+    )

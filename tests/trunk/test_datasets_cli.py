@@ -1,0 +1,277 @@
+"""`datasets`: the list, who would have what, and what is right and wrong with a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from tests.trunk._runs import Answer, Command
+
+TASK = {"dataset": "shapes", "domains": ["real"], "clients": 4, "shots": 4, "test_per_class": 5}
+TREE = {"name": "shown", "method": {"name": "coop"}, "training": {"local_steps": 1}, "task": TASK}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "shown.yaml"
+    path.write_text(yaml.safe_dump(TREE))
+    return str(path)
+
+
+def show(sotto: Command, config: str, *overrides: str, more: Sequence[str] = ()) -> Answer:
+    sets = [part for override in overrides for part in ("--set", override)]
+    answer = sotto("datasets", "--show", config, *sets, *more)
+    assert answer.code == 0, answer.err
+    return answer
+
+
+def require_refused(answer: Answer, *words: str) -> None:
+    assert answer.code == 2 and not answer.out
+    assert answer.err.startswith("error: ") and answer.err.count("\n") == 1
+    assert all(word in answer.err for word in words), answer.err
+
+
+# --- the list ------------------------------------------------------------------------------------
+
+
+def test_many_classes_are_shortened(sotto: Command):
+    answer = sotto("datasets")
+    assert answer.code == 0
+    lines = " ".join(answer.out.split())
+    assert "20: circle, ring, triangle," in lines and "chevron" not in lines
+    assert "datasets --check NAME --root DIR" in lines
+    listed = {item["name"]: item for item in sotto("datasets", "--json").document}
+    assert len(listed["shapes"]["classes"]) == 20
+
+
+# --- who has what --------------------------------------------------------------------------------
+
+
+def test_a_pathological_partition_by_hand(sotto: Command, config: str):
+    """20 classes among 4 clients: five each, 4 shots and 5 test images of each."""
+    shown = show(sotto, config, more=["--json"]).document
+    assert (shown["dataset"], shown["shots"], len(shown["classes"])) == ("shapes", 4, 20)
+    assert shown["domains"] == ["real"] and shown["partition"] == {"kind": "pathological"}
+    assert [c["client"] for c in shown["clients"]] == [f"client-{i:05d}" for i in range(4)]
+    for client in shown["clients"]:
+        assert (client["train"], client["validation"], client["test"]) == (20, 0, 25)
+        assert (client["classes"], client["new"], client["by_domain"]) == (5, False, {"real": 45})
+        assert sorted(client["train_by_class"]) == [0] * 15 + [4] * 5
+        assert [n * 5 // 4 for n in client["train_by_class"]] == client["test_by_class"]
+    together = np.sum([client["train_by_class"] for client in shown["clients"]], axis=0)
+    assert together.tolist() == [4] * 20
+
+
+def test_validation_new_clients_domains_and_seeds_are_shown(sotto: Command, config: str):
+    overrides = (
+        *("task.domains=[real, sketch]", "task.clients=4", "task.new_clients=1"),
+        *("task.validation_share=0.25", "seeds.shots=7", "seed=3"),
+    )
+    shown = show(sotto, config, *overrides, more=["--json"]).document
+    assert shown["seeds"] == {"class_map": 3, "shots": 7, "split": 3, "validation": 3}
+    assert [client["new"] for client in shown["clients"]] == [False] * 4 + [True]
+    for client in shown["clients"]:
+        # Four classes each: of 4 shots one is for validation.
+        assert (client["train"], client["validation"]) == (12, 4)
+        assert sum(client["by_domain"].values()) == 16 + client["test"]
+    text = show(sotto, config, *overrides).out
+    assert "new-00000" in text and "1 new clients never take part in a round" in text
+    assert "seeds: class_map 3, shots 7, split 3, validation 3" in text
+    assert "validation" in text and "sketch" in text
+
+
+def test_the_protocol_s_common_images_are_counted(sotto: Command, config: str):
+    """Ten of 20 classes are base; 5 test images of each class."""
+    base = ("evaluation.protocol=base_to_novel",)
+    shown = show(sotto, config, *base, more=["--json"]).document
+    assert len(shown["classes"]) == 10 and shown["common"] == {"base": 50, "novel": 50}
+    assert "every client is measured on 50 novel images as well" in show(sotto, config, *base).out
+
+
+def test_few_classes_are_columns(sotto: Command, config: str):
+    """Digits' first five classes, all everywhere: 3 shots of each, 2 of them for training."""
+    overrides = (
+        *("task.dataset=digits", "task.domains=null", "task.partition.kind=iid", "task.shots=3"),
+        *("evaluation.protocol=base_to_novel", "task.validation_share=0.34"),
+    )
+    lines = show(sotto, config, *overrides).out.splitlines()
+    (head,) = (line for line in lines if "zero" in line)
+    assert all(word in head for word in ("client", "training", "validation", "test", "four"))
+    assert sum("client-0000" in line and line.count("2/1/1") == 5 for line in lines) == 4
+    assert "of each class: training / validation / test images" in lines
+
+
+def test_many_classes_are_counted(sotto: Command, config: str):
+    text = show(sotto, config).out
+    assert "most images of" in text and " 4, ..." in text
+    (row,) = (line for line in text.splitlines() if "client-00002" in line)
+    assert [cell.strip() for cell in row.split("│")[2:5]] == ["20", "25", "5"]
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_the_picture_has_the_same_bytes_again(
+    sotto: Command, config: str, tmp_path: Path, ending: str
+):
+    paths = [tmp_path / f"{name}.{ending}" for name in ("one", "two")]
+    for path in paths:
+        answer = show(sotto, config, "task.new_clients=1", more=["--plot", str(path)])
+        assert f"picture: {path}" in answer.out
+    one, two = (path.read_bytes() for path in paths)
+    assert one == two and len(one) > 5_000
+    if ending == "png":
+        with Image.open(paths[0]) as picture:
+            assert picture.size[0] > 500
+    else:
+        assert b"<svg" in one and b"dc:date" not in one
+        other = tmp_path / "other.svg"
+        show(sotto, config, "task.new_clients=1", "seeds.class_map=5", more=["--plot", str(other)])
+        assert other.read_bytes() != one
+
+
+def test_a_hundred_clients_are_drawn(sotto: Command, config: str, tmp_path: Path):
+    path = tmp_path / "many.png"
+    overrides = ("task.clients=100", "task.partition.kind=iid", "task.shots=1")
+    show(sotto, config, *overrides, "task.test_per_class=20", more=["--plot", str(path)])
+    assert path.stat().st_size > 5_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--plot", "x.svg"], ["--plot: needs --show CONFIG"]),
+        (["--set", "seed=1"], ["--set: needs --show CONFIG"]),
+        (["--root", "data"], ["--root: needs --check NAME", "--set task.root=DIR"]),
+        (["--show", "quickstart", "--check", "pacs"], ["--show: cannot be asked for together"]),
+        (["--show", "nowhere"], ["CONFIG: 'nowhere' is no file"]),
+        (["--show", "quickstart", "--plot", "x.gif"], ["--plot: 'x.gif'", ".svg or .png"]),
+        (["--show", "quickstart", "--plot", "/no/x.svg"], ["--plot: there is no folder /no"]),
+        (["--show", "quickstart", "--set", "task.clients=11"], ["task.clients: 11", "1 to 10"]),
+        (["--check", "imagenet"], ["task.dataset: 'imagenet' is unknown; valid: ", "shapes"]),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    sotto: Command, arguments: list[str], words: list[str]
+):
+    require_refused(sotto("datasets", *arguments), *words)
+
+
+# --- a folder ------------------------------------------------------------------------------------
+
+DOMAINS, CLASSES = ("ink", "oil"), ("cat", "dog")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """2 domains x 2 classes x 20 images; a fifth of each is for testing where nothing tells."""
+    root = tmp_path / "mine"
+    for at, domain in enumerate(DOMAINS):
+        for label, name in enumerate(CLASSES):
+            (root / domain / name).mkdir(parents=True)
+            for number in range(20):
+                pixels = np.full((6, 6, 3), 10 * number + 3 * label, np.uint8)
+                pixels[0, 0] = at
+                Image.fromarray(pixels).save(root / domain / name / f"{number:02d}.png")
+    return root
+
+
+def check(sotto: Command, root: Path, *more: str) -> Answer:
+    return sotto("datasets", "--check", "folders", "--root", str(root), *more)
+
+
+def test_a_good_folder_is_counted(sotto: Command, folder: Path):
+    """Of each domain and class 16 images are for training and 4 for testing."""
+    answer = check(sotto, folder, "--json")
+    found = answer.document
+    assert answer.code == 0 and found["sound"] and found["refusal"] is None
+    assert found["counts"]["train"] == {
+        "total": 64,
+        "by_class": {"cat": 32, "dog": 32},
+        "by_domain": {"ink": 32, "oil": 32},
+    }
+    assert found["counts"]["test"]["by_domain"] == {"ink": 8, "oil": 8}
+    assert [found[n]["number"] for n in ("damaged", "repeated", "few")] == [0, 0, 0]
+    shown = check(sotto, folder)
+    assert shown.code == 0 and "DOMAIN/CLASS/IMAGE" in shown.out and not shown.err
+    assert shown.out.endswith("all is well\n") and "cat (32)" in shown.out
+
+
+def test_every_damaged_image_is_found(sotto: Command, folder: Path):
+    """A text, an empty file, and a picture that is cut off: three of 80."""
+    bad = [folder / "ink" / "cat" / "03.png", folder / "oil" / "dog" / "00.png"]
+    bad[0].write_text("hello")
+    bad[1].write_bytes(b"")
+    cut = folder / "oil" / "cat" / "07.png"
+    cut.write_bytes(cut.read_bytes()[:60])
+    answer = check(sotto, folder, "--json")
+    damaged = answer.document["damaged"]
+    assert answer.code == 1 and not answer.document["sound"] and damaged["number"] == 3
+    for name in ("ink/cat/03.png", "oil/dog/00.png", "oil/cat/07.png"):
+        assert sum(name in line for line in damaged["first"]) == 1
+    shown = check(sotto, folder)
+    assert shown.code == 1 and "3 images that cannot be opened:" in shown.out
+    assert "the folder has faults" in shown.out
+
+
+def test_only_the_first_twenty_are_listed(sotto: Command, folder: Path):
+    for path in (folder / "ink" / "cat").iterdir():
+        path.write_text(f"no picture {path.name}")
+    (folder / "oil" / "cat" / "00.png").write_text("nor this")
+    damaged = check(sotto, folder, "--json").document["damaged"]
+    assert damaged["number"] == 21 and len(damaged["first"]) == 20
+    assert "  and 1 more" in check(sotto, folder).out
+
+
+def test_test_images_that_are_training_images_are_found(sotto: Command, folder: Path):
+    """All images of a class are one: its 4 test images are each a training image."""
+    same = (folder / "oil" / "dog" / "00.png").read_bytes()
+    for path in (folder / "oil" / "dog").iterdir():
+        path.write_bytes(same)
+    answer = check(sotto, folder, "--json")
+    repeated = answer.document["repeated"]
+    assert answer.code == 1 and repeated["number"] == 4
+    assert all(
+        line.startswith("test image 'oil/dog/")
+        and " is the same as training image 'oil/dog/" in line
+        for line in repeated["first"]
+    )
+
+
+def test_classes_with_few_images_are_remarked_on(sotto: Command, folder: Path):
+    """Ten images of dogs in each domain: 8 each for training, 16 in all; two fewer are too few."""
+    for domain in DOMAINS:
+        for number in range(10, 20):
+            (folder / domain / "dog" / f"{number}.png").unlink()
+    assert check(sotto, folder, "--json").document["few"]["number"] == 0
+    for domain in DOMAINS:
+        (folder / domain / "dog" / "00.png").unlink()
+    answer = check(sotto, folder, "--json")
+    assert answer.document["few"]["number"] == 1 and answer.code == 0
+    (line,) = answer.document["few"]["first"]
+    assert line.startswith("dog (1")
+
+
+def test_a_refused_folder_says_what_was_expected(sotto: Command, tmp_path: Path):
+    answer = sotto("datasets", "--check", "flowers102", "--root", str(tmp_path))
+    assert answer.code == 1
+    lines = answer.out.splitlines()
+    assert lines[0].startswith("flowers102 is expected below ")
+    assert sum(line.startswith("refused: task.root: flowers102 needs ") for line in lines) == 1
+    assert any("split_zhou_OxfordFlowers.json" in line for line in lines[1:3])
+    assert lines[-1] == "the folder has faults"
+    document = sotto(
+        *("datasets", "--check", "flowers102", "--root", str(tmp_path), "--json")
+    ).document
+    assert document["counts"] is None and document["expected"] and document["sound"] is False
+    json.dumps(document)
+
+
+def test_what_comes_with_the_program_is_sound(sotto: Command):
+    answer = sotto("datasets", "--check", "digits", "--json")
+    assert answer.code == 0 and answer.document["counts"]["test"]["total"] == 450
+    assert answer.document["counts"]["train"]["by_class"]["eight"] == 130

@@ -1,0 +1,88 @@
+"""What must hold of any data set, whoever read it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from platform.config import parse_config
+from platform.data import loading
+from platform.data.catalogue import DataRequest
+from platform.data.dataset import Dataset, Split
+from platform.data.loading import TaskData, load_task_data
+from platform.errors import DataError
+
+MINIMAL = {"name": "run", "method": {"name": "coop"}, "training": {"local_steps": 1}}
+
+
+def load(*overrides: str) -> TaskData:
+    return load_task_data(parse_config(MINIMAL, overrides))
+
+
+def given(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
+    """A data set of 4 classes x 3 images in two domains, with changes to its training side."""
+    labels, domains = np.tile(np.arange(4), 3), np.repeat([0, 1, 1], 4)
+    split = Split(np.zeros((12, 4, 4, 3), np.uint8), labels, domains)
+    made = Dataset("drawn", ("a", "b", "c", "d"), ("one", "two"), replace(split, **changes), split)
+    monkeypatch.setattr(loading, "load_dataset", lambda name, request: made)
+
+
+def rows(labels: list[int], domains: list[int]) -> dict[str, object]:
+    images = np.zeros((len(labels), 4, 4, 3), np.uint8)
+    return {
+        "images": images,
+        "labels": np.array(labels, np.int64),
+        "domains": np.array(domains, np.int64),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (rows([0, 1, 2, 4], [0] * 4), "has 4 for the label of a training example; valid: 0 to 3"),
+        (rows([0, 1, 2, -1], [0] * 4), "has -1 for the label of a training example; valid: 0 to 3"),
+        (rows([0, 1, 2, 3], [0, 0, 2, 0]), "has 2 for the domain of a training example; valid: 0"),
+        (rows([], []), "has no training example; valid: at least one of each side"),
+        (rows([0, 1, 1, 3], [0] * 4), "has no training example of 'c'; valid: at least one"),
+        (rows([0], [0]), "has no training example of 'b', 'c', 'd'; valid"),
+        (
+            {"domains": np.zeros(3, np.int64)},
+            "has 3 training domains and 12 labels; valid: as many",
+        ),
+        (
+            {"images": np.zeros((11, 4, 4, 3), np.uint8)},
+            "has 11 training examples and 12 labels; valid: as many",
+        ),
+    ],
+)
+def test_what_no_loader_may_say_is_refused(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], words: str
+):
+    given(monkeypatch, **changes)
+    with pytest.raises(DataError) as caught:
+        load("task.partition.kind=iid", "task.clients=2", "task.shots=1")
+    message = str(caught.value)
+    assert message.startswith("task.root: drawn has ") and words in message
+    assert "\n" not in message
+
+
+def test_a_class_that_only_the_held_out_domain_has_is_refused(monkeypatch: pytest.MonkeyPatch):
+    given(monkeypatch, **rows([0, 1, 2, 3, 0, 1, 2], [0, 0, 0, 0, 1, 1, 1]))
+    overrides = ("task.held_out_domain=one", "evaluation.protocol=leave_one_domain_out")
+    with pytest.raises(DataError, match="has no training example of 'd'"):
+        load(*overrides, "task.partition.kind=domain", "task.clients=1", "cohort.minimum=1")
+
+
+def test_a_protocol_without_test_images_is_refused(monkeypatch: pytest.MonkeyPatch):
+    given(monkeypatch)
+    made = loading.load_dataset("", DataRequest(Path()))
+    few = Split(made.test.images[:2], made.test.labels[:2], made.test.domains[:2])
+    monkeypatch.setattr(loading, "load_dataset", lambda *_: replace(made, test=few))
+    with pytest.raises(DataError, match="drawn has no novel test example"):
+        load(
+            *("evaluation.protocol=base_to_novel", "task.partition.kind=iid", "task.clients=2"),
+            "task.shots=1",
+        )
