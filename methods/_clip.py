@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +32,7 @@ from methods._errors import BackboneError
 from methods._image_tower import ImageTower
 from methods._preprocessing import fit, side_of, to_pixels
 from methods._text_tower import TextTower
+from methods._weights import require_known
 
 Tokenize = Callable[[Sequence[str]], Tensor]
 
@@ -337,7 +337,7 @@ def _tiny_model(pretrained: str | None) -> tuple[nn.Module, Any]:
 
 def _any(name: str, pretrained: str | None) -> tuple[nn.Module, Any]:
     if ":" not in name:
-        _require_known(name, pretrained)
+        require_known(name, pretrained)
     try:
         model = open_clip.create_model(
             name, pretrained=pretrained, require_pretrained=True, weights_only=True
@@ -351,20 +351,6 @@ def _any(name: str, pretrained: str | None) -> tuple[nn.Module, Any]:
             f"({type(error).__name__}); valid is a cached or reachable tag, or a local checkpoint "
             "of this architecture (safetensors, or a torch file that holds tensors only)."
         ) from error
-
-
-def _require_known(name: str, pretrained: str | None) -> None:
-    if name not in open_clip.list_models():
-        raise BackboneError(
-            f"task.model.name is {name!r}; valid is {_tiny.NAME!r}, 'local-dir:FOLDER' or one of "
-            "open_clip's models, e.g. 'ViT-B-16' (open_clip.list_models() lists them)."
-        )
-    tags = open_clip.list_pretrained_tags_by_model(name)
-    if not pretrained or (pretrained not in tags and not os.path.isfile(pretrained)):
-        raise BackboneError(
-            f"task.model.pretrained is {pretrained!r}, neither a file nor a tag of {name!r}; valid "
-            f"is the path of a local checkpoint or one of: {', '.join(tags) or '(no tags)'}."
-        )
 
 
 def _device(device: str) -> torch.device:

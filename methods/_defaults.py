@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from methods._interface import (
     Aggregate,
@@ -81,3 +82,12 @@ class MethodDefaults:
     ) -> Arrays:
         """Changes nothing."""
         return view.personal
+
+    def expert_weights(
+        self,
+        view: ClientView,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32] | None:
+        """There are no experts."""
+        return None

@@ -61,6 +61,16 @@ class Gate(Protocol):
         """
         ...
 
+    def weights(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+        """What each expert counts in the mixture of each image (B, E), rows adding up to one.
+
+        Args:
+            parameters: The gate's parameters.
+            image: Image features (B, d).
+            experts: Pooled text features (E, C, d_gating).
+        """
+        ...
+
 
 @dataclass(frozen=True)
 class _PooledGate:
@@ -102,6 +112,10 @@ class _PooledGate:
             query, mixed = functional.normalize(query, dim=-1), functional.normalize(mixed, dim=-1)
         return torch.einsum("bd,bcd->bc", query, mixed)
 
+    def weights(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+        """What each expert counts in the mixture of each image (B, E)."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class AttentionGate(_PooledGate):
@@ -125,12 +139,23 @@ class AttentionGate(_PooledGate):
 
     def mix(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
         """Enhanced text features: the image is the query, the experts are keys and values."""
+        attention = self._attention(parameters, image, experts)
+        value = self._heads(_project(parameters, "value", experts))
+        mixed = torch.einsum("bche,echd->bchd", attention, value)
+        return _project(parameters, "output", mixed.flatten(-2))
+
+    def weights(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+        """Attention to each expert (B, E), its mean over heads and classes (Figure 6)."""
+        return self._attention(parameters, self.pool(image), experts).mean((1, 2))
+
+    def _attention(
+        self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor
+    ) -> Tensor:
+        """Softmax over experts of the scores, (B, C, heads, E)."""
         query = self._heads(_project(parameters, "query", image))
         key = self._heads(_project(parameters, "key", experts))
-        value = self._heads(_project(parameters, "value", experts))
         scores = torch.einsum("bhd,echd->bche", query, key) * self._factor
-        mixed = torch.einsum("bche,echd->bchd", scores.softmax(-1), value)
-        return _project(parameters, "output", mixed.flatten(-2))
+        return scores.softmax(-1)
 
     @property
     def _factor(self) -> float:
@@ -145,6 +170,9 @@ class AttentionGate(_PooledGate):
 @dataclass(frozen=True)
 class LinearGate(_PooledGate):
     """Weights of the experts by a linear projection of the pooled image feature.
+
+    The paper leaves open what is projected and whether a softmax follows; both are as in Shazeer et
+    al. With d_gating = d nothing is pooled, and text features are weighted sums of whole ones.
 
     Attributes:
         experts: Largest number of experts, the local one included. Where fewer are at hand, the
@@ -162,8 +190,15 @@ class LinearGate(_PooledGate):
 
     def mix(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
         """Enhanced text features: one weighted mean of the experts' for each image."""
+        return torch.einsum("be,ecd->bcd", self._shares(parameters, image, experts), experts)
+
+    def weights(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
+        """The weights of the mean themselves (B, E)."""
+        return self._shares(parameters, self.pool(image), experts)
+
+    def _shares(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
         scores = _project(parameters, "linear", image)[:, : len(experts)]
-        return torch.einsum("be,ecd->bcd", scores.softmax(-1), experts)
+        return scores.softmax(-1)
 
 
 def _project(parameters: Mapping[str, Tensor], name: str, value: Tensor) -> Tensor:

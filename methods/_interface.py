@@ -363,3 +363,18 @@ class Method(Protocol):
     ) -> NDArray[np.float32]:
         """Logits (n, len(classes)) of a batch for the given class names."""
         ...
+
+    def expert_weights(
+        self,
+        view: ClientView,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32] | None:
+        """What each expert counts in the prediction of each image; for reports alone.
+
+        Returns:
+            Weights (n, E), each row adding up to one: the client's own expert first and then
+            `view.experts` where those are picked from the pool, else in one order for all clients.
+            None for a method without experts, or for a client that has none yet.
+        """
+        ...

@@ -9,6 +9,8 @@ The learned routers are the ablations of its section V-F: one linear layer and a
 token or over the image's feature. What is fed to them and how tokens' shares are put together (the
 mean of their softmaxes) is our reading; the paper refers to Switch Transformer (Fedus et al. 2022),
 whose balancing loss (its Eq. 4) is taken within each image, as a loss is one example's here.
+
+The random router is its ablation without clusters (Table V).
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from methods._layers import linear_start
 KEY_INITS = Literal["orthogonal", "uniform", "normal", "binary"]
 ROUTING, ROUTING_INFERENCE = "routing", "routing_inference"
 WEIGHT, BIAS = "router.weight", "router.bias"
+TURNS = 1000.0
+"""Times around the circle on which random routes are read off, for one standard deviation."""
 
 
 class Router(Protocol):
@@ -190,6 +194,73 @@ class LearnedRouter:
     def _choices(self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
         layer = batch[self.source] @ parameters[WEIGHT].T + parameters[BIAS]
         return layer.softmax(dim=-1)
+
+
+@dataclass(frozen=True)
+class RandomRouter:
+    """Each token goes to any expert with the same probability, whatever the others do.
+
+    The paper says no more than that; here an image's routes are the same in training and
+    prediction. They are read off the tokens, as a draw of their own would be another one for the
+    same image in other company, and one from the image's digest would hang on its last bits: a
+    token's direction is projected on a random axis, the result wound around a circle many times,
+    turned by a random angle for each position, and the circle is cut into M arcs.
+
+    Attributes:
+        experts: Number M of experts.
+        seed: Draws axis and angles; the same for everybody.
+    """
+
+    experts: int
+    seed: int
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """Image features and tokens."""
+        return frozenset({"features", "tokens"})
+
+    def prepare(self, arrays: Arrays) -> Arrays:
+        """Keeps features, and shares in place of tokens."""
+        tokens = arrays["tokens"]
+        rng = np.random.default_rng([self.seed, 2])
+        count, width = tokens.shape[1:]
+        axis, angles = rng.normal(size=(width,)), rng.uniform(size=(count,))
+        shares = np.empty((len(tokens), self.experts), np.float32)
+        for rows in blocks(*tokens.shape[:2]):
+            routes = self._routes(tokens[rows].astype(np.float64), axis, angles)
+            chosen = routes[:, :, None] == np.arange(self.experts)
+            shares[rows] = chosen.mean(axis=1)
+        return {"features": arrays["features"], ROUTING: shares}
+
+    def spec(self) -> Mapping[str, TensorSpec]:
+        """No parameters."""
+        return {}
+
+    def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+        """Nothing."""
+        return {}
+
+    def shares(
+        self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor], *, training: bool
+    ) -> Tensor:
+        """What `prepare` found."""
+        return batch[ROUTING]
+
+    def balance(self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
+        """Zero: experts are as likely as one another."""
+        return torch.zeros_like(batch["features"][:, 0])
+
+    def _routes(
+        self, tokens: NDArray[np.float64], axis: NDArray[np.float64], angles: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
+        """Expert of each token, (n, T)."""
+        # Sums along the last axis, not a matrix product: the same for any number of images.
+        lengths = np.sqrt((tokens * tokens).sum(axis=-1))
+        along = (tokens * axis).sum(axis=-1) / np.maximum(lengths, np.finfo(np.float32).tiny)
+        place = (TURNS * along + angles) % 1.0
+        # A remainder of something just below zero can round up to one.
+        routes = np.minimum((place * self.experts).astype(np.int64), self.experts - 1)
+        return np.asarray(routes, np.int64)
 
 
 def draw_keys(kind: KEY_INITS, shape: tuple[int, int], seed: int) -> NDArray[np.float32]:

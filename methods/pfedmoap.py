@@ -111,11 +111,19 @@ class MixtureObjective:
     ) -> Tensor:
         """Eq. 10 over the temperature, shape (B, C)."""
         text = encoded["text"]
-        experts = torch.cat((self.gate.pool(text).unsqueeze(0), self.experts))
-        mixture = self.gate.logits(parameters, image, experts)
+        mixture = self.gate.logits(parameters, image, self._all_experts(text))
         local = image @ text.T
         scale = self.encoder.backbone.logit_scale
         return scale * (mixture + self.local_weight * local)
+
+    def weights(
+        self, parameters: Mapping[str, Tensor], encoded: Mapping[str, Tensor], image: Tensor
+    ) -> Tensor:
+        """What each expert counts for each image (B, K+1), the local one first."""
+        return self.gate.weights(parameters, image, self._all_experts(encoded["text"]))
+
+    def _all_experts(self, text: Tensor) -> Tensor:
+        return torch.cat((self.gate.pool(text).unsqueeze(0), self.experts))
 
     def losses(
         self,
@@ -213,20 +221,43 @@ class PFedMoAP(PromptMethod):
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
         """Eq. 10 with the client's own prompt P_i; the plain prompt without experts or gate."""
-        context, gate = (
-            view.personal.get(CONTEXT, view.broadcast[CONTEXT]),
-            self._gate_of(view.broadcast, view.personal),
-        )
-        if not (view.experts and gate):
-            return self.prompt_logits(context, batch, classes)
+        held = self._held(view)
+        if not self._mixes(view, held):
+            return self.prompt_logits(held[CONTEXT], batch, classes)
         objective = self._objective(view.experts, tuple(classes))
-        backbone = self.encoder.backbone
         with torch.no_grad():
-            held = {CONTEXT: context, **gate}
-            parameters = {n: as_tensor(v, backbone) for n, v in held.items()}
-            image = as_tensor(batch["features"], backbone)
+            parameters, image = self._tensors(held, batch)
             logits = objective.logits(parameters, objective.encode(parameters), image)
         return logits.cpu().numpy().astype(np.float32)
+
+    def expert_weights(
+        self,
+        view: ClientView,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32] | None:
+        """The gate's weights of local and non-local experts (Figure 6), the local one first."""
+        held = self._held(view)
+        if not self._mixes(view, held):
+            return None
+        objective = self._objective(view.experts, tuple(classes))
+        with torch.no_grad():
+            parameters, image = self._tensors(held, batch)
+            weights = objective.weights(parameters, objective.encode(parameters), image)
+        return weights.cpu().numpy().astype(np.float32)
+
+    def _held(self, view: ClientView) -> Arrays:
+        """The prompt and the gate that a client predicts with, the gate where it has one."""
+        context = view.personal.get(CONTEXT, view.broadcast[CONTEXT])
+        return {CONTEXT: context, **self._gate_of(view.broadcast, view.personal)}
+
+    def _mixes(self, view: ClientView, held: Arrays) -> bool:
+        return bool(view.experts) and len(held) > 1
+
+    def _tensors(self, held: Arrays, batch: Arrays) -> tuple[Mapping[str, Tensor], Tensor]:
+        backbone = self.encoder.backbone
+        parameters = {n: as_tensor(v, backbone) for n, v in held.items()}
+        return parameters, as_tensor(batch["features"], backbone)
 
     def _gate_of(self, broadcast: Arrays, personal: Arrays) -> Arrays:
         """The gate that a client uses; empty before a decoupled one is trained."""

@@ -18,7 +18,9 @@ distances, multipliers that only fall, other rounding of capacities), `expert_in
 `average_rounds`, with which predictions use a mean of the server's prompts over rounds, weighted by
 Beta(0.2, 0.2). Its teacher of 67 templates is not here: `template` is one. The parameter-free
 image-level router of section V-F is not here either: it clusters the images of a batch, which ties
-examples together. `capacity_factor` of `experts` or more is clustering without capacities.
+examples together. `capacity_factor` of `experts` or more is clustering without capacities, and
+`router: random` the random assignment of Table V. Its row with prompts for keys is not here: the
+paper does not say how prompts are compared with tokens, which have another width.
 """
 
 from __future__ import annotations
@@ -57,7 +59,14 @@ from methods._prompt import (
     build_encoder,
     require_backbone,
 )
-from methods._routing import KEY_INITS, LearnedRouter, Router, StaticRouter, draw_keys
+from methods._routing import (
+    KEY_INITS,
+    LearnedRouter,
+    RandomRouter,
+    Router,
+    StaticRouter,
+    draw_keys,
+)
 
 EXPERTS = "experts"
 AVERAGE, AVERAGE_WEIGHT, ROUNDS = "average.experts", "average.weight", "average.rounds"
@@ -80,7 +89,7 @@ class Config(PromptConfig):
         beta: Weight of the divergence from zero-shot CLIP, Eq. 12.
         template: Zero-shot caption with `{}` where the class name goes.
         router: `static` is TRIP; `learnable` routes tokens and `image` routes images by a layer
-            that is trained and averaged with the prompts.
+            that is trained and averaged with the prompts; `random` sends tokens to random experts.
         balance_weight: Weight of the learnable router's balancing loss.
         capacity_factor: alpha of Eq. 3 in training.
         inference_capacity_factor: The same in prediction.
@@ -89,7 +98,7 @@ class Config(PromptConfig):
         clustering: As in the paper or in the published code.
         seating: Tokens at which clusters begin: random ones, or far from one another.
         key_init: How the experts' keys are drawn.
-        key_seed: Draws keys and random seats; the same for everybody.
+        key_seed: Draws keys, random seats and random routes; the same for everybody.
         average_rounds: Rounds of the run over which predictions use the published weighted mean of
             prompts; 0 uses the newest.
     """
@@ -99,7 +108,7 @@ class Config(PromptConfig):
     expert_init: Literal["independent", "equal"] = "independent"
     beta: Annotated[float, Ge(0.0)] = 0.8
     template: str = "a photo of a {}."
-    router: Literal["static", "learnable", "image"] = "static"
+    router: Literal["static", "learnable", "image", "random"] = "static"
     balance_weight: Annotated[float, Ge(0.0)] = 0.01
     capacity_factor: Annotated[float, Gt(0.0)] = 1.0
     inference_capacity_factor: Annotated[float, Gt(0.0)] = 2.0
@@ -236,6 +245,22 @@ class Trip(PromptMethod):
                 logits[rows] = prompt_logits(self.encoder, tuple(classes), chosen, images)
         return logits.cpu().numpy().astype(np.float32)
 
+    def expert_weights(
+        self,
+        view: ClientView,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32] | None:
+        """The shares pi of Eq. 8 that prediction uses, (n, M)."""
+        backbone = self.encoder.backbone
+        tensors = {name: as_tensor(value, backbone) for name, value in batch.items()}
+        parameters = {
+            name: as_tensor(view.broadcast[name], backbone) for name in self.router.spec()
+        }
+        with torch.no_grad():
+            shares = self.router.shares(parameters, tensors, training=False)
+        return shares.cpu().numpy().astype(np.float32)
+
     def training_objective(self) -> TripObjective:
         """The loss, with the zero-shot text features as they were computed once."""
         teacher = self.captions.features(self.classes) if self.config.beta > 0 else None
@@ -306,6 +331,8 @@ def _router(config: Config, task: Task) -> Router:
     width = backbone.image_tower.token_width
     if config.router == "learnable":
         return LearnedRouter(config.experts, width, "tokens", config.balance_weight)
+    if config.router == "random":
+        return RandomRouter(config.experts, config.key_seed)
     factors = (config.capacity_factor, config.inference_capacity_factor)
     training, inference = (Rules(f, config.multiplier_step, config.clustering) for f in factors)
     keys = draw_keys(config.key_init, (config.experts, width), config.key_seed)

@@ -29,7 +29,9 @@ TOKENS, TOKEN_WIDTH = 5, 32
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     # Options that change what is sent, kept or admitted, beside the preset's.
     "fedclip": ({"loss": "cross_entropy"},),
-    "pfedmoap": ({"gate_sharing": "aggregated"},),
+    "fedpgp": ({"rank": "full"},),
+    "pfedmoap": ({"gate_sharing": "aggregated"}, {"gate": "linear"}),
+    "trip": ({"router": "learnable"}, {"router": "random"}),
 }
 
 

@@ -329,6 +329,25 @@ def test_a_prediction_depends_on_its_own_image_only(method: Method):
     np.testing.assert_allclose(together[2:3], single, atol=1e-4)
 
 
+@pytest.mark.parametrize("experts", [None, 0])
+def test_weights_of_experts_are_shares_of_one_image(method: Method, experts):
+    broadcast, _ = start(method)
+    served = draw_experts(method, experts)
+    personal = train(method, experts=experts).personal
+    batch, view = draw_batch(method, 4), ClientView(broadcast, served, frozen(personal))
+    weights = method.expert_weights(view, batch, CLASSES)
+    if weights is None:
+        return
+    assert served or method.pool_policy() is None
+    assert len(weights) == 5
+    assert weights.dtype == np.float32
+    assert weights.min() >= 0
+    np.testing.assert_allclose(weights.sum(axis=1), 1.0, atol=1e-5)
+    alone = {name: value[2:3] for name, value in batch.items()}
+    single = method.expert_weights(view, alone, CLASSES)
+    np.testing.assert_allclose(weights[2:3], single, atol=1e-5)
+
+
 def test_personalising_gives_arrays_that_predict(method: Method):
     broadcast, _ = start(method)
     experts, data = draw_experts(method), draw_examples(method, 0)

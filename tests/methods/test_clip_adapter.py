@@ -451,3 +451,16 @@ def test_building_leaves_torchs_generator_alone():
     assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(first.text_projection, again.text_projection)
     assert not torch.equal(first.text_projection, _tiny.build(8).text_projection)
+
+
+@pytest.mark.parametrize(
+    ("name", "tag", "fitting"),
+    [
+        ("RN50", "openai", "RN50-quickgelu"),
+        ("ViT-B-16", "openai", "ViT-B-16-quickgelu"),
+    ],
+)
+def test_weights_of_another_activation_are_refused(name: str, tag: str, fitting: str):
+    """open_clip loads them and only warns; every feature would be wrong."""
+    with pytest.raises(BackboneError, match=rf"another activation .*{tag}.* is '{fitting}'\."):
+        load_backbone(name, tag)

@@ -115,8 +115,46 @@ def test_the_gate_is_torchs_attention():
     source = text[:, None].expand(experts, images, classes, size).reshape(experts, -1, size)
     with torch.no_grad():
         expected, _ = torchs(query, source, source, need_weights=False)
-        got = gate.mix(drawn, image, text)
+        _, weights = torchs(query, source, source, average_attn_weights=True)
+        got, weighed = gate.mix(drawn, image, text), gate.weights(drawn, image, text)
     np.testing.assert_allclose(got, expected.reshape(images, classes, size), atol=1e-5)
+    wanted = weights.reshape(images, classes, experts).mean(1)
+    np.testing.assert_allclose(weighed, wanted, atol=1e-6)
+    assert weighed.std(1).min() > 1e-3
+
+
+def test_attention_to_experts_by_hand():
+    """Heads see scores (ln3, 0) and (0, 0) in class 0, (0, 0) and (0, ln3) in class 1.
+
+    Shares of the first expert: 3/4, 1/2; 1/2, 1/4: their mean is 1/2. Without class 1 it is 5/8.
+    """
+    image = torch.tensor([[1.0, 1.0]])
+    experts = torch.tensor([[[LOG3, 0.0], [0.0, 0.0]], [[0.0, 0.0], [0.0, LOG3]]])
+    gate = attention(Config(gate_dim=2, gate_heads=2))
+    np.testing.assert_allclose(gate.weights(identity(2), image, experts), [[0.5, 0.5]], rtol=1e-5)
+    first = gate.weights(identity(2), image, experts[:, :1])
+    np.testing.assert_allclose(first, [[0.625, 0.375]], rtol=1e-5)
+
+
+def test_attention_to_experts_pools_the_image_first():
+    """Pooled by the mean (4, 0, 2, 0) is (2, 1): scores 2 ln3/2 and 0, as in the first test."""
+    gate = attention(Config(gate_dim=2, gate_heads=2))
+    image = torch.tensor([[4.0, 0.0, 2.0, 0.0]])
+    experts = torch.tensor([[[LOG3 / 2, 0.0]], [[0.0, 0.0]]])
+    weights = gate.weights(identity(2), image, experts)
+    np.testing.assert_allclose(weights, [[0.625, 0.375]], rtol=1e-5)
+
+
+def test_the_linear_gate_weighs_by_hand():
+    """Scores ln3 and 0 of two experts at hand; a third that is not at hand has none."""
+    parameters = {
+        "gate.linear.weight": torch.tensor([[LOG3, 0.0], [0.0, 5.0], [7.0, 7.0]]),
+        "gate.linear.bias": torch.zeros(3),
+    }
+    gate = LinearGate(2, "mean", "cosine", 3)
+    image = torch.tensor([[2.0, 0.0, 0.0, 0.0]])
+    weights = gate.weights(parameters, image, torch.ones(2, 5, 2))
+    np.testing.assert_allclose(weights, [[0.75, 0.25]], rtol=1e-6)
 
 
 def test_the_linear_gate_by_hand():
@@ -271,6 +309,57 @@ def test_a_client_that_never_took_part_predicts_with_the_global_prompt(task, exa
         method.predict(ClientView(broadcast, personal=gate), examples.arrays, task.classes),
         plain.predict(ClientView(broadcast), examples.arrays, task.classes),
     )
+
+
+# --- what experts count -------------------------------------------------------------------------
+
+
+def weigh(method, examples, experts, personal, broadcast=None):
+    view = ClientView(broadcast or {CONTEXT: np.zeros((4, 32), np.float32)}, experts, personal)
+    return method.expert_weights(view, {"features": examples.arrays["features"]}, CLASSES)
+
+
+CLASSES = ("circle", "ring", "red square", "star")
+
+
+@pytest.mark.parametrize("gate", ["attention", "linear"])
+def test_weights_of_experts_add_up_to_one_and_differ_by_image(task, examples, gate):
+    method, (local,) = build(task, gate=gate), draw_contexts(1, seed=9)
+    weights = weigh(method, examples, draw_contexts(2), {**method.gate.init(rng(3)), **local})
+    assert (weights.shape, weights.dtype) == ((10, 3), np.float32)
+    np.testing.assert_allclose(weights.sum(1), 1.0, atol=1e-6)
+    assert weights.min() > 0
+    assert weights.std(0).min() > 1e-5
+
+
+def test_weights_follow_their_experts(task, examples):
+    """Another order of non-local experts is another order of their weights; the own stays first."""
+    method, experts = build(task, experts=3), draw_contexts(3)
+    (local,) = draw_contexts(1, seed=9)
+    personal = {**method.gate.init(rng(3)), **local}
+    one = weigh(method, examples, experts, personal)
+    other = weigh(method, examples, (experts[2], experts[0], experts[1]), personal)
+    np.testing.assert_allclose(other[:, [0, 2, 3, 1]], one, atol=1e-6)
+    assert np.abs(other - one).max() > 1e-5
+
+
+def test_weights_are_of_the_own_prompt_where_there_is_one(task, examples):
+    """An own prompt that is one of the others' counts as much as that one."""
+    method, experts = build(task), draw_contexts(2)
+    gate = method.gate.init(rng(3))
+    weights = weigh(method, examples, experts, {**gate, **experts[1]})
+    np.testing.assert_allclose(weights[:, 0], weights[:, 2], atol=1e-7)
+    shared = weigh(method, examples, experts, gate, broadcast=experts[0])
+    np.testing.assert_allclose(shared[:, 0], shared[:, 1], atol=1e-7)
+
+
+def test_without_experts_or_gate_there_are_no_weights(task, examples):
+    method, (local,) = build(task), draw_contexts(1)
+    assert weigh(method, examples, (), {**method.gate.init(rng(3)), **local}) is None
+    assert weigh(method, examples, draw_contexts(2), local) is None
+    sent = build(task, gate_sharing="aggregated")
+    state = sent.init_server(rng(1))
+    assert weigh(sent, examples, draw_contexts(2), {}, broadcast=state).shape == (10, 3)
 
 
 # --- training -----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from tests.methods._backbone import EMBED_DIM
 from tests.methods._double import double_backbone, mean_loss, numeric_gradient
 from tests.methods._training import RecordingTrainer, trainer
 
-ROUTERS = ("static", "learnable", "image")
+ROUTERS = ("static", "learnable", "image", "random")
 CLASSES = ("circle", "ring", "red square", "star")
 
 
@@ -118,7 +118,7 @@ def test_one_expert_without_divergence_is_promptfl(task, router, clipping):
     mine = method.client_update(ClientView(state), data, trainer(clipping=clipping), rng(4))
     short = Examples({name: data.arrays[name] for name in ("features", "labels")})
     theirs = plain.client_update(ClientView(other), short, trainer(clipping=clipping), rng(4))
-    if router == "static" and clipping is None:
+    if router in ("static", "random") and clipping is None:
         assert np.array_equal(mine.update[EXPERTS][0], theirs.update[CONTEXT])
     else:
         # One sum in another order: a prompt for each row, or one example's gradient at a time.
@@ -156,9 +156,10 @@ def test_prompts_are_encoded_once_for_equal_shares_and_nothing_changes(task, rou
 
     monkeypatch.setattr(method.encoder, "text_features_each", count)
     together = objective.losses(leaves, {}, batch)
-    distinct = len(np.unique(data.arrays[ROUTING], axis=0)) if router == "static" else 20
+    is_routed = router in ("static", "random")
+    distinct = len(np.unique(data.arrays[ROUTING], axis=0)) if is_routed else 20
     assert encoded == [distinct]
-    assert distinct < 10 or router != "static"
+    assert distinct < (10 if router == "static" else 21)
     single = [
         objective.losses(leaves, {}, {n: v[i : i + 1] for n, v in batch.items()}) for i in range(20)
     ]
@@ -271,12 +272,33 @@ def test_prediction_in_pieces_is_prediction(task, router, sequences, monkeypatch
     assert method.predict(ClientView(state), none, CLASSES).shape == (0, 4)
 
 
+@pytest.mark.parametrize("router", ROUTERS)
+def test_weights_of_experts_are_the_shares_of_prediction(task, router):
+    """Oracle: each image's logits are PromptFL's under the prompts' mean with these weights."""
+    method = build(task, router=router)
+    data, state = draw_examples(method).arrays, draw_state(method)
+    weights = method.expert_weights(ClientView(state), data, CLASSES)
+    assert (weights.shape, weights.dtype) == ((10, 3), np.float32)
+    np.testing.assert_allclose(weights.sum(1), 1.0, atol=1e-6)
+    assert len(np.unique(weights, axis=0)) > 1
+    if router == "static":
+        assert np.array_equal(weights, data[ROUTING_INFERENCE])
+    plain = promptfl.build(promptfl.Config(context_tokens=4), task)
+    logits = method.predict(ClientView(state), data, CLASSES)
+    for i, row in enumerate(weights):
+        prompt = sum(w * expert for w, expert in zip(row, state[EXPERTS], strict=True))
+        one = {"features": data["features"][i : i + 1]}
+        alone = plain.predict(ClientView({CONTEXT: prompt}), one, CLASSES)
+        np.testing.assert_allclose(logits[i : i + 1], alone, atol=2e-3)
+
+
 @pytest.mark.parametrize(
     ("router", "needs", "shared"),
     [
         ("static", {"features", "tokens"}, {EXPERTS}),
         ("learnable", {"features", "tokens"}, {EXPERTS, WEIGHT, BIAS}),
         ("image", {"features"}, {EXPERTS, WEIGHT, BIAS}),
+        ("random", {"features", "tokens"}, {EXPERTS}),
     ],
 )
 def test_what_is_needed_shared_and_trained(task, router, needs, shared):

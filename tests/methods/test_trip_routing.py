@@ -16,6 +16,7 @@ from methods._routing import (
     ROUTING_INFERENCE,
     WEIGHT,
     LearnedRouter,
+    RandomRouter,
     StaticRouter,
     assigned_shares,
     draw_keys,
@@ -252,3 +253,77 @@ def test_a_learned_router_starts_as_a_linear_layer():
     assert {name: spec.shape for name, spec in learned.spec().items()} == {
         name: value.shape for name, value in arrays.items()
     }
+
+
+# --- random routes ------------------------------------------------------------------------------
+
+
+def random_shares(images, experts=4, seed=0):
+    return RandomRouter(experts, seed).prepare(images)[ROUTING]
+
+
+def test_random_shares_are_those_of_fair_dice():
+    """Counts of 20 tokens over 4 experts are multinomial: mean 1/4, variance 3/16/20 each.
+
+    So over 4,000 images the mean is known to 0.0015 and the variance to 2.5 %; two experts of one
+    image go together with covariance -1/16/20.
+    """
+    shares = random_shares(draw_images(4000, tokens=20, width=16))
+    assert shares.dtype == np.float32
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0, atol=1e-6)
+    np.testing.assert_allclose(shares.mean(axis=0), 1 / 4, atol=0.006)
+    spread = np.cov(shares.T) * 20
+    np.testing.assert_allclose(spread, np.full((4, 4), -1 / 16) + np.eye(4) / 4, atol=0.015)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_random_routes_know_nothing_of_what_tokens_show(scale):
+    """Images alike but for a hundredth are routed as differently as any two."""
+    base = draw_images(1, tokens=20, width=16)["tokens"]
+    rng = np.random.default_rng(3)
+    near = (base * (1 + 0.01 * rng.normal(size=(2000, 20, 16)))).astype(np.float32)
+    images = {"features": np.zeros((2000, 5), np.float32), "tokens": scale * near}
+    spread = np.cov(random_shares(images).T) * 20
+    np.testing.assert_allclose(spread, np.full((4, 4), -1 / 16) + np.eye(4) / 4, atol=0.02)
+
+
+def test_random_routes_do_not_hang_on_last_bits():
+    images = draw_images(300, tokens=50, width=16)
+    shaken = {**images, "tokens": images["tokens"] * np.float32(1 + 1e-6)}
+    moved = np.abs(random_shares(images) - random_shares(shaken)).sum(axis=1) * 50 / 2
+    assert moved.mean() < 0.25
+    assert moved.max() <= 2
+
+
+def test_tokens_that_are_alike_are_still_spread():
+    """An empty image has one token many times; so has one of zeros, which has no direction."""
+    for value in (0.0, 1.0):
+        tokens = np.full((1, 400, 16), value, np.float32)
+        shares = random_shares({"features": np.zeros((1, 5), np.float32), "tokens": tokens})
+        assert shares.min() > 0.15
+
+
+def test_random_routes_follow_from_image_and_seed():
+    images = draw_images(9)
+    whole = random_shares(images)
+    assert np.array_equal(whole, random_shares(images))
+    assert not np.array_equal(whole, random_shares(images, seed=1))
+    for i in range(9):
+        one = {name: value[i : i + 1] for name, value in images.items()}
+        assert np.array_equal(random_shares(one)[0], whole[i])
+    assert (random_shares(images, experts=1) == 1).all()
+    # More experts than tokens are no harm here.
+    assert random_shares(draw_images(tokens=2), experts=3).shape == (12, 3)
+
+
+def test_random_routes_are_alike_in_training_and_prediction():
+    chosen = RandomRouter(3, 0)
+    prepared = chosen.prepare(draw_images())
+    assert set(prepared) == {"features", ROUTING}
+    assert (chosen.spec(), chosen.init(np.random.default_rng())) == ({}, {})
+    batch = tensors(**prepared)
+    for training in (True, False):
+        np.testing.assert_array_equal(
+            chosen.shares({}, batch, training=training), prepared[ROUTING]
+        )
+    assert not chosen.balance({}, batch).any()
