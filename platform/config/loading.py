@@ -23,6 +23,7 @@ from platform.errors import ConfigError
 
 PACKAGED_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 DROPPED_KEYS = (*NOISE_KEYS, "relation", "spare_attempts", "personal")
+RELEASE_KEYS = ("release", "metric_ratio")
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ def load_config(
     """Reads a configuration file.
 
     Args:
-        path: A file, or the name of a packaged configuration such as `quickstart`.
+        path: A file, or the name of a packaged configuration such as `quickstart` or
+            `papers/trip/table-1-pacs`.
         overrides: `dotted.key=value` with the value in YAML.
         sources: Where packaged files lie.
 
@@ -106,12 +108,14 @@ def _find(path: Path, sources: Sources) -> Path:
     if path.is_file():
         return path
     packaged = sources.configs / f"{path}.yaml"
-    if len(path.parts) == 1 and packaged.is_file():
+    # A name stays below `configs/`: an absolute one would replace that folder, `..` leave it.
+    is_name = not path.is_absolute() and ".." not in path.parts
+    if is_name and packaged.is_file():
         return packaged
     names = ", ".join(sorted(p.stem for p in sources.configs.glob("*.yaml")))
     raise ConfigError(
         f"CONFIG: {str(path)!r} is no file; valid: a path to a YAML file, or a packaged "
-        f"configuration ({names})"
+        f"configuration ({names}, or a table of a paper such as papers/pfedmoap/table-1-flowers102)"
     )
 
 
@@ -146,6 +150,9 @@ def _apply(
         elif path == ("privacy", "mechanism") and value == "none":
             kept = dict(tree.get("privacy") or {})
             tree["privacy"] = {k: v for k, v in kept.items() if k not in DROPPED_KEYS}
+            if isinstance(tree.get("evaluation"), dict):
+                measured = tree["evaluation"].items()
+                tree["evaluation"] = {k: v for k, v in measured if k not in RELEASE_KEYS}
             rest.append((path, value))
         else:
             rest.append((path, value))

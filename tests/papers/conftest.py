@@ -1,0 +1,72 @@
+"""Drawn data sets and random weights of the papers' architectures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import open_clip
+import pytest
+import torch
+
+from methods._clip import Backbone, load_backbone
+from tests.drawn.arrays import draw_cifar10, draw_cifar100, draw_domainnet10, draw_office_caltech10
+from tests.drawn.coop import CLASSES, draw_coop
+from tests.drawn.domains import draw_domainnet, draw_office_home, draw_pacs, draw_vlcs
+
+DRAWINGS: dict[str, Callable[[Path], Path]] = {
+    # Enough for ten clients by Dir(0.3), and for five on each domain.
+    "cifar10": lambda root: draw_cifar10(root, train=40, test=10),
+    "cifar100": lambda root: draw_cifar100(root, train=4, test=1),
+    "office_caltech10": lambda root: draw_office_caltech10(root, train=6, test=6),
+    "domainnet10": lambda root: draw_domainnet10(root, train=6, test=6),
+    "pacs": draw_pacs,
+    "office_home": draw_office_home,
+    "vlcs": lambda root: draw_vlcs(root, per_class=2),
+    "domainnet": draw_domainnet,
+}
+
+
+@pytest.fixture(scope="session")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Draws a data set with all its classes, once; gives `task.root`."""
+    root, done = tmp_path_factory.mktemp("data"), set()
+
+    def draw(name: str) -> Path:
+        if name not in done:
+            if name in CLASSES:
+                draw_coop(root, name, train=2, val=1, test=1, size=16)
+            else:
+                DRAWINGS[name](root)
+            done.add(name)
+        return root
+
+    return draw
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A file of random weights of an architecture, made once."""
+    folder = tmp_path_factory.mktemp("weights")
+
+    def make(name: str) -> Path:
+        path = folder / f"{name}.pt"
+        if not path.exists():
+            torch.manual_seed(0)
+            torch.save(open_clip.create_model(name, pretrained=None).state_dict(), path)
+        return path
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def backbone(checkpoint: Callable[[str], Path]) -> Callable[[str], Backbone]:
+    """The model with these weights, loaded once."""
+    loaded: dict[str, Backbone] = {}
+
+    def load(name: str) -> Backbone:
+        if name not in loaded:
+            loaded[name] = load_backbone(name, str(checkpoint(name)), "cpu")
+        return loaded[name]
+
+    return load

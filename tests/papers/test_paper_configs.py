@@ -1,0 +1,159 @@
+"""The papers' configurations say what the papers say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import open_clip
+import pytest
+
+from methods import Registry
+from platform.config import RunConfig, Sources, load_config
+from platform.data.catalogue import dataset_info
+from platform.errors import ConfigError
+from platform.method_building import validate_options
+from tests.papers._published import (
+    CLASSES,
+    DOMAINS,
+    PAPERS,
+    RESNET,
+    TABLES,
+    VIT,
+    Table,
+    name_of,
+)
+
+FILES = sorted(PAPERS.rglob("*.yaml"))
+
+
+def load(name: str) -> RunConfig:
+    return load_config(Path("papers") / name)
+
+
+def stated(config: RunConfig) -> Table:
+    task, training = config.task, config.training
+    return Table(
+        *(task.model.name, config.rounds, task.clients, config.cohort_size),
+        *(training.local_epochs, training.batch_size, training.learning_rate, task.shots),
+        *(task.partition.kind, task.partition.alpha, config.evaluation.protocol),
+        *(training.optimizer, training.momentum),
+        options=config.method.options,
+    )
+
+
+def test_every_table_has_its_files_and_no_other():
+    assert [name_of(path) for path in FILES] == sorted(TABLES)
+    assert len(TABLES) == 71
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_a_file_is_what_its_paper_says(name):
+    config = load(name)
+    paper, file = name.split("/")
+    assert stated(config) == TABLES[name]
+    assert config.name == name.replace("/", "-")
+    assert (config.method.name, config.task.dataset) == (paper, file.split("-", 2)[2])
+    assert config.task.model.pretrained == "openai"
+    assert (config.task.root, config.seed, config.evaluation.selection) == ("data", 0, "last")
+    weight_decay = 0.01 if paper == "trip" else 5e-4
+    assert config.training.weight_decay == weight_decay
+    assert config.training.local_steps is None
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_method_and_data_set_are_known(name):
+    config = load(name)
+    validate_options(Registry(), config.method)
+    info = dataset_info(config.task.dataset)
+    assert len(info.classes) in (0, CLASSES[info.name])
+    if info.name in DOMAINS:
+        assert len(info.domains) == DOMAINS[info.name]
+    if config.task.held_out_domain is not None:
+        # "one domain serves as the target, the rest as sources", a client each
+        assert config.task.held_out_domain == info.domains[0]
+        assert config.task.clients == len(info.domains) - 1
+
+
+@pytest.mark.parametrize("name", [name for name in TABLES if name.startswith("pfedmoap/")])
+def test_the_pool_can_be_served(name):
+    config = load(name)
+    full = config.cohort_size == config.task.clients
+    assert config.method.options["experts"] < config.task.clients
+    # Everybody's entry of the round before, or everybody's newest one however old it is (Eq. 7).
+    assert config.pool.minimum == (config.task.clients if full else 2)
+    assert config.pool.generations == (1 if full else config.rounds)
+
+
+@pytest.mark.parametrize("name", sorted(TABLES))
+def test_only_table_6_of_pfedmoap_is_private(name):
+    privacy = load(name).privacy
+    if not name.startswith("pfedmoap/table-6-"):
+        assert privacy.mechanism == "none"
+        return
+    # sqrt(2 ln(1.25 / 0.05)) / 50 = 0.0507
+    assert (privacy.mechanism, privacy.relation) == ("upload_noise", "replace_one")
+    assert (privacy.noise_multiplier, privacy.target_delta) == (0.0507, 0.05)
+    assert privacy.clipping_norm == load_config(Path("published-preset")).privacy.clipping_norm
+
+
+@pytest.mark.parametrize(
+    ("name", "same"),
+    [
+        *((f"pfedmoap/table-{n}-dtd", "pfedmoap/table-1-dtd") for n in (7, 9)),
+        ("pfedmoap/table-8-domainnet10", "pfedmoap/table-3-domainnet10"),
+        *((f"fedpgp/table-{n}-oxford_pets", "fedpgp/table-1-oxford_pets") for n in (6, 10)),
+        ("fedpgp/table-7-food101", "fedpgp/table-3-food101"),
+        ("fedpgp/table-4-office_caltech10", "fedpgp/table-2-office_caltech10"),
+        ("fedpgp/table-9-domainnet10", "fedpgp/table-2-domainnet10"),
+        *((f"trip/table-{n}-pacs", "trip/table-1-pacs") for n in (5, 6)),
+        ("trip/table-7-office_home", "trip/table-2-office_home"),
+    ],
+)
+def test_tables_of_one_experiment_differ_in_their_names_only(name, same):
+    assert load(name).model_copy(update={"name": ""}) == load(same).model_copy(update={"name": ""})
+
+
+@pytest.mark.parametrize("name", [RESNET, VIT])
+def test_the_architecture_has_the_activation_of_the_weights(name):
+    """open_clip 3 loads OpenAI's weights into `ViT-B-16` too, and only warns that it is another."""
+    config, tag = open_clip.get_model_config(name), open_clip.get_pretrained_cfg(name, "openai")
+    assert tag["quick_gelu"] is config["quick_gelu"] is True
+    plain = open_clip.get_model_config(name.removesuffix("-quickgelu"))
+    assert plain == {key: value for key, value in config.items() if key != "quick_gelu"}
+
+
+def test_every_file_says_where_its_numbers_are_from():
+    for path in FILES:
+        head = path.read_text("utf-8").partition("name: ")[0]
+        assert head.startswith("# ")
+        assert "ection" in head
+        assert "open" in head, path
+        assert ", Table " in head, path
+
+
+# --- the names of packaged files ----------------------------------------------------------------
+
+
+@pytest.fixture
+def sources(tmp_path):
+    packaged = tmp_path / "configs"
+    (packaged / "deep" / "er").mkdir(parents=True)
+    text = "name: found\nmethod: {name: coop}\ntraining: {local_steps: 1}\n"
+    (packaged / "deep" / "er" / "one.yaml").write_text(text)
+    (tmp_path / "outside.yaml").write_text(text)
+    return Sources(configs=packaged)
+
+
+def test_a_packaged_file_below_a_folder_is_found_by_its_path(sources):
+    assert load_config(Path("deep/er/one"), sources=sources).name == "found"
+
+
+@pytest.mark.parametrize("name", ["../outside", "deep/../../outside", "deep/er/../er/one", "deep"])
+def test_a_name_does_not_leave_the_packaged_folder(sources, name):
+    with pytest.raises(ConfigError, match="is no file; valid: a path"):
+        load_config(Path(name), sources=sources)
+
+
+def test_an_absolute_path_without_its_ending_is_no_name(sources):
+    with pytest.raises(ConfigError, match="is no file"):
+        load_config(sources.configs.parent / "outside", sources=sources)
