@@ -93,6 +93,8 @@ class RoundOutcome:
         traffic: Bytes sent.
         clipped_fraction: Noised fraction of clipped updates, under adaptive clipping only.
         signal_to_noise: Of the aggregate, where noise of known size is in it.
+        released_validation: Noised mean of the clients' validation accuracies, where they came
+            with the uploads.
     """
 
     survivors: tuple[ClientId, ...]
@@ -103,3 +105,4 @@ class RoundOutcome:
     traffic: Traffic
     clipped_fraction: float | None = None
     signal_to_noise: float | None = None
+    released_validation: float | None = None

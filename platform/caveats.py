@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from platform.selection import best_on_validation
 from platform.wiring import Wiring
+from privacy import CentralNoise, noise_in_sum
 
 
 def run_warnings(
@@ -19,6 +21,7 @@ def run_warnings(
         *_pool(wiring, documents),
         *_aggregation(wiring),
         *_attempts(wiring),
+        *_selection(wiring, documents),
     ]
 
 
@@ -97,6 +100,28 @@ def _aggregation(wiring: Wiring) -> Iterator[str]:
         yield "secure aggregation: semi-honest server; an active one is not covered"
     elif wiring.protection.layout.spec:
         yield "secure aggregation is off: the server sees every client's upload"
+
+
+def _selection(wiring: Wiring, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    config, protection = wiring.config, wiring.protection
+    spread = protection.extras.released_deviation(_noise_of_a_mean(wiring))
+    if spread is not None:
+        yield (
+            f"noised validation means carry noise of standard deviation {spread:.3f}; the last "
+            "round's model has none, as no upload follows it"
+        )
+    chosen = config.evaluation.selection == "best_on_validation"
+    if chosen and best_on_validation(config, documents) is None:
+        yield "evaluation.selection: best_on_validation had no round to choose from"
+
+
+def _noise_of_a_mean(wiring: Wiring) -> float:
+    """Standard deviation of the noise in the mean of one coordinate, where nobody else is lost."""
+    config, mechanism = wiring.config, wiring.protection.mechanism
+    survivors = config.cohort_size - config.lost_per_round
+    # Under central noise sums are divided by what was planned.
+    clients = config.cohort_size if isinstance(mechanism, CentralNoise) else survivors
+    return noise_in_sum(mechanism, survivors) / clients
 
 
 def _attempts(wiring: Wiring) -> Iterator[str]:

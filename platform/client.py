@@ -24,6 +24,7 @@ from platform.client_profile import (
 )
 from platform.codec import decode_arrays, encode_arrays
 from platform.errors import ConfigError, ProtocolError
+from platform.evaluation import client_accuracy
 from platform.ledger import as_row
 from platform.messages import (
     Answer,
@@ -226,17 +227,18 @@ class Client:
         if secure is not None:
             secure, _ = masking.step(secure, assignment.payload)
         envelope, profile = session.envelope, self.profile
-        noise = noise_of(profile, envelope.round_number)
+        noise, state = noise_of(profile, envelope.round_number), self.state(envelope.committed)
+        validation = self._validate(session.protection, assignment.broadcast, state)
         result = train(
             profile,
             self._make_trainer,
             assignment.broadcast,
             assignment.experts,
-            self.state(envelope.committed).personal,
+            state.personal,
             round_number=envelope.round_number,
             noise=noise,
         )
-        prepared = session.protection.prepare(result, assignment.broadcast, noise)
+        prepared = session.protection.prepare(result, assignment.broadcast, noise, validation)
         self._reserve(session, prepared)
         self._store.put_pending(
             profile.run_id,
@@ -248,6 +250,20 @@ class Client:
         upload, secure = self._upload(envelope, prepared, secure)
         self._session = _Session(envelope, "relay", session.protection, secure, prepared)
         return encode_upload(upload)
+
+    def _validate(
+        self, protection: Protection, broadcast: Arrays, state: PersonalState
+    ) -> float | None:
+        """The model after the last round on the own validation images, if that is released.
+
+        The experts are those of the last round, as for every measurement between two rounds.
+        """
+        profile = self.profile
+        if protection.metric is None or profile.validation is None:
+            return None
+        return client_accuracy(
+            profile.method, broadcast, state, profile.validation, profile.classes
+        )
 
     def _upload(
         self, envelope: Envelope, prepared: Prepared, secure: ClientState | None

@@ -45,6 +45,8 @@ class ClientProfile:
         seeds: Seeds of the simulation's streams.
         limits: What the client lets itself be charged, None without a limit.
         credentials: Whom the client trusts in an active round, None against a semi-honest server.
+        validation: What it does not train on, to validate with; None without.
+        classes: The classes that are told apart in validation.
         simulated: Whether all clients are in the coordinator's process, with nobody to protect.
     """
 
@@ -58,6 +60,8 @@ class ClientProfile:
     limits: Limits | None = None
     credentials: Credentials | None = field(default=None, repr=False)
     simulated: bool = False
+    validation: Examples | None = None
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,16 @@ Beside its own test images, a protocol may measure every client on sets that all
 those that nobody trained on, with the harmonic mean of the three. *Leave one domain out* (FedPGP,
 section 4.1): all test images of a domain that nobody holds.
 
+Validation images, which a client neither trains on nor is tested on, choose among rounds; clients
+that never took part are measured at the end.
+
 It is the experimenter's view and no message: in a federation nothing of it would leave a client.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -63,6 +66,14 @@ class EvaluationSet:
 
 
 @dataclass(frozen=True)
+class NewClient:
+    """A client that never takes part: what it personalises on, and what it is measured on."""
+
+    train: Examples
+    test: Examples
+
+
+@dataclass(frozen=True)
 class EvaluationPlan:
     """What a protocol measures on.
 
@@ -71,16 +82,24 @@ class EvaluationPlan:
         classes: The classes that are told apart on clients' own test images.
         own: Each client's own test images.
         common: What every client is measured on beside them: `base` and `novel`, or `target`.
+        validation: Each client's validation images, empty without.
+        new_clients: Clients that never take part.
     """
 
     protocol: str
     classes: tuple[str, ...]
     own: Mapping[ClientId, Examples]
     common: Mapping[str, EvaluationSet]
+    validation: Mapping[ClientId, Examples] = field(default_factory=dict)
+    new_clients: Mapping[ClientId, NewClient] = field(default_factory=dict)
 
     def own_only(self) -> EvaluationPlan:
         """Without what all clients have in common."""
-        return EvaluationPlan("client_mean", self.classes, self.own, {})
+        return self.on(self.own)
+
+    def on(self, sets: Mapping[ClientId, Examples]) -> EvaluationPlan:
+        """Each client on a set of its own, over the classes that are dealt out."""
+        return EvaluationPlan("client_mean", self.classes, sets, {})
 
 
 @dataclass(frozen=True)
@@ -123,9 +142,21 @@ class Measured:
             return {"name": self.protocol, **means, "harmonic_mean": self.headline}
         if self.protocol == "leave_one_domain_out":
             target = self.sets["target"]
-            spread = {"mean": target.mean, "std": target.std, "worst": target.worst}
-            return {"name": self.protocol, LOCAL: self.local.mean, "target": spread}
+            return {"name": self.protocol, LOCAL: self.local.mean, "target": target.document()}
         return {"name": self.protocol}
+
+
+@dataclass(frozen=True)
+class RoundMeasures:
+    """What is measured after a round; None where nothing is.
+
+    Attributes:
+        test: On test images.
+        validation: On the clients' validation images.
+    """
+
+    test: Measured | None = None
+    validation: Accuracy | None = None
 
 
 def measure(method: Method, models: Iterable[Model], plan: EvaluationPlan) -> Measured:

@@ -18,7 +18,7 @@ from platform.audit_trail import AuditTrail
 from platform.codec import decode_arrays, encode_arrays
 from platform.cohort import draw_cohort
 from platform.errors import RoundAborted, RunStopped
-from platform.evaluation import Accuracy, measure
+from platform.evaluation import Accuracy, Measured, RoundMeasures, measure
 from platform.messages import Attempt
 from platform.observing import Observer
 from platform.pool import encode_entry, serve_experts
@@ -80,11 +80,23 @@ class Federation:
                 return progress, f"ended before round {round_number}: {error}"
         return progress, None
 
-    def measure(self, state: Arrays, committed: Mapping[ClientId, Attempt]) -> Accuracy:
-        """Every client's accuracy on its own images once these attempts are committed."""
-        wiring = self._wiring
+    def measure(self, state: Arrays, committed: Mapping[ClientId, Attempt]) -> Measured:
+        """Every client's accuracy once these attempts are committed.
+
+        On its own images only, unless this round may be chosen and then needs all numbers.
+        """
+        wiring, plan = self._wiring, self._wiring.evaluation
+        if wiring.config.evaluation.selection == "last":
+            plan = plan.own_only()
+        return measure(wiring.method, wiring.models(state, committed), plan)
+
+    def validate(self, state: Arrays, committed: Mapping[ClientId, Attempt]) -> Accuracy | None:
+        """Every client's accuracy on its validation images, None without any."""
+        wiring, sets = self._wiring, self._wiring.evaluation.validation
+        if not sets:
+            return None
         models = wiring.models(state, committed)
-        return measure(wiring.method, models, wiring.evaluation.own_only()).local
+        return measure(wiring.method, models, wiring.evaluation.on(sets)).local
 
     def initial_state(self) -> Arrays:
         """The server state before the first round."""
@@ -115,16 +127,19 @@ class Federation:
         state = self._server_update(round_number, progress.state, outcome, [e for _, e in entries])
         mine = dict.fromkeys(outcome.survivors, (round_number, plan.attempt))
         committed = {**progress.committed, **mine}
+        measures = self._evaluate(round_number, state, committed)
         document = round_document(
             plan,
             outcome,
-            self._evaluate(round_number, state, committed),
+            measures,
             self._spending.price(),
             seconds=wiring.clock() - started,
             withholds_cohort=wiring.cohort_kind is not None,
         )
-        norm = protection.next_clipping_norm(outcome.clipped_fraction)
-        self._commit(plan, outcome, state, entries, {**document, "next_clipping_norm": norm})
+        norm = protection.extras.next_clipping_norm(outcome.clipped_fraction)
+        protocol = None if measures.test is None else measures.test.document()
+        kept = {**document, "next_clipping_norm": norm, "protocol": protocol}
+        self._commit(plan, outcome, state, entries, kept)
         self._observer.round_finished(document)
         return Progress(round_number, committed, state, norm)
 
@@ -258,11 +273,11 @@ class Federation:
 
     def _evaluate(
         self, round_number: int, state: Arrays, committed: Mapping[ClientId, Attempt]
-    ) -> Accuracy | None:
+    ) -> RoundMeasures:
         every, rounds = self._wiring.config.evaluation.every, self._wiring.config.rounds
         if round_number % every and round_number != rounds:
-            return None
-        return self.measure(state, committed)
+            return RoundMeasures()
+        return RoundMeasures(self.measure(state, committed), self.validate(state, committed))
 
     def _commit(
         self,

@@ -15,8 +15,10 @@ from platform.audit_trail import AuditTrail
 from platform.caveats import run_warnings
 from platform.client_profile import ClientProfile
 from platform.evaluation import Measured, Model, measure
+from platform.expert_weights import mean_expert_weights
 from platform.federation import Federation, Progress
 from platform.messages import Attempt
+from platform.newcomers import measure_newcomers
 from platform.observing import Observer
 from platform.pool import fixed_experts
 from platform.records import summary_document, write_run_files
@@ -55,6 +57,7 @@ def _execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
     last = dict.fromkeys(wiring.population.clients, final_attempt(wiring))
     final = measure(wiring.method, wiring.models(progress.state, last), wiring.evaluation)
     documents = _documents(wiring)
+    newcomers = measure_newcomers(wiring, progress.state)
     local = measure_twins(wiring, federation, observer, documents)
     observer.preparing("local twins", 1, 1)
     summary = summary_document(
@@ -62,10 +65,15 @@ def _execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
         documents,
         final=final,
         local=local,
+        validation=federation.validate(progress.state, last),
+        newcomers=newcomers,
         epsilon=Spending(wiring).price(),
         accountants=Spending(wiring).accountants(),
         warnings=run_warnings(wiring, documents, ended_early),
     )
+    models = wiring.models(progress.state, last)
+    weights = mean_expert_weights(wiring.method, models, wiring.evaluation)
+    summary["final"]["expert_weights"] = weights
     _close(wiring, summary, ended_early)
     return summary
 

@@ -4,15 +4,15 @@ Tensors lie flat in the order of their names. Where any is averaged by number of
 multiplies the levels of those tensors by its weight after quantisation, and appends the weight as
 one more coordinate, so that the secure sum yields numerator and denominator together. Under a
 privacy mechanism weights are uniform and nothing is appended: a weight would leak the number of
-examples. Under adaptive clipping the last coordinate is the flag that says whether the update had
-to be clipped.
+examples. What is clipped and noised with the update, such as the flag of adaptive clipping, follows
+the update's own coordinates.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ class Totals:
     """A round's sum, before it is divided by anything.
 
     Attributes:
-        sums: The sum of the (weighted) vectors, the flag included where there is one.
+        sums: The sum of the (weighted) vectors, extra coordinates included.
         clients: How many were summed.
         weight: Sum of the weights; equals `clients` where they are uniform.
     """
@@ -49,12 +49,12 @@ class Summed:
     Attributes:
         vector: Per coordinate the mean or the sum that the tensor's weighting asks for.
         total_weight: Sum of the weights.
-        mean_flag: Mean of the clip flags, None without adaptive clipping.
+        extras: Mean of each extra coordinate, by name.
     """
 
     vector: NDArray[np.float64]
     total_weight: float
-    mean_flag: float | None = None
+    extras: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class UploadLayout:
     Attributes:
         spec: The shared tensors.
         weighted: Whether weights apply (mechanism `none` and a tensor averaged by examples).
-        flagged: Whether the clip flag is appended (adaptive clipping).
+        extras: Names of the coordinates that follow the update's own.
     """
 
     spec: Spec
     weighted: bool
-    flagged: bool = False
+    extras: tuple[str, ...] = ()
 
     @property
     def coordinates(self) -> int:
@@ -78,8 +78,8 @@ class UploadLayout:
 
     @property
     def protected(self) -> int:
-        """Coordinates of what a mechanism protects: the update and the flag."""
-        return self.coordinates + int(self.flagged)
+        """Coordinates of what a mechanism protects: the update and what comes with it."""
+        return self.coordinates + len(self.extras)
 
     @property
     def length(self) -> int:
@@ -135,8 +135,8 @@ class UploadLayout:
                 f"weight: the clients' total of {weight} is not valid; it must be at least 1"
             )
         vector = totals.sums[: self.coordinates] / self.divisors(clients, weight)
-        flag = float(totals.sums[-1]) / clients if self.flagged else None
-        return Summed(vector, float(weight), flag)
+        means = totals.sums[self.coordinates :] / clients
+        return Summed(vector, float(weight), dict(zip(self.extras, means.tolist(), strict=True)))
 
     def divisors(self, clients: int, weight: int) -> NDArray[np.float64]:
         """What each coordinate of a sum is divided by."""
@@ -158,7 +158,7 @@ class UploadLayout:
         return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def build_layout(spec: Spec, mechanism: str, *, flagged: bool = False) -> UploadLayout:
+def build_layout(spec: Spec, mechanism: str, *, extras: tuple[str, ...] = ()) -> UploadLayout:
     """The layout of a method's uploads under a mechanism."""
     by_examples = any(t.weighting is Weighting.EXAMPLES for t in spec.values())
-    return UploadLayout(spec, mechanism == "none" and by_examples, flagged)
+    return UploadLayout(spec, mechanism == "none" and by_examples, extras)

@@ -45,7 +45,7 @@ def model_card(
         model=" ".join(filter(None, (config.task.model.name, config.task.model.pretrained))),
         part=part,
         accuracy=f"{100 * accuracy['mean']:.1f}% mean over clients, {100 * accuracy['worst']:.1f}% "
-        "worst client",
+        f"worst client{_measured(summary)}",
         classes=", ".join(wiring.classes),
         privacy=_privacy(summary, part),
         warnings="\n".join(f"- {text}" for text in summary["warnings"]),
@@ -54,6 +54,11 @@ def model_card(
             for name, array in sorted(arrays.items())
         ),
     )
+
+
+def _measured(summary: Mapping[str, Any]) -> str:
+    """How, in words; runs of earlier versions do not say."""
+    return "".join(f"; {name}: {text}" for name, text in summary.get("evaluation", {}).items())
 
 
 def _privacy(summary: Mapping[str, Any], part: str) -> str:

@@ -10,6 +10,7 @@ from methods import Method
 from platform.attempt import RoundPlan
 from platform.config import RunConfig
 from platform.errors import ConfigError
+from platform.extras import Extras
 from platform.layout import build_layout
 from platform.protection import Protection
 from platform.randomness import stream
@@ -24,6 +25,7 @@ from privacy import (
     DistributedNoise,
     DpSgd,
     IntegerUploadNoise,
+    NoisedMetric,
     NoiseSource,
     NoProtection,
     Release,
@@ -99,21 +101,37 @@ def amplifying_cohorts(config: RunConfig, method: Method) -> CohortKind | None:
 
 
 def _require_fitting(config: RunConfig, method: Method) -> None:
-    adaptive, spec = config.privacy.adaptive_clipping, method.shared_spec()
-    if adaptive is not None and not spec:
+    extras, spec = _extras(config), method.shared_spec()
+    if extras.adaptive is not None and not spec:
         raise ConfigError(
             f"privacy.adaptive_clipping: {config.method.name} shares nothing whose norm could be "
             "followed; leave it out"
         )
-    if adaptive is not None and method.pool_policy() is not None and config.pool_noise == "same":
+    if extras.metric is not None and not spec:
         raise ConfigError(
-            "privacy.adaptive_clipping: a pool entry that is the upload itself would carry the "
-            "clip flag; valid with pool.noise: independent"
+            f"evaluation.release: {config.method.name} uploads nothing that a noised validation "
+            "accuracy could come with; valid: none"
         )
+    if method.pool_policy() is not None and config.pool_noise == "same":
+        _require_bare_entries(extras)
     if config.privacy.personal == "decoupled" and not method.decouples:
         raise ConfigError(
             f"privacy.personal: {config.method.name} has no personal part that can be trained "
             "after the last release; valid: joint"
+        )
+
+
+def _require_bare_entries(extras: Extras) -> None:
+    """An entry that is the upload itself would bring what was appended to it into the pool."""
+    if extras.adaptive is not None:
+        raise ConfigError(
+            "privacy.adaptive_clipping: a pool entry that is the upload itself would carry the "
+            "clip flag; valid with pool.noise: independent"
+        )
+    if extras.metric is not None:
+        raise ConfigError(
+            "evaluation.release: a pool entry that is the upload itself would carry its owner's "
+            "noised validation accuracy; valid with pool.noise: independent"
         )
 
 
@@ -201,11 +219,13 @@ def _smallest_sum(config: RunConfig) -> int:
 
 def _protection(config: RunConfig, method: Method, multiplier: float | None) -> Protection:
     section, policy = config.privacy, method.pool_policy()
-    adaptive = _adaptive(config)
+    extras = _extras(config)
     masked = config.secure_aggregation.enabled and bool(method.shared_spec())
-    layout = build_layout(method.shared_spec(), section.mechanism, flagged=adaptive is not None)
+    layout = build_layout(method.shared_spec(), section.mechanism, extras=extras.names)
     pool_mechanism = None
-    if policy is not None and section.mechanism in ("distributed_noise", "central_noise"):
+    apart = section.mechanism in ("distributed_noise", "central_noise")
+    # An entry brings no validation accuracy, so noise for its own norm will do.
+    if policy is not None and (apart or extras.metric is not None):
         pool_mechanism = _pool_mechanism(config, multiplier)
     return Protection(
         mechanism=_mechanism(config, multiplier),
@@ -218,14 +238,23 @@ def _protection(config: RunConfig, method: Method, multiplier: float | None) -> 
         terms=secure_terms(config) if masked else None,
         pool_mechanism=pool_mechanism,
         training=_training(config, multiplier),
-        adaptive=adaptive,
-        clipping_norm=None if adaptive is None else section.clipping_norm,
+        adaptive=extras.adaptive,
+        clipping_norm=None if extras.adaptive is None else section.clipping_norm,
+        metric=extras.metric,
+        update_norm=extras.clipping_norm,
     )
 
 
-def _adaptive(config: RunConfig) -> AdaptiveClipping | None:
-    section = config.privacy.adaptive_clipping
-    return None if section is None else AdaptiveClipping(**section.model_dump())
+def _extras(config: RunConfig) -> Extras:
+    section, evaluation = config.privacy.adaptive_clipping, config.evaluation
+    adaptive = None if section is None else AdaptiveClipping(**section.model_dump())
+    metric = None
+    if evaluation.release == "noised":
+        ratio = evaluation.metric_ratio
+        metric = NoisedMetric() if ratio is None else NoisedMetric(ratio=ratio)
+    extras = Extras(adaptive, metric)
+    norm = config.privacy.clipping_norm if extras.names else None
+    return dataclasses.replace(extras, clipping_norm=norm)
 
 
 def _training(config: RunConfig, multiplier: float | None) -> DpSgd | None:
@@ -252,8 +281,7 @@ def _mechanism(config: RunConfig, multiplier: float | None) -> ClientMechanism:
     if norm is None or multiplier is None:
         cuts = section.mechanism == "dp_sgd"
         return NoProtection(DEFAULT_VALUE_BOUND if bound is None else bound, config.relation, cuts)
-    if config.privacy.adaptive_clipping is not None:
-        norm = AdaptiveClipping(**config.privacy.adaptive_clipping.model_dump()).joint_norm(norm)
+    norm = _extras(config).joint_norm(norm)
     if section.mechanism == "upload_noise":
         return _on_the_client(config, norm, multiplier)
     scale = default_scale(norm)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from methods import Arrays, LocalResult
 from platform.errors import ProtocolError, RunStopped
+from platform.extras import Extras
 from platform.layout import Summed, Totals, UploadLayout
 from platform.secure_terms import SecureTerms
 from platform.vectors import (
@@ -37,6 +38,7 @@ from privacy import (
     CohortSampling,
     DpSgd,
     Grid,
+    NoisedMetric,
     NoiseSource,
     NoisyMechanism,
     NoProtection,
@@ -92,7 +94,9 @@ class Protection:
             done to the sum: the noise of an entry must be on the client.
         training: Noise in local steps (`dp_sgd`); the mechanism only carries then.
         adaptive: How the clipping norm follows the clients, None where it is fixed.
-        clipping_norm: The update's own norm in this round, under adaptive clipping only.
+        clipping_norm: C of the round as clients are told it, under adaptive clipping only.
+        metric: How validation accuracies come with updates, None where they do not.
+        update_norm: C of the update alone, where more than the update is clipped and noised.
     """
 
     mechanism: ClientMechanism
@@ -107,6 +111,13 @@ class Protection:
     training: DpSgd | None = None
     adaptive: AdaptiveClipping | None = None
     clipping_norm: float | None = None
+    metric: NoisedMetric | None = None
+    update_norm: float | None = None
+
+    @property
+    def extras(self) -> Extras:
+        """What is clipped and noised beside the update."""
+        return Extras(self.adaptive, self.metric, self.update_norm)
 
     @property
     def exact(self) -> bool:
@@ -144,11 +155,12 @@ class Protection:
             raise ProtocolError("message: the clipping norm is not a length")
         return dataclasses.replace(
             self,
-            mechanism=_around(self.mechanism, self.adaptive.joint_norm(clipping_norm)),
+            mechanism=_around(self.mechanism, self.extras.joint_norm(clipping_norm)),
             pool_mechanism=None
             if self.pool_mechanism is None
             else _around(self.pool_mechanism, clipping_norm),
             clipping_norm=clipping_norm,
+            update_norm=clipping_norm,
         )
 
     def grid(self) -> Grid:
@@ -156,10 +168,23 @@ class Protection:
         dimension = max(self.layout.protected, 1)
         return grid_of(self.mechanism, dimension, bits=self.bits, clients=self.clients)
 
-    def prepare(self, result: LocalResult, broadcast: Arrays, noise: NoiseSource) -> Prepared:
+    def prepare(
+        self,
+        result: LocalResult,
+        broadcast: Arrays,
+        noise: NoiseSource,
+        validation: float | None = None,
+    ) -> Prepared:
         """Protects one client's result.
 
+        Args:
+            result: What its training gave.
+            broadcast: What it trained from.
+            noise: The client's own.
+            validation: Its validation accuracy, where that comes with the update.
+
         Raises:
+            ProtocolError: If the accuracy is needed and missing.
             RunStopped: If a coordinate does not fit under mechanism `none`; names the tensor.
             UpdateSpecMismatch: If the method returned other tensors than it announced.
         """
@@ -167,8 +192,7 @@ class Protection:
         vector = flatten(result.update, spec)
         if self.exact:
             return Prepared(None, vector, self._exact_entry(result), self.channels)
-        if self.adaptive is not None and self.clipping_norm is not None:
-            vector = self.adaptive.append_flag(vector, self.clipping_norm).vector
+        vector = self.extras.append(vector, validation)
         grid = self.grid()
         levels = _protect(vector, self.mechanism, grid, noise, spec)
         values = grid.dequantise(levels)
@@ -250,18 +274,6 @@ class Protection:
         size = planned if isinstance(self.mechanism, CentralNoise) else survivors
         divisors = self.layout.divisors(size, size)
         return signal_to_noise(summed.vector * divisors, deviation)
-
-    def clipped_fraction(self, summed: Summed) -> float | None:
-        """The noised fraction of clipped updates, None where the norm is fixed."""
-        if self.adaptive is None or self.clipping_norm is None or summed.mean_flag is None:
-            return None
-        return self.adaptive.clipped_fraction(summed.mean_flag, self.clipping_norm)
-
-    def next_clipping_norm(self, clipped_fraction: float | None) -> float | None:
-        """The next round's, None where the norm is fixed."""
-        if self.adaptive is None or self.clipping_norm is None or clipped_fraction is None:
-            return None
-        return self.adaptive.next_norm(self.clipping_norm, clipped_fraction)
 
     def releases(
         self,

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from platform.attempt import RoundOutcome, RoundPlan
-from platform.evaluation import Accuracy, Measured, accuracy_document
+from platform.evaluation import Accuracy, Measured, RoundMeasures, accuracy_document
+from platform.newcomers import Newcomers
+from platform.selection import best_on_validation, evaluation_document
 from platform.wiring import Wiring
 from privacy import Epsilons
 
@@ -44,15 +46,20 @@ ROUND_KEYS = (
     "cohort",
     "dropped",
     "accuracy",
+    "validation",
+    "released_validation",
     "epsilon",
     *MEASURES,
 )
+NO_ACCURACY = accuracy_document(None)
+DEFAULTS = {"validation": NO_ACCURACY, "released_validation": None}
+"""Of keys that rounds of earlier versions do not have."""
 
 
 def round_document(
     plan: RoundPlan,
     outcome: RoundOutcome,
-    accuracy: Accuracy | None,
+    measures: RoundMeasures,
     epsilon: Epsilons,
     *,
     seconds: float,
@@ -67,7 +74,9 @@ def round_document(
         "round": plan.round_number,
         "cohort": cohort,
         "dropped": None if cohort is None else cohort - len(outcome.survivors),
-        "accuracy": accuracy_document(accuracy),
+        "accuracy": accuracy_document(None if measures.test is None else measures.test.local),
+        "validation": accuracy_document(measures.validation),
+        "released_validation": _released(plan, outcome),
         "epsilon": epsilon_document(epsilon),
         "bytes_up": outcome.traffic.up,
         "bytes_down": outcome.traffic.down,
@@ -76,6 +85,13 @@ def round_document(
         "clipped_fraction": outcome.clipped_fraction,
         "signal_to_noise": outcome.signal_to_noise,
     }
+
+
+def _released(plan: RoundPlan, outcome: RoundOutcome) -> dict[str, float] | None:
+    """What the uploads told of the model that they were trained from: the round's before."""
+    if outcome.released_validation is None:
+        return None
+    return {"round": plan.round_number - 1, "mean": outcome.released_validation}
 
 
 def epsilon_document(epsilon: Epsilons) -> dict[str, float | str]:
@@ -94,17 +110,21 @@ def summary_document(
     *,
     final: Measured,
     local: Measured,
+    validation: Accuracy | None,
+    newcomers: Newcomers | None,
     epsilon: Epsilons,
     accountants: Mapping[str, float | str],
     warnings: Sequence[str],
 ) -> dict[str, Any]:
     """The whole run, as `summary.json` states it.
 
-    `local` are the local twins, and the gain over them is in the protocol's headline number.
+    `final` and `validation` are of the final models, after personalising; `local` are the local
+    twins, and the gain over them is in the protocol's headline number.
     """
     config, mechanism = wiring.config, wiring.config.privacy.mechanism
     protected = mechanism != "none"
-    last = dict(rounds[-1]) if rounds else dict.fromkeys(ROUND_KEYS)
+    shown = [{key: {**DEFAULTS, **d}[key] for key in ROUND_KEYS} for d in rounds]
+    last = shown[-1] if shown else {**dict.fromkeys(ROUND_KEYS), **DEFAULTS}
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": wiring.run_id,
@@ -123,15 +143,19 @@ def summary_document(
             name: value if isinstance(value, str) else json_number(value)
             for name, value in accountants.items()
         },
-        "rounds": [{key: document[key] for key in ROUND_KEYS} for document in rounds],
+        "rounds": shown,
         "final": {
-            **{key: last[key] for key in ROUND_KEYS},
+            **last,
             "accuracy": accuracy_document(final.local),
+            "validation": accuracy_document(validation),
             "epsilon": epsilon_document(epsilon),
             "protocol": final.document(),
+            "new_clients": None if newcomers is None else newcomers.document(),
         },
         "local": {"accuracy": accuracy_document(local.local), "protocol": local.document()},
         "gain_over_local": final.headline - local.headline,
+        "best_on_validation": best_on_validation(config, rounds),
+        "evaluation": evaluation_document(config),
         "warnings": list(warnings),
     }
 
@@ -158,11 +182,12 @@ def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:
     """One line a round."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    scores = ("mean", "std", "worst")
+    scores = ("mean", "weighted", "std", "worst")
     writer.writerow(
         (
             *("round", "cohort", "dropped"),
             *(f"accuracy_{score}" for score in scores),
+            *("validation", "released_validation"),
             *(f"epsilon_{name}" for name in ADVERSARIES),
             *MEASURES,
         )
@@ -172,6 +197,8 @@ def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:
             (
                 *(document[name] for name in ("round", "cohort", "dropped")),
                 *(document["accuracy"][score] for score in scores),
+                document["validation"]["mean"],
+                (document["released_validation"] or {}).get("mean"),
                 *(document["epsilon"][name] for name in ADVERSARIES),
                 *(document[name] for name in MEASURES),
             )

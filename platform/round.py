@@ -254,8 +254,9 @@ class RoundRunner:
             uploads,
             void,
             exchange.traffic(),
-            protection.clipped_fraction(summed),
+            protection.extras.clipped_fraction(summed),
             protection.signal_to_noise(summed, len(survivors), plan.planned_size),
+            protection.extras.released_validation(summed),
         )
 
 

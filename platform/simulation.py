@@ -21,8 +21,9 @@ from platform.config.rules import KINDS_WITH
 from platform.data.dataset import Split
 from platform.data.loading import CommonRows, TaskData
 from platform.data.preparing import Encoders, prepared_arrays
+from platform.data.rows import Rows
 from platform.enrolling import credentials_of
-from platform.evaluation import EvaluationPlan, EvaluationSet
+from platform.evaluation import EvaluationPlan, EvaluationSet, NewClient
 from platform.observing import Observer
 from platform.own_budget import Limits
 from platform.protection import Protection
@@ -36,9 +37,9 @@ from storage import open_client_store
 Indices = NDArray[np.int64]
 
 
-def client_names(count: int) -> tuple[ClientId, ...]:
+def client_names(count: int, kind: str = "client") -> tuple[ClientId, ...]:
     """Names of all clients, in an order that sorting keeps."""
-    return tuple(f"client-{i:05d}" for i in range(count))
+    return tuple(f"{kind}-{i:05d}" for i in range(count))
 
 
 def deal_examples(
@@ -53,18 +54,48 @@ def deal_examples(
         protocol: Name of the evaluation protocol.
     """
     dataset, names = data.dataset, client_names(len(data.clients))
+    everybody = [*data.clients, *data.new_clients]
     # Only images that somebody holds are read: a few-shot run needs few of a large data set's.
-    held = _Held.of(method, dataset.train, [c.train for c in data.clients], encoders)
+    held = _Held.of(
+        method,
+        dataset.train,
+        [*(c.train for c in everybody), *(c.validation for c in data.clients)],
+        encoders,
+    )
     if "domains" in method.needs:
         # Counted among the domains that are dealt out; a held-out one has no number.
         numbers = np.searchsorted(data.domains, dataset.train.domains[held.rows])
         held.arrays["domains"] = numbers.astype(np.int64)
     train = {n: held.select(c.train) for n, c in zip(names, data.clients, strict=True)}
-    measured = [*(c.test for c in data.clients), *(common.rows for common in data.common.values())]
+    measured = [*(c.test for c in everybody), *(common.rows for common in data.common.values())]
     shown = _Held.of(method, dataset.test, measured, encoders)
     own = {n: shown.select(c.test) for n, c in zip(names, data.clients, strict=True)}
-    common = {name: _common_set(shown, rows) for name, rows in data.common.items()}
-    return train, EvaluationPlan(protocol, data.classes, own, common)
+    plan = EvaluationPlan(
+        protocol,
+        data.classes,
+        own,
+        {name: _common_set(shown, rows) for name, rows in data.common.items()},
+        _validation(data, held),
+        _new_clients(data, held, shown),
+    )
+    return train, plan
+
+
+def _validation(data: TaskData, held: _Held) -> dict[ClientId, Examples]:
+    if not any(len(client.validation) for client in data.clients):
+        return {}
+    # A method is told domains in training only.
+    shown = _Held(held.rows, {n: a for n, a in held.arrays.items() if n != "domains"})
+    names = client_names(len(data.clients))
+    return {n: shown.select(c.validation) for n, c in zip(names, data.clients, strict=True)}
+
+
+def _new_clients(data: TaskData, held: _Held, shown: _Held) -> dict[ClientId, NewClient]:
+    names = client_names(len(data.new_clients), "new")
+    return {
+        name: NewClient(held.select(client.train), shown.select(client.test))
+        for name, client in zip(names, data.new_clients, strict=True)
+    }
 
 
 @dataclass(frozen=True)
@@ -77,7 +108,7 @@ class _Held:
     """
 
     rows: Indices
-    arrays: dict[str, NDArray[np.generic]]
+    arrays: dict[str, Rows]
 
     @classmethod
     def of(
@@ -127,6 +158,8 @@ def build_population(
             limits=limits,
             credentials=credentials(name),
             simulated=True,
+            validation=learning.evaluation.validation.get(name),
+            classes=learning.classes,
         )
         store = open_client_store(stores / f"{name}.db")
         clients[name] = Client(profile, store, make_trainer)
@@ -160,7 +193,10 @@ def stores_folder(config: RunConfig, run_folder: Path) -> Path:
     """
     if config.privacy.lifetime_budget is None:
         return run_folder / "clients"
-    seeds = [config.seed_of("class_map"), config.seed_of("shots")]
+    seeds = [config.seed_of(purpose) for purpose in ("class_map", "shots", "split")]
+    if seeds[1] == seeds[2]:
+        # As it was before the split had a seed of its own: the same clients keep their stores.
+        del seeds[2]
     text = json.dumps([_dealing(config), seeds], sort_keys=True)
     return run_folder.parent / "clients" / hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -176,9 +212,9 @@ def _dealing(config: RunConfig) -> dict[str, Any]:
     for name in ("shared_classes", "shared_ratio"):
         if getattr(section, name) is not None:
             data["partition"][name] = getattr(section, name)
-    for name in ("new_clients", "validation_share"):
-        if getattr(config.task, name):
-            data[name] = getattr(config.task, name)
+    # Validation images stay with the client who holds them, so they make it no other client.
+    if config.task.new_clients:
+        data["new_clients"] = config.task.new_clients
     if held_out is not None:
         data["held_out_domain"] = held_out
     if config.evaluation.protocol == "base_to_novel":

@@ -79,6 +79,7 @@ from privacy.mechanisms import (
     release,
     value_bound,
 )
+from privacy.noised_metric import NoisedMetric
 from privacy.quantisation import Quantised, Quantiser
 from privacy.randomness import NoiseSource, SeededNoise, SystemNoise
 from privacy.record_level import DpSgd, release_of_fits
@@ -126,6 +127,7 @@ __all__ = [
     "NoProtection",
     "NoiseKind",
     "NoiseSource",
+    "NoisedMetric",
     "NoisyMechanism",
     "NonFiniteUpdate",
     "PrivacyError",

@@ -49,18 +49,56 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     head = summary["audit_head"]
     return [
         ("method, data", f"{summary['method']} on {summary['dataset']}"),
+        *[(name, text) for name, text in summary.get("evaluation", {}).items()],
         (
             "accuracy (exact, simulation)",
-            f"{fraction(accuracy['mean'])} mean over clients, std {fraction(accuracy['std'])}, "
-            f"worst {fraction(accuracy['worst'])}",
+            _spread(accuracy),
         ),
         *_protocol("", final.get("protocol")),
+        *_validation(summary),
+        *_best(summary.get("best_on_validation")),
+        *_new_clients(final.get("new_clients")),
         *_protocol("local twins, ", summary.get("local", {}).get("protocol")),
         ("gain over local", "-" if gain is None else f"{100 * gain:+.1f} points{_of(final)}"),
         *[(f"epsilon for {name}", _claim(summary, spent[name])) for name in spent],
         ("accounting", _accounting(summary)),
         *([("beside it", _accountants(summary))] if summary["unit"] else []),
         ("audit head", f"{head['count']}:{head['hash']}"),
+    ]
+
+
+def _spread(accuracy: Mapping[str, Any]) -> str:
+    shown = {name: fraction(accuracy[name]) for name in ("mean", "weighted", "std", "worst")}
+    return (
+        f"{shown['mean']} mean over clients, {shown['weighted']} weighted by images, std "
+        f"{shown['std']}, worst {shown['worst']}"
+    )
+
+
+def _validation(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    measured = summary["final"].get("validation")
+    if measured is None or measured["mean"] is None:
+        return []
+    return [("validation (exact, simulation)", _spread(measured))]
+
+
+def _best(best: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    if best is None:
+        return []
+    chosen = f"round {best['round']}, chosen at {fraction(best['validation'])} validation"
+    return [
+        ("best on validation", f"{chosen}: {_spread(best['accuracy'])}"),
+        *_protocol("best on validation, ", best["protocol"]),
+    ]
+
+
+def _new_clients(measured: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    if measured is None:
+        return []
+    whose = f"{measured['clients']} new clients"
+    return [
+        (f"{whose}, as they come", _spread(measured["before"])),
+        (f"{whose}, personalised", _spread(measured["after"])),
     ]
 
 

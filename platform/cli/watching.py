@@ -38,13 +38,26 @@ def round_line(document: Mapping[str, Any]) -> str:
         size(document["bytes_up"]),
         size(document["bytes_down"]),
         f"{document['seconds']:.1f}",
-    )
+    ) + _validation(document)
 
 
 def _cohort(document: Mapping[str, Any]) -> str:
     if document["cohort"] is None:
         return "secret"
     return f"{document['cohort']} ({document['dropped']})"
+
+
+def _validation(document: Mapping[str, Any]) -> str:
+    """Behind the columns where there is any, as most runs have none."""
+    measured, released = document.get("validation"), document.get("released_validation")
+    exact = "" if measured is None else _labelled("val", measured["mean"])
+    if released is None:
+        return exact
+    return exact + _labelled(f"noised val of {released['round']}:", released["mean"])
+
+
+def _labelled(label: str, value: float | None) -> str:
+    return "" if value is None else f" {label} {fraction(value)}"
 
 
 def _ratio(value: float | None) -> str:

@@ -34,6 +34,7 @@ DISTRIBUTIONS = {
 def privacy_problems(config: RunConfig) -> Iterator[str]:
     """Contradictions within `privacy` and between it and other sections."""
     mechanism = config.privacy.mechanism
+    yield from _release(config)
     yield from _selection(config)
     if mechanism == "none":
         yield from _without_noise(config)
@@ -50,16 +51,52 @@ def privacy_problems(config: RunConfig) -> Iterator[str]:
     yield from _cohort_sampling(config)
 
 
-def _selection(config: RunConfig) -> Iterator[str]:
-    if config.evaluation.selection == "last":
+def _release(config: RunConfig) -> Iterator[str]:
+    section, mechanism = config.evaluation, config.privacy.mechanism
+    if section.release == "none":
+        if section.metric_ratio is not None:
+            yield (
+                f"evaluation.metric_ratio: {section.metric_ratio} has no meaning with "
+                "evaluation.release = none; leave it out or set evaluation.release to noised"
+            )
         return
-    if config.privacy.mechanism != "none":
+    if mechanism == "none":
+        yield (
+            "evaluation.release: noised has no meaning under privacy.mechanism = none, which adds "
+            "no noise; valid: none"
+        )
+    if mechanism == "dp_sgd":
+        yield (
+            "evaluation.release: noised is not available under dp_sgd, whose noise is in the "
+            "training steps while a validation accuracy would carry none; valid: none"
+        )
+    if not config.task.validation_share:
+        yield (
+            "evaluation.release: noised needs validation images, and task.validation_share is 0; "
+            "valid: none, or a task.validation_share above 0"
+        )
+
+
+def _selection(config: RunConfig) -> Iterator[str]:
+    mechanism, section = config.privacy.mechanism, config.evaluation
+    if section.selection == "last":
+        return
+    if mechanism != "none" and section.release == "none":
+        valid = "last" if mechanism == "dp_sgd" else "last, or evaluation.release: noised"
         yield (
             "evaluation.selection: best_on_validation would choose the model by accuracies that "
-            f"carry no noise, which privacy.mechanism = {config.privacy.mechanism} does not cover; "
-            "valid: last"
+            f"carry no noise, which privacy.mechanism = {mechanism} does not cover; valid: {valid}"
         )
-    yield "evaluation.selection: best_on_validation is not available in this version; valid: last"
+    if not config.task.validation_share:
+        yield (
+            "evaluation.selection: best_on_validation needs validation images, and "
+            "task.validation_share is 0; valid: last, or a task.validation_share above 0"
+        )
+    if section.release == "noised" and section.every >= config.rounds:
+        yield (
+            f"evaluation.every: {section.every} measures no round before the last of "
+            f"{config.rounds}, and noised selection cannot choose the last; valid: below rounds"
+        )
 
 
 def _without_noise(config: RunConfig) -> Iterator[str]:

@@ -107,12 +107,15 @@ class UploadGame:
         return adapted or norm or self.charge.clipping_norm
 
     @property
+    def bounds(self) -> Vector:
+        """Largest absolute values of what the vector ends with, (0,) where nothing is appended."""
+        bare = self.channel != "sum"
+        return np.array(() if bare else self.protection.extras.bounds(self.clipping_norm))
+
+    @property
     def flag(self) -> float | None:
-        """b, where the vector ends with the clip flag."""
-        adaptive = self.protection.adaptive
-        if adaptive is None or self.channel != "sum":
-            return None
-        return adaptive.flag_ratio * self.clipping_norm
+        """Length of what the vector ends with, None where nothing is appended."""
+        return float(np.linalg.norm(self.bounds)) if self.bounds.size else None
 
 
 def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
@@ -134,7 +137,7 @@ def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
         number = next(rounds)
         seen = _seen(game, vector, number)
         tell(game.channel, number, game.canaries + oversized)
-        return seen
+        return _folded(game, seen)
 
     scores = play_client_unit(
         release,
@@ -155,6 +158,14 @@ def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
     )
 
 
+def _folded(game: UploadGame, seen: Vector) -> Vector:
+    """All that is appended as one coordinate: along it the canaries' neighbours are farthest."""
+    if game.flag is None:
+        return seen
+    length = vector_length(game.spec)
+    return np.append(seen[:length], seen[length:] @ game.bounds / game.flag)
+
+
 def _guesses(scores: ClientScores, claim: Claim) -> Guesses:
     standard = standardise(
         scores.scores, threshold=scores.threshold, distance=scores.distance, mu=claim.mu
@@ -165,7 +176,8 @@ def _guesses(scores: ClientScores, claim: Claim) -> Guesses:
 def _noise_problems(game: UploadGame, rounds: Iterator[int], alpha: float) -> tuple[str, ...]:
     """What the game cannot see: another variance, another law, noise that is used twice."""
     nothing, deviation = np.zeros(vector_length(game.spec)), game.charge.standard_deviation
-    offset = 0.0 if game.flag is None else np.append(nothing, game.flag)
+    # A release of nothing fits, and says so with all that is appended.
+    offset = np.append(nothing, game.bounds)
     drawn = [_noise_of_round(game, nothing, next(rounds)) for _ in range(NOISE_VECTORS)]
     samples = np.stack([own - offset for own, _ in drawn])
     rows = [*samples, *(other for _, others in drawn for other in others)]
@@ -227,11 +239,19 @@ def _sum(
     everybody = [dataclasses.replace(game.profile, name=name) for name in names]
     sent = [prepare(one, update) for one, update in zip(everybody, updates, strict=True)]
     if not protection.masked:
-        return layout.sum_plain([one.vector for one in sent], [EXAMPLES] * clients)
+        totals = layout.sum_plain([one.vector for one in sent], [EXAMPLES] * clients)
+        return _without_others(game, totals)
     grid = protection.grid()
     levels = [layout.weigh(one.levels, EXAMPLES) for one in sent if one.levels is not None]
     mask = np.uint64((1 << layout.ring_bits(grid, clients)) - 1)
-    return layout.open_sum(_add(levels) & mask, clients, grid)
+    return _without_others(game, layout.open_sum(_add(levels) & mask, clients, grid))
+
+
+def _without_others(game: UploadGame, totals: Totals) -> Totals:
+    """Takes off what the other clients' updates, which fit, say of that: it is known."""
+    own = totals.sums.size - game.bounds.size
+    others = np.append(np.zeros(own), (totals.clients - 1) * game.bounds)
+    return dataclasses.replace(totals, sums=totals.sums - others)
 
 
 def _add(levels: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
@@ -249,7 +269,7 @@ def _noised_sum(game: UploadGame, totals: Totals, round_number: int) -> Vector:
     planned = config.cohort_size
     summed = game.protection.average(totals, planned, noise)
     vector = summed.vector * layout.divisors(planned, planned)
-    return vector if summed.mean_flag is None else np.append(vector, summed.mean_flag * planned)
+    return np.append(vector, [mean * planned for mean in summed.extras.values()])
 
 
 def _prepare(
@@ -267,8 +287,13 @@ def _prepare(
     if game.channel == "pool" and protection.pool_noise == "same":
         update = arrays
     result = LocalResult(update, entry if protection.pool_spec is not None else None, {})
+    # A canary fits and its neighbour does not, so the accuracies are as far apart as the flags.
+    fits = float(np.linalg.norm(vector)) <= game.clipping_norm
     return protection.prepare(
-        result, _zeros(protection.layout.spec), noise_of(profile, round_number)
+        result,
+        _zeros(protection.layout.spec),
+        noise_of(profile, round_number),
+        validation=1.0 if fits else 0.0,
     )
 
 

@@ -1,0 +1,170 @@
+"""Clients that never took part: measured as they come and personalised, and in nobody's books."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from methods import ClientView, Examples
+from platform.client import Client
+from platform.client_profile import PersonalState
+from platform.evaluation import client_accuracy
+from platform.finishing import execute
+from platform.newcomers import measure_newcomers
+from platform.observing import SilentObserver
+from platform.randomness import stream
+from tests.trunk._runs import (
+    FIXED,
+    NO_POOL,
+    NONE,
+    Command,
+    Crash,
+    Finished,
+    Storage,
+    comparable,
+    crash_at,
+    opened,
+)
+from tests.trunk.conftest import MakeStorage
+
+NEW = ("task.new_clients=2", "task.partition.kind=dirichlet", "task.shots=14")
+FEDPGP = ("method.name=fedpgp", "method.context_tokens=2", "cohort.dropout_rate=0")
+
+
+@pytest.fixture(scope="module")
+def noised(make_storage: MakeStorage) -> Finished:
+    """FedPGP's clients keep a low-rank part of their own, so there is something to start from."""
+    return make_storage("newcomers").run(*FEDPGP, *FIXED, *NEW, "rounds=2")
+
+
+@pytest.fixture(scope="module")
+def tuned(make_storage: MakeStorage) -> Finished:
+    """A method that trains once more at the end, in large steps."""
+    method = ("method.name=promptfl_ft", "method.context_tokens=2", "cohort.dropout_rate=0")
+    large = ("method.finetune_learning_rate=1.0", "method.finetune_steps=4")
+    return make_storage("tuned").run(NONE, *method, *large, *NEW, "rounds=1")
+
+
+def test_new_clients_are_in_no_ledger_cohort_or_store(noised: Finished) -> None:
+    storage = noised.storage
+    assert storage.rows("SELECT count(DISTINCT pseudonym) FROM ledger") == [(5,)]
+    assert {name for names in noised.survivors().values() for name in names} == {
+        f"client-{i:05d}" for i in range(5)
+    }
+    assert sorted(noised.identities()) == [f"client-{i:05d}" for i in range(5)]
+    for part in ("final", "local"):
+        assert len(noised.summary[part]["accuracy"]["per_client"]) == 5
+    assert all(document["cohort"] == 5 for document in noised.summary["rounds"])
+
+
+@pytest.mark.parametrize("which", ["noised", "tuned"])
+def test_new_clients_are_measured_as_by_hand(which: str, request: pytest.FixtureRequest) -> None:
+    """From the last state and the first personal part, before and after `personalise`."""
+    run: Finished = request.getfixturevalue(which)
+    found: dict[str, list[float]] = {"before": [], "after": []}
+    with opened(run.storage.reopen(run.run_id)) as wiring:
+        method, seed = wiring.method, wiring.config.seed
+        last = wiring.config.rounds + 1
+        assert list(wiring.evaluation.new_clients) == ["new-00000", "new-00001"]
+        for name, client in wiring.evaluation.new_clients.items():
+            broadcast = method.broadcast(run.state())
+            first = method.init_client(
+                stream(seed, "client, alike for all"), stream(seed, "client", name)
+            )
+            rng = stream(seed, "batches", name, last)
+            view = ClientView(broadcast, (), first)
+            after = method.personalise(
+                view, client.train, wiring.population.make_trainer(None), rng
+            )
+            for key, personal in (("before", first), ("after", after)):
+                state = PersonalState(personal, ())
+                found[key].append(
+                    client_accuracy(method, broadcast, state, client.test, wiring.classes)
+                )
+        sizes = [c.test.num_examples for c in wiring.evaluation.new_clients.values()]
+    measured = run.summary["final"]["new_clients"]
+    assert measured["clients"] == 2
+    # FedPGP trains nothing after the last release.
+    assert (found["before"] != found["after"]) is (which == "tuned")
+    for key, values in found.items():
+        assert measured[key]["per_client"] == values
+        assert measured[key]["mean"] == pytest.approx(sum(values) / 2)
+        assert measured[key]["weighted"] == pytest.approx(np.average(values, weights=sizes))
+
+
+def test_new_clients_hold_images_of_their_own(noised: Finished) -> None:
+    with opened(noised.storage.reopen(noised.run_id)) as wiring:
+        old = [c.profile.data for c in wiring.population.clients.values()]
+        new = [c.train for c in wiring.evaluation.new_clients.values()]
+    rows = [row.tobytes() for part in (*old, *new) for row in part.arrays["features"]]
+    # The same pictures are nobody's twice, also none of an old client's.
+    assert len(rows) == len(set(rows))
+    assert all(isinstance(part, Examples) and part.num_examples > 0 for part in new)
+
+
+def test_the_report_shows_them(noised: Finished, plain_run: Finished, sotto: Command) -> None:
+    shown = sotto("report", noised.run_id, "--storage", noised.storage.url).out
+    assert "2 new clients, as they come" in shown and "2 new clients, personalised" in shown
+    assert plain_run.summary["final"]["new_clients"] is None
+    other = sotto("report", plain_run.run_id, "--storage", plain_run.storage.url).out
+    assert "new clients" not in other
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_measures_them_alike(
+    noised: Finished, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = (*FEDPGP, *FIXED, *NEW, "rounds=2")
+    with monkeypatch.context() as patch, opened(storage.create(*overrides)) as wiring:
+        crash_at(patch, Client, "personalise", 3, after=True)
+        with pytest.raises(Crash):
+            execute(wiring, SilentObserver())
+    resumed = storage.resume(wiring.run_id)
+    assert comparable(resumed.summary) == comparable(noised.summary)
+
+
+def test_a_method_that_sends_each_client_its_own_sends_them_what_nobody_has(
+    storage: Storage,
+) -> None:
+    """FedAMP's server knows no message for somebody new: the first prompt goes out."""
+    masks = "secure_aggregation.enabled=false"
+    amp = ("method.name=prompt_fedamp", "method.context_tokens=2", masks, NONE)
+    run = storage.run(*amp, *NEW, "rounds=1", "cohort.dropout_rate=0")
+    with opened(storage.reopen(run.run_id)) as wiring:
+        state, start = run.state(), wiring.method.init_server(stream(3, "server"))
+        nobody = wiring.method.broadcast(state, None)
+        for name in nobody:
+            np.testing.assert_array_equal(nobody[name], start[name])
+        found = measure_newcomers(wiring, state)
+    assert found is not None and found.document() == run.summary["final"]["new_clients"]
+
+
+def test_a_pool_hands_them_no_experts(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    from methods import pfedmoap
+
+    seen: list[int] = []
+    original = pfedmoap.PFedMoAP.predict
+
+    def counting(self, view, batch, classes):
+        seen.append(len(view.experts))
+        return original(self, view, batch, classes)
+
+    run = storage.run(NONE, *NEW, "rounds=2", "cohort.dropout_rate=0", "pool.minimum=2")
+    with opened(storage.reopen(run.run_id)) as wiring:
+        monkeypatch.setattr(pfedmoap.PFedMoAP, "predict", counting)
+        assert measure_newcomers(wiring, run.state()) is not None
+    assert seen and set(seen) == {0}
+
+
+@pytest.mark.parametrize("method", [NO_POOL, ("method.name=zero_shot",)])
+def test_where_nothing_is_personal_nothing_changes(
+    storage: Storage, method: tuple[str, ...]
+) -> None:
+    run = storage.run(NONE, *method, *NEW, "rounds=1", "secure_aggregation.enabled=false")
+    measured = run.summary["final"]["new_clients"]
+    assert measured["before"] == measured["after"]
+
+
+def test_there_is_no_measurement_without_them(plain_run: Finished) -> None:
+    with opened(plain_run.storage.reopen(plain_run.run_id)) as wiring:
+        assert measure_newcomers(wiring, plain_run.state()) is None
