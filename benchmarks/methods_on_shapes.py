@@ -1,26 +1,39 @@
 """Every method on the embedded data, under four protocols, and three of them with upload noise.
 
 Runs `configs/comparison.yaml` with each method on pathological and Dirichlet partitions, base to
-novel and leave-one-domain-out. A method's learning rate is chosen by its score on a data set that
-is rendered from another seed. Writes `docs/results/methods-on-shapes.{csv,md,svg}`; rows that the
-CSV already has are kept, so an interrupted benchmark goes on where it was; `--fresh` begins anew.
+novel and leave-one-domain-out, as sweeps. A method's learning rate is chosen by its score on a data
+set that is rendered from another seed, and kept in `methods_on_shapes.yaml`; `--tables` takes the
+rates from there and measures the rest. Writes `docs/results/methods-on-shapes.{csv,md,svg,tex}`.
+An interrupted benchmark goes on where it was; `--fresh` begins anew.
 
-    python benchmarks/methods_on_shapes.py [--seeds 0 1 2] [--jobs 2] [--fresh]
+    python benchmarks/methods_on_shapes.py [--tables] [--seeds 0 1 2] [--jobs 2] [--fresh]
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from _ceilings import ceilings
-from _grid import Row, among, run_missing, summarise_run
+from _grid import Row, read_rows, write_rows
 from _methods_page import page, plot
 from _scores import RESULTS, provenance
 
+from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
+from platform.sweeping.known_runs import only_sweep_in
+from platform.sweeping.running import Outcome, SilentSweepObserver, run_cells
+from platform.sweeping.tables import Table, build_tables
+from platform.sweeping.tidy import record_of
+from platform.sweeping.writing import latex
+
 CONFIG = "comparison"
+RATES = Path(__file__).with_suffix(".yaml")
 LEARNING_RATES = (0.01, 0.05, 0.25)
 TUNING_SEED = 100
 KEY = ("stage", "suite", "method", "part", "learning_rate", "seed")
@@ -52,6 +65,13 @@ NOISE: Mapping[str, Sequence[str]] = {
 
 
 WORDS = ("method.context_tokens=4", 'method.context_init="a photo of a"')
+TITLES = {
+    "pathological": "Pathological: ten clients with two classes each",
+    "dirichlet": "Dirichlet 0.5: ten clients with unequal shares of all classes",
+    "base_to_novel": "Base to novel: trained on ten classes, asked for ten others",
+    "leave_one_domain_out": "Leave one domain out: trained on five styles, asked for the sixth",
+    "noise": "Noise on uploads, pathological",
+}
 START: Mapping[str, Sequence[str]] = {
     # Every prompt starts at words, so that what differs is the method and not its random start.
     **dict.fromkeys(METHODS, WORDS),
@@ -60,128 +80,259 @@ START: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("zero_shot", "fedclip", "fedmaple"), ()),
 }
 
+Rates = Mapping[tuple[str, str], str]
 
-def overrides(setting: Row) -> list[str]:
-    """As the command line would give them."""
-    suite, method = setting["suite"], setting["method"]
-    kind = "pathological" if suite == "noise" else suite
-    changes = [f"method.name={method}", *START[method], *SUITES[kind]]
-    changes.append(f"seed={setting['seed']}")
-    if method != "zero_shot":
-        changes.append(f"training.learning_rate={setting['learning_rate']}")
-    if suite == "leave_one_domain_out":
-        changes.append(f"task.held_out_domain={setting['part']}")
+
+@dataclass(frozen=True)
+class Suite:
+    """A grid of the benchmark.
+
+    Attributes:
+        stage: `tuning` or `final`.
+        name: Of the suite.
+        part: How uploads are noised in the suite `noise`, else `all`.
+        grid: The runs.
+    """
+
+    stage: str
+    name: str
+    part: str
+    grid: Grid
+
+    def part_of(self, cell: Cell) -> str:
+        """What a run's row names beside its suite: noise, or the domain that was held out."""
+        if self.name != "leave_one_domain_out":
+            return self.part
+        return str(cell.run.task.held_out_domain)
+
+
+def suite_of(
+    stage: str,
+    name: str,
+    settings: Sequence[str],
+    *,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    storage: str,
+    rates: Rates | None = None,
+    part: str = "all",
+) -> Suite:
+    """A suite's grid; without rates, all of them are tried."""
+    kind = "pathological" if name == "noise" else name
+    own = [f"{method}:{text}" for method in methods for text in START[method]]
+    if rates is None:
+        settings = (*settings, f"training.learning_rate={','.join(map(str, LEARNING_RATES))}")
+    else:
+        trained = [method for method in methods if method != "zero_shot"]
+        own += [f"{m}:training.learning_rate={rates[kind, m]}" for m in trained]
     clients = 10 if kind in ("pathological", "dirichlet") else 5
-    if method == "pfedmoap":
+    if "pfedmoap" in methods:
         # All other clients' prompts, as in the paper; the platform's rule would be 2(K+1).
-        changes += [f"method.experts={clients - 1}", f"pool.minimum={clients}"]
-    if suite == "noise" and setting["part"] != "none":
-        changes += [
-            *("privacy.mechanism=upload_noise", f"privacy.clipping_norm={CLIPPING_NORM}"),
-            *NOISE[setting["part"]],
-        ]
-    return changes
+        own += [f"pfedmoap:method.experts={clients - 1}", f"pfedmoap:pool.minimum={clients}"]
+    request = SweepRequest(
+        (CONFIG,),
+        methods=tuple(methods),
+        seeds=tuple(seeds),
+        settings=(*SUITES[kind], *settings),
+        method_settings=tuple(own),
+        storage=storage,
+    )
+    return Suite(stage, name, part, build_grid(request))
 
 
-def measure(setting: Row, folder: str) -> Row:
-    """One run's row."""
-    summary, seconds = summarise_run(CONFIG, overrides(setting), folder)
-    final, local = summary["final"], summary["local"]
-    protocol = final["protocol"]
-    numbers = {
-        "own": final["accuracy"]["mean"],
-        "worst": final["accuracy"]["worst"],
-        "base": protocol.get("base"),
-        "novel": protocol.get("novel"),
-        "harmonic_mean": protocol.get("harmonic_mean"),
-        "target": protocol.get("target", {}).get("mean"),
-        "gain_over_local": summary["gain_over_local"],
-    }
-    return {
-        **{name: setting[name] for name in KEY},
-        **{name: _percent(value) for name, value in numbers.items()},
-        "epsilon_server": final["epsilon"]["server"],
-        "seconds": round(seconds, 1),
-        "local_own": _percent(local["accuracy"]["mean"]) if "accuracy" in local else "",
-    }
+def tuning(storage: str) -> list[Suite]:
+    """Each method and suite at each learning rate on the tuning seed; one target domain."""
+    trained = [method for method in METHODS if method != "zero_shot"]
+    held_out = [f"task.held_out_domain={TUNING_DOMAIN}"]
+    return [
+        suite_of(
+            *("tuning", suite, held_out if suite == "leave_one_domain_out" else []),
+            methods=trained,
+            seeds=[TUNING_SEED],
+            storage=storage,
+        )
+        for suite in SUITES
+    ]
+
+
+def finals(rates: Rates, seeds: Sequence[int], storage: str) -> list[Suite]:
+    """Each method and suite at its rate; every domain is held out once."""
+    domains = [f"task.held_out_domain={','.join(DOMAINS)}"]
+    common: dict[str, Any] = {"seeds": seeds, "storage": storage, "rates": rates}
+    found = [
+        suite_of(
+            *("final", suite, domains if suite == "leave_one_domain_out" else []),
+            methods=METHODS,
+            **common,
+        )
+        for suite in SUITES
+    ]
+    for part, noise in NOISE.items():
+        bound = ["privacy.mechanism=upload_noise", f"privacy.clipping_norm={CLIPPING_NORM}"]
+        settings = [*bound, *noise] if noise else []
+        found.append(suite_of("final", "noise", settings, methods=NOISED, part=part, **common))
+    return found
+
+
+class Lines(SilentSweepObserver):
+    """One line a run."""
+
+    def __init__(self) -> None:
+        self._total = self._done = 0
+
+    def sweep_started(self, total: int, finished: int) -> None:
+        """Says how much is there already."""
+        self._total, self._done = total, finished
+        print(f"{total} runs, {finished} of them finished before", flush=True)
+
+    def cell_finished(self, outcome: Outcome) -> None:
+        """Prints the run."""
+        self._done += 1
+        what = outcome.error or f"{outcome.seconds:.1f} s"
+        print(f"{self._done}/{self._total} {outcome.cell}: {what}", flush=True)
+
+
+def sweep(suites: Sequence[Suite], storage: str, jobs: int) -> list[list[Outcome]]:
+    """The outcomes of each suite.
+
+    Raises:
+        RuntimeError: If a run failed; the others are kept for the next call.
+    """
+    cells = [cell for suite in suites for cell in suite.grid.cells]
+    outcomes = run_cells(cells, Lines(), jobs=jobs, url=storage)
+    failed = [f"{outcome.cell}: {outcome.error}" for outcome in outcomes if outcome.error]
+    if failed:
+        raise RuntimeError(f"{len(failed)} runs failed: {'; '.join(failed)}")
+    rest = iter(outcomes)
+    return [[next(rest) for _ in suite.grid.cells] for suite in suites]
+
+
+def rows_of(suite: Suite, outcomes: Sequence[Outcome]) -> Iterator[Row]:
+    """One row a run, accuracies in percent."""
+    for outcome in outcomes:
+        scores, record = record_of(outcome).scores["last"], record_of(outcome)
+        shown = ("worst", "base", "novel", "harmonic_mean", "target", "gain_over_local")
+        rate = outcome.cell.run.training.learning_rate
+        untrained = outcome.cell.method == "zero_shot"
+        key = (
+            *(suite.stage, suite.name, outcome.cell.method, suite.part_of(outcome.cell)),
+            *(str(LEARNING_RATES[0] if untrained else rate), str(outcome.cell.seed)),
+        )
+        yield {
+            **dict(zip(KEY, key, strict=True)),
+            "own": _percent(scores["local"]),
+            **{name: _percent(scores.get(name)) for name in shown},
+            "epsilon_server": str(record.epsilon["server"]),
+            "seconds": round(_seconds(outcome), 1),
+            "local_own": _percent(scores.get("local_twin")),
+        }
+
+
+def _seconds(outcome: Outcome) -> float:
+    """What a run took; of one that an interrupted benchmark had finished, its rounds alone."""
+    rounds = (outcome.summary or {"rounds": []})["rounds"]
+    return outcome.seconds or float(sum(document["seconds"] for document in rounds))
 
 
 def _percent(value: float | None) -> float | str:
     return "" if value is None else round(100 * value, 3)
 
 
-def tuning() -> list[Row]:
-    """Each method and suite at each learning rate on the tuning seed; one target domain."""
-    return [
-        _setting("tuning", suite, method, part, rate, TUNING_SEED)
-        for suite in SUITES
-        for part in [TUNING_DOMAIN if suite == "leave_one_domain_out" else "all"]
-        for method in METHODS
-        for rate in _rates(method)
-    ]
-
-
-def finals(chosen: Mapping[tuple[str, str], str], seeds: Sequence[int]) -> list[Row]:
-    """Each method and suite at its rate; every domain is held out once."""
-    found = []
-    for seed in seeds:
-        for suite in SUITES:
-            parts = DOMAINS if suite == "leave_one_domain_out" else ("all",)
-            found += [
-                _setting("final", suite, method, part, chosen[suite, method], seed)
-                for method in METHODS
-                for part in parts
-            ]
-        found += [
-            _setting("final", "noise", method, part, chosen["pathological", method], seed)
-            for method in NOISED
-            for part in NOISE
-        ]
-    return found
-
-
-def _rates(method: str) -> tuple[float, ...]:
-    return LEARNING_RATES[:1] if method == "zero_shot" else LEARNING_RATES
-
-
-def _setting(stage: str, suite: str, method: str, part: str, rate: Any, seed: int) -> Row:
-    return dict(zip(KEY, (stage, suite, method, part, str(rate), str(seed)), strict=True))
-
-
 def choose(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
     """For each suite and method the learning rate of the best tuning run; ties go to the lower."""
     headline = {"base_to_novel": "harmonic_mean", "leave_one_domain_out": "target"}
     chosen: dict[tuple[str, str], str] = {}
-    for suite in SUITES:
-        for method in METHODS:
-            of = [
-                row
-                for row in rows
-                if (row["stage"], row["suite"], row["method"]) == ("tuning", suite, method)
-            ]
-            score = headline.get(suite, "own")
-            of.sort(key=lambda row: float(row["learning_rate"]))
-            chosen[suite, method] = max(of, key=lambda row: float(row[score]))["learning_rate"]
+    for suite, method in dict.fromkeys((row["suite"], row["method"]) for row in rows):
+        of = [row for row in rows if (row["suite"], row["method"]) == (suite, method)]
+        score = headline.get(suite, "own")
+        of.sort(key=lambda row: float(row["learning_rate"]))
+        chosen[suite, method] = max(of, key=lambda row: float(row[score]))["learning_rate"]
     return chosen
+
+
+def write_rates(rates: Rates) -> None:
+    """Keeps the chosen rates, by suite and method."""
+    lines = [line for line in RATES.read_text("utf-8").splitlines() if line.startswith("#")]
+    tree = {
+        suite: {m: float(rates[suite, m]) for m in METHODS if (suite, m) in rates}
+        for suite in SUITES
+    }
+    text = "\n".join([*lines, yaml.safe_dump(tree, sort_keys=False)])
+    RATES.write_text(text, encoding="utf-8")
+
+
+def read_rates() -> dict[tuple[str, str], str]:
+    """The chosen rates."""
+    tree = yaml.safe_load(RATES.read_text("utf-8"))
+    return {(suite, method): str(v) for suite, of in tree.items() for method, v in of.items()}
+
+
+def latex_tables(suites: Sequence[Suite], outcomes: Sequence[Sequence[Outcome]]) -> list[Table]:
+    """The tables in the papers' form; the degrees of noise are rows of one table."""
+    found = []
+    for suite, of in zip(suites, outcomes, strict=True):
+        if suite.name != "noise":
+            found += _titled(suite.name, suite.grid, of)
+    noised = [pair for pair in zip(suites, outcomes, strict=True) if pair[0].name == "noise"]
+    parts = tuple(suite.part for suite, _ in noised)
+    shown = [
+        replace(outcome, cell=replace(outcome.cell, axes=(("noise", suite.part),)))
+        for suite, of in noised
+        for outcome in of
+    ]
+    cells = tuple(outcome.cell for outcome in shown)
+    grid = replace(noised[0][0].grid, axes=(("noise", parts),), cells=cells)
+    return [*found, *_titled("noise", grid, shown)]
+
+
+def _titled(name: str, grid: Grid, outcomes: Sequence[Outcome]) -> list[Table]:
+    tables = build_tables(grid, [record_of(outcome) for outcome in outcomes])
+    return [replace(table, caption=f"{TITLES[name]}. {table.caption}") for table in tables]
+
+
+def workplace() -> Path:
+    """Where the runs lie until all are there: in memory where that is possible."""
+    memory = Path("/dev/shm")  # noqa: S108
+    if memory.is_dir():
+        return memory / f"sotto-methods-on-shapes-{os.getuid()}"
+    return RESULTS.parents[1] / "runs" / "methods-on-shapes"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--tables", action="store_true", help="with the rates chosen before")
     parser.add_argument("--fresh", action="store_true", help="measure everything anew")
     parser.add_argument("--output", type=Path, default=RESULTS / "methods-on-shapes.csv")
     options = parser.parse_args()
+    folder = workplace()
     if options.fresh:
-        options.output.unlink(missing_ok=True)
-    measured = run_missing(options.output, tuning(), measure, key=KEY, jobs=options.jobs)
-    rates = choose(among(measured, tuning(), KEY))
-    wanted = finals(rates, options.seeds)
-    measured = run_missing(options.output, wanted, measure, key=KEY, jobs=options.jobs)
-    rows = among(measured, wanted, KEY)
+        shutil.rmtree(folder, ignore_errors=True)
+    with only_sweep_in(folder):
+        measure(options, f"sqlite:///{folder}/sotto.db")
+    shutil.rmtree(folder)
+
+
+def measure(options: argparse.Namespace, storage: str) -> None:
+    """Everything, into the files beside `options.output`."""
+    tuned = [row for row in read_rows(options.output) if row["stage"] == "tuning"]
+    if not options.tables:
+        tries = tuning(storage)
+        measured = zip(tries, sweep(tries, storage, options.jobs), strict=True)
+        tuned = [row for suite, of in measured for row in rows_of(suite, of)]
+        write_rates(choose(tuned))
+    rates = read_rates()
+    suites = finals(rates, options.seeds, storage)
+    outcomes = sweep(suites, storage, options.jobs)
+    pairs = zip(suites, outcomes, strict=True)
+    rows = [row for suite, of in pairs for row in rows_of(suite, of)]
+    write_rows(options.output, [*tuned, *rows], KEY)
+    rows = [row for row in read_rows(options.output) if row["stage"] == "final"]
     plot(rows, METHODS, options.output.with_suffix(".svg"))
-    limits = ceilings(options.seeds)
-    text = "\n".join([*page(rows, METHODS, rates, limits), *provenance()])
+    tables = latex_tables(suites, outcomes)
+    options.output.with_suffix(".tex").write_text(latex(tables), encoding="utf-8")
+    text = "\n".join([*page(rows, METHODS, rates, ceilings(options.seeds)), *provenance()])
     options.output.with_suffix(".md").write_text(text, encoding="utf-8")
 
 

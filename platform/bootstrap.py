@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import yaml
 
 from methods import Method, MethodError, Registry, Task
@@ -30,10 +29,11 @@ from platform.config import (
     dump_tree,
     parse_config,
 )
-from platform.data.catalogue import dataset_info
+from platform.data.cache import CacheFolder
+from platform.data.catalogue import dataset_info, require_images
 from platform.data.encoding import cached_encoders, plain_encoders
 from platform.data.loading import TaskData, load_task_data
-from platform.data.preparing import Encoders, prepared_arrays
+from platform.data.preparing import Encoders, prepared_batch
 from platform.enrolling import read_enrolment
 from platform.environment import config_digest, environment, resolve_device, use_threads
 from platform.errors import ConfigError, RunStopped, UnknownRun
@@ -84,7 +84,7 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
     Raises:
         ConfigError: If the configuration cannot be run; nothing is written then.
     """
-    config = _with_absolute_paths(config)
+    config = with_absolute_paths(config)
     plan = plan_run(config, observer, surroundings)
     run_id = _run_id(config, surroundings.now())
     database = open_storage(config.storage.url)
@@ -111,7 +111,7 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
     return _wire(plan, run_id, database, observer, surroundings)
 
 
-def _with_absolute_paths(config: RunConfig) -> RunConfig:
+def with_absolute_paths(config: RunConfig) -> RunConfig:
     """A run may be resumed from another folder than it was started in."""
     if dataset_info(config.task.dataset).layout:
         root = str(Path(config.task.root).resolve())
@@ -318,6 +318,7 @@ def _build(
 def _learning(
     config: RunConfig, data: TaskData, method: Method, model: tuple[Backbone, str, Encoders]
 ) -> Learning:
+    require_images(data.dataset, config.method.name, method.needs)
     backbone, device, encoders = model
     plain = plain_encoders(backbone)
     try:
@@ -332,14 +333,14 @@ def _learning(
         train,
         evaluation,
         device,
-        lambda images: prepared_arrays(method, images, np.arange(len(images)), plain),
+        lambda images: prepared_batch(method, images, plain),
     )
 
 
-def _cache_folder(config: RunConfig) -> Path:
+def _cache_folder(config: RunConfig) -> CacheFolder:
     folder = database_file(config.storage.url).parent / "cache"
     make_folder(folder)
-    return folder
+    return CacheFolder(folder, int(config.storage.cache_gib * 2**30))
 
 
 def _pool_rules(config: RunConfig, method: Method) -> PoolRules | None:

@@ -13,8 +13,9 @@ from typing import Annotated
 import typer
 
 from platform.cli import exit_codes
-
-DEFAULT_STORAGE = "sqlite:///runs/sotto.db"
+from platform.cli.cache_commands import cache_app
+from platform.cli.enrolment_commands import enrolment_app
+from platform.cli.options import DEFAULT_STORAGE, Json, Storage
 
 app = typer.Typer(
     name="python -m platform.coordinator",
@@ -29,16 +30,9 @@ app = typer.Typer(
 )
 audit_app = typer.Typer(help="Query and verify the audit log.", no_args_is_help=True)
 app.add_typer(audit_app, name="audit")
-enrolment_app = typer.Typer(
-    help="Keys and enrolment for secure aggregation against an active server.",
-    no_args_is_help=True,
-)
 app.add_typer(enrolment_app, name="enrolment")
+app.add_typer(cache_app, name="cache")
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else to stdout.")]
-Storage = Annotated[
-    str, typer.Option("--storage", help="The coordinator's database, as storage.url states it.")
-]
 ClientOption = Annotated[
     int | None,
     typer.Option("--client", help="Use this simulated client's personal part, from 0.", min=0),
@@ -94,6 +88,47 @@ def run(
 
 
 @app.command()
+def sweep(
+    configs: Annotated[
+        list[str], typer.Argument(metavar="CONFIG...", help="YAML files, or packaged names.")
+    ],
+    method: Annotated[
+        str | None,
+        typer.Option(help="Methods between commas; default is each configuration's own."),
+    ] = None,
+    seed: Annotated[str | None, typer.Option(help="Seeds between commas, as 0,1,2.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="section.key=value; values between commas make an axis."),
+    ] = None,
+    for_: Annotated[
+        list[str] | None,
+        typer.Option("--for", help="METHOD:section.key=value, for that method only."),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="Worker processes; default is one a CPU.", min=1)
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder of the results; default sweeps/NAME-DIGEST.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Run a grid of configurations, or go on with one, and write tables and plots."""
+    from platform.cli.sweep import SweepOptions, sweep_command
+
+    options = SweepOptions(
+        *(tuple(configs), method, seed),
+        settings=tuple(set_ or ()),
+        method_settings=tuple(for_ or ()),
+        device=device,
+        storage=storage,
+    )
+    sweep_command(options, jobs=jobs, output=output, as_json=as_json)
+
+
+@app.command()
 def methods(as_json: Json = False) -> None:
     """List the methods and their options."""
     from platform.cli.listing import print_methods
@@ -102,11 +137,29 @@ def methods(as_json: Json = False) -> None:
 
 
 @app.command()
-def datasets(as_json: Json = False) -> None:
-    """List the data sets with their classes and domains."""
-    from platform.cli.listing import print_datasets
+def datasets(
+    show: Annotated[
+        Path | None,
+        typer.Option(metavar="CONFIG", help="Who would have what in a run of this configuration."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key of --show. Repeatable.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw --show into this .svg or .png.")] = None,
+    check: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What is right and wrong with this data set's folder."),
+    ] = None,
+    root: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="What task.root would say; default data.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the data sets, show who would have what, or check a folder (exit code 1 on faults)."""
+    from platform.cli.datasets import DatasetsQuestion, datasets_command
 
-    print_datasets(as_json=as_json)
+    question = DatasetsQuestion(show, tuple(set_ or ()), plot, check, root)
+    datasets_command(question, as_json=as_json)
 
 
 @app.command()
@@ -186,70 +239,6 @@ def audit_privacy(
     from platform.cli.privacy_auditing import audit_privacy_command
 
     audit_privacy_command(config, list(set_ or []), canaries=canaries, plot=plot, as_json=as_json)
-
-
-EnrolmentFile = Annotated[Path, typer.Argument(metavar="FILE", help="The enrolment, JSON.")]
-Member = Annotated[str, typer.Argument(metavar="NAME", help="A client's name.")]
-PublicKey = Annotated[str, typer.Argument(metavar="PUBLIC", help="Its public key, 64 hex digits.")]
-
-
-@enrolment_app.command("create")
-def enrolment_create(
-    folder: Annotated[Path, typer.Argument(help="A new folder for keys and enrolment.json.")],
-    clients: Annotated[int, typer.Option(help="Clients of the simulation.", min=2)],
-    as_json: Json = False,
-) -> None:
-    """Make keys and an enrolment for the clients of a simulation."""
-    from platform.cli.enrolment import create_command
-
-    create_command(folder, clients, as_json=as_json)
-
-
-@enrolment_app.command("key")
-def enrolment_key(
-    key: Annotated[Path, typer.Argument(help="File of the private key; made if missing.")],
-    as_json: Json = False,
-) -> None:
-    """Make a client's private key, or show its public half."""
-    from platform.cli.enrolment import key_command
-
-    key_command(key, as_json=as_json)
-
-
-@enrolment_app.command("show")
-def enrolment_show(file: EnrolmentFile, as_json: Json = False) -> None:
-    """Show who is enrolled, with the fingerprints to compare."""
-    from platform.cli.enrolment import show_command
-
-    show_command(file, as_json=as_json)
-
-
-@enrolment_app.command("add")
-def enrolment_add(
-    file: EnrolmentFile, name: Member, public: PublicKey, as_json: Json = False
-) -> None:
-    """Enrol a client."""
-    from platform.cli.enrolment import change_command, parse_public
-
-    change_command(file, lambda known: known.enrol(name, parse_public(public)), as_json=as_json)
-
-
-@enrolment_app.command("rotate")
-def enrolment_rotate(
-    file: EnrolmentFile, name: Member, public: PublicKey, as_json: Json = False
-) -> None:
-    """Give a client another key; the old one is never valid again."""
-    from platform.cli.enrolment import change_command, parse_public
-
-    change_command(file, lambda known: known.rotate(name, parse_public(public)), as_json=as_json)
-
-
-@enrolment_app.command("revoke")
-def enrolment_revoke(file: EnrolmentFile, name: Member, as_json: Json = False) -> None:
-    """Let a client take part no more."""
-    from platform.cli.enrolment import change_command
-
-    change_command(file, lambda known: known.revoke(name), as_json=as_json)
 
 
 @app.command("secagg-plan")

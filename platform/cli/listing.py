@@ -1,4 +1,4 @@
-"""`methods`, `datasets` and `runs`."""
+"""`methods` and `runs`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import asdict
 from methods import Registry
 from platform.bootstrap import database_file, open_existing
 from platform.cli.output import console, print_json, table
-from platform.data.catalogue import dataset_infos
 
 
 def print_methods(*, as_json: bool) -> None:
@@ -19,24 +18,6 @@ def print_methods(*, as_json: bool) -> None:
         return
     rows = [(info.name, info.title, ", ".join(info.options)) for info in infos]
     console().print(table(None, ("method", "what it is", "options"), rows))
-
-
-def print_datasets(*, as_json: bool) -> None:
-    """All data sets with classes and domains."""
-    infos = dataset_infos()
-    if as_json:
-        print_json([asdict(info) for info in infos])
-        return
-    rows = [
-        (
-            info.name,
-            info.title,
-            f"{len(info.classes)}: {', '.join(info.classes)}",
-            ", ".join(info.domains),
-        )
-        for info in infos
-    ]
-    console().print(table(None, ("data set", "what it is", "classes", "domains"), rows))
 
 
 def print_runs(storage: str, *, as_json: bool) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from platform.data.features import Kind, cached_features
-from platform.data.images import Images, Indices
+from platform.data.cache import CacheFolder, Kind
+from platform.data.features import cached_rows
+from platform.data.images import ImageFiles, Images, Indices
 from platform.data.preparing import Encoders
+from platform.data.rows import FittedRows, Rows
 
 if TYPE_CHECKING:
     from methods._clip import Backbone
@@ -21,30 +21,36 @@ Telling = Callable[[str, int, int], None]
 """Told what is being encoded, and how many of how many images are."""
 
 
-def cached_encoders(backbone: Backbone, folder: Path, tell: Telling) -> Encoders:
+def cached_encoders(backbone: Backbone, cache: CacheFolder, tell: Telling) -> Encoders:
     """Encoders that read the cache first, and fill it.
 
     Args:
         backbone: The frozen model.
-        folder: Where the cache lies.
+        cache: Where rows are kept.
         tell: Hears of progress.
     """
 
-    def encode(images: Images, rows: Indices, *, kind: Kind) -> NDArray[np.float32]:
-        fitted, telling = backbone.fit(images[rows]), partial(tell, f"image {kind}")
-        return cached_features(backbone, fitted, folder / kind, telling, kind=kind)
+    def encode(images: Images, rows: Indices, *, kind: Kind) -> Rows:
+        telling = partial(tell, f"image {kind}")
+        return cached_rows(backbone, images, rows, cache, kind=kind, progress=telling)
 
-    return Encoders(
-        partial(encode, kind="features"),
-        partial(encode, kind="tokens"),
-        lambda images, rows: backbone.fit(images[rows]),
-    )
+    def pixels(images: Images, rows: Indices) -> Rows:
+        if isinstance(images, ImageFiles):
+            return encode(images, rows, kind="pixels")
+        # They are in memory already, and resizing small ones costs less than reading large ones.
+        return FittedRows(images, rows, backbone.fit, backbone.image_size)
+
+    return Encoders(partial(encode, kind="features"), partial(encode, kind="tokens"), pixels)
 
 
 def plain_encoders(backbone: Backbone) -> Encoders:
-    """Encoders that keep nothing."""
+    """Encoders that keep nothing, for few images."""
+
+    def fitted(images: Images, rows: Indices) -> NDArray[Any]:
+        return backbone.fit(images[rows])
+
     return Encoders(
-        lambda images, rows: backbone.encode_images(backbone.fit(images[rows])),
-        lambda images, rows: backbone.encode_tokens(backbone.fit(images[rows])),
-        lambda images, rows: backbone.fit(images[rows]),
+        lambda images, rows: backbone.encode_images(fitted(images, rows)),
+        lambda images, rows: backbone.encode_tokens(fitted(images, rows)),
+        fitted,
     )

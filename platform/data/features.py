@@ -1,31 +1,49 @@
-"""What the frozen image tower makes of images, computed once per image and model, kept on disk.
+"""What a frozen image tower makes of images, computed once per image and model, kept on disk.
 
-The key is what is computed, the model's name and weights' digest, its transform and the images'
-digest, so that no change of any of them can meet a stale file. Files are NumPy arrays,
-memory-mapped, shared by all simulated clients. A file is written chunk by chunk, since tokens may
-be larger than the memory, and under another name first, so that a reader never sees half.
+A row is found by the digest of its image, among those of one kind, model and transform, so no
+change of any of them can meet a stale row, and runs that share images share the work. Images are
+read one by one, encoded in small batches and written every so many, so that neither they nor what
+is made of them need fit into the memory, and an interrupted encoding goes on where it was.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
-from typing import IO, Literal, Protocol
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from platform.data.cache import About, CacheFolder, Kind, evict, write_about
+from platform.data.images import ImageFiles, Images, Indices, decode, image_digests
+from platform.data.rows import Rows
+from platform.data.segments import remove_leftovers
+from platform.data.shelf import Shelf
+from platform.errors import ConfigError
+
 Progress = Callable[[int, int], None]
-Encoding = Callable[[NDArray[np.uint8]], NDArray[np.float32]]
-Kind = Literal["features", "tokens"]
-CHUNK = 256
+BATCH: Final = 64
+"""Images in memory at once."""
+FEWEST: Final = 32
+"""In a batch, filled up with one image again and again: the last bits of what a matrix product
+makes of a row depend on whether it has a handful of rows or more, and which other images are new
+is chance."""
+GIB: Final = 2**30
+LEFTOVER_SECONDS: Final = 86_400.0
 
 
 class ImageEncoder(Protocol):
     """The part of the backbone that encodes images."""
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        ...
 
     @property
     def fingerprint(self) -> str:
@@ -37,89 +55,170 @@ class ImageEncoder(Protocol):
         """Digest of the preprocessing."""
         ...
 
+    def fit(self, images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+        """Images (H, W, 3) of any sizes at the model's own, (n, S, S, 3)."""
+        ...
+
     def encode_images(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Features (n, d) of images (n, H, W, 3)."""
+        """Features (n, d) of images (n, S, S, 3)."""
         ...
 
     def encode_tokens(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Tokens (n, T, w) of images (n, H, W, 3)."""
+        """Tokens (n, T, w) of images (n, S, S, 3)."""
         ...
 
 
-def cached_features(
+def cached_rows(
     encoder: ImageEncoder,
-    images: NDArray[np.uint8],
-    folder: Path,
-    progress: Progress | None = None,
+    images: Images,
+    rows: Indices,
+    cache: CacheFolder,
     *,
     kind: Kind = "features",
-) -> NDArray[np.float32]:
-    """Features or tokens of images, from the cache if they are there.
+    progress: Progress | None = None,
+) -> Rows:
+    """Features, tokens or fitted pixels of images, from the cache as far as they are there.
 
     Args:
         encoder: The frozen image encoder.
-        images: At least one image, (n, H, W, 3).
-        folder: Where the cache lies; made if missing.
-        progress: Told how many of how many images are encoded.
-        kind: Features (n, d), or tokens (n, T, w).
+        images: All images.
+        rows: Which of them, at least one.
+        cache: Where rows are kept.
+        kind: What is made of each image.
+        progress: Told how many of how many images are done.
 
     Returns:
-        A memory map that nobody may write to.
+        Row i is of image `rows[i]`; nobody may write to it.
+
+    Raises:
+        DataError: If an image cannot be read.
+        ConfigError: If the cache may not be as large as what is asked for, or cannot be written.
     """
-    path = folder / f"{_key(encoder, images, kind)}.npy"
-    encoded = _read(path, len(images))
-    if encoded is None:
-        folder.mkdir(parents=True, exist_ok=True)
-        encode = encoder.encode_images if kind == "features" else encoder.encode_tokens
-        _write(path, encode, images, progress)
-        encoded = np.load(path, mmap_mode="r", allow_pickle=False)
-    return encoded
+    tell = progress or (lambda done, total: None)
+    return _cached_rows(encoder, images, rows, cache, kind=kind, tell=tell, now=time.time())
 
 
-def _read(path: Path, rows: int) -> NDArray[np.float32] | None:
-    """The file's array, None where there is none or a crash has cut it short."""
+def encode(encoder: ImageEncoder, images: NDArray[np.uint8], kind: Kind) -> NDArray[Any]:
+    """Makes rows of images (n, S, S, 3), each as if it were in any other company."""
+    if kind == "pixels":
+        return images
+    made = encoder.encode_images if kind == "features" else encoder.encode_tokens
+    missing = max(0, FEWEST - len(images))
+    filled = np.concatenate([images, np.repeat(images[-1:], missing, axis=0)])
+    return made(filled)[: len(images)]
+
+
+def _cached_rows(
+    encoder: ImageEncoder,
+    images: Images,
+    rows: Indices,
+    cache: CacheFolder,
+    *,
+    kind: Kind,
+    tell: Progress,
+    now: float,
+) -> Rows:
+    folder = cache.model_folder(kind, encoder.fingerprint, encoder.transform_digest)
+    remove_leftovers(folder, now - LEFTOVER_SECONDS)
+    shelf = Shelf(folder)
+    filling = _Filling(encoder, kind, shelf, (cache, len(rows)))
+    # The first batch of a large model takes a while.
+    tell(0, len(rows))
     try:
-        encoded: NDArray[np.float32] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (FileNotFoundError, EOFError, ValueError):
-        return None
-    return encoded if len(encoded) == rows else None
-
-
-def _key(encoder: ImageEncoder, images: NDArray[np.uint8], kind: Kind) -> str:
-    digest = hashlib.sha256()
-    for part in (kind, encoder.fingerprint, encoder.transform_digest, str(images.shape)):
-        digest.update(part.encode() + b"\0")
-    digest.update(np.ascontiguousarray(images).data)
-    return digest.hexdigest()
-
-
-def _write(
-    path: Path, encode: Encoding, images: NDArray[np.uint8], progress: Progress | None
-) -> None:
-    handle, name = tempfile.mkstemp(suffix=".part", prefix=path.stem[:16], dir=path.parent)
-    partial = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for start in range(0, len(images), CHUNK):
-                encoded = np.ascontiguousarray(encode(images[start : start + CHUNK]))
-                if not start:
-                    _write_header(file, len(images), encoded)
-                file.write(encoded.data)
-                if progress is not None:
-                    progress(min(start + CHUNK, len(images)), len(images))
-            # Renamed before it is on the disk, it could be found empty after a power cut.
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        for start in range(0, len(rows), BATCH):
+            block = rows[start : start + BATCH]
+            done = start + len(block)
+            filling.take(images, block)
+            filling.encode(all_of_it=done == len(rows))
+            tell(done - filling.waiting, len(rows))
     finally:
-        # There is nothing of that name any more unless the writing failed.
-        partial.unlink(missing_ok=True)
+        # Also after an error or an interrupt: what is encoded need not be encoded again.
+        filling.save()
+    for segment in shelf.used:
+        # Another process may have removed it, or the folder may be for reading only.
+        with suppress(OSError):
+            os.utime(segment.digests_path)
+    if filling.about is not None:
+        evict(cache, set(shelf.used))
+    return shelf.rows(filling.digests)
 
 
-def _write_header(file: IO[bytes], rows: int, first: NDArray[np.float32]) -> None:
-    header = {
-        "descr": np.lib.format.dtype_to_descr(first.dtype),
-        "fortran_order": False,
-        "shape": (rows, *first.shape[1:]),
-    }
-    np.lib.format.write_array_header_1_0(file, header)
+class _Filling:
+    """One request while its images are looked up, and encoded where they are new."""
+
+    def __init__(
+        self, encoder: ImageEncoder, kind: Kind, shelf: Shelf, bounds: tuple[CacheFolder, int]
+    ) -> None:
+        self.digests: list[bytes] = []
+        self.about: About | None = None
+        self._encoder = encoder
+        self._kind: Kind = kind
+        self._shelf = shelf
+        self._cache, self._total = bounds
+        self._fitted: dict[bytes, NDArray[np.uint8]] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Number of images that are read but not encoded."""
+        return len(self._fitted)
+
+    def take(self, images: Images, rows: Indices) -> None:
+        """Looks images up; what is new is kept at the model's size."""
+        for i in range(len(rows)):
+            digest, picture = _read(images, rows[i : i + 1])
+            self.digests.append(digest)
+            if digest not in self._fitted and not self._shelf.has(digest):
+                self._fitted[digest] = self._encoder.fit(picture()[None])[0]
+
+    def encode(self, *, all_of_it: bool) -> None:
+        """Encodes what waits for it, in full batches or all of it."""
+        while self._fitted and (all_of_it or len(self._fitted) >= BATCH):
+            batch = list(self._fitted)[:BATCH]
+            fitted = np.stack([self._fitted[digest] for digest in batch])
+            rows = encode(self._encoder, fitted, self._kind)
+            if self.about is None:
+                self._require_room(rows[0].nbytes)
+                self.about = About(
+                    self._encoder.name, self._encoder.fingerprint, self._kind, rows.shape[1:]
+                )
+            self._shelf.add(batch, rows)
+            if self._shelf.is_full:
+                self.save()
+            for digest in batch:
+                del self._fitted[digest]
+
+    def save(self) -> None:
+        """Writes what is encoded.
+
+        Raises:
+            ConfigError: If that is not possible.
+        """
+        if self.about is None:
+            return
+        try:
+            self._shelf.save()
+            write_about(self._shelf.folder, self.about)
+        except OSError as error:
+            raise ConfigError(
+                f"storage.url: its cache folder {str(self._cache.path)!r} cannot be written to "
+                f"({error.strerror}); valid is a folder on a disk with room"
+            ) from error
+
+    def _require_room(self, row_bytes: int) -> None:
+        """What cannot be kept is refused as soon as a row's size is known, not hours later."""
+        repeated = len(self.digests) - len(set(self.digests))
+        needed = (self._total - repeated) * row_bytes
+        if needed > self._cache.limit:
+            raise ConfigError(
+                f"storage.cache_gib: {self._cache.limit / GIB:g} is too little for the {self._kind}"
+                f" of {self._total} images; valid is at least {math.ceil(needed / GIB * 1e3) / 1e3}"
+            )
+
+
+def _read(images: Images, row: Indices) -> tuple[bytes, Callable[[], NDArray[np.uint8]]]:
+    """An image's digest and how to get its pixels; a file is read once for both."""
+    if isinstance(images, ImageFiles):
+        data, name = images.bytes_of(int(row[0])), images.paths[int(row[0])]
+        return hashlib.sha256(data).digest(), lambda: decode(data, name)
+    (digest,) = image_digests(images, row)
+    return digest, lambda: np.asarray(images[row])[0]

@@ -6,19 +6,21 @@ memory (300 KB of tokens an image) as long as what it keeps is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, Method
-from platform.data.features import CHUNK
 from platform.data.images import Images, Indices
+from platform.data.rows import Rows
 from platform.errors import ConfigError
 
-Encoding = Callable[[Images, Indices], NDArray[Any]]
+Encoding = Callable[[Images, Indices], Rows]
+CHUNK: Final = 256
+"""Images that a method prepares at once."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,12 @@ class Encoders:
     pixels: Encoding
 
 
-def prepared_arrays(method: Method, images: Images, rows: Indices, encoders: Encoders) -> Arrays:
-    """What a method keeps of images, row i of each array being the image of `rows[i]`.
+def prepared_arrays(
+    method: Method, images: Images, rows: Indices, encoders: Encoders
+) -> Mapping[str, Rows]:
+    """What a method keeps of images, row i of each being of the image of `rows[i]`.
+
+    What it keeps as it was given stays where it lies, and is read when it is asked for.
 
     Args:
         method: Says what it needs, and makes of it what it keeps.
@@ -51,7 +57,7 @@ def prepared_arrays(method: Method, images: Images, rows: Indices, encoders: Enc
         ConfigError: If the method keeps another number of rows than it was given, or makes
             something else of an example alone than in company.
     """
-    inputs: dict[str, NDArray[Any]] = {}
+    inputs: dict[str, Rows] = {}
     if "features" in method.needs:
         inputs["features"] = encoders.features(images, rows)
     if "tokens" in method.needs:
@@ -65,7 +71,7 @@ def prepared_arrays(method: Method, images: Images, rows: Indices, encoders: Enc
     _require_rows(kept, len(rows[:CHUNK]))
     _require_alone(method, first, kept)
     if _is_same(first, kept):
-        # Nothing is made of it, so a memory map can stay one.
+        # Nothing is made of it, so what lies on the disk can stay there.
         return inputs
     # Written into place: two copies of all of it might not fit into the memory.
     made = {n: np.empty((len(rows), *a.shape[1:]), a.dtype) for n, a in kept.items()}
@@ -77,6 +83,17 @@ def prepared_arrays(method: Method, images: Images, rows: Indices, encoders: Enc
         for name, array in kept.items():
             made[name][block] = array
     return made
+
+
+def prepared_batch(method: Method, images: NDArray[np.uint8], encoders: Encoders) -> Arrays:
+    """What a method predicts from, of a few images (n, H, W, 3).
+
+    Raises:
+        ConfigError: As for `prepared_arrays`.
+    """
+    rows = np.arange(len(images))
+    kept = prepared_arrays(method, images, rows, encoders)
+    return {name: array[rows] for name, array in kept.items()}
 
 
 def _require_rows(kept: Arrays, rows: int) -> None:

@@ -127,7 +127,7 @@ OTHERS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         ["storage.url=sqlite:///runs/sotto.db?mode=ro"],
         ["storage.url", "sqlite:///"],
     ),
-    "unknown data set": (["task.dataset=cifar"], ["task.dataset", "'cifar'", "digits, shapes"]),
+    "unknown data set": (["task.dataset=cifar"], ["task.dataset", "'cifar'", "digits", "shapes"]),
     "unknown domain": (
         ["task.domains=[photo]"],
         ["task.domains", "'photo'", "real, clipart, painting"],
@@ -140,7 +140,7 @@ OTHERS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     ),
     "too many clients": (
         ["task.clients=21", "cohort.size=5"],
-        ["task.clients", "21", "1 to 20"],
+        ["task.clients", "21", "1 to 10"],
     ),
     "mechanism that clips no upload": (
         ["privacy.mechanism=dp_sgd"],

@@ -50,10 +50,7 @@ def refused(tree, *overrides: str) -> str:
         ("method.name=../coop", "method.name: '../coop' is unknown; valid: coop, "),
         ("method.name=3", "method.name: 3 is unknown; valid: "),
         ("colour=red", "colour: is not a known key; valid keys: name, seed, "),
-        (
-            "task.colour=red",
-        X,
-        ),
+        ("task.colour=red", "task.colour: is not a known key; valid keys: dataset, root, "),
         ("task.partition.beta=1", "task.partition.beta: is not a known key; valid keys: kind"),
         ("privacy.epsilon=1", "privacy.epsilon: is not a known key; valid keys: mechanism, "),
         ("task.partition.kind=shards", "task.partition.kind: 'shards' is not valid; "),

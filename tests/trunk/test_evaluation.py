@@ -143,7 +143,10 @@ def test_leave_one_domain_out_by_hand():
     measured = measure(Scripted(), models(0, 1), plan)
     assert measured.document() == {
         **{"name": "leave_one_domain_out", "local": 0.875},
-        "target": {"mean": 0.5, "std": 0.25, "worst": 0.25},
+        "target": {
+            **{"mean": 0.5, "weighted": 0.5, "std": 0.25, "worst": 0.25},
+            "per_client": [0.75, 0.25],
+        },
     }
     assert measured.headline == 0.5
 

@@ -1,69 +1,129 @@
-"""Every image is encoded once, and never mistaken for another."""
+"""Every image is encoded once, never mistaken for another, and never all at once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import os
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from platform.data.features import CHUNK, cached_features
+from methods._clip import load_backbone
+from platform.data import shelf as shelf_module
+from platform.data.cache import evict, holdings
+from platform.data.features import BATCH, FEWEST
+from platform.data.images import ImageFiles
+from platform.data.rows import FittedRows, GatheredRows
+from platform.data.segments import find_segments, write_segment
+from platform.errors import ConfigError, DataError
+from tests.trunk._encoders import SIDE, CountingEncoder, cache_of, files, get, pictures
 
-
-@dataclass(frozen=True)
-class CountingEncoder:
-    """Mean colour as features; counts what it is given."""
-
-    fingerprint: str = "weights"
-    transform_digest: str = "transform"
-    seen: list[int] = field(default_factory=list)
-
-    def encode_images(self, images):
-        self.seen.append(len(images))
-        return images.mean(axis=(1, 2)).astype(np.float32)
-
-    def encode_tokens(self, images):
-        self.seen.append(len(images))
-        # Column means: four tokens of three channels.
-        return images.mean(axis=1).astype(np.float32)
+KINDS = ("features", "tokens", "pixels")
 
 
-class BrokenEncoder(CountingEncoder):
-    """Fails on its second batch."""
-
-    def encode_images(self, images):
-        if self.seen:
-            raise OSError("power cut")
-        return super().encode_images(images)
+def expected(images, kind):
+    fitted = images[:, :SIDE, :SIDE]
+    means = {"features": (1, 2), "tokens": 1}
+    return fitted.mean(axis=means[kind]) if kind in means else fitted
 
 
-def images(count: int = 5, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (count, 4, 4, 3), dtype=np.uint8)
+def stored(cache):
+    return sorted(path for path in cache.path.rglob("*") if path.is_file())
 
 
-def test_features_are_the_encoders(tmp_path):
-    got = cached_features(CountingEncoder(), images(), tmp_path)
-    np.testing.assert_allclose(got, images().mean(axis=(1, 2)), rtol=1e-6)
+def segments(cache):
+    return [s for holding in holdings(cache.path) for s in find_segments(holding.folder)]
 
 
-def test_the_second_call_reads_the_file(tmp_path):
-    encoder = CountingEncoder()
-    first = cached_features(encoder, images(), tmp_path / "deep" / "folder")
-    second = cached_features(encoder, images().copy(), tmp_path / "deep" / "folder")
-    assert encoder.seen == [5]
+# --- rows are the encoder's, once -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("source", ["array", "files"])
+def test_rows_are_what_the_encoder_makes(tmp_path, kind, source):
+    images = pictures(BATCH + 7, side=6)
+    given_ = images if source == "array" else files(tmp_path / "images", images)
+    for _ in range(2):
+        got = get(CountingEncoder(), given_, cache_of(tmp_path), kind=kind)
+        np.testing.assert_allclose(got[:], expected(images, kind), rtol=1e-6)
+        assert got.dtype == (np.uint8 if kind == "pixels" else np.float32)
+
+
+def test_the_second_request_encodes_nothing(tmp_path):
+    encoder, cache = CountingEncoder(), cache_of(tmp_path / "deep" / "folder")
+    first = get(encoder, pictures(40), cache)
+    second = get(encoder, pictures(40).copy(), cache)
+    assert encoder.seen == [40]
     np.testing.assert_array_equal(first, second)
-    # Shared by all clients, so nobody may write to it.
-    assert isinstance(second, np.memmap)
-    assert not second.flags.writeable
 
 
-def test_chunks_and_progress(tmp_path):
-    encoder, told = CountingEncoder(), []
-    many = images(2 * CHUNK + 3)
-    got = cached_features(encoder, many, tmp_path, lambda done, total: told.append((done, total)))
-    assert encoder.seen == [CHUNK, CHUNK, 3]
-    assert told == [(CHUNK, len(many)), (2 * CHUNK, len(many)), (len(many), len(many))]
-    np.testing.assert_allclose(got, many.mean(axis=(1, 2)), rtol=1e-6)
+def test_nobody_may_write_to_what_all_share(tmp_path, monkeypatch):
+    for most in (2**20, 0):
+        monkeypatch.setattr(shelf_module, "MEMORY_BYTES", most)
+        # Once where they lie one after another, once where they are gathered.
+        for chosen in (range(40), [3, 3, *range(38)]):
+            rows = get(CountingEncoder(), pictures(40), cache_of(tmp_path), chosen)
+            assert most == 0 or not rows[:5].flags.writeable
+        # What is asked for by number is the asker's own.
+        assert rows[np.arange(5)].flags.writeable
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 199), min_size=1, max_size=150), min_size=1, max_size=4))
+def test_any_requests_are_right_and_encode_an_image_once(tmp_path_factory, requests):
+    cache, images = cache_of(tmp_path_factory.mktemp("any")), pictures(200)
+    # Twenty images that come twice, under another number.
+    images[180:] = images[:20]
+    distinct: set[int] = set()
+    for rows in requests:
+        encoder = CountingEncoder()
+        got = get(encoder, images, cache, rows)
+        np.testing.assert_allclose(got[:], expected(images[rows], "features"), rtol=1e-6)
+        new = {row % 180 for row in rows} - distinct
+        full, rest = divmod(len(new), BATCH)
+        assert encoder.seen == [BATCH] * full + [max(rest, FEWEST)] * (rest > 0)
+        distinct |= new
+    assert sum(holding.images for holding in holdings(cache.path)) == len(distinct)
+
+
+def test_another_seeds_shots_share_what_is_there(tmp_path):
+    encoder, cache, images = CountingEncoder(), cache_of(tmp_path), pictures(120)
+    get(encoder, images, cache, range(0, 80))
+    got = get(encoder, images, cache, range(119, 39, -1))
+    assert encoder.seen == [BATCH, FEWEST, 40]
+    np.testing.assert_allclose(got[:], expected(images[119:39:-1], "features"), rtol=1e-6)
+
+
+def test_a_file_is_read_once_whether_it_is_new_or_not(tmp_path, monkeypatch):
+    images = files(tmp_path / "images", pictures(BATCH + 3))
+    read, original = [], ImageFiles.bytes_of
+    monkeypatch.setattr(
+        ImageFiles, "bytes_of", lambda self, row: (read.append(row), original(self, row))[1]
+    )
+    for _ in range(2):
+        get(CountingEncoder(), images, cache_of(tmp_path))
+        assert read == list(range(BATCH + 3))
+        read.clear()
+
+
+def test_an_image_is_the_same_row_in_any_company(tmp_path):
+    """Which images are new is chance, and must not show in the last bits of a run's result."""
+    backbone, images = load_backbone("sotto-tiny"), pictures(90, side=32)
+    together = get(backbone, images, cache_of(tmp_path / "together"))
+    apart = cache_of(tmp_path / "apart")
+    for rows in ([3], [70, 1], range(40, 90), range(90)):
+        got = get(backbone, images, apart, rows)
+        np.testing.assert_array_equal(got[:], together[np.asarray(rows)])
+
+
+# --- no change of anything meets a stale row ------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -75,101 +135,452 @@ def test_chunks_and_progress(tmp_path):
     ],
 )
 def test_another_model_or_transform_is_encoded_anew(tmp_path, other):
-    encoder = CountingEncoder()
-    cached_features(encoder, images(), tmp_path)
-    cached_features(replace(encoder, **other), images(), tmp_path)
-    assert encoder.seen == [5, 5]
+    encoder, cache = CountingEncoder(), cache_of(tmp_path)
+    get(encoder, pictures(40), cache)
+    get(replace(encoder, **other), pictures(40), cache)
+    assert encoder.seen == [40, 40]
 
 
-def test_other_images_are_encoded_anew(tmp_path):
-    encoder = CountingEncoder()
-    flat = images(4).reshape(2, 8, 4, 3)
-    changed = images(4)
-    changed[3, 3, 3, 2] ^= 1
-    for batch in (images(4), images(3), changed, images(4)[::-1], flat):
-        cached_features(encoder, batch, tmp_path)
-    assert encoder.seen == [4, 3, 4, 4, 2]
+def test_kinds_do_not_mix(tmp_path):
+    encoder, cache = CountingEncoder(), cache_of(tmp_path)
+    shapes = [get(encoder, pictures(40), cache, kind=kind).shape for kind in KINDS]
+    assert shapes == [(40, 3), (40, 4, 3), (40, 4, 4, 3)]
+    assert encoder.seen == [40, 40]
+
+
+def test_a_changed_file_is_encoded_anew(tmp_path):
+    encoder, cache, images = CountingEncoder(), cache_of(tmp_path), pictures(50)
+    get(encoder, files(tmp_path / "images", images), cache)
+    images[7, 3, 3, 2] ^= 1
+    got = get(encoder, files(tmp_path / "images", images), cache)
+    assert encoder.seen == [50, FEWEST]
+    np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
+
+
+def test_the_same_file_elsewhere_is_the_same_image(tmp_path):
+    encoder, cache = CountingEncoder(), cache_of(tmp_path)
+    get(encoder, files(tmp_path / "here", pictures(40)), cache)
+    get(encoder, files(tmp_path / "there", pictures(40)), cache)
+    assert encoder.seen == [40]
 
 
 def test_the_layout_in_memory_does_not_matter(tmp_path):
-    encoder = CountingEncoder()
-    cached_features(encoder, images(), tmp_path)
-    cached_features(encoder, np.asfortranarray(images()), tmp_path)
-    assert encoder.seen == [5]
-
-
-def test_a_half_written_file_is_never_seen(tmp_path):
-    many = images(CHUNK + 1)
-    with pytest.raises(OSError, match="power cut"):
-        cached_features(BrokenEncoder(), many, tmp_path)
-    assert list(tmp_path.glob("*.npy")) == []
-    whole = np.array(cached_features(CountingEncoder(), many, tmp_path))
-    (path,) = tmp_path.glob("*.npy")
-    # What a crash while writing leaves behind is a partial file under another name.
-    path.rename(path.with_suffix(".123.part"))
-    cut = path.with_suffix(".123.part").read_bytes()[:100]
-    path.with_suffix(".123.part").write_bytes(cut)
-    encoder = CountingEncoder()
-    again = cached_features(encoder, many, tmp_path)
-    assert sum(encoder.seen) == len(many)
-    np.testing.assert_array_equal(again, whole)
-
-
-def test_tokens_are_cached_beside_the_features(tmp_path):
-    encoder, many = CountingEncoder(), images(CHUNK + 2)
-    features = cached_features(encoder, many, tmp_path)
-    tokens = cached_features(encoder, many, tmp_path, kind="tokens")
-    assert (features.shape, tokens.shape) == ((CHUNK + 2, 3), (CHUNK + 2, 4, 3))
-    np.testing.assert_allclose(tokens, many.mean(axis=1), rtol=1e-6)
-    assert isinstance(tokens, np.memmap) and not tokens.flags.writeable
-    before = list(encoder.seen)
-    again = cached_features(encoder, many, tmp_path, kind="tokens")
-    assert encoder.seen == before == [CHUNK, 2, CHUNK, 2]
-    np.testing.assert_array_equal(again, tokens)
-
-
-def test_what_is_encoded_is_written_before_more_is(tmp_path):
-    """Tokens of a data set need not fit into memory: each chunk is on the disk before the next."""
-    sizes = []
-
-    class Watching(CountingEncoder):
-        def encode_tokens(self, images):
-            sizes.append([path.stat().st_size > 2 * 48 * CHUNK for path in tmp_path.iterdir()])
-            return super().encode_tokens(images)
-
-    cached_features(Watching(), images(4 * CHUNK), tmp_path, kind="tokens")
-    assert sizes[-1] == [True]
-    assert [path.suffix for path in tmp_path.iterdir()] == [".npy"]
-
-
-def test_a_failure_leaves_no_partial_file(tmp_path):
-    with pytest.raises(OSError, match="power cut"):
-        cached_features(BrokenEncoder(), images(CHUNK + 1), tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_encoders_layout_in_memory_does_not_matter(tmp_path):
     class Turned(CountingEncoder):
         def encode_tokens(self, images):
             return np.asfortranarray(super().encode_tokens(images))
 
-    got = cached_features(Turned(), images(), tmp_path, kind="tokens")
-    np.testing.assert_allclose(got, images().mean(axis=1), rtol=1e-6)
+    encoder, cache = Turned(), cache_of(tmp_path)
+    get(encoder, pictures(40), cache, kind="tokens")
+    got = get(encoder, np.asfortranarray(pictures(40)), cache, kind="tokens")
+    assert encoder.seen == [40]
+    np.testing.assert_allclose(got[:], expected(pictures(40), "tokens"), rtol=1e-6)
 
 
-def test_the_file_holds_no_pickle(tmp_path):
-    cached_features(CountingEncoder(), images(), tmp_path)
-    (path,) = tmp_path.glob("*.npy")
-    assert np.load(path, allow_pickle=False).shape == (5, 3)
+# --- bounded memory -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kept", [0, 40, -8])
-def test_a_file_that_a_crash_cut_short_is_written_anew(tmp_path, kept):
+@dataclass(frozen=True)
+class WideEncoder(CountingEncoder):
+    """Tokens of 48 KiB an image."""
+
+    def encode_tokens(self, images):
+        self.seen.append(len(images))
+        return np.repeat(images.reshape(len(images), -1, 1).astype(np.float32), 256, axis=2)
+
+
+def test_memory_is_bounded_by_a_batch_and_a_segment(tmp_path, monkeypatch):
+    """Six hundred images of 0.2 MB, and 28 MiB of tokens, in a third of the latter."""
+    monkeypatch.setattr(shelf_module, "SEGMENT_BYTES", 2**20)
+    monkeypatch.setattr(shelf_module, "MEMORY_BYTES", 2**20)
+    few = files(tmp_path / "images", pictures(40, side=256))
+    for number in range(600):
+        # Bytes behind a picture's end are no part of it, but of what the file is known by.
+        data = few.bytes_of(number % 40) + number.to_bytes(4, "big")
+        (few.root / f"n{number}.png").write_bytes(data)
+    many = replace(few, paths=tuple(f"n{number}.png" for number in range(600)))
+    encoder, cache = WideEncoder(), cache_of(tmp_path)
+    tracemalloc.start()
+    try:
+        rows = get(encoder, many, cache, kind="tokens")
+        for start in range(0, 600, 50):
+            rows[start : start + 50]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (max(encoder.seen), rows.shape) == (BATCH, (600, 48, 256))
+    # A batch of tokens is 3 MiB; a decoded picture is 0.2 MB.
+    assert peak < 9 * 2**20
+    np.testing.assert_array_equal(rows[np.asarray([599, 40, 0])][1:], rows[np.asarray([40, 0])])
+
+
+def test_progress_is_told_batch_by_batch(tmp_path):
+    count, told = 2 * BATCH + 3, []
+    for _ in range(2):
+        cache = cache_of(tmp_path)
+        get(CountingEncoder(), pictures(count), cache, progress=lambda *n: told.append(n))
+        assert told == [(0, count), (BATCH, count), (2 * BATCH, count), (count, count)]
+        told.clear()
+
+
+def test_what_waits_to_be_encoded_is_not_done(tmp_path):
+    images, told = pictures(2 * BATCH), []
+    get(CountingEncoder(), images, cache_of(tmp_path), range(BATCH - 4))
+    get(CountingEncoder(), images, cache_of(tmp_path), progress=lambda done, _: told.append(done))
+    # Four of the first batch's images are new, and wait for more.
+    assert told == [0, BATCH - 4, 2 * BATCH]
+
+
+PARTS = [np.arange(10.0).reshape(5, 2), np.arange(100.0, 108.0).reshape(4, 2)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), min_size=1, max_size=12),
+    st.slices(12),
+    st.data(),
+)
+def test_gathered_rows_are_indexed_like_an_array(where, block, data):
+    part_of, place_of = (np.asarray(column) for column in zip(*where, strict=True))
+    rows = GatheredRows(PARTS, part_of, place_of)
+    whole = np.stack([PARTS[part][place] for part, place in where])
+    assert (rows.shape, rows.dtype, len(rows)) == (whole.shape, whole.dtype, len(whole))
+    assert rows.nbytes == whole.nbytes
+    chosen = data.draw(st.lists(st.integers(0, len(where) - 1), max_size=9))
+    for index in (block, np.asarray(chosen, np.int64)):
+        np.testing.assert_array_equal(rows[index], whole[index])
+
+
+def test_pictures_in_memory_are_fitted_when_they_are_asked_for():
+    images, fitted = pictures(9, side=6), []
+
+    def fit(given_):
+        fitted.append(len(given_))
+        return CountingEncoder().fit(given_)
+
+    rows = FittedRows(images, np.asarray([8, 2, 5]), fit, SIDE)
+    assert (rows.shape, rows.dtype, len(rows)) == ((3, 4, 4, 3), np.uint8, 3)
+    np.testing.assert_array_equal(rows[1:], images[[2, 5], :4, :4])
+    np.testing.assert_array_equal(rows[np.asarray([2, 0])], images[[5, 8], :4, :4])
+    assert fitted == [2, 2]
+
+
+# --- writers that fail, die, or meet --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FailingEncoder(CountingEncoder):
+    """Fails on its third batch."""
+
+    def encode_images(self, images):
+        if len(self.seen) == 2:
+            raise RuntimeError("out of memory")
+        return super().encode_images(images)
+
+
+def test_an_interrupted_encoding_goes_on_where_it_was(tmp_path):
+    cache, images = cache_of(tmp_path), pictures(4 * BATCH)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        get(FailingEncoder(), images, cache)
     encoder = CountingEncoder()
-    first = np.array(cached_features(encoder, images(), tmp_path))
-    (path,) = tmp_path.glob("*.npy")
-    path.write_bytes(path.read_bytes()[:kept])
-    again = cached_features(encoder, images(), tmp_path)
-    np.testing.assert_array_equal(first, again)
-    assert encoder.seen == [5, 5]
-    assert [p.suffix for p in tmp_path.iterdir()] == [".npy"]
+    got = get(encoder, images, cache)
+    assert encoder.seen == [BATCH, BATCH]
+    np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
+    assert not [path for path in stored(cache) if path.suffix == ".part"]
+
+
+def test_a_broken_image_keeps_what_came_before_it(tmp_path):
+    cache, images = cache_of(tmp_path), files(tmp_path / "images", pictures(BATCH + 5))
+    (images.root / f"{BATCH + 2}.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=f"'{BATCH + 2}.png' is no image"):
+        get(CountingEncoder(), images, cache)
+    assert [holding.images for holding in holdings(cache.path)] == [BATCH]
+
+
+def test_segments_are_written_on_the_way(tmp_path, monkeypatch):
+    """A writer that is killed loses half of what it did at most, and never more than a segment."""
+    monkeypatch.setattr(shelf_module, "FIRST_ROWS", BATCH)
+    monkeypatch.setattr(shelf_module, "SEGMENT_ROWS", 2 * BATCH)
+    cache, on_disk = cache_of(tmp_path), []
+
+    class Watching(CountingEncoder):
+        def encode_images(self, images):
+            on_disk.append(sum(holding.images for holding in holdings(cache.path)))
+            return super().encode_images(images)
+
+    got = get(Watching(), pictures(7 * BATCH), cache)
+    assert [rows // BATCH for rows in on_disk] == [0, 1, 2, 2, 4, 4, 6]
+    np.testing.assert_allclose(got[:], expected(pictures(7 * BATCH), "features"), rtol=1e-6)
+
+
+DYING = """
+import os, pathlib, signal, sys
+from tests.trunk._encoders import CountingEncoder, cache_of, get, pictures
+original, calls = pathlib.Path.replace, []
+def replace(self, target):
+    calls.append(target)
+    if len(calls) == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(self, target)
+pathlib.Path.replace = replace
+get(CountingEncoder(), pictures(40), cache_of(pathlib.Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path, child_environment, at):
+    """Killed before the rows have their name, or before the digests have theirs."""
+    arguments = [sys.executable, "-c", DYING, str(tmp_path), str(at)]
+    child = subprocess.run(arguments, env=child_environment, capture_output=True)
+    assert child.returncode == -signal.SIGKILL
+    cache, encoder = cache_of(tmp_path), CountingEncoder()
+    left = stored(cache)
+    suffixes = [".part", ".part"] if at == 1 else [".npy", ".part"]
+    assert sorted(path.suffix for path in left) == suffixes
+    get(encoder, pictures(40), cache)
+    assert encoder.seen == [40]
+    # They may be another writer's that is at work, until they are a day old.
+    assert set(left) <= set(stored(cache))
+    for path in left:
+        os.utime(path, times=(time.time() - 90_000,) * 2)
+    get(encoder, pictures(40), cache)
+    assert not set(left) & set(stored(cache))
+    assert sorted(path.suffix for path in stored(cache)) == [".digests", ".json", ".npy"]
+
+
+def test_what_is_whole_stays_however_old_it_is(tmp_path):
+    cache, encoder = cache_of(tmp_path), CountingEncoder()
+    get(encoder, pictures(40), cache)
+    before = stored(cache)
+    for path in before:
+        os.utime(path, times=(time.time() - 90_000,) * 2)
+    get(encoder, pictures(40), cache)
+    assert (encoder.seen, stored(cache)) == ([40], before)
+
+
+WRITER = """
+import pathlib, sys, time
+import numpy as np
+from platform.data import shelf
+from tests.trunk._encoders import CountingEncoder, cache_of, get, pictures
+shelf.SEGMENT_ROWS = 64
+folder, name = pathlib.Path(sys.argv[1]), sys.argv[2]
+class Slow(CountingEncoder):
+    def encode_images(self, images):
+        time.sleep(0.02)
+        return super().encode_images(images)
+(folder / f"{name}.ready").touch()
+while not (folder / "go").exists():
+    time.sleep(0.001)
+encoder = Slow()
+for rows in (range(384), range(640), range(192, 640)):
+    rows = get(encoder, pictures(640), cache_of(folder), rows)
+np.save(folder / f"{name}.npy", rows[:])
+(folder / f"{name}.count").write_text(str(sum(encoder.seen)))
+"""
+
+
+def test_two_processes_may_encode_the_same_images_at_once(tmp_path, child_environment):
+    names = ("one", "two")
+    children = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), name], env=child_environment)
+        for name in names
+    ]
+    while not all((tmp_path / f"{name}.ready").exists() for name in names):
+        assert all(child.poll() is None for child in children)
+        time.sleep(0.01)
+    (tmp_path / "go").touch()
+    assert [child.wait(60) for child in children] == [0, 0]
+    images, cache = pictures(640), cache_of(tmp_path)
+    for name in names:
+        rows = np.load(tmp_path / f"{name}.npy")
+        np.testing.assert_allclose(rows, expected(images[192:], "features"), rtol=1e-6)
+        assert int((tmp_path / f"{name}.count").read_text()) <= 640
+    encoder = CountingEncoder()
+    got = get(encoder, images, cache)
+    assert encoder.seen == []
+    np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
+    assert {path.suffix for path in stored(cache)} == {".npy", ".digests", ".json"}
+
+
+def test_a_folder_that_is_cleared_meanwhile_is_made_again(tmp_path, monkeypatch):
+    folder, cleared = tmp_path / "cache", []
+    original = np.load
+
+    def clearing(*arguments, **more):
+        # Between writing and renaming.
+        if not cleared:
+            for path in folder.iterdir():
+                path.unlink()
+            folder.rmdir()
+            cleared.append(True)
+        return original(*arguments, **more)
+
+    monkeypatch.setattr(np, "load", clearing)
+    segment, rows = write_segment(folder, [b"d" * 32], [np.ones((1, 2), np.float32)])
+    assert cleared and find_segments(folder) == [segment]
+    np.testing.assert_array_equal(rows, [[1.0, 1.0]])
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def cut(path, keep):
+    path.write_bytes(path.read_bytes()[:keep])
+
+
+DAMAGES = {
+    "no rows": lambda segment: segment.rows_path.unlink(),
+    "empty rows": lambda segment: cut(segment.rows_path, 0),
+    "cut in the header": lambda segment: cut(segment.rows_path, 40),
+    "cut rows": lambda segment: cut(segment.rows_path, -8),
+    "more rows": lambda segment: segment.rows_path.write_bytes(
+        segment.rows_path.read_bytes() + bytes(12)
+    ),
+    "no array": lambda segment: segment.rows_path.write_bytes(b"\x80\x04N." * 200),
+    "empty digests": lambda segment: cut(segment.digests_path, 0),
+    "half a digest": lambda segment: cut(segment.digests_path, -7),
+    "a digest less": lambda segment: cut(segment.digests_path, -32),
+    "a digest more": lambda segment: segment.digests_path.write_bytes(
+        segment.digests_path.read_bytes() + bytes(32)
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_segment_is_dropped_and_its_images_encoded_anew(tmp_path, damage):
+    encoder, cache, images = CountingEncoder(), cache_of(tmp_path), pictures(80)
+    get(encoder, images, cache, range(40))
+    (damaged,) = segments(cache)
+    damage(damaged)
+    get(encoder, images, cache, range(40, 80))
+    assert encoder.seen == [40, 40]
+    got = get(encoder, images, cache)
+    assert encoder.seen == [40, 40, 40]
+    np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
+    assert damaged not in segments(cache)
+    assert not damaged.rows_path.exists()
+    get(encoder, images, cache)
+    assert encoder.seen == [40, 40, 40]
+
+
+def test_rows_of_another_shape_are_not_served(tmp_path):
+    encoder, cache, images = CountingEncoder(), cache_of(tmp_path), pictures(80)
+    get(encoder, images, cache, range(40))
+    (other,) = segments(cache)
+    get(encoder, images, cache, range(40, 80))
+    np.save(other.rows_path, np.zeros((40, 9), np.float32))
+    got = get(encoder, images, cache, range(79, -1, -1))
+    np.testing.assert_allclose(got[:], expected(images[::-1], "features"), rtol=1e-6)
+
+
+# --- bounded size ---------------------------------------------------------------------------------
+
+
+def aged(cache, ages):
+    """Three models' rows, the oldest used so many seconds ago."""
+    for name, age in ages.items():
+        get(CountingEncoder(name=name, fingerprint=name), pictures(40), cache)
+        (holding,) = (h for h in holdings(cache.path) if h.about.model == name)
+        (segment,) = find_segments(holding.folder)
+        os.utime(segment.digests_path, times=(time.time() - age,) * 2)
+    return segment.num_bytes()
+
+
+def models(cache):
+    return [holding.about.model for holding in holdings(cache.path) if holding.images]
+
+
+def test_what_was_not_used_for_longest_goes_first(tmp_path):
+    cache = cache_of(tmp_path)
+    size = aged(cache, {"a": 300, "b": 200, "c": 100})
+    # Using it makes it the newest.
+    get(CountingEncoder(name="a", fingerprint="a"), pictures(40), cache)
+    bounded = replace(cache, limit=3 * size)
+    get(CountingEncoder(name="d", fingerprint="d"), pictures(40), bounded)
+    assert models(cache) == ["a", "c", "d"]
+    get(CountingEncoder(name="d", fingerprint="d"), pictures(40, seed=1), bounded)
+    assert models(cache) == ["a", "d"]
+
+
+def test_reading_removes_nothing(tmp_path):
+    cache = cache_of(tmp_path)
+    aged(cache, {"a": 300, "b": 200})
+    get(CountingEncoder(name="a", fingerprint="a"), pictures(40), replace(cache, limit=1))
+    assert models(cache) == ["a", "b"]
+
+
+def test_what_is_asked_for_now_stays_even_if_it_is_old(tmp_path):
+    cache, images = cache_of(tmp_path), pictures(80)
+    size = aged(cache, {"a": 300})
+    encoder = CountingEncoder(name="a", fingerprint="a")
+    got = get(encoder, np.concatenate([pictures(40), images[40:]]), replace(cache, limit=size))
+    assert (encoder.seen, len(got), len(segments(cache))) == ([40], 80, 2)
+
+
+def test_a_mapped_segment_that_is_removed_can_still_be_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(shelf_module, "MEMORY_BYTES", 0)
+    cache, images = cache_of(tmp_path), pictures(40)
+    rows = get(CountingEncoder(), images, cache)
+    evict(replace(cache, limit=0), keep=())
+    assert segments(cache) == []
+    np.testing.assert_allclose(rows[:], expected(images, "features"), rtol=1e-6)
+
+
+@pytest.mark.parametrize("limit", [96 * 12 - 1, 96 * 12])
+def test_a_request_that_is_more_than_the_bound_is_refused_at_once(tmp_path, limit):
+    """96 different images, of 12 bytes each; four of a hundred come twice."""
+    cache, encoder = cache_of(tmp_path, limit), CountingEncoder()
+    images = np.concatenate([pictures(4), pictures(96)])
+    if limit == 96 * 12:
+        assert len(get(encoder, images, cache)) == 100
+        return
+    with pytest.raises(ConfigError) as caught:
+        get(encoder, images, cache)
+    assert str(caught.value) == (
+        "storage.cache_gib: 1.07195e-06 is too little for the features of 100 images; valid is at "
+        "least 0.001"
+    )
+    assert encoder.seen == [BATCH]
+    assert not cache.path.exists()
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path):
+    cache = cache_of(tmp_path)
+    cache.path.mkdir()
+    (cache.path / "features").write_text("in the way")
+    with pytest.raises(ConfigError, match=r"^storage.url: its cache folder '.*' cannot be written"):
+        get(CountingEncoder(), pictures(3), cache)
+
+
+# --- a real model ---------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_real_image_tower_streams_through_the_cache(tmp_path):
+    import open_clip
+    import torch
+    from PIL import Image
+
+    torch.manual_seed(0)
+    model = open_clip.create_model("ViT-B-16", pretrained=None)
+    torch.save(model.state_dict(), tmp_path / "random.pt")
+    del model
+    backbone = load_backbone("ViT-B-16", str(tmp_path / "random.pt"))
+    (tmp_path / "images").mkdir()
+    for number in range(BATCH):
+        size = (300 + number, 250) if number % 2 else (200, 260 + number)
+        noise = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(noise).resize(size).save(tmp_path / "images" / f"{number}.jpg")
+    images = ImageFiles(tmp_path / "images", tuple(f"{n}.jpg" for n in range(BATCH)))
+    cache = cache_of(tmp_path, 2**33)
+    got = {kind: get(backbone, images, cache, kind=kind) for kind in KINDS}
+    fitted = backbone.fit(images[np.arange(BATCH)])
+    np.testing.assert_array_equal(got["pixels"][:], fitted)
+    assert got["tokens"].shape == (BATCH, 197, 768)
+    np.testing.assert_allclose(got["features"][:], backbone.encode_images(fitted), atol=1e-5)
+    few = backbone.encode_tokens(fitted[:4])
+    np.testing.assert_allclose(got["tokens"][:4], few, atol=1e-3)
+    started = time.perf_counter()
+    for kind in KINDS:
+        again = get(backbone, images, cache, kind=kind)
+        np.testing.assert_array_equal(again[:], got[kind][:])
+    assert time.perf_counter() - started < 5

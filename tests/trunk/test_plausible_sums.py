@@ -113,7 +113,7 @@ def test_nothing_is_promised_without_clipping() -> None:
 
 def test_the_norm_of_the_round_counts_where_it_adapts() -> None:
     adaptive = AdaptiveClipping(quantile=0.5, learning_rate=0.2, flag_ratio=0.1)
-    layout = build_layout(Numbered(LENGTH).shared_spec(), "central_noise", flagged=True)
+    layout = build_layout(Numbered(LENGTH).shared_spec(), "central_noise", extras=("clip_flag",))
     how = dataclasses.replace(protection(FINE), layout=layout, adaptive=adaptive, clipping_norm=1.0)
     vector = np.zeros(LENGTH + 1)
     vector[0] = 6.0

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from methods import Arrays
+from methods._clip import load_backbone
 from platform.config import parse_config
-from platform.data.features import CHUNK
+from platform.data.encoding import cached_encoders, plain_encoders
 from platform.data.loading import load_task_data
-from platform.data.preparing import Encoders, prepared_arrays
+from platform.data.preparing import CHUNK, Encoders, prepared_arrays, prepared_batch
 from platform.errors import ConfigError
 from platform.simulation import deal_examples
+from tests.trunk._encoders import cache_of, files
 
 
 @dataclass
@@ -81,6 +83,60 @@ def test_what_is_kept_as_it_is_stays_where_it_is():
     made = FEATURES.features(images, np.arange(CHUNK + 1))
     kept = prepared(Plain(), images, Encoders(lambda _, rows: made, never, never))
     assert kept["features"] is made
+
+
+class Reading:
+    """Rows that say how many of them are read at once."""
+
+    def __init__(self, rows):
+        self.rows, self.read = rows, []
+        self.shape, self.dtype = rows.shape, rows.dtype
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, rows):
+        part = self.rows[rows]
+        self.read.append(len(part))
+        return part
+
+
+@pytest.mark.parametrize(
+    ("method", "reads"),
+    [(Plain(frozenset({"tokens"})), [CHUNK]), (Keeping(), [CHUNK, CHUNK, 5])],
+    ids=["kept", "made"],
+)
+def test_rows_on_the_disk_are_read_a_chunk_at_a_time(method, reads):
+    images = pictures(2 * CHUNK + 5)
+    rows = Reading(tokens_of(images, np.arange(len(images))))
+    kept = prepared(method, images, Encoders(never, lambda _, rows_: rows, never))
+    assert rows.read == reads
+    assert (kept.get("tokens") is rows) == isinstance(method, Plain)
+
+
+@pytest.mark.parametrize("source", ["array", "files"])
+@pytest.mark.parametrize("needs", ["features", "tokens", "pixels"])
+def test_cached_and_plain_encoders_agree(tmp_path, source, needs):
+    images, backbone, told = pictures(70), load_backbone("sotto-tiny"), []
+    given = images if source == "array" else files(tmp_path / "images", images)
+    rows = np.asarray([69, 3, 3, 40])
+    cached = cached_encoders(backbone, cache_of(tmp_path), lambda *what: told.append(what))
+    plain = getattr(plain_encoders(backbone), needs)(given, rows)
+    method = Plain(frozenset({needs}))
+    for _ in range(2):
+        kept = prepared_arrays(method, given, rows, cached)[needs]
+        assert (kept.shape, kept.dtype) == (plain.shape, plain.dtype)
+        np.testing.assert_allclose(kept[:], plain, atol=1e-6)
+    # What is in memory already is not kept a second time.
+    is_kept = needs != "pixels" or source == "files"
+    assert told == [(f"image {needs}", 0, 4), (f"image {needs}", 4, 4)] * 2 * is_kept
+    assert (tmp_path / "cache" / needs).exists() == is_kept
+
+
+def test_a_batch_is_prepared_like_all_images():
+    images = pictures(3)
+    kept = prepared_batch(Keeping(), images, TOKENS)
+    np.testing.assert_allclose(kept["kept"], images.mean(axis=(1, 2)), rtol=1e-6)
 
 
 def test_pixels_are_the_images():

@@ -34,12 +34,14 @@ SUMMARY_KEYS = [
     *("schema_version", "run_id", "config", "method", "dataset", "unit", "mechanism"),
     *("relation", "sampling", "noise_distribution", "noise_source", "delta"),
     *("accountant", "accountants", "rounds", "final"),
-    *("local", "gain_over_local", "warnings", "audit_head"),
+    *("local", "gain_over_local", "best_on_validation", "evaluation", "warnings", "audit_head"),
 ]
 ROUND_KEYS = [
-    *("round", "cohort", "dropped", "accuracy", "epsilon", "bytes_up", "bytes_down", "seconds"),
-    *("clipping_norm", "clipped_fraction", "signal_to_noise"),
+    *("round", "cohort", "dropped", "accuracy", "validation", "released_validation", "epsilon"),
+    *("bytes_up", "bytes_down", "seconds", "clipping_norm"),
+    *("clipped_fraction", "signal_to_noise"),
 ]
+FINAL_KEYS = [*ROUND_KEYS, "protocol", "new_clients", "expert_weights"]
 
 
 @pytest.mark.parametrize("which", ["plain_run", "noised_run"])
@@ -48,7 +50,7 @@ def test_summary_has_the_issues_keys(which: str, request: pytest.FixtureRequest)
     summary = run.summary
     assert list(summary) == SUMMARY_KEYS
     assert [list(r) for r in summary["rounds"]] == [ROUND_KEYS] * ROUNDS
-    assert list(summary["final"]) == [*ROUND_KEYS, "protocol"]
+    assert list(summary["final"]) == FINAL_KEYS
     assert list(summary["local"]) == ["accuracy", "protocol"]
     assert summary["schema_version"] == 1 and summary["config"] == "small"
     for document in summary["rounds"]:

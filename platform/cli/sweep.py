@@ -1,0 +1,186 @@
+"""`sweep`: a grid of runs, with progress, tables and pictures."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import typer
+from rich.progress import TaskID, TextColumn
+
+from platform.cli import exit_codes
+from platform.cli.output import console, epsilon, fraction, print_json, progress_bar
+from platform.sweeping.grid import (
+    Cell,
+    Grid,
+    SweepRequest,
+    absolute_storage,
+    build_grid,
+    parse_names,
+    parse_seeds,
+)
+from platform.sweeping.known_runs import only_sweep_in
+from platform.sweeping.publishing import document, publish
+from platform.sweeping.running import Outcome, run_cells
+from platform.sweeping.tidy import BEST, LAST, record_of
+from platform.sweeping.writing import markdown
+
+OUTPUTS = Path("sweeps")
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """The command line of a sweep, as text.
+
+    Attributes:
+        configs: Files or packaged names.
+        methods: Names between commas, None for the configurations' own.
+        seeds: Numbers between commas, None for the configurations' own.
+        settings: Of `--set`.
+        method_settings: Of `--for`.
+        device: None for the configurations' own.
+        storage: The coordinator's database.
+    """
+
+    configs: tuple[str, ...]
+    methods: str | None
+    seeds: str | None
+    settings: tuple[str, ...]
+    method_settings: tuple[str, ...]
+    device: str | None
+    storage: str
+
+    def request(self) -> SweepRequest:
+        """What is asked for.
+
+        Raises:
+            ConfigError: If a list of names or seeds is not valid.
+        """
+        return SweepRequest(
+            configs=self.configs,
+            methods=() if self.methods is None else parse_names(self.methods),
+            seeds=() if self.seeds is None else parse_seeds(self.seeds),
+            settings=self.settings,
+            method_settings=self.method_settings,
+            device=self.device,
+            storage=self.storage,
+        )
+
+
+def sweep_command(
+    options: SweepOptions, *, jobs: int | None, output: Path | None, as_json: bool
+) -> None:
+    """Runs what is missing of a grid and writes its tables.
+
+    Raises:
+        ConfigError: If a cell is not valid, or another sweep works in the folder; nothing starts.
+    """
+    grid = build_grid(options.request())
+    folder = output or _default_output(grid)
+    url = absolute_storage(options.storage)
+    with only_sweep_in(folder):
+        try:
+            with ScreenSweepObserver(quiet=as_json) as screen:
+                outcomes = run_cells(grid.cells, screen, jobs=jobs or _cores(), url=url)
+            tables = publish(grid, outcomes, folder)
+        except KeyboardInterrupt:
+            typer.echo("interrupted; continue with the same command", err=True)
+            raise typer.Exit(exit_codes.INTERRUPTED) from None
+    if as_json:
+        print_json(document(grid, outcomes, folder))
+    elif tables:
+        console().print(f"\n{markdown(tables)}\nwritten to {folder}", soft_wrap=True)
+    _report_failures(outcomes)
+
+
+def _report_failures(outcomes: tuple[Outcome, ...]) -> None:
+    failed = [outcome for outcome in outcomes if outcome.error is not None]
+    for outcome in failed:
+        typer.echo(f"error: cell ({outcome.cell}): {outcome.error}", err=True)
+    if failed:
+        typer.echo(f"{len(failed)} of {len(outcomes)} cells failed", err=True)
+        raise typer.Exit(exit_codes.FAILED)
+
+
+def _cores() -> int:
+    """The CPUs that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def _default_output(grid: Grid) -> Path:
+    """Of the first configuration and the grid, so that the same command finds it again."""
+    # A configuration may be called by its path, where two have one name.
+    return OUTPUTS / f"{Path(grid.configs[0]).stem}-{grid.digest[:8]}"
+
+
+class ScreenSweepObserver:
+    """Shows a sweep: a bar on stderr, one line a run on stdout."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        """`quiet` leaves stdout to JSON."""
+        self._quiet = quiet
+        self._out = console()
+        self._error = console(error=True)
+        self._progress = progress_bar(self._error, TextColumn("{task.fields[failed]}"))
+        self._task: TaskID | None = None
+        self._total = self._done = self._failed = 0
+
+    def __enter__(self) -> Self:
+        """Shows the bar."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Removes the bar."""
+        self._progress.stop()
+
+    def sweep_started(self, total: int, finished: int) -> None:
+        """Says how much is there already."""
+        self._total, self._done = total, finished
+        self._task = self._progress.add_task("cells", total=total, completed=finished, failed="")
+        before = f", {finished} of them finished before" if finished else ""
+        self._print(f"{total} cells{before}")
+
+    def cell_started(self, cell: Cell) -> None:
+        """Names the cell beside the bar."""
+        if self._task is not None:
+            self._progress.update(self._task, description=str(cell))
+
+    def cell_finished(self, outcome: Outcome) -> None:
+        """Prints the run's line."""
+        self._done += 1
+        self._failed += outcome.error is not None
+        if self._task is not None:
+            failed = f"{self._failed} failed" if self._failed else ""
+            self._progress.update(self._task, completed=self._done, failed=failed)
+        self._print(f"[{self._done}/{self._total}] {cell_line(outcome)}")
+
+    def _print(self, text: str) -> None:
+        if not self._quiet:
+            # Through the bar where both share a screen, so that neither overwrites the other.
+            shared = self._out.is_terminal and self._error.is_terminal
+            (self._error if shared else self._out).print(text, soft_wrap=True)
+
+
+def cell_line(outcome: Outcome) -> str:
+    """A cell that has ended, on one line."""
+    if outcome.error is not None:
+        return f"{outcome.cell}: failed: {outcome.error}"
+    record = record_of(outcome)
+    chosen = record.headline(BEST)
+    validated = "" if chosen is None else f" (best on validation {fraction(chosen)})"
+    spent = record.epsilon["server"]
+    cost = f", epsilon {epsilon('inf' if math.isinf(spent) else spent)}"
+    return (
+        f"{outcome.cell}: {fraction(record.headline(LAST))}{validated}"
+        f"{cost if record.privacy['unit'] else ''}, {outcome.seconds:.1f} s, run {outcome.run_id}"
+    )

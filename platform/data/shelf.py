@@ -1,0 +1,140 @@
+"""The rows of one kind and model while they are looked up and added to.
+
+A row that was found stays readable whatever other processes remove, since its segment is mapped at
+that moment. New rows are written in segments of bounded size; until then they are in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from platform.data.rows import GatheredRows, Rows
+from platform.data.segments import (
+    Segment,
+    find_segments,
+    map_rows,
+    read_digests,
+    remove_segment,
+    write_segment,
+)
+
+SEGMENT_BYTES: Final = 128 * 2**20
+SEGMENT_ROWS: Final = 2048
+FIRST_ROWS: Final = 256
+"""Segments grow with what one request has added, so a writer that is killed loses half at most."""
+MEMORY_BYTES: Final = 256 * 2**20
+"""What is not larger is read into memory; else reading an image's row may have to open a page."""
+PLACE_BITS: Final = 32
+PLACE_MASK: Final = (1 << PLACE_BITS) - 1
+
+
+class Shelf:
+    """Looks rows up by their images' digests, and adds rows."""
+
+    def __init__(self, folder: Path) -> None:
+        """Reads the digests of all segments in the folder."""
+        self.folder = folder
+        self._segments: list[Segment] = []
+        self._counts: list[int] = []
+        self._mapped: dict[int, NDArray[Any]] = {}
+        # Segment and place in one number: there may be a million of them.
+        self._places: dict[bytes, int] = {}
+        self._new: dict[bytes, None] = {}
+        self._blocks: list[NDArray[Any]] = []
+        self._saved = 0
+        for segment in find_segments(folder):
+            digests = read_digests(segment)
+            if digests:
+                self._enter(segment, digests)
+            else:
+                _forget(segment)
+
+    @property
+    def used(self) -> list[Segment]:
+        """Segments that hold rows which were found or added."""
+        return [self._segments[number] for number in self._mapped]
+
+    def has(self, digest: bytes) -> bool:
+        """Whether there is a row of this image; if so, it stays."""
+        if digest in self._new:
+            return True
+        while (place := self._places.get(digest)) is not None:
+            number = place >> PLACE_BITS
+            if number in self._mapped or self._map(number):
+                return True
+        return False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether what was added makes a segment."""
+        size = sum(block.nbytes for block in self._blocks)
+        rows = min(max(FIRST_ROWS, self._saved), SEGMENT_ROWS)
+        return size >= SEGMENT_BYTES or len(self._new) >= rows
+
+    def add(self, digests: Sequence[bytes], rows: NDArray[Any]) -> None:
+        """Adds rows of images that there are none of."""
+        self._new.update(dict.fromkeys(digests))
+        self._blocks.append(rows)
+
+    def save(self) -> None:
+        """Writes what was added.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        if not self._new:
+            return
+        digests = list(self._new)
+        segment, rows = write_segment(self.folder, digests, self._blocks)
+        self._mapped[self._enter(segment, digests)] = rows
+        self._saved += len(digests)
+        self._new, self._blocks = {}, []
+
+    def rows(self, digests: Sequence[bytes]) -> Rows:
+        """The rows of images that there are, all saved; row i is of the image of `digests[i]`."""
+        places = np.fromiter((self._places[d] for d in digests), np.int64, len(digests))
+        numbers = list(self._mapped)
+        order = np.full(len(self._segments), -1, np.int64)
+        order[numbers] = np.arange(len(numbers))
+        found = GatheredRows(
+            [self._mapped[number] for number in numbers],
+            order[places >> PLACE_BITS],
+            places & PLACE_MASK,
+        )
+        if found.nbytes > MEMORY_BYTES:
+            return found
+        small = found[:]
+        small.flags.writeable = False
+        return small
+
+    def _enter(self, segment: Segment, digests: Sequence[bytes]) -> int:
+        number = len(self._segments)
+        self._segments.append(segment)
+        self._counts.append(len(digests))
+        start = number << PLACE_BITS
+        self._places.update((digest, start + i) for i, digest in enumerate(digests))
+        return number
+
+    def _map(self, number: int) -> bool:
+        """Maps a segment, or forgets one that is damaged or was removed."""
+        rows = map_rows(self._segments[number], self._counts[number])
+        alike = [r.shape[1:] == rows.shape[1:] for r in self._mapped.values() if rows is not None]
+        if rows is not None and all(alike):
+            self._mapped[number] = rows
+            return True
+        _forget(self._segments[number])
+        places = self._places.items()
+        self._places = {digest: p for digest, p in places if p >> PLACE_BITS != number}
+        return False
+
+
+def _forget(segment: Segment) -> None:
+    # Where the folder is for reading only, it is damaged for the next reader as well.
+    with suppress(OSError):
+        remove_segment(segment)

@@ -1,0 +1,1 @@
+"""Sweeps: a grid of ordinary runs, and the tables and pictures that papers make of one."""

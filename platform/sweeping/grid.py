@@ -1,0 +1,310 @@
+"""The grid of a sweep: configurations x methods x seeds x the lists of values of `--set`.
+
+Every cell is a whole configuration, checked before the first run starts. Nothing is kept about a
+cell: its run is found again by what the run was configured with (`identity`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from methods import Registry
+from platform.bootstrap import with_absolute_paths
+from platform.config import RunConfig, Sources, StorageConfig, load_config
+from platform.errors import ConfigError
+from platform.method_building import validate_options
+
+Axes = tuple[tuple[str, str], ...]
+"""A cell's values on the axes: key and text, in the order of the command line."""
+
+OWN_OPTIONS: Final = {
+    "method.name": "--method",
+    "seed": "--seed",
+    "device": "--device",
+    "storage.url": "--storage",
+}
+OPENING, CLOSING, QUOTES = "[{(", "]})", "\"'"
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """What a sweep was asked for.
+
+    Attributes:
+        configs: Files, or names of packaged configurations.
+        methods: By name; none for each configuration's own.
+        seeds: None for each configuration's own.
+        settings: `key=value` or `key=value,value,...`; more than one value makes an axis.
+        method_settings: `method:key=value`, for cells of that method only.
+        device: Of all cells, None for the configurations' own.
+        storage: The coordinator's database.
+    """
+
+    configs: tuple[str, ...]
+    methods: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = ()
+    settings: tuple[str, ...] = ()
+    method_settings: tuple[str, ...] = ()
+    device: str | None = None
+    storage: str = StorageConfig().url
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid.
+
+    Attributes:
+        config: What the configuration is called in tables.
+        method: By name.
+        axes: Its values on the axes.
+        run: The whole configuration, paths absolute.
+    """
+
+    config: str
+    method: str
+    axes: Axes
+    run: RunConfig = field(repr=False)
+
+    @property
+    def seed(self) -> int:
+        """Of the run."""
+        return self.run.seed
+
+    @property
+    def identity(self) -> str:
+        """What its run is found again by."""
+        return identity(self.run.model_dump(mode="json"))
+
+    def __str__(self) -> str:
+        return describe(self.config, self.method, self.seed, self.axes)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All cells, and what they differ in.
+
+    Attributes:
+        configs: As tables call them.
+        methods: All that occur.
+        seeds: All that occur.
+        axes: Keys with all their values.
+        cells: In the order configuration, axes, method, seed.
+    """
+
+    configs: tuple[str, ...]
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    axes: tuple[tuple[str, tuple[str, ...]], ...]
+    cells: tuple[Cell, ...]
+
+    @property
+    def digest(self) -> str:
+        """Of what all cells are configured with, in hexadecimal."""
+        return hashlib.sha256("".join(cell.identity for cell in self.cells).encode()).hexdigest()
+
+
+def describe(config: str, method: str, seed: int, axes: Axes) -> str:
+    """A cell in words."""
+    values = "".join(f", {key}={value}" for key, value in axes)
+    return f"{config}, {method}, seed {seed}{values}"
+
+
+def identity(tree: Mapping[str, Any]) -> str:
+    """SHA-256 of a configuration without where it is stored, in hexadecimal.
+
+    A database that was moved keeps its runs, and the cache's bound changes no result.
+    """
+    kept = {name: value for name, value in tree.items() if name != "storage"}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+
+
+def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
+    """All cells of a sweep, each of them checked.
+
+    Args:
+        request: What was asked for.
+        sources: Where packaged configurations and presets lie.
+
+    Raises:
+        ConfigError: If an option or a cell is not valid; it names the cell.
+    """
+    for name, given in (("CONFIG", request.configs), ("--method", request.methods)):
+        _require_distinct(name, given)
+    _require_distinct("--seed", request.seeds)
+    settings = tuple(_setting(text) for text in request.settings)
+    _require_distinct("--set", [key for key, _ in settings])
+    axes = tuple((key, values) for key, values in settings if len(values) > 1)
+    own = _own_settings(request.method_settings, [key for key, _ in axes])
+    builder = _Builder(request, settings, own, sources or Sources())
+    cells = tuple(builder.cells())
+    methods = tuple(dict.fromkeys(cell.method for cell in cells))
+    for name in own:
+        if name not in methods:
+            raise ConfigError(
+                f"--for: {name!r} is no method of this sweep; valid: {', '.join(methods)}"
+            )
+    configs = tuple(dict.fromkeys(cell.config for cell in cells))
+    seeds = tuple(dict.fromkeys(cell.seed for cell in cells))
+    return Grid(configs, methods, seeds, axes, cells)
+
+
+def split_values(text: str) -> tuple[str, ...]:
+    """Values between commas, where those in brackets and quotes belong to a value."""
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in QUOTES:
+            quote = character
+        else:
+            depth += (character in OPENING) - (character in CLOSING)
+        if character == "," and not depth and not quote:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return tuple(part.strip() for part in parts)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Seeds between commas.
+
+    Raises:
+        ConfigError: If one is no number from 0.
+    """
+    for part in (parts := split_values(text)):
+        if not (part.isascii() and part.isdigit()):
+            raise ConfigError(f"--seed: {text!r} is not valid; it must be numbers such as 0,1,2")
+    return tuple(int(part) for part in parts)
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Names of methods between commas.
+
+    Raises:
+        ConfigError: If one is empty.
+    """
+    if not all(parts := split_values(text)):
+        raise ConfigError(f"--method: {text!r} is not valid; it must be names such as coop,fedpgp")
+    return parts
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """Makes and checks the cells."""
+
+    request: SweepRequest
+    settings: tuple[tuple[str, tuple[str, ...]], ...]
+    own: Mapping[str, Sequence[str]]
+    sources: Sources
+
+    def cells(self) -> Iterator[Cell]:
+        """All cells, in order."""
+        # With the first value of everything, as a file may lack what the sweep sets.
+        first = [f"{key}={values[0]}" for key, values in self.settings]
+        bases = {c: load_config(Path(c), first, self.sources) for c in self.request.configs}
+        names = _names(bases)
+        for source, base in bases.items():
+            for point in combinations(self.settings):
+                for method in self.request.methods or (base.method.name,):
+                    # The configuration's own method keeps its section: its paper's values.
+                    named = () if method == base.method.name else (f"method.name={method}",)
+                    for seed in self.request.seeds or (base.seed,):
+                        changes = (*named, f"seed={seed}", *self._changes(method, point))
+                        yield self._cell((source, names[source]), method, point, changes)
+
+    def _changes(self, method: str, point: Axes) -> Iterator[str]:
+        yield from (f"{key}={value}" for key, value in point)
+        yield f"storage.url={absolute_storage(self.request.storage)}"
+        if self.request.device is not None:
+            yield f"device={self.request.device}"
+        yield from self.own.get(method, ())
+
+    def _cell(
+        self, config: tuple[str, str], method: str, point: Axes, changes: Sequence[str]
+    ) -> Cell:
+        lengths = {key: len(values) for key, values in self.settings}
+        axes = tuple((key, value) for key, value in point if lengths[key] > 1)
+        source, name = config
+        try:
+            run = with_absolute_paths(load_config(Path(source), changes, self.sources))
+            validate_options(Registry(), run.method)
+        except ConfigError as error:
+            seed = next(text for text in changes if text.startswith("seed="))
+            where = describe(name, method, int(seed.removeprefix("seed=")), axes)
+            raise ConfigError(f"cell ({where}): {error}") from error
+        return Cell(name, method, axes, run)
+
+
+def _own_settings(texts: Sequence[str], axes: Sequence[str]) -> dict[str, list[str]]:
+    """The settings of single methods, by method."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        method, colon, setting = text.partition(":")
+        key, equals, _ = setting.partition("=")
+        if not (method and colon and key and equals):
+            raise ConfigError(f"--for: {text!r} is not valid; it must be METHOD:KEY=VALUE")
+        _require_no_option("--for", key)
+        if key in axes:
+            # Its column would state a value that this method did not have.
+            raise ConfigError(f"--for: {key!r} is an axis already; valid is one or the other")
+        found.setdefault(method, []).append(setting)
+    return found
+
+
+def absolute_storage(url: str) -> str:
+    """The same database whatever folder a process works in."""
+    prefix, name = "sqlite:///", url.removeprefix("sqlite:///")
+    return url if name in (url, "", ":memory:") else f"{prefix}{Path(name).absolute()}"
+
+
+def _names(bases: Mapping[str, RunConfig]) -> dict[str, str]:
+    """What each configuration is called: its name, or its path where two have one name."""
+    counts = Counter(base.name for base in bases.values())
+    return {path: base.name if counts[base.name] == 1 else path for path, base in bases.items()}
+
+
+def _setting(text: str) -> tuple[str, tuple[str, ...]]:
+    key, equals, value = text.partition("=")
+    if not equals or not all(key.split(".")):
+        raise ConfigError(f"--set: {text!r} is not valid; it must be section.key=value")
+    _require_no_option("--set", key)
+    values = split_values(value)
+    if len(values) == 1:
+        return key, (value,)
+    if not all(values):
+        raise ConfigError(f"--set: {text!r} has an empty value; valid are values between commas")
+    _require_distinct(f"--set {key}", values)
+    return key, values
+
+
+def _require_no_option(option: str, key: str) -> None:
+    if key in OWN_OPTIONS:
+        raise ConfigError(f"{option}: {key!r} is not set this way; use {OWN_OPTIONS[key]}")
+
+
+def _require_distinct(option: str, values: Sequence[object]) -> None:
+    twice = [value for value, count in Counter(values).items() if count > 1]
+    if twice:
+        raise ConfigError(f"{option}: {twice[0]!r} is given twice; valid is once")
+
+
+def numeric(values: Sequence[str]) -> list[float] | None:
+    """The numbers of an axis, None where one of its values is no finite number."""
+    try:
+        found = [float(value) for value in values]
+    except ValueError:
+        return None
+    return found if all(map(math.isfinite, found)) else None
+
+
+def combinations(axes: Sequence[tuple[str, tuple[str, ...]]]) -> Iterator[Axes]:
+    """All points of these axes."""
+    yield from itertools.product(*([(key, value) for value in values] for key, values in axes))

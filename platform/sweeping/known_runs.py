@@ -1,0 +1,134 @@
+"""Which runs of a database belong to which cells, and who works on a cell just now.
+
+A cell is found again by its configuration alone, so a sweep has no state of its own: what the
+database and the runs' folders hold is all there is.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from platform.bootstrap import database_file, run_folder
+from platform.errors import ConfigError
+from platform.storing import transaction
+from platform.sweeping.grid import identity
+from storage import Database, StorageError, open_database
+
+LOCK_NAME: Final = "sweep.lock"
+OUTPUT_LOCK_NAME: Final = ".lock"
+# Bits of a cell's identity that say which byte of the lock file is its own.
+_LOCK_HEX_DIGITS: Final = 15
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """A run of a cell.
+
+    Attributes:
+        run_id: The run.
+        finished: Whether it has a summary.
+    """
+
+    run_id: str
+    finished: bool
+
+
+def known_runs(url: str) -> dict[str, KnownRun]:
+    """The runs of a database by their cell's identity: a finished one first, else the newest.
+
+    Raises:
+        ConfigError: If the URL is none of a SQLite file.
+        StorageError: If the database cannot be read.
+    """
+    if not database_file(url).is_file():
+        return {}
+    database = open_database(url)
+    try:
+        return _known_runs(database, url)
+    finally:
+        database.close()
+
+
+def _known_runs(database: Database, url: str) -> dict[str, KnownRun]:
+    found: dict[str, KnownRun] = {}
+    with database.unit_of_work(read_only=True) as uow:
+        rows = uow.runs.list()
+    for row in rows:
+        key = identity(json.loads(row.config_json))
+        is_finished = row.status == "finished" and summary_path(url, row.run_id).is_file()
+        # Oldest first: a later run replaces an earlier one that did not finish.
+        if is_finished or key not in found or not found[key].finished:
+            found[key] = KnownRun(row.run_id, is_finished)
+    return found
+
+
+def mark_interrupted(url: str, cells: Sequence[str]) -> None:
+    """Labels the unfinished runs of cells for `runs`; what a run may do never depends on it."""
+    known = known_runs(url)
+    database = open_database(url)
+    try:
+        with suppress(StorageError), transaction(database) as uow:
+            for run in (known[cell] for cell in cells if cell in known):
+                if not run.finished:
+                    uow.runs.set_status(run.run_id, "interrupted")
+    finally:
+        database.close()
+
+
+def summary_path(url: str, run_id: str) -> Path:
+    """Where a finished run's summary lies."""
+    return run_folder(url, run_id) / "summary.json"
+
+
+def read_summary(url: str, run_id: str) -> Mapping[str, Any]:
+    """A finished run's summary."""
+    found: Mapping[str, Any] = json.loads(summary_path(url, run_id).read_text(encoding="utf-8"))
+    return found
+
+
+@contextmanager
+def only_worker_of(url: str, cell: str) -> Iterator[None]:
+    """Waits until no other process works on the cell; the lock ends with the process.
+
+    Two sweeps may share cells. Both would go on with the same unfinished run, so the second waits
+    and then finds it finished. One file serves all cells: each locks a byte of its own.
+    """
+    with (database_file(url).parent / LOCK_NAME).open("a") as file:
+        byte = int(cell[:_LOCK_HEX_DIGITS], 16)
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, byte)
+        try:
+            yield
+        finally:
+            fcntl.lockf(file, fcntl.LOCK_UN, 1, byte)
+
+
+@contextmanager
+def only_sweep_in(output: Path) -> Iterator[None]:
+    """Keeps the folder of results to one sweep; made if missing.
+
+    Raises:
+        ConfigError: If another process has it, or it cannot be made.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        file = (output / OUTPUT_LOCK_NAME).open("a")
+    except OSError as error:
+        raise ConfigError(
+            f"--output: {str(output)!r} cannot be written to ({error.strerror}); valid is a folder "
+            "that can"
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"--output: another sweep works in {str(output)!r} just now; wait until it has "
+                "ended, or give another folder"
+            ) from error
+        yield

@@ -1,0 +1,224 @@
+"""Running the cells of a grid in worker processes; what has finished before is taken over."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any, Final, Protocol
+
+from platform.bootstrap import open_storage
+from platform.sweeping.grid import Cell
+from platform.sweeping.known_runs import known_runs, mark_interrupted, read_summary
+from platform.sweeping.worker import serve
+
+THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+# How long a worker that has nothing to do may take to end.
+_PATIENCE: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell.
+
+    Attributes:
+        cell: The cell.
+        run_id: Its run, None if it failed.
+        summary: Of the run, None if it failed.
+        error: Why it failed, one sentence, else None.
+        seconds: What it took here; 0 where an earlier sweep had finished it.
+    """
+
+    cell: Cell
+    run_id: str | None = None
+    summary: Mapping[str, Any] | None = field(default=None, repr=False)
+    error: str | None = None
+    seconds: float = 0.0
+
+
+class SweepObserver(Protocol):
+    """Watches a sweep. Every method may do nothing."""
+
+    def sweep_started(self, total: int, finished: int) -> None:
+        """There are so many cells, some of which had finished before."""
+        ...
+
+    def cell_started(self, cell: Cell) -> None:
+        """A worker has taken a cell."""
+        ...
+
+    def cell_finished(self, outcome: Outcome) -> None:
+        """A cell has finished or failed."""
+        ...
+
+
+class SilentSweepObserver:
+    """Watches without a word."""
+
+    def sweep_started(self, total: int, finished: int) -> None:
+        """Does nothing."""
+
+    def cell_started(self, cell: Cell) -> None:
+        """Does nothing."""
+
+    def cell_finished(self, outcome: Outcome) -> None:
+        """Does nothing."""
+
+
+def run_cells(
+    cells: Sequence[Cell], observer: SweepObserver, *, jobs: int, url: str
+) -> tuple[Outcome, ...]:
+    """Runs what has not finished yet.
+
+    Args:
+        cells: All in one database.
+        observer: Told of every cell that ends.
+        jobs: Number of worker processes.
+        url: The database, its path absolute.
+
+    Returns:
+        One outcome a cell, in the cells' order.
+
+    Raises:
+        ConfigError: If the database's folder cannot be made.
+        KeyboardInterrupt: After the workers have ended; the same call goes on later.
+    """
+    # Made here, so that the workers do not all make it at once.
+    open_storage(url).close()
+    known, outcomes = known_runs(url), dict[int, Outcome]()
+    for index, cell in enumerate(cells):
+        run = known.get(cell.identity)
+        if run is not None and run.finished:
+            outcomes[index] = Outcome(cell, run.run_id, read_summary(url, run.run_id))
+    observer.sweep_started(len(cells), len(outcomes))
+    missing = deque(index for index in range(len(cells)) if index not in outcomes)
+    with _workers(cells, url) as pool:
+        while missing or pool.busy:
+            while missing and len(pool.busy) < jobs:
+                index = missing.popleft()
+                pool.give(index, cells[index])
+                observer.cell_started(cells[index])
+            for index, answer in pool.answers():
+                outcomes[index] = _outcome(cells[index], answer, url)
+                observer.cell_finished(outcomes[index])
+    return tuple(outcomes[index] for index in range(len(cells)))
+
+
+def _outcome(cell: Cell, answer: Mapping[str, Any], url: str) -> Outcome:
+    run_id, seconds = answer["run_id"], answer["seconds"]
+    if run_id is None:
+        return Outcome(cell, error=answer["error"], seconds=seconds)
+    return Outcome(cell, run_id, read_summary(url, run_id), seconds=seconds)
+
+
+@dataclass(frozen=True)
+class _Worker:
+    process: SpawnProcess
+    connection: Connection
+
+    def end(self) -> None:
+        """Lets it end by itself where it waits for a cell."""
+        self.connection.close()
+        self.process.join(_PATIENCE)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.process.close()
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """Workers that wait, and workers with a cell."""
+
+    idle: list[_Worker] = field(default_factory=list)
+    busy: dict[int, _Worker] = field(default_factory=dict)
+
+    def give(self, index: int, cell: Cell) -> None:
+        """Hands a cell to a worker that waits, or to a new one."""
+        worker = self.idle.pop() if self.idle else _start()
+        self.busy[index] = worker
+        text = json.dumps(cell.run.model_dump(mode="json"))
+        worker.connection.send_bytes(text.encode())
+
+    def answers(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Waits until a worker has answered or died; then all that there are."""
+        by_connection = {worker.connection: index for index, worker in self.busy.items()}
+        for ready in wait(list(by_connection)):
+            index = by_connection[ready]  # type: ignore[index]
+            worker = self.busy.pop(index)
+            try:
+                answer = json.loads(worker.connection.recv_bytes())
+            except (EOFError, ConnectionResetError):
+                yield index, _death(worker)
+                continue
+            self.idle.append(worker)
+            yield index, answer
+
+    def end(self) -> None:
+        """Ends all workers, those with a cell in the midst of it."""
+        for worker in self.busy.values():
+            worker.process.kill()
+        for worker in (*self.busy.values(), *self.idle):
+            worker.end()
+        self.busy.clear()
+        self.idle.clear()
+
+
+def _death(worker: _Worker) -> Mapping[str, Any]:
+    worker.process.join(_PATIENCE)
+    code = worker.process.exitcode
+    worker.end()
+    why = "killed, for example for want of memory" if code == -signal.SIGKILL else "ended"
+    error = f"its process was {why} (exit code {code}); the same sweep goes on with the run"
+    return {"run_id": None, "error": error, "seconds": 0.0}
+
+
+@contextmanager
+def _workers(cells: Sequence[Cell], url: str) -> Iterator[_Pool]:
+    pool = _Pool()
+    try:
+        yield pool
+    except KeyboardInterrupt:
+        interrupted = [cells[index].identity for index in pool.busy]
+        pool.end()
+        mark_interrupted(url, interrupted)
+        raise
+    finally:
+        pool.end()
+
+
+def _start() -> _Worker:
+    """A new process, with one thread for everything."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,))
+    # A child inherits what is blocked: Ctrl-C while it imports would print a trace.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with _one_thread():
+            process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    theirs.close()
+    return _Worker(process, ours)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Children read these when they import numpy, before any configuration could tell them."""
+    before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,288 @@
+"""The tables of a sweep, in the papers' form, as values; `writing` makes text of them.
+
+Rows are methods with their values on the axes; columns are configurations (data sets), or the
+domains that were held out with their mean. Every number is a mean over seeds, in percent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from platform.records import ADVERSARIES
+from platform.selection import PROTOCOLS
+from platform.sweeping.grid import Cell, Grid
+from platform.sweeping.statistics import HELD_OUT, Label, Spread, label_of, score, short, spread_of
+from platform.sweeping.tidy import BEST, LAST, NEW_CLIENTS, SELECTIONS, Record
+
+MEASURES: Final = {
+    "client_mean": (("local", "accuracy"),),
+    "base_to_novel": (
+        ("local", "Local"),
+        ("base", "Base"),
+        ("novel", "Novel"),
+        ("harmonic_mean", "HM"),
+    ),
+    "leave_one_domain_out": (("target", "target"),),
+}
+"""What is shown of each protocol, and what its columns are called."""
+
+NEWCOMER_MEASURES: Final = (("before", "before"), ("after", "after"))
+AVERAGE: Final = "Avg."
+SELECTED: Final = {
+    LAST: "the last round, after personalising",
+    BEST: "the round with the best mean validation accuracy, before personalising",
+    NEW_CLIENTS: (
+        "clients that never took part, on their own test images, before and after personalising, "
+        "after the last round"
+    ),
+}
+UNITS: Final = {"record": "one example of a client", "client": "a whole client"}
+
+
+@dataclass(frozen=True)
+class Number:
+    """A cell of a table.
+
+    Attributes:
+        spread: Over seeds, None where no run has finished.
+        missing: Seeds that are not in it.
+        is_best: Whether no other of its column is better as it is shown.
+    """
+
+    spread: Spread | None
+    missing: int = 0
+    is_best: bool = False
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of numbers.
+
+    Attributes:
+        group: The configuration or data set.
+        name: What is measured there.
+    """
+
+    group: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method.
+
+    Attributes:
+        label: With its values on the axes.
+        numbers: One a column.
+        epsilon: The largest by adversary, infinity without a guarantee; None without a run.
+        delta: Of the epsilons, None where no mechanism is on.
+    """
+
+    label: Label
+    numbers: tuple[Number, ...]
+    epsilon: tuple[float, ...] | None = None
+    delta: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table.
+
+    Attributes:
+        caption: What the numbers are, in words.
+        axes: Keys of the columns beside the method's.
+        columns: Of numbers.
+        rows: In the order of the command line.
+        is_private: Whether a mechanism is on anywhere, so that epsilons are shown.
+    """
+
+    caption: str
+    axes: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    is_private: bool
+
+
+def build_tables(grid: Grid, records: Sequence[Record]) -> list[Table]:
+    """One table for each protocol and selection that was measured.
+
+    Args:
+        grid: What was asked for; what has no record is shown as missing.
+        records: The runs that have finished.
+    """
+    found = []
+    for protocol in dict.fromkeys(record.protocol for record in records):
+        of = [record for record in records if record.protocol == protocol]
+        for selection in SELECTIONS:
+            if any(selection in record.scores for record in of):
+                found.append(_table(grid, of, protocol, selection))
+    return found
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Where a column's numbers come from."""
+
+    column: Column
+    config: str
+    measure: str
+    domain: str | None = None
+    domains: tuple[str, ...] = ()
+
+    def takes(self, record: Record) -> bool:
+        if record.config != self.config:
+            return False
+        return self.domain is None or dict(record.axes).get(HELD_OUT) == self.domain
+
+
+def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str) -> Table:
+    slots = list(_slots(grid, records, protocol, selection))
+    cells = [cell for cell in grid.cells if cell.run.evaluation.protocol == protocol]
+    labels = list(dict.fromkeys(label_of(cell) for cell in cells))
+    # Stable, so that the points of a method stay in the order of the command line.
+    labels.sort(key=lambda label: grid.methods.index(label.method))
+    rows = [_row(label, slots, grid, records, selection) for label in labels]
+    is_private = any(record.privacy.get("unit") for record in records)
+    return Table(
+        _caption(cells, records, protocol, selection),
+        tuple(short(key) for key, _ in grid.axes if key != HELD_OUT),
+        tuple(slot.column for slot in slots),
+        tuple(_with_best(rows)),
+        is_private,
+    )
+
+
+def _slots(grid: Grid, records: Sequence[Record], protocol: str, selection: str) -> Iterator[_Slot]:
+    configs = [c for c in grid.configs if any(record.config == c for record in records)]
+    shown = NEWCOMER_MEASURES if selection == NEW_CLIENTS else MEASURES[protocol]
+    domains = dict(grid.axes).get(HELD_OUT, ())
+    for config in configs:
+        group = group_of(config, records)
+        for measure, name in shown:
+            if not domains:
+                yield _Slot(Column(group, name), config, measure)
+                continue
+            prefix = "" if len(shown) == 1 else f"{name} "
+            for domain in domains:
+                yield _Slot(Column(group, f"{prefix}{domain}"), config, measure, domain)
+            yield _Slot(Column(group, f"{prefix}{AVERAGE}"), config, measure, domains=domains)
+
+
+def group_of(config: str, records: Sequence[Record]) -> str:
+    """The data set, as in papers, unless two configurations have one or one has two."""
+    used = {(record.config, record.dataset) for record in records}
+    own = {dataset for name, dataset in used if name == config}
+    sharing = [name for name, dataset in used if dataset in own]
+    return own.pop() if len(own) == len(sharing) == 1 else config
+
+
+def _row(
+    label: Label,
+    slots: Sequence[_Slot],
+    grid: Grid,
+    records: Sequence[Record],
+    selection: str,
+) -> Row:
+    of = [record for record in records if label_of(record) == label]
+    numbers = []
+    for slot in slots:
+        runs = [record for record in of if slot.takes(record)]
+        spread = spread_of(runs, score(selection, slot.measure), parts=slot.domains)
+        missing = 0 if spread is None else len(_seeds(grid, slot, label)) - len(spread.values)
+        numbers.append(Number(spread, missing))
+    if not of:
+        return Row(label, tuple(numbers))
+    worst = tuple(max(record.epsilon.get(name, 0.0) for record in of) for name in ADVERSARIES)
+    deltas = [record.privacy["delta"] for record in of if record.privacy.get("unit")]
+    return Row(label, tuple(numbers), worst, max(deltas, default=None))
+
+
+def _seeds(grid: Grid, slot: _Slot, label: Label) -> set[int]:
+    """The seeds that were asked for here: without `--seed` each configuration has its own."""
+    return {
+        cell.seed
+        for cell in grid.cells
+        if (cell.config, cell.method) == (slot.config, label.method)
+    }
+
+
+def _with_best(rows: Sequence[Row]) -> Iterator[Row]:
+    """Marks the best of each column; none where there is nothing to compare."""
+    best = [_best([row.numbers[index] for row in rows]) for index in range(len(rows[0].numbers))]
+    for row in rows:
+        numbers = tuple(
+            Number(n.spread, n.missing, top is not None and _shown(n) == top)
+            for n, top in zip(row.numbers, best, strict=True)
+        )
+        yield Row(row.label, numbers, row.epsilon, row.delta)
+
+
+def _best(numbers: Sequence[Number]) -> float | None:
+    shown = [value for number in numbers if (value := _shown(number)) is not None]
+    return max(shown) if len(shown) > 1 else None
+
+
+def _shown(number: Number) -> float | None:
+    """The mean in percent as it is printed, so that what looks equal counts as equal."""
+    return None if number.spread is None else round(100 * number.spread.mean, 2)
+
+
+def _caption(
+    cells: Sequence[Cell], records: Sequence[Record], protocol: str, selection: str
+) -> str:
+    seeds = sorted({record.seed for record in records})
+    rounds = sorted({record.rounds for record in records})
+    many = len(seeds) > 1
+    parts = [
+        f"Percent; {PROTOCOLS[protocol]}",
+        SELECTED[selection],
+        f"rounds: {_listed(rounds)}",
+        f"{'mean ± sample standard deviation over seeds' if many else 'seed'} {_listed(seeds)}",
+        f"privacy: {_privacy(records)}",
+    ]
+    if len(cells) > len(records):
+        parts.append(f"{len(cells) - len(records)} of {len(cells)} runs are missing")
+    return "; ".join(parts) + "."
+
+
+def _privacy(records: Sequence[Record]) -> str:
+    """Mechanisms and units in words."""
+    found = dict.fromkeys(
+        (record.privacy.get("mechanism"), record.privacy.get("unit"), record.privacy["relation"])
+        for record in records
+        if record.privacy.get("unit")
+    )
+    if not found:
+        return "none"
+    words = [
+        f"{mechanism}, unit {UNITS.get(str(unit), unit)}, {relation}"
+        for mechanism, unit, relation in found
+    ]
+    free = any(not record.privacy.get("unit") for record in records)
+    others = ", others without" if free else ""
+    return f"{' and '.join(words)}{others}; epsilon of the worst run of a row, rounded up"
+
+
+def _listed(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values))
+
+
+def shown_epsilon(value: float) -> str:
+    """An epsilon, rounded up so that no less is stated than was spent; infinity as its sign."""
+    if math.isinf(value):
+        return "∞"
+    # The small term keeps a run that was calibrated to 8 from reading 8.01.
+    return f"{math.ceil(100 * value - 1e-4) / 100:.2f}"
+
+
+def shown_number(number: Number) -> str:
+    """Mean and deviation in percent; how many seeds, where one is missing."""
+    if number.spread is None:
+        return "-"
+    text, deviation = f"{100 * number.spread.mean:.2f}", number.spread.deviation
+    if deviation is not None:
+        text += f" ± {100 * deviation:.2f}"
+    return f"{text} (n={len(number.spread.values)})" if number.missing else text

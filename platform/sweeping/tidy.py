@@ -1,0 +1,197 @@
+"""What a run gave, as plain numbers, and as tidy tables with one row a number."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from platform.records import ADVERSARIES
+from platform.sweeping.grid import Axes
+from platform.sweeping.running import Outcome
+
+LAST: Final = "last"
+BEST: Final = "best_on_validation"
+NEW_CLIENTS: Final = "new_clients"
+SELECTIONS: Final = (LAST, BEST, NEW_CLIENTS)
+"""Whose accuracy: after the last round, at the round that validation chose, new clients'."""
+
+HEADLINES: Final = {
+    "client_mean": "local",
+    "base_to_novel": "harmonic_mean",
+    "leave_one_domain_out": "target",
+}
+"""The one measure of each protocol."""
+
+_OF_RUN: Final = ("unit", "mechanism", "relation", "delta")
+_SPREAD: Final = ("weighted", "std", "worst")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished run.
+
+    Attributes:
+        config: As tables call its configuration.
+        dataset: By name.
+        method: By name.
+        seed: Of the run.
+        axes: Its values on the axes of the sweep.
+        protocol: By name.
+        rounds: How many were committed.
+        scores: By selection, then by measure; shares in [0, 1], as are differences of them.
+        privacy: `unit`, `mechanism`, `relation` and `delta`, as `summary.json` states them.
+        epsilon: By adversary.
+        run_id: The run.
+    """
+
+    config: str
+    dataset: str
+    method: str
+    seed: int
+    axes: Axes
+    protocol: str
+    rounds: int
+    scores: Mapping[str, Mapping[str, float]]
+    privacy: Mapping[str, Any] = field(default_factory=dict)
+    epsilon: Mapping[str, float] = field(default_factory=dict)
+    run_id: str = ""
+
+    def headline(self, selection: str = LAST) -> float | None:
+        """The protocol's one number, None where it was not measured."""
+        return self.scores.get(selection, {}).get(HEADLINES[self.protocol])
+
+
+def record_of(outcome: Outcome) -> Record:
+    """The numbers of a cell that has finished.
+
+    Raises:
+        ValueError: If it has not.
+    """
+    cell, summary = outcome.cell, outcome.summary
+    if summary is None or outcome.run_id is None:
+        raise ValueError(f"cell ({cell}) has not finished")
+    final = summary["final"]
+    return Record(
+        config=cell.config,
+        dataset=summary["dataset"],
+        method=cell.method,
+        seed=cell.seed,
+        axes=cell.axes,
+        protocol=final["protocol"]["name"],
+        rounds=len(summary["rounds"]),
+        scores={name: values for name, values in _scores(summary).items() if values},
+        privacy={name: summary[name] for name in _OF_RUN},
+        epsilon={name: float(final["epsilon"][name]) for name in ADVERSARIES},
+        run_id=outcome.run_id,
+    )
+
+
+def _scores(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    final, twins = summary["final"], summary.get("local", {})
+    last = _measured(final)
+    last |= {"local_twin": twins["accuracy"]["mean"]} if "accuracy" in twins else {}
+    last |= _known({"gain_over_local": summary["gain_over_local"]})
+    last |= _known({"validation": (final.get("validation") or {}).get("mean")})
+    best, new = summary.get(BEST), final.get(NEW_CLIENTS)
+    chosen: dict[str, float] = {}
+    if best is not None:
+        chosen = _measured(best) | _known(
+            {"round": best["round"], "validation": best["validation"]}
+        )
+    return {LAST: last, BEST: chosen, NEW_CLIENTS: _of_new_clients(new)}
+
+
+def _measured(document: Mapping[str, Any]) -> dict[str, float]:
+    """Accuracy and the protocol's numbers of a document that holds both."""
+    accuracy, protocol = document["accuracy"], document["protocol"]
+    found = {"local": accuracy["mean"], **{name: accuracy[name] for name in _SPREAD}}
+    found |= {name: protocol.get(name) for name in ("base", "novel", "harmonic_mean")}
+    target = protocol.get("target") or {}
+    found |= {"target": target.get("mean")}
+    found |= {f"target_{name}": target.get(name) for name in ("std", "worst")}
+    return _known(found)
+
+
+def _of_new_clients(found: Mapping[str, Any] | None) -> dict[str, float]:
+    scores: dict[str, Any] = {}
+    for when in ("before", "after") if found is not None else ():
+        accuracy = (found or {})[when]
+        scores |= {when: accuracy["mean"]}
+        scores |= {f"{when}_{name}": accuracy.get(name) for name in _SPREAD}
+    return _known(scores)
+
+
+def _known(values: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def results_csv(records: Sequence[Record], axes: Sequence[str]) -> str:
+    """One line a run and measure.
+
+    Args:
+        records: The runs.
+        axes: Keys of the axes, a column each.
+    """
+    columns = (
+        *("config", "dataset", "method", "seed", *axes),
+        *("protocol", "selection", "measure", "value", *_OF_RUN),
+        *(f"epsilon_{name}" for name in ADVERSARIES),
+        *("committed_rounds", "run"),
+    )
+    return _csv(columns, (row for record in records for row in _result_rows(record, axes)))
+
+
+def _result_rows(record: Record, axes: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    values = dict(record.axes)
+    who = (record.config, record.dataset, record.method, record.seed)
+    for selection, scores in record.scores.items():
+        for measure, value in scores.items():
+            yield (
+                *(*who, *(values[key] for key in axes)),
+                *(record.protocol, selection, measure, value),
+                *(record.privacy.get(name) for name in _OF_RUN),
+                *(record.epsilon.get(name) for name in ADVERSARIES),
+                *(record.rounds, record.run_id),
+            )
+
+
+def rounds_csv(outcomes: Sequence[Outcome], axes: Sequence[str]) -> str:
+    """One line a run and committed round."""
+    scores = ("mean", "weighted", "std", "worst")
+    columns = (
+        *("config", "dataset", "method", "seed", *axes, "round"),
+        *(f"accuracy_{name}" for name in scores),
+        "validation_mean",
+        *(f"epsilon_{name}" for name in ADVERSARIES),
+        "run",
+    )
+    return _csv(columns, _round_rows(outcomes, axes, scores))
+
+
+def _round_rows(
+    outcomes: Sequence[Outcome], axes: Sequence[str], scores: Sequence[str]
+) -> Iterator[tuple[Any, ...]]:
+    for outcome in outcomes:
+        cell, values = outcome.cell, dict(outcome.cell.axes)
+        summary = outcome.summary or {"rounds": []}
+        for document in summary["rounds"]:
+            yield (
+                *(cell.config, summary["dataset"], cell.method, cell.seed),
+                *(values[key] for key in axes),
+                document["round"],
+                *(document["accuracy"][name] for name in scores),
+                (document.get("validation") or {}).get("mean"),
+                *(document["epsilon"][name] for name in ADVERSARIES),
+                outcome.run_id,
+            )
+
+
+def _csv(columns: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue()

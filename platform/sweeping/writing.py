@@ -1,0 +1,123 @@
+"""Tables as Markdown and as LaTeX (booktabs)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from platform.sweeping.tables import Column, Number, Row, Table, shown_epsilon, shown_number
+
+PRIVACY_COLUMNS: Final = ("epsilon (server / peers / observer)", "delta")
+_LATEX: Final = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"±": r"$\pm$", "∞": r"$\infty$", "<": r"$<$", ">": r"$>$"},
+}
+
+
+def markdown(tables: Sequence[Table]) -> str:
+    """All tables, each under its caption."""
+    return "\n".join(line for table in tables for line in (*_markdown_lines(table), ""))
+
+
+def _markdown_lines(table: Table) -> Iterator[str]:
+    yield table.caption
+    yield ""
+    names = _flat_names(table.columns)
+    private = PRIVACY_COLUMNS if table.is_private else ()
+    titles = ("method", *table.axes, *names, *private)
+    yield _markdown_row(titles)
+    yield "|" + "---|" * (1 + len(table.axes)) + "---:|" * (len(names) + len(private))
+    for row in table.rows:
+        numbers = (_bold(number) for number in row.numbers)
+        axes = (value for _, value in row.label.axes)
+        yield _markdown_row((f"`{row.label.method}`", *axes, *numbers, *_privacy(table, row)))
+
+
+def _bold(number: Number) -> str:
+    return f"**{shown_number(number)}**" if number.is_best else shown_number(number)
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    # A pipe within a cell would end it.
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _flat_names(columns: Sequence[Column]) -> list[str]:
+    """Group and name in one, the group only where there are several, the name where it tells."""
+    groups = {column.group for column in columns}
+    names = {column.name for column in columns}
+    if len(groups) == 1:
+        return [column.name for column in columns]
+    return [c.group if len(names) == 1 else f"{c.group} {c.name}" for c in columns]
+
+
+def _privacy(table: Table, row: Row) -> tuple[str, ...]:
+    if not table.is_private:
+        return ()
+    if row.epsilon is None:
+        return ("-", "-")
+    delta = "-" if row.delta is None else f"{row.delta:g}"
+    return " / ".join(map(shown_epsilon, row.epsilon)), delta
+
+
+def latex(tables: Sequence[Table]) -> str:
+    """All tables, each a floating `table`; they need the package booktabs."""
+    return "\n".join(("% Needs \\usepackage{booktabs}.", *map(_latex_table, tables)))
+
+
+def _latex_table(table: Table) -> str:
+    private = PRIVACY_COLUMNS if table.is_private else ()
+    left = 1 + len(table.axes)
+    numbers = len(table.columns) + len(private)
+    lines = [
+        r"\begin{table}",
+        r"  \centering",
+        f"  \\caption{{{escape(table.caption)}}}",
+        f"  \\begin{{tabular}}{{{'l' * left}{'r' * numbers}}}",
+        r"    \toprule",
+        *_latex_head(table, left, private),
+        r"    \midrule",
+        *(_latex_row(table, row) for row in table.rows),
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        r"\end{table}",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _latex_head(table: Table, left: int, private: Sequence[str]) -> Iterator[str]:
+    """One line, or two where each of several groups has several columns."""
+    groups = [
+        (name, len(list(of))) for name, of in itertools.groupby(c.group for c in table.columns)
+    ]
+    first = ("method", *table.axes)
+    if len(groups) == 1 or len({column.name for column in table.columns}) == 1:
+        yield _latex_cells((*first, *_flat_names(table.columns), *private))
+        return
+    spans = [f"\\multicolumn{{{width}}}{{c}}{{{escape(name)}}}" for name, width in groups]
+    yield f"    {' & '.join([''] * left + spans + [''] * len(private))} \\\\"
+    ends = list(itertools.accumulate((width for _, width in groups), initial=left))
+    rules = [f"\\cmidrule(lr){{{a + 1}-{b}}}" for a, b in itertools.pairwise(ends)]
+    yield f"    {' '.join(rules)}"
+    yield _latex_cells((*first, *(column.name for column in table.columns), *private))
+
+
+def _latex_row(table: Table, row: Row) -> str:
+    cells = [escape(text) for text in (row.label.method, *(value for _, value in row.label.axes))]
+    for number in row.numbers:
+        text = escape(shown_number(number))
+        cells.append(f"\\textbf{{{text}}}" if number.is_best else text)
+    cells += [escape(text) for text in _privacy(table, row)]
+    return f"    {' & '.join(cells)} \\\\"
+
+
+def _latex_cells(cells: Sequence[str]) -> str:
+    return f"    {' & '.join(map(escape, cells))} \\\\"
+
+
+def escape(text: str) -> str:
+    """Text as LaTeX prints it."""
+    return "".join(_LATEX.get(character, character) for character in text)

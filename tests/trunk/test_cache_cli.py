@@ -1,0 +1,173 @@
+"""`cache list` and `cache clear`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from platform.data.cache import holdings
+from tests.trunk._encoders import CountingEncoder, cache_of, files, get, pictures
+from tests.trunk._runs import NONE, Command, Storage, opened
+from tests.trunk.test_cli_errors import require_one_sentence
+
+USED = 1_700_000_000
+"""2023-11-14 22:13:20 in Greenwich."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Storage:
+    """A database's folder whose cache knows two models, "alpha" and "beta"."""
+    cache = cache_of(tmp_path)
+    for name in ("alpha", "beta"):
+        get(CountingEncoder(name=name, fingerprint=f"{name}-weights"), pictures(40), cache)
+    get(
+        CountingEncoder(name="alpha", fingerprint="alpha-weights"),
+        pictures(3),
+        cache,
+        kind="tokens",
+    )
+    for path in cache.path.rglob("*.digests"):
+        os.utime(path, (USED, USED))
+    return Storage(tmp_path)
+
+
+def cached(place: Storage) -> list[tuple[str, str, int]]:
+    found = holdings(place.folder / "cache")
+    return [("" if h.about is None else h.about.model, h.kind, h.images) for h in found]
+
+
+def files_of(place: Storage) -> list[Path]:
+    return [path for path in (place.folder / "cache").rglob("*") if path.is_file()]
+
+
+def test_list_shows_models_kinds_images_and_sizes(sotto: Command, place: Storage) -> None:
+    answer = sotto("cache", "list", "--storage", place.url, "--json")
+    assert (answer.code, answer.err) == (0, "")
+    header, digest = 128, 32
+    common = {"last_used": "2023-11-14T22:13:20Z"}
+    alpha = {"model": "alpha", "fingerprint": "alpha-weights", **common}
+    features = {"kind": "features", "row_shape": [3], "images": 40}
+    size = header + 40 * (3 * 4 + digest)
+    assert answer.document == [
+        {**alpha, **features, "bytes": size},
+        {
+            **alpha,
+            **{"kind": "tokens", "row_shape": [4, 3], "images": 3},
+            "bytes": header + 3 * (4 * 3 * 4 + digest),
+        },
+        {**alpha, "model": "beta", "fingerprint": "beta-weights", **features, "bytes": size},
+    ]
+    shown = sotto("cache", "list", "--storage", place.url).out
+    for text in ("alpha", "alpha-weight", "features", "4 x 3", "2023-11-14T22:13:20Z", "MB in all"):
+        assert text in shown
+
+
+def test_an_empty_cache_is_said_to_be_empty(sotto: Command, tmp_path: Path) -> None:
+    place = Storage(tmp_path)
+    answer = sotto("cache", "list", "--storage", place.url)
+    assert (answer.code, answer.out) == (0, f"nothing is cached beside {place.url}\n")
+    assert sotto("cache", "list", "--storage", place.url, "--json").document == []
+    answer = sotto("cache", "clear", "--all", "--storage", place.url)
+    assert (answer.code, answer.out) == (0, "deleted what was made of 0 images, 0.0 MB\n")
+    # Looking makes nothing.
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["alpha", "alpha-we"])
+def test_clear_removes_one_model(sotto: Command, place: Storage, name: str) -> None:
+    answer = sotto("cache", "clear", "--model", name, "--storage", place.url, "--json")
+    assert answer.document == {"images": 43, "bytes": 2 * 128 + 40 * 44 + 3 * 80}
+    assert cached(place) == [("beta", "features", 40)]
+    # Its folders are gone as well.
+    assert not (place.folder / "cache" / "tokens").exists()
+
+
+def test_clear_removes_everything_that_is_the_caches(sotto: Command, place: Storage) -> None:
+    cache = place.folder / "cache"
+    (folder,) = (path for path in (cache / "tokens").iterdir())
+    mine = [
+        *(cache / "mine.npy", cache / "features" / "mine.npy", folder / "notes.txt"),
+        place.folder / "sotto.db",
+    ]
+    for path in mine:
+        path.write_text("mine")
+    (folder / "0123.npy.part").write_text("left by a writer that died")
+    (cache / "features" / "mine").mkdir()
+    outside = place.folder / "outside"
+    outside.mkdir()
+    (outside / "0123.npy").write_text("mine")
+    (cache / "pixels").mkdir()
+    (cache / "pixels" / ("0" * 32)).symlink_to(outside)
+    answer = sotto("cache", "clear", "--all", "--storage", place.url)
+    assert (answer.code, answer.out) == (0, "deleted what was made of 83 images, 0.0 MB\n")
+    left = {path for path in files_of(place) if not path.is_symlink()}
+    assert left == set(mine[:3])
+    assert mine[3].exists() and (outside / "0123.npy").exists()
+
+
+def test_a_link_is_not_followed(sotto: Command, place: Storage) -> None:
+    cache = place.folder / "cache"
+    cache.rename(place.folder / "elsewhere")
+    cache.symlink_to(place.folder / "elsewhere", target_is_directory=True)
+    before = len(files_of(Storage(place.folder)))
+    answer = sotto("cache", "clear", "--all", "--storage", place.url)
+    require_one_sentence(answer, "is a link")
+    assert len(files_of(Storage(place.folder))) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), "--model: is missing; valid is a model's name, or --all in its place"),
+        (("--all", "--model", "alpha"), "--all: given beside --model 'alpha'"),
+        (("--model", "gamma"), "--model: nothing of 'gamma' is cached; valid: alpha, beta"),
+        # Too short to be meant as a fingerprint.
+        (("--model", "alpha-w"), "nothing of 'alpha-w' is cached"),
+    ],
+)
+def test_what_is_not_clear_deletes_nothing(
+    sotto: Command, place: Storage, arguments: tuple[str, ...], expected: str
+) -> None:
+    before = cached(place)
+    require_one_sentence(sotto("cache", "clear", *arguments, "--storage", place.url), expected)
+    assert cached(place) == before
+
+
+def test_a_model_that_is_not_described_can_be_listed_and_cleared(
+    sotto: Command, place: Storage
+) -> None:
+    for path in (place.folder / "cache").rglob("about.json"):
+        path.write_text("{")
+    assert sorted(cached(place)) == [("", "features", 40)] * 2 + [("", "tokens", 3)]
+    assert "unknown" in sotto("cache", "list", "--storage", place.url).out
+    require_one_sentence(
+        sotto("cache", "clear", "--model", "alpha", "--storage", place.url),
+        "none, the cache is empty",
+    )
+    sotto("cache", "clear", "--all", "--storage", place.url)
+    assert cached(place) == []
+
+
+def test_a_run_that_finds_its_images_encodes_none(sotto: Command, tmp_path: Path) -> None:
+    """Two runs of one seed and one of another; what the tiny model made is counted once."""
+    place, counts = Storage(tmp_path), []
+    for seed in (3, 3, 4):
+        with opened(place.create(NONE, f"seed={seed}")):
+            pass
+        counts.append(cached(place))
+    assert counts[0] == counts[1]
+    ((name, kind, images),) = counts[0]
+    assert (name, kind) == ("sotto-tiny", "features")
+    # 20 classes: one shot each, and six test images.
+    assert images == 20 * (1 + 6)
+    assert counts[2][0][2] > images
+
+
+def test_files_are_known_by_what_they_hold(tmp_path: Path) -> None:
+    """The same data set in another folder is not another one to the cache."""
+    cache = cache_of(tmp_path)
+    for name in ("here", "there"):
+        get(CountingEncoder(), files(tmp_path / name, pictures(5)), cache)
+    assert cached(Storage(tmp_path)) == [("fake", "features", 5)]
