@@ -9,7 +9,7 @@ import signal
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Final, Protocol
@@ -20,6 +20,8 @@ from platform.sweeping.known_runs import known_runs, mark_interrupted, read_summ
 from platform.sweeping.worker import serve
 
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+CELLS_A_WORKER: Final = 40
+"""A run leaves some ten megabytes that no collection frees, so workers are replaced in time."""
 # How long a worker that has nothing to do may take to end.
 _PATIENCE: Final = 10.0
 
@@ -122,6 +124,7 @@ def _outcome(cell: Cell, answer: Mapping[str, Any], url: str) -> Outcome:
 class _Worker:
     process: SpawnProcess
     connection: Connection
+    served: int = 0
 
     def end(self) -> None:
         """Lets it end by itself where it waits for a cell."""
@@ -158,7 +161,10 @@ class _Pool:
             except (EOFError, ConnectionResetError):
                 yield index, _death(worker)
                 continue
-            self.idle.append(worker)
+            if worker.served + 1 < CELLS_A_WORKER:
+                self.idle.append(replace(worker, served=worker.served + 1))
+            else:
+                worker.end()
             yield index, answer
 
     def end(self) -> None:

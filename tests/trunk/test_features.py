@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import time
 import tracemalloc
 from dataclasses import dataclass, replace
@@ -17,29 +13,13 @@ from hypothesis import strategies as st
 
 from methods._clip import load_backbone
 from platform.data import shelf as shelf_module
-from platform.data.cache import evict, holdings
+from platform.data.cache import holdings
 from platform.data.features import BATCH, FEWEST
 from platform.data.images import ImageFiles
 from platform.data.rows import FittedRows, GatheredRows
-from platform.data.segments import find_segments, write_segment
-from platform.errors import ConfigError, DataError
-from tests.trunk._encoders import SIDE, CountingEncoder, cache_of, files, get, pictures
+from tests.trunk._encoders import SIDE, CountingEncoder, cache_of, expected, files, get, pictures
 
 KINDS = ("features", "tokens", "pixels")
-
-
-def expected(images, kind):
-    fitted = images[:, :SIDE, :SIDE]
-    means = {"features": (1, 2), "tokens": 1}
-    return fitted.mean(axis=means[kind]) if kind in means else fitted
-
-
-def stored(cache):
-    return sorted(path for path in cache.path.rglob("*") if path.is_file())
-
-
-def segments(cache):
-    return [s for holding in holdings(cache.path) for s in find_segments(holding.folder)]
 
 
 # --- rows are the encoder's, once -----------------------------------------------------------------
@@ -263,294 +243,6 @@ def test_pictures_in_memory_are_fitted_when_they_are_asked_for():
     assert fitted == [2, 2]
 
 
-# --- writers that fail, die, or meet --------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class FailingEncoder(CountingEncoder):
-    """Fails on its third batch."""
-
-    def encode_images(self, images):
-        if len(self.seen) == 2:
-            raise RuntimeError("out of memory")
-        return super().encode_images(images)
-
-
-def test_an_interrupted_encoding_goes_on_where_it_was(tmp_path):
-    cache, images = cache_of(tmp_path), pictures(4 * BATCH)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        get(FailingEncoder(), images, cache)
-    encoder = CountingEncoder()
-    got = get(encoder, images, cache)
-    assert encoder.seen == [BATCH, BATCH]
-    np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
-    assert not [path for path in stored(cache) if path.suffix == ".part"]
-
-
-def test_a_broken_image_keeps_what_came_before_it(tmp_path):
-    cache, images = cache_of(tmp_path), files(tmp_path / "images", pictures(BATCH + 5))
-    (images.root / f"{BATCH + 2}.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match=f"'{BATCH + 2}.png' is no image"):
-        get(CountingEncoder(), images, cache)
-    assert [holding.images for holding in holdings(cache.path)] == [BATCH]
-
-
-def test_segments_are_written_on_the_way(tmp_path, monkeypatch):
-    """A writer that is killed loses half of what it did at most, and never more than a segment."""
-    monkeypatch.setattr(shelf_module, "FIRST_ROWS", BATCH)
-    monkeypatch.setattr(shelf_module, "SEGMENT_ROWS", 2 * BATCH)
-    cache, on_disk = cache_of(tmp_path), []
-
-    class Watching(CountingEncoder):
-        def encode_images(self, images):
-            on_disk.append(sum(holding.images for holding in holdings(cache.path)))
-            return super().encode_images(images)
-
-    got = get(Watching(), pictures(7 * BATCH), cache)
-    assert [rows // BATCH for rows in on_disk] == [0, 1, 2, 2, 4, 4, 6]
-    np.testing.assert_allclose(got[:], expected(pictures(7 * BATCH), "features"), rtol=1e-6)
-
-
-DYING = """
-import os, pathlib, signal, sys
-from tests.trunk._encoders import CountingEncoder, cache_of, get, pictures
-original, calls = pathlib.Path.replace, []
-def replace(self, target):
-    calls.append(target)
-    if len(calls) == int(sys.argv[2]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return original(self, target)
-pathlib.Path.replace = replace
-get(CountingEncoder(), pictures(40), cache_of(pathlib.Path(sys.argv[1])))
-"""
-
-
-@pytest.mark.parametrize("at", [1, 2])
-def test_a_killed_writer_leaves_nothing_that_is_read(tmp_path, child_environment, at):
-    """Killed before the rows have their name, or before the digests have theirs."""
-    arguments = [sys.executable, "-c", DYING, str(tmp_path), str(at)]
-    child = subprocess.run(arguments, env=child_environment, capture_output=True)
-    assert child.returncode == -signal.SIGKILL
-    cache, encoder = cache_of(tmp_path), CountingEncoder()
-    left = stored(cache)
-    suffixes = [".part", ".part"] if at == 1 else [".npy", ".part"]
-    assert sorted(path.suffix for path in left) == suffixes
-    get(encoder, pictures(40), cache)
-    assert encoder.seen == [40]
-    # They may be another writer's that is at work, until they are a day old.
-    assert set(left) <= set(stored(cache))
-    for path in left:
-        os.utime(path, times=(time.time() - 90_000,) * 2)
-    get(encoder, pictures(40), cache)
-    assert not set(left) & set(stored(cache))
-    assert sorted(path.suffix for path in stored(cache)) == [".digests", ".json", ".npy"]
-
-
-def test_what_is_whole_stays_however_old_it_is(tmp_path):
-    cache, encoder = cache_of(tmp_path), CountingEncoder()
-    get(encoder, pictures(40), cache)
-    before = stored(cache)
-    for path in before:
-        os.utime(path, times=(time.time() - 90_000,) * 2)
-    get(encoder, pictures(40), cache)
-    assert (encoder.seen, stored(cache)) == ([40], before)
-
-
-WRITER = """
-import pathlib, sys, time
-import numpy as np
-from platform.data import shelf
-from tests.trunk._encoders import CountingEncoder, cache_of, get, pictures
-shelf.SEGMENT_ROWS = 64
-folder, name = pathlib.Path(sys.argv[1]), sys.argv[2]
-class Slow(CountingEncoder):
-    def encode_images(self, images):
-        time.sleep(0.02)
-        return super().encode_images(images)
-(folder / f"{name}.ready").touch()
-while not (folder / "go").exists():
-    time.sleep(0.001)
-encoder = Slow()
-for rows in (range(384), range(640), range(192, 640)):
-    rows = get(encoder, pictures(640), cache_of(folder), rows)
-np.save(folder / f"{name}.npy", rows[:])
-(folder / f"{name}.count").write_text(str(sum(encoder.seen)))
-"""
-
-
-def test_two_processes_may_encode_the_same_images_at_once(tmp_path, child_environment):
-    names = ("one", "two")
-    children = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), name], env=child_environment)
-        for name in names
-    ]
-    while not all((tmp_path / f"{name}.ready").exists() for name in names):
-        assert all(child.poll() is None for child in children)
-        time.sleep(0.01)
-    (tmp_path / "go").touch()
-    assert [child.wait(60) for child in children] == [0, 0]
-    images, cache = pictures(640), cache_of(tmp_path)
-    for name in names:
-        rows = np.load(tmp_path / f"{name}.npy")
-        np.testing.assert_allclose(rows, expected(images[192:], "features"), rtol=1e-6)
-        assert int((tmp_path / f"{name}.count").read_text()) <= 640
-    encoder = CountingEncoder()
-    got = get(encoder, images, cache)
-    assert encoder.seen == []
-    np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
-    assert {path.suffix for path in stored(cache)} == {".npy", ".digests", ".json"}
-
-
-def test_a_folder_that_is_cleared_meanwhile_is_made_again(tmp_path, monkeypatch):
-    folder, cleared = tmp_path / "cache", []
-    original = np.load
-
-    def clearing(*arguments, **more):
-        # Between writing and renaming.
-        if not cleared:
-            for path in folder.iterdir():
-                path.unlink()
-            folder.rmdir()
-            cleared.append(True)
-        return original(*arguments, **more)
-
-    monkeypatch.setattr(np, "load", clearing)
-    segment, rows = write_segment(folder, [b"d" * 32], [np.ones((1, 2), np.float32)])
-    assert cleared and find_segments(folder) == [segment]
-    np.testing.assert_array_equal(rows, [[1.0, 1.0]])
-
-
-# --- damage ---------------------------------------------------------------------------------------
-
-
-def cut(path, keep):
-    path.write_bytes(path.read_bytes()[:keep])
-
-
-DAMAGES = {
-    "no rows": lambda segment: segment.rows_path.unlink(),
-    "empty rows": lambda segment: cut(segment.rows_path, 0),
-    "cut in the header": lambda segment: cut(segment.rows_path, 40),
-    "cut rows": lambda segment: cut(segment.rows_path, -8),
-    "more rows": lambda segment: segment.rows_path.write_bytes(
-        segment.rows_path.read_bytes() + bytes(12)
-    ),
-    "no array": lambda segment: segment.rows_path.write_bytes(b"\x80\x04N." * 200),
-    "empty digests": lambda segment: cut(segment.digests_path, 0),
-    "half a digest": lambda segment: cut(segment.digests_path, -7),
-    "a digest less": lambda segment: cut(segment.digests_path, -32),
-    "a digest more": lambda segment: segment.digests_path.write_bytes(
-        segment.digests_path.read_bytes() + bytes(32)
-    ),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
-def test_a_damaged_segment_is_dropped_and_its_images_encoded_anew(tmp_path, damage):
-    encoder, cache, images = CountingEncoder(), cache_of(tmp_path), pictures(80)
-    get(encoder, images, cache, range(40))
-    (damaged,) = segments(cache)
-    damage(damaged)
-    get(encoder, images, cache, range(40, 80))
-    assert encoder.seen == [40, 40]
-    got = get(encoder, images, cache)
-    assert encoder.seen == [40, 40, 40]
-    np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
-    assert damaged not in segments(cache)
-    assert not damaged.rows_path.exists()
-    get(encoder, images, cache)
-    assert encoder.seen == [40, 40, 40]
-
-
-def test_rows_of_another_shape_are_not_served(tmp_path):
-    encoder, cache, images = CountingEncoder(), cache_of(tmp_path), pictures(80)
-    get(encoder, images, cache, range(40))
-    (other,) = segments(cache)
-    get(encoder, images, cache, range(40, 80))
-    np.save(other.rows_path, np.zeros((40, 9), np.float32))
-    got = get(encoder, images, cache, range(79, -1, -1))
-    np.testing.assert_allclose(got[:], expected(images[::-1], "features"), rtol=1e-6)
-
-
-# --- bounded size ---------------------------------------------------------------------------------
-
-
-def aged(cache, ages):
-    """Three models' rows, the oldest used so many seconds ago."""
-    for name, age in ages.items():
-        get(CountingEncoder(name=name, fingerprint=name), pictures(40), cache)
-        (holding,) = (h for h in holdings(cache.path) if h.about.model == name)
-        (segment,) = find_segments(holding.folder)
-        os.utime(segment.digests_path, times=(time.time() - age,) * 2)
-    return segment.num_bytes()
-
-
-def models(cache):
-    return [holding.about.model for holding in holdings(cache.path) if holding.images]
-
-
-def test_what_was_not_used_for_longest_goes_first(tmp_path):
-    cache = cache_of(tmp_path)
-    size = aged(cache, {"a": 300, "b": 200, "c": 100})
-    # Using it makes it the newest.
-    get(CountingEncoder(name="a", fingerprint="a"), pictures(40), cache)
-    bounded = replace(cache, limit=3 * size)
-    get(CountingEncoder(name="d", fingerprint="d"), pictures(40), bounded)
-    assert models(cache) == ["a", "c", "d"]
-    get(CountingEncoder(name="d", fingerprint="d"), pictures(40, seed=1), bounded)
-    assert models(cache) == ["a", "d"]
-
-
-def test_reading_removes_nothing(tmp_path):
-    cache = cache_of(tmp_path)
-    aged(cache, {"a": 300, "b": 200})
-    get(CountingEncoder(name="a", fingerprint="a"), pictures(40), replace(cache, limit=1))
-    assert models(cache) == ["a", "b"]
-
-
-def test_what_is_asked_for_now_stays_even_if_it_is_old(tmp_path):
-    cache, images = cache_of(tmp_path), pictures(80)
-    size = aged(cache, {"a": 300})
-    encoder = CountingEncoder(name="a", fingerprint="a")
-    got = get(encoder, np.concatenate([pictures(40), images[40:]]), replace(cache, limit=size))
-    assert (encoder.seen, len(got), len(segments(cache))) == ([40], 80, 2)
-
-
-def test_a_mapped_segment_that_is_removed_can_still_be_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(shelf_module, "MEMORY_BYTES", 0)
-    cache, images = cache_of(tmp_path), pictures(40)
-    rows = get(CountingEncoder(), images, cache)
-    evict(replace(cache, limit=0), keep=())
-    assert segments(cache) == []
-    np.testing.assert_allclose(rows[:], expected(images, "features"), rtol=1e-6)
-
-
-@pytest.mark.parametrize("limit", [96 * 12 - 1, 96 * 12])
-def test_a_request_that_is_more_than_the_bound_is_refused_at_once(tmp_path, limit):
-    """96 different images, of 12 bytes each; four of a hundred come twice."""
-    cache, encoder = cache_of(tmp_path, limit), CountingEncoder()
-    images = np.concatenate([pictures(4), pictures(96)])
-    if limit == 96 * 12:
-        assert len(get(encoder, images, cache)) == 100
-        return
-    with pytest.raises(ConfigError) as caught:
-        get(encoder, images, cache)
-    assert str(caught.value) == (
-        "storage.cache_gib: 1.07195e-06 is too little for the features of 100 images; valid is at "
-        "least 0.001"
-    )
-    assert encoder.seen == [BATCH]
-    assert not cache.path.exists()
-
-
-def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path):
-    cache = cache_of(tmp_path)
-    cache.path.mkdir()
-    (cache.path / "features").write_text("in the way")
-    with pytest.raises(ConfigError, match=r"^storage.url: its cache folder '.*' cannot be written"):
-        get(CountingEncoder(), pictures(3), cache)
-
-
 # --- a real model ---------------------------------------------------------------------------------
 
 
@@ -576,7 +268,7 @@ def test_a_real_image_tower_streams_through_the_cache(tmp_path):
     fitted = backbone.fit(images[np.arange(BATCH)])
     np.testing.assert_array_equal(got["pixels"][:], fitted)
     assert got["tokens"].shape == (BATCH, 197, 768)
-    np.testing.assert_allclose(got["features"][:], backbone.encode_images(fitted), atol=1e-5)
+    np.testing.assert_allclose(got["features"][:4], backbone.encode_images(fitted[:4]), atol=1e-5)
     few = backbone.encode_tokens(fitted[:4])
     np.testing.assert_allclose(got["tokens"][:4], few, atol=1e-3)
     started = time.perf_counter()

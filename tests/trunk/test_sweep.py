@@ -491,3 +491,17 @@ def test_a_dead_worker_is_one_failed_cell(
     assert first.error is not None and "its process was killed" in first.error
     assert second.error is None and len(pids) == 2
     assert [o.error for o in run_cells(grid.cells, Told(), jobs=1, url=storage.url)] == [None] * 2
+
+
+@pytest.mark.slow
+def test_workers_are_replaced_before_they_have_grown_large(
+    small: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    start = running._start
+    monkeypatch.setattr(running, "_start", lambda: started.append(start()) or started[-1])
+    monkeypatch.setattr(running, "CELLS_A_WORKER", 2)
+    grid = cells_of(small, storage, seeds=(0, 1, 2))
+    outcomes = run_cells(grid.cells, Told(), jobs=1, url=storage.url)
+    assert [outcome.error for outcome in outcomes] == [None] * 3
+    assert len(started) == 2
