@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from methods import _tiny
+from methods._architecture import architecture_of
 from methods._errors import BackboneError
 from methods._image_tower import ImageTower
 from methods._preprocessing import fit, side_of, to_pixels
@@ -57,7 +58,8 @@ class Backbone:
 
     Attributes:
         name: The model's name.
-        fingerprint: SHA-256 of the weights in hexadecimal: names, shapes and float32 values.
+        fingerprint: SHA-256 in hexadecimal of the weights (names, shapes, float32 values) and of
+            what is computed with them (modules, activations, numbers of heads, ...).
         transform_digest: SHA-256 of the image preprocessing's settings in hexadecimal.
         embed_dim: Width d of image and text features.
         token_dim: Width of token embeddings.
@@ -311,7 +313,7 @@ def load_backbone(name: str, pretrained: str | None = None, device: str = "cpu")
     text = TextTower.of(model, name)
     return Backbone(
         name=name,
-        fingerprint=_fingerprint(model.state_dict()),
+        fingerprint=_fingerprint(model),
         transform_digest=_digest(preprocess.__dict__),
         embed_dim=text.embed_dim,
         token_dim=text.token_embedding.embedding_dim,
@@ -365,8 +367,9 @@ def _device(device: str) -> torch.device:
     return target
 
 
-def _fingerprint(state: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
+def _fingerprint(model: nn.Module) -> str:
+    digest = hashlib.sha256(json.dumps(architecture_of(model)).encode())
+    state: Mapping[str, Tensor] = model.state_dict()
     for key in sorted(state):
         array = np.ascontiguousarray(state[key].cpu().numpy())
         digest.update(f"{key}{array.shape}{array.dtype.str}".encode())

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays
+from platform.extras import NoisedMean
 from platform.layout import Summed
 from platform.messages import Attempt, Envelope
 from platform.transport import ClientId
@@ -93,8 +94,8 @@ class RoundOutcome:
         traffic: Bytes sent.
         clipped_fraction: Noised fraction of clipped updates, under adaptive clipping only.
         signal_to_noise: Of the aggregate, where noise of known size is in it.
-        released_validation: Noised mean of the clients' validation accuracies, where they came
-            with the uploads.
+        released_validation: Noised mean of the survivors' validation accuracies, where they came
+            with the uploads and the survivors may be counted.
     """
 
     survivors: tuple[ClientId, ...]
@@ -105,4 +106,4 @@ class RoundOutcome:
     traffic: Traffic
     clipped_fraction: float | None = None
     signal_to_noise: float | None = None
-    released_validation: float | None = None
+    released_validation: NoisedMean | None = None

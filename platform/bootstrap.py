@@ -30,7 +30,7 @@ from platform.config import (
     parse_config,
 )
 from platform.data.cache import CacheFolder
-from platform.data.catalogue import dataset_info, require_images
+from platform.data.catalogue import dataset_info, require_images, user_path
 from platform.data.encoding import cached_encoders, plain_encoders
 from platform.data.loading import TaskData, load_task_data
 from platform.data.preparing import Encoders, prepared_batch
@@ -114,7 +114,7 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
 def with_absolute_paths(config: RunConfig) -> RunConfig:
     """A run may be resumed from another folder than it was started in."""
     if dataset_info(config.task.dataset).layout:
-        root = str(Path(config.task.root).resolve())
+        root = str(user_path(config.task.root).resolve())
         task = config.task.model_copy(update={"root": root})
         config = config.model_copy(update={"task": task})
     section = config.secure_aggregation

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from platform.selection import best_on_validation
 from platform.wiring import Wiring
-from privacy import CentralNoise, noise_in_sum
+
+OF_RUN: Final = "the run "
+ENDED_EARLY: Final = f"{OF_RUN}ended before round "
+"""What the warning begins with that a run ended before its last round."""
 
 
 def run_warnings(
@@ -16,7 +19,8 @@ def run_warnings(
 ) -> list[str]:
     """All warnings of a finished run, most important first."""
     return [
-        *([f"the run {ended_early}"] if ended_early else []),
+        *([f"{OF_RUN}{ended_early}"] if ended_early else []),
+        *wiring.evaluation.remarks,
         *_privacy(wiring),
         *_pool(wiring, documents),
         *_aggregation(wiring),
@@ -62,9 +66,10 @@ def _mechanism(wiring: Wiring) -> Iterator[str]:
                 "of the noise, so epsilon for peers is infinite"
             )
     if wiring.protection.pool_mechanism is not None:
-        yield (
-            "pool entries carry noise of their own and are charged beside the sum; they dominate "
-            "what is spent"
+        # Where the sum's noise is the client's own as well, both cost alike.
+        dominates = section.mechanism in ("distributed_noise", "central_noise")
+        yield "pool entries carry noise of their own and are charged beside the sum" + (
+            "; they dominate what is spent" if dominates else ""
         )
     if wiring.cohort_kind is not None:
         yield (
@@ -104,24 +109,28 @@ def _aggregation(wiring: Wiring) -> Iterator[str]:
 
 def _selection(wiring: Wiring, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     config, protection = wiring.config, wiring.protection
-    spread = protection.extras.released_deviation(_noise_of_a_mean(wiring))
-    if spread is not None:
-        yield (
-            f"noised validation means carry noise of standard deviation {spread:.3f}; the last "
-            "round's model has none, as no upload follows it"
-        )
+    if protection.metric is not None:
+        yield from _noised_means(documents, hides_size=protection.hides_size)
     chosen = config.evaluation.selection == "best_on_validation"
     if chosen and best_on_validation(config, documents) is None:
         yield "evaluation.selection: best_on_validation had no round to choose from"
 
 
-def _noise_of_a_mean(wiring: Wiring) -> float:
-    """Standard deviation of the noise in the mean of one coordinate, where nobody else is lost."""
-    config, mechanism = wiring.config, wiring.protection.mechanism
-    survivors = config.cohort_size - config.lost_per_round
-    # Under central noise sums are divided by what was planned.
-    clients = config.cohort_size if isinstance(mechanism, CentralNoise) else survivors
-    return noise_in_sum(mechanism, survivors) / clients
+def _noised_means(documents: Sequence[Mapping[str, Any]], *, hides_size: bool) -> Iterator[str]:
+    if hides_size:
+        yield (
+            "noised validation means are withheld: how many clients are in a sum is secret here, "
+            "and a sum over a guessed number is no mean"
+        )
+        return
+    released = [d["released_validation"] for d in documents]
+    # Rounds of earlier versions do not state it.
+    spreads = [r["std"] for r in released if r is not None and "std" in r]
+    if spreads:
+        yield (
+            f"noised validation means carry noise of standard deviation up to {max(spreads):.3f}; "
+            "the last round's model has none, as no upload follows it"
+        )
 
 
 def _attempts(wiring: Wiring) -> Iterator[str]:

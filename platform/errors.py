@@ -6,7 +6,8 @@ PlatformError
 |- UnknownRun           no such run
 |- ProtocolError        a message does not parse or does not belong here
 |- RoundAborted         a round ended without a result; the phase is named
-|- RunStopped           the run cannot go on
+`- RunStopped           the run cannot go on
+   `- RunBusy           another process runs it just now
 """
 
 from __future__ import annotations
@@ -50,3 +51,7 @@ class RoundAborted(PlatformError):
 
 class RunStopped(PlatformError):
     """A run cannot go on, for a reason that a retry does not change."""
+
+
+class RunBusy(RunStopped):
+    """Another process runs the run just now; two at once would charge clients twice."""

@@ -84,6 +84,7 @@ class EvaluationPlan:
         common: What every client is measured on beside them: `base` and `novel`, or `target`.
         validation: Each client's validation images, empty without.
         new_clients: Clients that never take part.
+        remarks: What a report must say of these images.
     """
 
     protocol: str
@@ -92,6 +93,7 @@ class EvaluationPlan:
     common: Mapping[str, EvaluationSet]
     validation: Mapping[ClientId, Examples] = field(default_factory=dict)
     new_clients: Mapping[ClientId, NewClient] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     def own_only(self) -> EvaluationPlan:
         """Without what all clients have in common."""

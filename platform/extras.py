@@ -16,10 +16,23 @@ from numpy.typing import NDArray
 
 from platform.errors import ProtocolError
 from platform.layout import Summed
-from privacy import AdaptiveClipping, NoisedMetric, clip
+from privacy import AdaptiveClipping, ClientMechanism, NoisedMetric, clip, noise_in_sum
 
 FLAG = "clip_flag"
 VALIDATION = "validation"
+
+
+@dataclass(frozen=True)
+class NoisedMean:
+    """The mean of the validation accuracies of a round's clients, as the noised sum tells it.
+
+    Attributes:
+        mean: The mean; noise may leave [0, 1].
+        deviation: Standard deviation of its noise.
+    """
+
+    mean: float
+    deviation: float
 
 
 @dataclass(frozen=True)
@@ -82,10 +95,15 @@ class Extras:
         return np.append(vector, self.metric.coordinate(validation, norm))
 
     def clipped_fraction(self, summed: Summed) -> float | None:
-        """The noised fraction of clipped updates, None where the norm is fixed."""
+        """The noised fraction of clipped updates, None where the norm is fixed.
+
+        Where the number of survivors is secret, each lost client counts as half a clipped one.
+        """
         if self.adaptive is None or self.clipping_norm is None:
             return None
-        return self.adaptive.clipped_fraction(summed.extras[FLAG], self.clipping_norm)
+        mean = _mean_of_survivors(summed, FLAG)
+        mean = summed.extras[FLAG] if mean is None else mean
+        return self.adaptive.clipped_fraction(mean, self.clipping_norm)
 
     def next_clipping_norm(self, clipped_fraction: float | None) -> float | None:
         """The next round's, None where the norm is fixed."""
@@ -94,13 +112,33 @@ class Extras:
         return self.adaptive.next_norm(self.clipping_norm, clipped_fraction)
 
     def released_validation(self, summed: Summed) -> float | None:
-        """The noised mean of the validation accuracies, None where they stay with the clients."""
+        """The noised mean of the survivors' validation accuracies.
+
+        None where they stay with the clients, and where the number of survivors is secret or none:
+        a centred sum over a guessed number is no mean.
+        """
         if self.metric is None or self.clipping_norm is None:
             return None
-        return self.metric.mean(summed.extras[VALIDATION], self.clipping_norm)
+        mean = _mean_of_survivors(summed, VALIDATION)
+        return None if mean is None else self.metric.mean(mean, self.clipping_norm)
 
     def released_deviation(self, coordinate_deviation: float) -> float | None:
         """Standard deviation of that mean, from that of the mean of one coordinate."""
         if self.metric is None or self.clipping_norm is None:
             return None
         return self.metric.deviation(coordinate_deviation, self.clipping_norm)
+
+    def noised_mean(self, summed: Summed, mechanism: ClientMechanism) -> NoisedMean | None:
+        """`released_validation` with its noise; the mechanism is that of the round."""
+        mean, survivors = self.released_validation(summed), summed.survivors
+        if mean is None or survivors is None:
+            return None
+        deviation = self.released_deviation(noise_in_sum(mechanism, survivors) / survivors)
+        return None if deviation is None else NoisedMean(mean, deviation)
+
+
+def _mean_of_survivors(summed: Summed, name: str) -> float | None:
+    """A coordinate's mean over those who are in the sum, whatever the sum was divided by."""
+    if not summed.survivors:
+        return None
+    return summed.extras[name] * (summed.total_weight / summed.survivors)

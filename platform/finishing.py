@@ -22,6 +22,7 @@ from platform.newcomers import measure_newcomers
 from platform.observing import Observer
 from platform.pool import fixed_experts
 from platform.records import summary_document, write_run_files
+from platform.run_lock import only_process_of
 from platform.spending import Spending
 from platform.storing import transaction
 from platform.twin import train_twin
@@ -41,13 +42,16 @@ def execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
         The summary, which is also written to the run's folder.
 
     Raises:
+        RunBusy: If another process runs it; nothing is done.
         RunStopped: If a round was aborted; the run can be resumed.
     """
-    try:
-        return _execute(wiring, observer)
-    except (KeyboardInterrupt, StorageFull):
-        _mark_interrupted(wiring)
-        raise
+    # Before anything is read that decides what the run does next.
+    with only_process_of(wiring.folder):
+        try:
+            return _execute(wiring, observer)
+        except (KeyboardInterrupt, StorageFull):
+            _mark_interrupted(wiring)
+            raise
 
 
 def _execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:

@@ -49,12 +49,14 @@ class Summed:
     Attributes:
         vector: Per coordinate the mean or the sum that the tensor's weighting asks for.
         total_weight: Sum of the weights.
-        extras: Mean of each extra coordinate, by name.
+        extras: Mean of each extra coordinate, by name, over `total_weight` clients.
+        survivors: How many clients are in the sum; None where that is secret, or nobody is.
     """
 
     vector: NDArray[np.float64]
     total_weight: float
     extras: Mapping[str, float] = field(default_factory=dict)
+    survivors: int | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,8 @@ class UploadLayout:
             )
         vector = totals.sums[: self.coordinates] / self.divisors(clients, weight)
         means = totals.sums[self.coordinates :] / clients
-        return Summed(vector, float(weight), dict(zip(self.extras, means.tolist(), strict=True)))
+        extras = dict(zip(self.extras, means.tolist(), strict=True))
+        return Summed(vector, float(weight), extras, clients)
 
     def divisors(self, clients: int, weight: int) -> NDArray[np.float64]:
         """What each coordinate of a sum is divided by."""

@@ -160,7 +160,8 @@ def _noise_multiplier(config: RunConfig, method: Method) -> float | None:
         return section.noise_multiplier
     rounds = config.rounds + section.spare_attempts
     # The grid allows less noise the more of it there is to begin with; any that it allows will do.
-    trial = _protection(config, method, max(1.0, 2.0 * _smallest(config)))
+    least = _smallest(config, method)
+    trial = _protection(config, method, max(1.0, 2.0 * least))
     if not trial.channels:
         # Nothing is released, so any noise would do; one is as good as another.
         return 1.0
@@ -170,7 +171,7 @@ def _noise_multiplier(config: RunConfig, method: Method) -> float | None:
             _planned(config, method, rounds),
             section.target_epsilon,
             section.target_delta,
-            smallest=_smallest(config),
+            smallest=least,
             accountant=section.accountant,
         )
     return calibrate_noise_multiplier(
@@ -199,11 +200,19 @@ def _planned(config: RunConfig, method: Method, rounds: int) -> Callable[[float]
     return planned
 
 
-def _smallest(config: RunConfig) -> float:
+def _smallest(config: RunConfig, method: Method) -> float:
+    """Where the search begins: the least noise that every grid of the run allows.
+
+    Norms are of 65,536 to 131,072 steps, and what is appended may move a norm to either end.
+    """
     norm = config.privacy.clipping_norm
     if norm is None or config.noise_distribution == "gaussian":
         return SMALLEST_MULTIPLIER
-    return smallest_multiplier(norm * default_scale(norm), _honest_shares(config))
+    joint = _extras(config).joint_norm(norm)
+    least = smallest_multiplier(joint * default_scale(joint), _honest_shares(config))
+    if not _has_bare_entries(config, method):
+        return least
+    return max(least, smallest_multiplier(norm * default_scale(norm), 1))
 
 
 def _honest_shares(config: RunConfig) -> int:
@@ -223,9 +232,7 @@ def _protection(config: RunConfig, method: Method, multiplier: float | None) -> 
     masked = config.secure_aggregation.enabled and bool(method.shared_spec())
     layout = build_layout(method.shared_spec(), section.mechanism, extras=extras.names)
     pool_mechanism = None
-    apart = section.mechanism in ("distributed_noise", "central_noise")
-    # An entry brings no validation accuracy, so noise for its own norm will do.
-    if policy is not None and (apart or extras.metric is not None):
+    if _has_bare_entries(config, method):
         pool_mechanism = _pool_mechanism(config, multiplier)
     return Protection(
         mechanism=_mechanism(config, multiplier),
@@ -242,7 +249,25 @@ def _protection(config: RunConfig, method: Method, multiplier: float | None) -> 
         clipping_norm=None if extras.adaptive is None else section.clipping_norm,
         metric=extras.metric,
         update_norm=extras.clipping_norm,
+        hides_size=_hides_size(config, method),
     )
+
+
+def _hides_size(config: RunConfig, method: Method) -> bool:
+    """Whether the number of clients in a sum is what secret cohorts or the relation count on.
+
+    Elsewhere the report states it. With one more or one less of them it is not noised.
+    """
+    if config.privacy.mechanism != "central_noise":
+        return False
+    return amplifying_cohorts(config, method) is not None or config.relation != "replace_one"
+
+
+def _has_bare_entries(config: RunConfig, method: Method) -> bool:
+    """Whether pool entries have a mechanism of their own, around C itself."""
+    apart = config.privacy.mechanism in ("distributed_noise", "central_noise")
+    # An entry brings no validation accuracy, so noise for its own norm will do.
+    return method.pool_policy() is not None and (apart or _extras(config).metric is not None)
 
 
 def _extras(config: RunConfig) -> Extras:

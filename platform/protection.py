@@ -97,6 +97,7 @@ class Protection:
         clipping_norm: C of the round as clients are told it, under adaptive clipping only.
         metric: How validation accuracies come with updates, None where they do not.
         update_norm: C of the update alone, where more than the update is clipped and noised.
+        hides_size: Whether nothing may depend on how many clients are in a sum.
     """
 
     mechanism: ClientMechanism
@@ -113,6 +114,7 @@ class Protection:
     clipping_norm: float | None = None
     metric: NoisedMetric | None = None
     update_norm: float | None = None
+    hides_size: bool = False
 
     @property
     def extras(self) -> Extras:
@@ -240,7 +242,9 @@ class Protection:
         if not isinstance(self.mechanism, CentralNoise):
             return self.layout.average(totals)
         sums = totals.sums + noise_for_sum(self.mechanism, self.layout.protected, noise)
-        return self.layout.average(Totals(sums, planned, planned))
+        summed = self.layout.average(Totals(sums, planned, planned))
+        known = None if self.hides_size else totals.clients or None
+        return dataclasses.replace(summed, survivors=known)
 
     def require_plausible(self, totals: Totals) -> None:
         """Refuses a sum that clipped updates and their noise cannot have made.

@@ -88,10 +88,14 @@ def round_document(
 
 
 def _released(plan: RoundPlan, outcome: RoundOutcome) -> dict[str, float] | None:
-    """What the uploads told of the model that they were trained from: the round's before."""
-    if outcome.released_validation is None:
+    """What the uploads told of the model that they were trained from: the round's before.
+
+    Beside the mean the standard deviation of its noise, by the clients whose uploads are in it.
+    """
+    released = outcome.released_validation
+    if released is None:
         return None
-    return {"round": plan.round_number - 1, "mean": outcome.released_validation}
+    return {"round": plan.round_number - 1, "mean": released.mean, "std": released.deviation}
 
 
 def epsilon_document(epsilon: Epsilons) -> dict[str, float | str]:

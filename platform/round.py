@@ -256,7 +256,7 @@ class RoundRunner:
             exchange.traffic(),
             protection.extras.clipped_fraction(summed),
             protection.signal_to_noise(summed, len(survivors), plan.planned_size),
-            protection.extras.released_validation(summed),
+            protection.extras.noised_mean(summed, protection.mechanism),
         )
 
 

@@ -22,6 +22,8 @@ PROTOCOLS: Final = {
     "leave_one_domain_out": "leave one domain out: every client on the held-out domain",
 }
 _LAST: Final = "last round, after personalising"
+BESIDE: Final = "; beside it "
+"""What stands before the chosen round's part of the sentence."""
 _WHEN: Final = "measured after the update, before personalising; never chosen by test images"
 
 
@@ -78,7 +80,7 @@ def _selection(selection: str, release: str) -> str:
         return _LAST
     if release == "noised":
         return (
-            f"{_LAST}; beside it the round with the best noised mean validation accuracy but the "
+            f"{_LAST}{BESIDE}the round with the best noised mean validation accuracy but the "
             f"last, whose model no upload measured, {_WHEN}"
         )
-    return f"{_LAST}; beside it the round with the best mean validation accuracy, {_WHEN}"
+    return f"{_LAST}{BESIDE}the round with the best mean validation accuracy, {_WHEN}"

@@ -19,6 +19,7 @@ from platform.client_profile import ClientProfile, ClientSeeds, TrainerFactory
 from platform.config import RunConfig
 from platform.config.rules import KINDS_WITH
 from platform.data.dataset import Split
+from platform.data.duplicates import require_one_label
 from platform.data.loading import CommonRows, TaskData
 from platform.data.preparing import Encoders, prepared_arrays
 from platform.data.rows import Rows
@@ -52,22 +53,24 @@ def deal_examples(
         method: Says what it needs, and what it keeps of that.
         encoders: From images to arrays.
         protocol: Name of the evaluation protocol.
+
+    Raises:
+        DataError: If an image cannot be read, or two that are the same have two labels.
     """
     dataset, names = data.dataset, client_names(len(data.clients))
     everybody = [*data.clients, *data.new_clients]
     # Only images that somebody holds are read: a few-shot run needs few of a large data set's.
-    held = _Held.of(
-        method,
-        dataset.train,
-        [*(c.train for c in everybody), *(c.validation for c in data.clients)],
-        encoders,
+    learnt = _rows_of([*(c.train for c in everybody), *(c.validation for c in data.clients)])
+    measured = _rows_of(
+        [*(c.test for c in everybody), *(common.rows for common in data.common.values())]
     )
+    remarks = require_one_label(dataset, learnt, measured)
+    held = _Held.of(method, dataset.train, learnt, encoders)
     if "domains" in method.needs:
         # Counted among the domains that are dealt out; a held-out one has no number.
         numbers = np.searchsorted(data.domains, dataset.train.domains[held.rows])
         held.arrays["domains"] = numbers.astype(np.int64)
     train = {n: held.select(c.train) for n, c in zip(names, data.clients, strict=True)}
-    measured = [*(c.test for c in everybody), *(common.rows for common in data.common.values())]
     shown = _Held.of(method, dataset.test, measured, encoders)
     own = {n: shown.select(c.test) for n, c in zip(names, data.clients, strict=True)}
     plan = EvaluationPlan(
@@ -77,8 +80,14 @@ def deal_examples(
         {name: _common_set(shown, rows) for name, rows in data.common.items()},
         _validation(data, held),
         _new_clients(data, held, shown),
+        remarks,
     )
     return train, plan
+
+
+def _rows_of(parts: Sequence[Indices]) -> Indices:
+    """The rows of all parts, each once, ascending."""
+    return np.unique(np.concatenate(parts))
 
 
 def _validation(data: TaskData, held: _Held) -> dict[ClientId, Examples]:
@@ -111,11 +120,8 @@ class _Held:
     arrays: dict[str, Rows]
 
     @classmethod
-    def of(
-        cls, method: Method, split: Split, parts: Sequence[Indices], encoders: Encoders
-    ) -> _Held:
-        """Prepares the images of all parts, each once."""
-        rows = np.unique(np.concatenate(parts))
+    def of(cls, method: Method, split: Split, rows: Indices, encoders: Encoders) -> _Held:
+        """Prepares the images of these rows."""
         kept = dict(prepared_arrays(method, split.images, rows, encoders))
         return cls(rows, {**kept, "labels": split.labels[rows]})
 

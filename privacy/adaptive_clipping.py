@@ -66,7 +66,10 @@ class AdaptiveClipping:
         return ClippedUpdate(np.append(clipped.vector, flag), clipped.norm, clipped.was_clipped)
 
     def clipped_fraction(self, mean_flag: float, clipping_norm: float) -> float:
-        """Return the noised fraction of clipped updates from the mean of the flags, in [0, 1]."""
+        """Return the noised fraction of clipped updates from the mean of the flags, in [0, 1].
+
+        A mean over more clients than are in the sum counts each missing one as half a clipped one.
+        """
         fitted = (1.0 + mean_flag / (self.flag_ratio * clipping_norm)) / 2.0
         return 1.0 - min(1.0, max(0.0, fitted))
 

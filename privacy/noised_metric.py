@@ -7,7 +7,8 @@ because the norm bounds how far one client can move it; b a would waste half of 
 
 From the noised mean m of the coordinates follows the mean metric (1 + m / b) / 2, which is
 post-processing. It is unbiased and therefore not cut to [0, 1]: cut, the means of good rounds would
-be off by half of their noise and tie at 1.
+be off by half of their noise and tie at 1. It is a mean only over the number of clients that are in
+the sum: divided by a larger number, m / b shrinks and each client too many counts as one half.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class NoisedMetric:
         """Return the mean metric from the noised mean of the coordinates; noise may leave [0, 1].
 
         Args:
-            mean_coordinate: m, the mean over the clients of a round.
+            mean_coordinate: m, the mean over exactly the clients in the sum.
             clipping_norm: C of the updates in this round.
         """
         return (1.0 + mean_coordinate / self.bound(clipping_norm)) / 2.0

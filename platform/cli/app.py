@@ -99,14 +99,19 @@ def sweep(
     seed: Annotated[str | None, typer.Option(help="Seeds between commas, as 0,1,2.")] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="section.key=value; values between commas make an axis."),
+        typer.Option(
+            "--set",
+            help="section.key=value; values between commas make an axis. Noise keys do not go "
+            "with privacy.mechanism=none on an axis; make privacy={...},{...} the axis then.",
+        ),
     ] = None,
     for_: Annotated[
         list[str] | None,
         typer.Option("--for", help="METHOD:section.key=value, for that method only."),
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(help="Worker processes; default is one a CPU.", min=1)
+        int | None,
+        typer.Option(help="Worker processes; default is one a CPU, one with CUDA.", min=1),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder of the results; default sweeps/NAME-DIGEST.")

@@ -13,7 +13,7 @@ import typer
 from platform.cli import exit_codes
 from platform.cli.output import console, print_json, progress_bar, table
 from platform.config import RunConfig, load_config
-from platform.data.catalogue import DataRequest, dataset_infos
+from platform.data.catalogue import DataRequest, dataset_infos, user_path
 from platform.data.checking import FEW, Findings, FolderReport, check_folder, counts
 from platform.data.dirichlet import Counts
 from platform.data.drawing_holdings import draw_holdings, require_drawable
@@ -59,7 +59,8 @@ def datasets_command(question: DatasetsQuestion, *, as_json: bool) -> None:
     if question.show is not None:
         _show(question.show, question, as_json=as_json)
     elif question.check is not None:
-        _check(question.check, question.root or Path("data"), as_json=as_json)
+        root = user_path(str(question.root or "data"), "--root")
+        _check(question.check, root, as_json=as_json)
     else:
         _list(as_json=as_json)
 
@@ -82,6 +83,9 @@ def _list(*, as_json: bool) -> None:
     rows = [(info.name, info.title, _some(info.classes), _some(info.domains)) for info in infos]
     out = console()
     out.print(table(None, ("data set", "what it is", "classes", "domains"), rows))
+    # All methods look at images; a run on texts is refused.
+    texts = ", ".join(info.name for info in infos if info.modality == "texts")
+    out.print(f"texts, which no method takes yet: {texts}")
     out.print("the files that each needs: datasets --check NAME --root DIR")
 
 
@@ -198,6 +202,8 @@ def _print_report(report: FolderReport, root: Path) -> None:
     for found, what in (
         (report.damaged, "images that cannot be opened"),
         (report.repeated, "test examples that are also training examples"),
+        (report.contradictory, "examples that are also examples of another class"),
+        (report.copies, "copies of an example of the same split and class (fine: they count)"),
         (report.few, f"classes with fewer than {FEW} training examples (fine: all are taken)"),
     ):
         _print_findings(found, what)

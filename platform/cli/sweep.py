@@ -14,6 +14,7 @@ from rich.progress import TaskID, TextColumn
 
 from platform.cli import exit_codes
 from platform.cli.output import console, epsilon, fraction, print_json, progress_bar
+from platform.environment import resolve_device
 from platform.sweeping.grid import (
     Cell,
     Grid,
@@ -85,7 +86,7 @@ def sweep_command(
     with only_sweep_in(folder):
         try:
             with ScreenSweepObserver(quiet=as_json) as screen:
-                outcomes = run_cells(grid.cells, screen, jobs=jobs or _cores(), url=url)
+                outcomes = run_cells(grid.cells, screen, jobs=jobs or _jobs(grid), url=url)
             tables = publish(grid, outcomes, folder)
         except KeyboardInterrupt:
             typer.echo("interrupted; continue with the same command", err=True)
@@ -106,8 +107,11 @@ def _report_failures(outcomes: tuple[Outcome, ...]) -> None:
         raise typer.Exit(exit_codes.FAILED)
 
 
-def _cores() -> int:
-    """The CPUs that this process may use."""
+def _jobs(grid: Grid) -> int:
+    """One process a CPU that this one may use; one in all where cells share an accelerator."""
+    devices = {cell.run.device for cell in grid.cells}
+    if "cuda" in devices or ("auto" in devices and resolve_device("auto") == "cuda"):
+        return 1
     return len(os.sched_getaffinity(0))
 
 
@@ -178,9 +182,10 @@ def cell_line(outcome: Outcome) -> str:
     record = record_of(outcome)
     chosen = record.headline(BEST)
     validated = "" if chosen is None else f" (best on validation {fraction(chosen)})"
-    spent = record.epsilon["server"]
+    spent, run = record.epsilon["server"], "continues run" if outcome.continues else "run"
     cost = f", epsilon {epsilon('inf' if math.isinf(spent) else spent)}"
     return (
         f"{outcome.cell}: {fraction(record.headline(LAST))}{validated}"
-        f"{cost if record.privacy['unit'] else ''}, {outcome.seconds:.1f} s, run {outcome.run_id}"
+        f"{cost if record.privacy['unit'] else ''}{', ended early' if record.ended_early else ''}, "
+        f"{outcome.seconds:.1f} s, {run} {outcome.run_id}"
     )

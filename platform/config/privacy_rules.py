@@ -70,6 +70,12 @@ def _release(config: RunConfig) -> Iterator[str]:
             "evaluation.release: noised is not available under dp_sgd, whose noise is in the "
             "training steps while a validation accuracy would carry none; valid: none"
         )
+    if config.cohort.sampling == "poisson":
+        yield (
+            "evaluation.release: noised is not available with cohort.sampling = poisson, whose "
+            "secret number of clients no mean can be taken over; valid: none, or cohort.sampling: "
+            "fixed_size"
+        )
     if not config.task.validation_share:
         yield (
             "evaluation.release: noised needs validation images, and task.validation_share is 0; "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -22,7 +21,10 @@ from platform.data.segments import (
     ROWS,
     Segment,
     find_segments,
+    make_private,
+    names_in,
     remove_segment,
+    written,
 )
 from platform.errors import ConfigError
 
@@ -44,15 +46,14 @@ class CacheFolder:
     path: Path
     limit: int
 
-    def model_folder(self, kind: Kind, fingerprint: str, transform_digest: str) -> Path:
-        """Where the rows of one kind and model lie.
+    def model_folder(self, kind: Kind, computation: Sequence[str]) -> Path:
+        """Where the rows of one kind lie that are computed in one way.
 
         Args:
             kind: What the rows are.
-            fingerprint: Digest of the model's name and weights.
-            transform_digest: Digest of the model's preprocessing.
+            computation: All that they depend on beside the image: weights, preprocessing, versions.
         """
-        text = "\0".join((kind, fingerprint, transform_digest))
+        text = "\0".join((kind, *computation))
         return self.path / kind / hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
 
 
@@ -62,7 +63,7 @@ class About:
 
     Attributes:
         model: The model's name.
-        fingerprint: Digest of its weights.
+        fingerprint: Digest of its weights and architecture.
         kind: What the rows are.
         row_shape: Shape of one row.
     """
@@ -115,7 +116,9 @@ def write_about(folder: Path, about: About) -> None:
     # The folder may be cleared at any moment.
     with suppress(FileNotFoundError):
         try:
-            part.write_text(json.dumps(asdict(about), indent=2) + "\n", encoding="utf-8")
+            make_private(folder)
+            with written(part) as file:
+                file.write((json.dumps(asdict(about), indent=2) + "\n").encode())
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
@@ -172,43 +175,51 @@ def clear(path: Path, model: str | None) -> tuple[int, int]:
     chosen = [holding for holding in found if model is None or holding.is_of(model)]
     if model is not None and not chosen:
         raise ConfigError(f"--model: nothing of {model!r} is cached; valid: {_models(found)}")
-    try:
-        for holding in chosen:
-            _remove(holding.folder)
-    except OSError as error:
+    errors = [error for holding in chosen for error in _remove(holding.folder)]
+    if errors:
         raise ConfigError(
             f"--storage: what lies in the cache folder {str(path)!r} cannot be removed "
-            f"({error.strerror}); valid is a folder that can be written to"
-        ) from error
+            f"({errors[0].strerror}); valid is a folder that can be written to"
+        ) from errors[0]
     return sum(holding.images for holding in chosen), sum(holding.num_bytes for holding in chosen)
 
 
 def _models(found: Sequence[Holding]) -> str:
+    if not found:
+        return "none, the cache is empty"
     known = sorted({holding.about.model for holding in found if holding.about is not None})
-    return ", ".join(known) or "none, the cache is empty"
+    if any(holding.about is None for holding in found):
+        known.append("--all in its place for what is not described")
+    return ", ".join(known)
 
 
-def _remove(folder: Path) -> None:
-    for segment in find_segments(folder):
-        remove_segment(segment)
-    for pattern in (f"*{ROWS}", f"*{DIGESTS}", f"*{PART}", ABOUT):
-        for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)
-    # A user's own file in it keeps the folder.
-    with suppress(OSError):
-        folder.rmdir()
-        folder.parent.rmdir()
+def _remove(folder: Path) -> list[OSError]:
+    """Removes what is the cache's in a folder, as far as it can be, and tells what went wrong."""
+    names = names_in(folder)
+    # Digests first: rows without them are no segment any more.
+    ours = [name for name in names if name.endswith(DIGESTS)]
+    ours += [name for name in names if name.endswith((ROWS, PART)) or name == ABOUT]
+    errors = []
+    for name in ours:
+        try:
+            (folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            errors.append(error)
+    # A user's own file in it keeps the folder, and another process may have been faster.
+    for path in (folder, folder.parent):
+        with suppress(OSError):
+            path.rmdir()
+    return errors
 
 
 def _model_folders(path: Path) -> Iterator[tuple[Kind, Path]]:
     for kind in KINDS:
         parent = path / kind
-        if not parent.is_dir() or parent.is_symlink():
+        if parent.is_symlink():
             continue
-        with os.scandir(parent) as entries:
-            names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
-        for name in names:
-            if len(name) == KEY_DIGITS and set(name) <= set("0123456789abcdef"):
+        for name in names_in(parent):
+            is_ours = len(name) == KEY_DIGITS and set(name) <= set("0123456789abcdef")
+            if is_ours and (parent / name).is_dir() and not (parent / name).is_symlink():
                 yield kind, parent / name
 
 
@@ -230,5 +241,5 @@ def _read_about(path: Path) -> About | None:
         shape = tuple(int(length) for length in known["row_shape"])
         return About(str(known["model"]), str(known["fingerprint"]), str(known["kind"]), shape)
     # It only informs people, so one that cannot be read is no reason to stop.
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None

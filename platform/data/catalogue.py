@@ -110,6 +110,27 @@ class Loader(Protocol):
         ...
 
 
+def user_path(text: str, field: str = "task.root") -> Path:
+    """A path as its user means it, "~" being the home folder.
+
+    Args:
+        text: As it was given.
+        field: Where, for errors.
+
+    Raises:
+        ConfigError: If it can be no path, or there is no such home folder.
+    """
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{field}: {text!r} is in no known home folder; valid is a folder's path"
+        ) from error
+    if "\0" in text:
+        raise ConfigError(f"{field}: {text!r} has a zero byte; valid is a folder's path")
+    return path
+
+
 def dataset_infos() -> tuple[DatasetInfo, ...]:
     """All data sets, by name."""
     infos = [info for family in FAMILIES for info in _module(family).INFOS]

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,11 @@ SHOWN: Final = 20
 FEW: Final = 16
 """The most shots that the papers take."""
 _BLOCK: Final = 256
+MOST_THREADS: Final = 4
+"""Each may have an image of the largest size in memory."""
+
+KINDS: Final = ("damaged", "repeated", "contradictory", "copies", "few")
+"""What is looked for, by the names of a report's fields."""
 
 Telling = Callable[[int, int], None]
 """Told how many of how many examples have been opened."""
@@ -57,6 +62,8 @@ class FolderReport:
         dataset: What was read, if it was.
         damaged: Images that cannot be opened.
         repeated: Test examples that are identical to a training example.
+        contradictory: Examples that are identical to one of another class.
+        copies: Examples that are identical to another of their side and class.
         few: Classes with fewer than `FEW` training examples.
     """
 
@@ -65,16 +72,19 @@ class FolderReport:
     dataset: Dataset | None
     damaged: Findings = Findings(0, ())
     repeated: Findings = Findings(0, ())
+    contradictory: Findings = Findings(0, ())
+    copies: Findings = Findings(0, ())
     few: Findings = Findings(0, ())
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong; a class with few examples is only remarkable."""
-        return self.refusal is None and not self.damaged.number and not self.repeated.number
+        """Whether nothing is wrong; few examples of a class, and copies, are only remarkable."""
+        faults = (self.damaged, self.repeated, self.contradictory)
+        return self.refusal is None and not any(found.number for found in faults)
 
     def document(self) -> dict[str, Any]:
         """All of it as plain data."""
-        found = {name: getattr(self, name) for name in ("damaged", "repeated", "few")}
+        found = {name: getattr(self, name) for name in KINDS}
         return {
             "dataset": self.info.name,
             "sound": self.is_sound,
@@ -108,8 +118,10 @@ def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport
         require_every_class(dataset, dataset.train.labels, dataset.classes)
     except DataError as error:
         refusal = str(error)
-    found = (*_examine(dataset, tell), _few(dataset))
-    return FolderReport(info, refusal, dataset, *map(Findings.of, found))
+    found = {**_examine(dataset, tell), "few": _few(dataset)}
+    return FolderReport(
+        info, refusal, dataset, **{name: Findings.of(lines) for name, lines in found.items()}
+    )
 
 
 def counts(dataset: Dataset) -> dict[str, Any]:
@@ -134,11 +146,19 @@ def _few(dataset: Dataset) -> list[str]:
     return [f"{name} ({number})" for name, number in by_class.items() if number < FEW]
 
 
-def _examine(dataset: Dataset, tell: Telling) -> tuple[list[str], list[str]]:
+class _First(NamedTuple):
+    """The first example of some content; training ones come before test ones."""
+
+    side: str
+    label: int
+    name: str
+
+
+def _examine(dataset: Dataset, tell: Telling) -> dict[str, list[str]]:
     """Sentences of images that do not open, and pairs of examples that are the same."""
     total, done = dataset.train.num_examples + dataset.test.num_examples, 0
-    seen: dict[bytes, str] = {}
-    damaged, repeated = [], []
+    seen: dict[bytes, _First] = {}
+    found: dict[str, list[str]] = {kind: [] for kind in KINDS if kind != "few"}
     tell(0, total)
     for side, split in (("training", dataset.train), ("test", dataset.test)):
         for row, (digest, fault) in enumerate(_opened(split)):
@@ -146,15 +166,27 @@ def _examine(dataset: Dataset, tell: Telling) -> tuple[list[str], list[str]]:
             if done % _BLOCK == 0 or done == total:
                 tell(done, total)
             if fault is not None:
-                damaged.append(fault)
+                found["damaged"].append(fault)
             if digest is None:
                 continue
-            name = _name(split, side, row)
-            if side == "training":
-                seen.setdefault(digest, name)
-            elif digest in seen:
-                repeated.append(f"{name} is the same as {seen[digest]}")
-    return damaged, repeated
+            one = _First(side, int(split.labels[row]), _name(split, side, row))
+            first = seen.setdefault(digest, one)
+            if first is not one:
+                for kind, line in _same(one, first, dataset.classes):
+                    found[kind].append(line)
+    return found
+
+
+def _same(one: _First, first: _First, classes: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What is to be said of an example that is the same as an earlier one."""
+    line = f"{one.name} is the same as {first.name}"
+    if one.side != first.side:
+        yield "repeated", line
+    if one.label != first.label:
+        labels = f"of class {classes[one.label]!r} and not {classes[first.label]!r}"
+        yield "contradictory", f"{line}, but {labels}"
+    elif one.side == first.side:
+        yield "copies", line
 
 
 def _opened(split: Split) -> Iterator[tuple[bytes | None, str | None]]:
@@ -164,8 +196,8 @@ def _opened(split: Split) -> Iterator[tuple[bytes | None, str | None]]:
         for text in split.texts:
             yield hashlib.sha256(text.encode()).digest(), None
     elif isinstance(images, ImageFiles):
-        # Decoders let other threads run; blocks keep what waits small.
-        with ThreadPoolExecutor() as pool:
+        # Decoders let other threads run; blocks keep what waits small, few threads what is open.
+        with ThreadPoolExecutor(MOST_THREADS) as pool:
             for start in range(0, len(images), _BLOCK):
                 block = range(start, min(start + _BLOCK, len(images)))
                 yield from pool.map(lambda row: _open(images, row), block)

@@ -5,6 +5,7 @@ Drawn without a window system, and to the same bytes for the same counts.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ STYLE: Any = {
     "font.size": 9.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    # Names of classes are words: a "$" in one begins no formula.
+    "text.parse_math": False,
 }
 
 
@@ -34,12 +37,19 @@ def require_drawable(path: Path) -> None:
     """Checks where a picture is to go, before the work begins.
 
     Raises:
-        ConfigError: If the suffix is none that is drawn, or there is no such folder.
+        ConfigError: If the suffix is none that is drawn, there is no such folder, nothing can be
+            written to it, or the path is a folder itself.
     """
     if path.suffix not in SUFFIXES:
         raise ConfigError(f"--plot: {path.name!r} is not valid; it must end in .svg or .png")
-    if not path.parent.is_dir():
+    # Unlike Path's own, these do not raise where this user may not look.
+    if not os.path.isdir(path.parent):
         raise ConfigError(f"--plot: there is no folder {path.parent}; valid is one that exists")
+    if os.path.isdir(path):
+        raise ConfigError(f"--plot: {str(path)!r} is a folder; valid is a file's path")
+    place = path if os.path.exists(path) else path.parent
+    if not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise _not_written(path, "Permission denied")
 
 
 def draw_holdings(
@@ -52,6 +62,9 @@ def draw_holdings(
         classes: Names of the classes that are dealt out.
         path: Ends in .svg or .png.
         title: What stands above.
+
+    Raises:
+        ConfigError: If it cannot be written.
     """
     # Half a second to import, which no other command shall wait for.
     import matplotlib as mpl
@@ -67,7 +80,17 @@ def draw_holdings(
         figure.suptitle(title, fontsize=10)
         # No date, so that equal counts give equal files.
         metadata: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
-        figure.savefig(path, dpi=110, metadata=metadata)
+        try:
+            figure.savefig(path, dpi=110, metadata=metadata)
+        except OSError as error:
+            raise _not_written(path, str(error.strerror)) from error
+
+
+def _not_written(path: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        f"--plot: {str(path)!r} cannot be written ({reason}); valid is a file in a folder that can "
+        "be written to"
+    )
 
 
 def _draw_classes(axes: Axes, held: Sequence[Holding], classes: Sequence[str]) -> None:

@@ -1,26 +1,36 @@
 """What a frozen image tower makes of images, computed once per image and model, kept on disk.
 
-A row is found by the digest of its image, among those of one kind, model and transform, so no
-change of any of them can meet a stale row, and runs that share images share the work. Images are
+A row is found by the digest of its image, among those of one kind, model, transform, device and
+versions of the libraries, so no change of any of them can meet a stale row, and runs that share
+images share the work. Images are
 read one by one, encoded in small batches and written every so many, so that neither they nor what
 is made of them need fit into the memory, and an interrupted encoding goes on where it was.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from platform.data.cache import About, CacheFolder, Kind, evict, write_about
-from platform.data.images import ImageFiles, Images, Indices, decode, image_digests
+from platform.data.images import (
+    DECODING_VERSION,
+    ImageFiles,
+    Images,
+    Indices,
+    decode,
+    image_digests,
+)
 from platform.data.rows import Rows
 from platform.data.segments import remove_leftovers
 from platform.data.shelf import Shelf
@@ -35,6 +45,8 @@ makes of a row depend on whether it has a handful of rows or more, and which oth
 is chance."""
 GIB: Final = 2**30
 LEFTOVER_SECONDS: Final = 86_400.0
+LIBRARIES: Final = ("torch", "torchvision", "open_clip_torch", "pillow")
+"""Whose versions may change the bits of a row."""
 
 
 class ImageEncoder(Protocol):
@@ -47,12 +59,17 @@ class ImageEncoder(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Digest of name and weights."""
+        """Digest of weights and architecture."""
         ...
 
     @property
     def transform_digest(self) -> str:
         """Digest of the preprocessing."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """Where it computes, e.g. "cpu" or "cuda:0"."""
         ...
 
     def fit(self, images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
@@ -118,54 +135,80 @@ def _cached_rows(
     tell: Progress,
     now: float,
 ) -> Rows:
-    folder = cache.model_folder(kind, encoder.fingerprint, encoder.transform_digest)
-    remove_leftovers(folder, now - LEFTOVER_SECONDS)
-    shelf = Shelf(folder)
-    filling = _Filling(encoder, kind, shelf, (cache, len(rows)))
-    # The first batch of a large model takes a while.
-    tell(0, len(rows))
+    folder = cache.model_folder(kind, computation(encoder))
+    with _one_sentence(cache, "read"):
+        remove_leftovers(folder, now - LEFTOVER_SECONDS)
+        shelf = Shelf(folder)
+    filling = _Filling(encoder, kind, shelf, request=(images, rows), cache=cache)
     try:
-        for start in range(0, len(rows), BATCH):
-            block = rows[start : start + BATCH]
-            done = start + len(block)
-            filling.take(images, block)
-            filling.encode(all_of_it=done == len(rows))
-            tell(done - filling.waiting, len(rows))
-    finally:
-        # Also after an error or an interrupt: what is encoded need not be encoded again.
-        filling.save()
+        filling.run(tell)
+    except BaseException:
+        # Also after an error or an interrupt: what is encoded need not be encoded again. But why
+        # it ended is what the user has to know.
+        with suppress(ConfigError):
+            filling.save()
+        raise
+    filling.save()
     for segment in shelf.used:
         # Another process may have removed it, or the folder may be for reading only.
         with suppress(OSError):
             os.utime(segment.digests_path)
     if filling.about is not None:
-        evict(cache, set(shelf.used))
+        with _one_sentence(cache, "read"):
+            evict(cache, set(shelf.used))
     return shelf.rows(filling.digests)
+
+
+def computation(encoder: ImageEncoder) -> tuple[str, ...]:
+    """All that a row depends on beside its image."""
+    libraries = (f"{name} {version(name)}" for name in LIBRARIES)
+    # One kind of device computes alike, whatever its number.
+    device = encoder.device.partition(":")[0]
+    ours = f"decoding {DECODING_VERSION}"
+    return (encoder.name, encoder.fingerprint, encoder.transform_digest, device, ours, *libraries)
 
 
 class _Filling:
     """One request while its images are looked up, and encoded where they are new."""
 
     def __init__(
-        self, encoder: ImageEncoder, kind: Kind, shelf: Shelf, bounds: tuple[CacheFolder, int]
+        self,
+        encoder: ImageEncoder,
+        kind: Kind,
+        shelf: Shelf,
+        *,
+        request: tuple[Images, Indices],
+        cache: CacheFolder,
     ) -> None:
         self.digests: list[bytes] = []
         self.about: About | None = None
         self._encoder = encoder
         self._kind: Kind = kind
         self._shelf = shelf
-        self._cache, self._total = bounds
+        self._images, self._rows = request
+        self._cache = cache
         self._fitted: dict[bytes, NDArray[np.uint8]] = {}
+
+    def run(self, tell: Progress) -> None:
+        """Looks all images up and encodes those that are new."""
+        total = len(self._rows)
+        # The first batch of a large model takes a while.
+        tell(0, total)
+        for start in range(0, total, BATCH):
+            self.take(self._rows[start : start + BATCH])
+            done = len(self.digests)
+            self.encode(all_of_it=done == total)
+            tell(done - self.waiting, total)
 
     @property
     def waiting(self) -> int:
         """Number of images that are read but not encoded."""
         return len(self._fitted)
 
-    def take(self, images: Images, rows: Indices) -> None:
+    def take(self, rows: Indices) -> None:
         """Looks images up; what is new is kept at the model's size."""
         for i in range(len(rows)):
-            digest, picture = _read(images, rows[i : i + 1])
+            digest, picture = _read(self._images, rows[i : i + 1])
             self.digests.append(digest)
             if digest not in self._fitted and not self._shelf.has(digest):
                 self._fitted[digest] = self._encoder.fit(picture()[None])[0]
@@ -195,24 +238,38 @@ class _Filling:
         """
         if self.about is None:
             return
-        try:
+        with _one_sentence(self._cache, "written to"):
             self._shelf.save()
             write_about(self._shelf.folder, self.about)
-        except OSError as error:
-            raise ConfigError(
-                f"storage.url: its cache folder {str(self._cache.path)!r} cannot be written to "
-                f"({error.strerror}); valid is a folder on a disk with room"
-            ) from error
 
     def _require_room(self, row_bytes: int) -> None:
         """What cannot be kept is refused as soon as a row's size is known, not hours later."""
-        repeated = len(self.digests) - len(set(self.digests))
-        needed = (self._total - repeated) * row_bytes
+        total = len(self._rows)
+        if total * row_bytes <= self._cache.limit:
+            return
+        # It may be that images repeat; reading the others costs little beside encoding them.
+        others = image_digests(self._images, self._rows[len(self.digests) :])
+        needed = len({*self.digests, *others}) * row_bytes
         if needed > self._cache.limit:
             raise ConfigError(
                 f"storage.cache_gib: {self._cache.limit / GIB:g} is too little for the {self._kind}"
-                f" of {self._total} images; valid is at least {math.ceil(needed / GIB * 1e3) / 1e3}"
+                f" of {total} images; valid is at least {math.ceil(needed / GIB * 1e3) / 1e3}"
             )
+
+
+@contextmanager
+def _one_sentence(cache: CacheFolder, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        valid = "a folder of this user, on a disk with room"
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            valid = "a higher limit of open files (ulimit -n), or a cache that is cleared"
+        raise ConfigError(
+            f"storage.url: its cache folder {str(cache.path)!r} cannot be {what} ({reason}); valid "
+            f"is {valid}"
+        ) from error
 
 
 def _read(images: Images, row: Indices) -> tuple[bytes, Callable[[], NDArray[np.uint8]]]:

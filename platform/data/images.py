@@ -34,8 +34,11 @@ Below the number at which Pillow warns by itself.
 """
 MOST_BYTES: Final = 256_000_000
 """Above any file of `MOST_PIXELS` pixels, which take three bytes each at most."""
+DECODING_VERSION: Final = 1
+"""To be raised with every change of what `decode` makes of any file: cached rows depend on it."""
 FORMATS: Final = ("JPEG", "PNG", "BMP", "GIF", "WEBP", "PPM")
 
+_ROWS: Final = 256
 _DAMAGE: Final = (
     *(OSError, SyntaxError, ValueError, IndexError, KeyError, TypeError, EOFError),
     *(OverflowError, AttributeError, NotImplementedError, struct.error, zlib.error, Warning),
@@ -157,11 +160,23 @@ def _array_digest(image: NDArray[np.uint8]) -> bytes:
 
 
 def _rgb(image: Any) -> NDArray[np.uint8]:
-    """A decoded image's colours."""
+    """A decoded image's colours.
+
+    By strips, since a file of a few kilobytes may have so many pixels that each copy of all of them
+    on the way to their colours takes a third of a gigabyte.
+    """
+    made = np.empty((image.height, image.width, 3), np.uint8)
+    for top in range(0, image.height, _ROWS):
+        bottom = min(top + _ROWS, image.height)
+        made[top:bottom] = _strip(image.crop((0, top, image.width, bottom)))
+    return made
+
+
+def _strip(image: Any) -> NDArray[Any]:
     if image.mode.startswith("I"):
         # Pillow cuts these values off at 255 instead of scaling them.
-        grey = np.clip(np.asarray(image, np.int64) // 257, 0, 255).astype(np.uint8)
-        return np.repeat(grey[..., None], 3, axis=-1)
+        grey: NDArray[Any] = np.clip(np.asarray(image) // 257, 0, 255)
+        return grey[..., None]
     if image.mode == "P" and "transparency" in image.info:
         # The colours are the same this way, and Pillow does not warn of what it drops.
         image = image.convert("RGBA")

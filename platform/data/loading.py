@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from platform.config.schema import RunConfig
-from platform.data.catalogue import DataRequest, dataset_info, load_dataset
+from platform.data.catalogue import DataRequest, dataset_info, load_dataset, user_path
 from platform.data.dataset import Dataset
 from platform.data.dealing import DEALS_BY_DOMAIN, Dealt, deal, dealt_domains, number_of_hands
 from platform.data.partition import ClientIndices, Indices
@@ -91,7 +90,7 @@ def load_task_data(config: RunConfig) -> TaskData:
 def _request(config: RunConfig) -> DataRequest:
     task = config.task
     return DataRequest(
-        root=Path(task.root),
+        root=user_path(task.root),
         seed=config.seed,
         split_seed=config.seed_of("split"),
         train_per_class=(task.shots or 0) * _owners(config),

@@ -8,8 +8,10 @@ whatever another process is doing or died of. Names are drawn, so two writers ne
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
+import tokenize
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ ROWS: Final = ".npy"
 DIGESTS: Final = ".digests"
 PART: Final = ".part"
 DIGEST_BYTES: Final = 32
-ATTEMPTS: Final = 3
+ATTEMPTS: Final = 10
 """At writing a segment, since its folder may be cleared meanwhile."""
 
 
@@ -51,71 +53,96 @@ class Segment:
 
     def num_bytes(self) -> int:
         """Size of both files; 0 where another process has removed them."""
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             return self.rows_path.stat().st_size + self.digests_path.stat().st_size
         return 0
 
     def num_images(self) -> int:
         """Number of rows; 0 where another process has removed them."""
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             return self.digests_path.stat().st_size // DIGEST_BYTES
         return 0
 
     def last_used(self) -> float:
         """When it was used last, in seconds since 1970; 0 where it is gone."""
-        with suppress(FileNotFoundError):
+        with suppress(OSError):
             return self.digests_path.stat().st_mtime
         return 0.0
 
 
+def names_in(folder: Path) -> list[str]:
+    """What lies in a folder, by name; nothing where it is gone or not ours to look into.
+
+    Raises:
+        OSError: If it cannot be read for another reason, such as too many open files.
+    """
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+
+
 def find_segments(folder: Path) -> list[Segment]:
     """The segments of a folder, by name; none where there is no folder."""
-    names = sorted(path.stem for path in folder.glob(f"*{DIGESTS}"))
-    return [Segment(folder, name) for name in names]
+    found = (name for name in names_in(folder) if name.endswith(DIGESTS))
+    return [Segment(folder, name.removesuffix(DIGESTS)) for name in found]
 
 
 def read_digests(segment: Segment) -> list[bytes]:
-    """The digests, one a row; none if the file is gone or cut short."""
-    try:
-        data = segment.digests_path.read_bytes()
-    except OSError:
-        return []
-    if len(data) % DIGEST_BYTES:
-        return []
+    """The digests, one a row, at least one.
+
+    Raises:
+        ValueError: If the file is damaged.
+        OSError: If it is gone, or cannot be read now; that says nothing of what it holds.
+    """
+    data = segment.digests_path.read_bytes()
+    if not data or len(data) % DIGEST_BYTES:
+        raise ValueError(f"{len(data)} bytes are no digests")
     return [data[i : i + DIGEST_BYTES] for i in range(0, len(data), DIGEST_BYTES)]
 
 
-def map_rows(segment: Segment, count: int) -> NDArray[Any] | None:
-    """The rows as a read-only memory map.
+def open_rows(path: Path, count: int, into_memory: int) -> NDArray[Any]:
+    """The rows of a file, for reading only.
 
     Args:
-        segment: Where they lie.
+        path: Where they lie.
         count: How many there must be.
+        into_memory: A file of at most so many bytes is read and closed. A larger one is mapped,
+            which keeps it open, and readable also if another process removes it.
 
-    Returns:
-        None if the file is gone, cut short, or holds anything else than so many rows.
+    Raises:
+        ValueError: If the file is damaged: cut short, or anything else than so many rows.
+        OSError: If it is gone, or cannot be read now; that says nothing of what it holds.
     """
-    try:
-        # Once it is mapped it stays, also if another process removes the file.
-        rows: NDArray[Any] = np.load(segment.rows_path, mmap_mode="r", allow_pickle=False)
-        whole = getattr(rows, "offset", 0) + rows.nbytes == segment.rows_path.stat().st_size
-    except (OSError, EOFError, ValueError):
-        return None
-    return rows if whole and rows.ndim and len(rows) == count else None
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        shape, dtype = _read_header(file)
+        start, length = file.tell(), math.prod(shape) * dtype.itemsize
+        if start + length != size or not shape or shape[0] != count:
+            raise ValueError(f"{size} bytes are not {count} rows")
+        if size > into_memory:
+            return np.memmap(file, dtype, mode="r", offset=start, shape=shape)
+        rows: NDArray[Any] = np.frombuffer(file.read(length), dtype).reshape(shape)
+        return rows
 
 
 def write_segment(
-    folder: Path, digests: Sequence[bytes], blocks: Sequence[NDArray[Any]]
+    folder: Path,
+    digests: Sequence[bytes],
+    blocks: Sequence[NDArray[Any]],
+    *,
+    into_memory: int = 0,
 ) -> tuple[Segment, NDArray[Any]]:
-    """Writes a segment under a name of its own.
+    """Writes a segment under a name of its own, for this user only.
 
     Args:
         folder: Made if missing.
         digests: One a row.
         blocks: The rows, in arrays of one dtype that differ in length only.
+        into_memory: As for `open_rows`.
 
     Returns:
-        The segment, and its rows as a memory map.
+        The segment, and its rows.
 
     Raises:
         OSError: If it cannot be written; nothing of it is left then.
@@ -123,9 +150,9 @@ def write_segment(
     for attempt in range(1, ATTEMPTS + 1):
         try:
             segment = Segment(folder, secrets.token_hex(16))
-            return segment, _write(segment, digests, blocks)
+            return segment, _write(segment, digests, blocks, into_memory)
+        # Somebody cleared the folder in between.
         except FileNotFoundError:
-            # Somebody cleared the folder in between.
             if attempt == ATTEMPTS:
                 raise
     raise FileNotFoundError(folder)
@@ -144,28 +171,62 @@ def remove_leftovers(folder: Path, before: float) -> None:
         folder: Folder of segments.
         before: Files changed later than this time, in seconds since 1970, may still be written to.
     """
-    whole = {segment.rows_path for segment in find_segments(folder)}
-    for path in (*folder.glob(f"*{PART}"), *folder.glob(f"*{ROWS}")):
+    names = names_in(folder)
+    whole = {name.removesuffix(DIGESTS) + ROWS for name in names if name.endswith(DIGESTS)}
+    for name in names:
+        if name in whole or not name.endswith((PART, ROWS)):
+            continue
         with suppress(OSError):
-            if path not in whole and path.stat().st_mtime < before:
-                path.unlink()
+            if (folder / name).stat().st_mtime < before:
+                (folder / name).unlink()
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder, and those above it that are missing, for this user only.
+
+    Raises:
+        OSError: If that is not possible.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        # Another process may be at it.
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+
+
+@contextmanager
+def written(path: Path) -> Iterator[IO[bytes]]:
+    """A new file for this user only, on the disk once it is closed.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    with open(path, "xb", opener=_private) as file:
+        yield file
+        # Renamed before it is on the disk, it could be found empty after a power cut.
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _write(
-    segment: Segment, digests: Sequence[bytes], blocks: Sequence[NDArray[Any]]
+    segment: Segment, digests: Sequence[bytes], blocks: Sequence[NDArray[Any]], into_memory: int
 ) -> NDArray[Any]:
-    segment.folder.mkdir(parents=True, exist_ok=True)
+    make_private(segment.folder)
     paths = (segment.rows_path, segment.digests_path)
     parts = [path.with_name(path.name + PART) for path in paths]
     try:
-        with _synced(parts[0]) as file:
+        with written(parts[0]) as file:
             _write_header(file, len(digests), blocks[0])
             for block in blocks:
                 file.write(np.ascontiguousarray(block).data)
-        with _synced(parts[1]) as file:
+        with written(parts[1]) as file:
             file.write(b"".join(digests))
-        # Mapped before others can find it, and make room by removing it.
-        rows: NDArray[Any] = np.load(parts[0], mmap_mode="r", allow_pickle=False)
+        # Opened before others can find it, and make room by removing it.
+        rows = open_rows(parts[0], len(digests), into_memory)
         for part, path in zip(parts, paths, strict=True):
             part.replace(path)
     finally:
@@ -175,15 +236,6 @@ def _write(
     return rows
 
 
-@contextmanager
-def _synced(path: Path) -> Iterator[IO[bytes]]:
-    with path.open("wb") as file:
-        yield file
-        # Renamed before it is on the disk, it could be found empty after a power cut.
-        file.flush()
-        os.fsync(file.fileno())
-
-
 def _write_header(file: IO[bytes], rows: int, first: NDArray[Any]) -> None:
     header = {
         "descr": np.lib.format.dtype_to_descr(first.dtype),
@@ -191,3 +243,18 @@ def _write_header(file: IO[bytes], rows: int, first: NDArray[Any]) -> None:
         "shape": (rows, *first.shape[1:]),
     }
     np.lib.format.write_array_header_1_0(file, header)
+
+
+def _read_header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    try:
+        if np.lib.format.read_magic(file) != (1, 0):
+            raise ValueError("another version of the format")
+        shape, is_turned, dtype = np.lib.format.read_array_header_1_0(file)
+    # What is raised at bytes that are no header is up to NumPy's parser.
+    except (EOFError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        raise ValueError("no header of an array") from error
+    except tokenize.TokenError as error:
+        raise ValueError("no header of an array") from error
+    if is_turned or dtype.hasobject:
+        raise ValueError("not an array of rows")
+    return shape, dtype

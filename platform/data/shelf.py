@@ -1,7 +1,8 @@
 """The rows of one kind and model while they are looked up and added to.
 
 A row that was found stays readable whatever other processes remove, since its segment is mapped at
-that moment. New rows are written in segments of bounded size; until then they are in memory.
+that moment, or read if it is small: each map keeps a file open. New rows are written in segments of
+bounded size; until then they are in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from platform.data.rows import GatheredRows, Rows
 from platform.data.segments import (
     Segment,
     find_segments,
-    map_rows,
+    open_rows,
     read_digests,
     remove_segment,
     write_segment,
@@ -30,6 +31,8 @@ FIRST_ROWS: Final = 256
 """Segments grow with what one request has added, so a writer that is killed loses half at most."""
 MEMORY_BYTES: Final = 256 * 2**20
 """What is not larger is read into memory; else reading an image's row may have to open a page."""
+SMALL_BYTES: Final = 2**20
+"""Segments that are not larger are read, as long as all of them together fit into the memory."""
 PLACE_BITS: Final = 32
 PLACE_MASK: Final = (1 << PLACE_BITS) - 1
 
@@ -38,7 +41,11 @@ class Shelf:
     """Looks rows up by their images' digests, and adds rows."""
 
     def __init__(self, folder: Path) -> None:
-        """Reads the digests of all segments in the folder."""
+        """Reads the digests of all segments in the folder.
+
+        Raises:
+            OSError: If the folder cannot be looked into now.
+        """
         self.folder = folder
         self._segments: list[Segment] = []
         self._counts: list[int] = []
@@ -48,12 +55,15 @@ class Shelf:
         self._new: dict[bytes, None] = {}
         self._blocks: list[NDArray[Any]] = []
         self._saved = 0
+        self._in_memory = 0
         for segment in find_segments(folder):
-            digests = read_digests(segment)
-            if digests:
-                self._enter(segment, digests)
-            else:
+            try:
+                self._enter(segment, read_digests(segment))
+            except ValueError:
                 _forget(segment)
+            # Gone, or not readable now, which is no reason to remove it.
+            except OSError:
+                continue
 
     @property
     def used(self) -> list[Segment]:
@@ -91,8 +101,8 @@ class Shelf:
         if not self._new:
             return
         digests = list(self._new)
-        segment, rows = write_segment(self.folder, digests, self._blocks)
-        self._mapped[self._enter(segment, digests)] = rows
+        segment, rows = write_segment(self.folder, digests, self._blocks, into_memory=self._room())
+        self._keep(self._enter(segment, digests), rows)
         self._saved += len(digests)
         self._new, self._blocks = {}, []
 
@@ -122,16 +132,33 @@ class Shelf:
         return number
 
     def _map(self, number: int) -> bool:
-        """Maps a segment, or forgets one that is damaged or was removed."""
-        rows = map_rows(self._segments[number], self._counts[number])
-        alike = [r.shape[1:] == rows.shape[1:] for r in self._mapped.values() if rows is not None]
-        if rows is not None and all(alike):
-            self._mapped[number] = rows
+        """Opens a segment, or forgets one that is damaged, was removed or cannot be read now."""
+        segment, count = self._segments[number], self._counts[number]
+        try:
+            rows = open_rows(segment.rows_path, count, self._room())
+            if any(known.shape[1:] != rows.shape[1:] for known in self._mapped.values()):
+                raise ValueError("rows of another shape")
+        # Rows are removed after digests and never written later, so without them nothing is lost.
+        except (FileNotFoundError, ValueError):
+            _forget(segment)
+        # Too many open files, say: that tells nothing of the rows, and others can read them.
+        except OSError:
+            pass
+        else:
+            self._keep(number, rows)
             return True
-        _forget(self._segments[number])
         places = self._places.items()
         self._places = {digest: p for digest, p in places if p >> PLACE_BITS != number}
         return False
+
+    def _room(self) -> int:
+        """Size of a segment that may be read."""
+        return max(0, min(SMALL_BYTES, MEMORY_BYTES - self._in_memory))
+
+    def _keep(self, number: int, rows: NDArray[Any]) -> None:
+        self._mapped[number] = rows
+        if not isinstance(rows, np.memmap):
+            self._in_memory += rows.nbytes
 
 
 def _forget(segment: Segment) -> None:

@@ -145,6 +145,7 @@ def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
     own = _own_settings(request.method_settings, [key for key, _ in axes])
     builder = _Builder(request, settings, own, sources or Sources())
     cells = tuple(builder.cells())
+    _require_different(cells)
     methods = tuple(dict.fromkeys(cell.method for cell in cells))
     for name in own:
         if name not in methods:
@@ -240,6 +241,11 @@ class _Builder:
             seed = next(text for text in changes if text.startswith("seed="))
             where = describe(name, method, int(seed.removeprefix("seed=")), axes)
             raise ConfigError(f"cell ({where}): {error}") from error
+        if run.method.name != method:
+            where = describe(name, method, run.seed, axes)
+            raise ConfigError(
+                f"cell ({where}): a setting makes its method {run.method.name!r}; use --method"
+            )
         return Cell(name, method, axes, run)
 
 
@@ -252,7 +258,7 @@ def _own_settings(texts: Sequence[str], axes: Sequence[str]) -> dict[str, list[s
         if not (method and colon and key and equals):
             raise ConfigError(f"--for: {text!r} is not valid; it must be METHOD:KEY=VALUE")
         _require_no_option("--for", key)
-        if key in axes:
+        if any(_is_within(axis, key) or _is_within(key, axis) for axis in axes):
             # Its column would state a value that this method did not have.
             raise ConfigError(f"--for: {key!r} is an axis already; valid is one or the other")
         found.setdefault(method, []).append(setting)
@@ -286,8 +292,27 @@ def _setting(text: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _require_no_option(option: str, key: str) -> None:
-    if key in OWN_OPTIONS:
-        raise ConfigError(f"{option}: {key!r} is not set this way; use {OWN_OPTIONS[key]}")
+    if key == "name":
+        raise ConfigError(f"{option}: 'name' is not set this way; valid is the configuration's own")
+    for own, instead in OWN_OPTIONS.items():
+        if _is_within(own, key):
+            raise ConfigError(f"{option}: {key!r} is not set this way; use {instead}")
+
+
+def _is_within(key: str, section: str) -> bool:
+    """Whether setting the section sets the key as well."""
+    return key == section or key.startswith(f"{section}.")
+
+
+def _require_different(cells: Sequence[Cell]) -> None:
+    """One run in two rows would look like two results that agree."""
+    found: dict[str, Cell] = {}
+    for cell in cells:
+        if (other := found.setdefault(cell.identity, cell)) is not cell:
+            raise ConfigError(
+                f"cells ({other}) and ({cell}) are one and the same run; valid are cells that "
+                "differ in more than how their values are written"
+            )
 
 
 def _require_distinct(option: str, values: Sequence[object]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -70,15 +70,13 @@ def _known_runs(database: Database, url: str) -> dict[str, KnownRun]:
 
 def mark_interrupted(url: str, cells: Sequence[str]) -> None:
     """Labels the unfinished runs of cells for `runs`; what a run may do never depends on it."""
-    known = known_runs(url)
-    database = open_database(url)
-    try:
-        with suppress(StorageError), transaction(database) as uow:
+    # What cannot be read or opened here must not hide that the sweep was interrupted.
+    with suppress(StorageError):
+        known = known_runs(url)
+        with closing(open_database(url)) as database, transaction(database) as uow:
             for run in (known[cell] for cell in cells if cell in known):
                 if not run.finished:
                     uow.runs.set_status(run.run_id, "interrupted")
-    finally:
-        database.close()
 
 
 def summary_path(url: str, run_id: str) -> Path:

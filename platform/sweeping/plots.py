@@ -102,7 +102,8 @@ def _curves(runs: Runs) -> Picture:
     for number, record, value in by_round:
         rounds.setdefault(number, []).append((record, value))
     panels = _panels([record for record, _ in runs], rounds)
-    return Picture("curves", "round", "accuracy on own test images in percent", panels)
+    ordinate = "accuracy on own test images in percent\n(before personalising)"
+    return Picture("curves", "round", ordinate, panels)
 
 
 def _over_axes(grid: Grid, records: Sequence[Record]) -> list[Picture]:
@@ -115,7 +116,8 @@ def _over_axes(grid: Grid, records: Sequence[Record]) -> list[Picture]:
             of = [record for record in records if record.protocol == protocol]
             suffix = "" if len(protocols) == 1 else f"-{protocol}"
             panels = _panels(of, _by_value(of, key), without=key)
-            found.append(Picture(f"{names[key]}{suffix}", key, MEASURED[protocol], panels))
+            ordinate = f"{MEASURED[protocol]}\n(last round, after personalising)"
+            found.append(Picture(f"{names[key]}{suffix}", key, ordinate, panels))
     return found
 
 

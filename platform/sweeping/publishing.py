@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +70,16 @@ def _group_document(records: Sequence[Record]) -> dict[str, Any]:
         "protocol": first.protocol,
         "seeds": [record.seed for record in records],
         "runs": [record.run_id for record in records],
+        # Of all runs: the first may lack what others have measured.
         "selections": {
             selection: {
                 measure: _statistics(records, selection, measure)
-                for measure in first.scores[selection]
+                for measure in _union(record.scores.get(selection, {}) for record in records)
             }
-            for selection in first.scores
+            for selection in _union(record.scores for record in records)
         },
+        "ended_early": [record.run_id for record in records if record.ended_early],
+        "warnings": _union(record.warnings for record in records),
         "privacy": {
             **first.privacy,
             "epsilon": {
@@ -90,4 +94,13 @@ def _statistics(records: Sequence[Record], selection: str, measure: str) -> dict
     spread = spread_of(records, score(selection, measure))
     if spread is None:
         return None
-    return {"mean": spread.mean, "deviation": spread.deviation, "values": list(spread.values)}
+    values = list(spread.values)
+    return {
+        **{"mean": spread.mean, "deviation": spread.deviation},
+        **{"n": len(values), "values": values},
+    }
+
+
+def _union(parts: Iterable[Iterable[str]]) -> list[str]:
+    """All that occur, in the order in which they first do."""
+    return list(dict.fromkeys(itertools.chain.from_iterable(parts)))

@@ -6,8 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
@@ -36,6 +35,7 @@ class Outcome:
         summary: Of the run, None if it failed.
         error: Why it failed, one sentence, else None.
         seconds: What it took here; 0 where an earlier sweep had finished it.
+        continues: Whether its run had been begun before.
     """
 
     cell: Cell
@@ -43,6 +43,7 @@ class Outcome:
     summary: Mapping[str, Any] | None = field(default=None, repr=False)
     error: str | None = None
     seconds: float = 0.0
+    continues: bool = False
 
 
 class SweepObserver(Protocol):
@@ -79,6 +80,9 @@ def run_cells(
 ) -> tuple[Outcome, ...]:
     """Runs what has not finished yet.
 
+    Cells under a lifetime budget spend from the same clients' ledgers: they run one after another
+    in their order, so that which of them ends early does not depend on who was faster.
+
     Args:
         cells: All in one database.
         observer: Told of every cell that ends.
@@ -95,29 +99,42 @@ def run_cells(
     # Made here, so that the workers do not all make it at once.
     open_storage(url).close()
     known, outcomes = known_runs(url), dict[int, Outcome]()
+    begun = {run.run_id for run in known.values() if not run.finished}
     for index, cell in enumerate(cells):
         run = known.get(cell.identity)
         if run is not None and run.finished:
             outcomes[index] = Outcome(cell, run.run_id, read_summary(url, run.run_id))
     observer.sweep_started(len(cells), len(outcomes))
-    missing = deque(index for index in range(len(cells)) if index not in outcomes)
+    missing = [index for index in range(len(cells)) if index not in outcomes]
     with _workers(cells, url) as pool:
         while missing or pool.busy:
-            while missing and len(pool.busy) < jobs:
-                index = missing.popleft()
-                pool.give(index, cells[index])
-                observer.cell_started(cells[index])
+            while len(pool.busy) < jobs and (start := _next(cells, missing, pool.busy)) is not None:
+                missing.remove(start)
+                pool.give(start, cells[start])
+                observer.cell_started(cells[start])
             for index, answer in pool.answers():
-                outcomes[index] = _outcome(cells[index], answer, url)
+                outcomes[index] = _outcome(cells[index], answer, url, begun)
                 observer.cell_finished(outcomes[index])
     return tuple(outcomes[index] for index in range(len(cells)))
 
 
-def _outcome(cell: Cell, answer: Mapping[str, Any], url: str) -> Outcome:
+def _next(cells: Sequence[Cell], missing: Iterable[int], busy: Iterable[int]) -> int | None:
+    """The first cell that may start beside those that run, None where all must wait."""
+    one_runs = any(_spends_for_life(cells[index]) for index in busy)
+    free = (index for index in missing if not (one_runs and _spends_for_life(cells[index])))
+    return next(free, None)
+
+
+def _spends_for_life(cell: Cell) -> bool:
+    return cell.run.privacy.lifetime_budget is not None
+
+
+def _outcome(cell: Cell, answer: Mapping[str, Any], url: str, begun: Collection[str]) -> Outcome:
     run_id, seconds = answer["run_id"], answer["seconds"]
     if run_id is None:
         return Outcome(cell, error=answer["error"], seconds=seconds)
-    return Outcome(cell, run_id, read_summary(url, run_id), seconds=seconds)
+    summary = read_summary(url, run_id)
+    return Outcome(cell, run_id, summary, seconds=seconds, continues=run_id in begun)
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ domains that were held out with their mean. Every number is a mean over seeds, i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from platform.records import ADVERSARIES
 from platform.selection import PROTOCOLS
 from platform.sweeping.grid import Cell, Grid
 from platform.sweeping.statistics import HELD_OUT, Label, Spread, label_of, score, short, spread_of
-from platform.sweeping.tidy import BEST, LAST, NEW_CLIENTS, SELECTIONS, Record
+from platform.sweeping.tidy import BEST, LAST, NEW_CLIENTS, PRIVACY, SELECTIONS, Record
 
 MEASURES: Final = {
     "client_mean": (("local", "accuracy"),),
@@ -39,6 +39,11 @@ SELECTED: Final = {
         "after the last round"
     ),
 }
+EARLY: Final = "†"
+EPSILONS: Final = (
+    "epsilon of the worst run of a row, rounded up; epsilon of one run: whoever sees several rows "
+    "on the same clients sees their composition"
+)
 UNITS: Final = {"record": "one example of a client", "client": "a whole client"}
 
 
@@ -79,12 +84,14 @@ class Row:
         numbers: One a column.
         epsilon: The largest by adversary, infinity without a guarantee; None without a run.
         delta: Of the epsilons, None where no mechanism is on.
+        ended_early: Whether a budget ended one of its runs before the last round.
     """
 
     label: Label
     numbers: tuple[Number, ...]
     epsilon: tuple[float, ...] | None = None
     delta: float | None = None
+    ended_early: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,6 +104,7 @@ class Table:
         columns: Of numbers.
         rows: In the order of the command line.
         is_private: Whether a mechanism is on anywhere, so that epsilons are shown.
+        warnings: What the runs' reports say so that their numbers are not misread, all together.
     """
 
     caption: str
@@ -104,6 +112,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     is_private: bool
+    warnings: tuple[str, ...] = ()
 
 
 def build_tables(grid: Grid, records: Sequence[Record]) -> list[Table]:
@@ -152,6 +161,7 @@ def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
         tuple(slot.column for slot in slots),
         tuple(_with_best(rows)),
         is_private,
+        tuple(dict.fromkeys(warning for record in records for warning in record.warnings)),
     )
 
 
@@ -197,7 +207,8 @@ def _row(
         return Row(label, tuple(numbers))
     worst = tuple(max(record.epsilon.get(name, 0.0) for record in of) for name in ADVERSARIES)
     deltas = [record.privacy["delta"] for record in of if record.privacy.get("unit")]
-    return Row(label, tuple(numbers), worst, max(deltas, default=None))
+    early = any(record.ended_early for record in of)
+    return Row(label, tuple(numbers), worst, max(deltas, default=None), early)
 
 
 def _seeds(grid: Grid, slot: _Slot, label: Label) -> set[int]:
@@ -217,7 +228,7 @@ def _with_best(rows: Sequence[Row]) -> Iterator[Row]:
             Number(n.spread, n.missing, top is not None and _shown(n) == top)
             for n, top in zip(row.numbers, best, strict=True)
         )
-        yield Row(row.label, numbers, row.epsilon, row.delta)
+        yield replace(row, numbers=numbers)
 
 
 def _best(numbers: Sequence[Number]) -> float | None:
@@ -238,32 +249,45 @@ def _caption(
     many = len(seeds) > 1
     parts = [
         f"Percent; {PROTOCOLS[protocol]}",
-        SELECTED[selection],
+        _selected(records, selection),
         f"rounds: {_listed(rounds)}",
         f"{'mean ± sample standard deviation over seeds' if many else 'seed'} {_listed(seeds)}",
         f"privacy: {_privacy(records)}",
     ]
     if len(cells) > len(records):
         parts.append(f"{len(cells) - len(records)} of {len(cells)} runs are missing")
+    if any(record.ended_early for record in records):
+        parts.append(f"{EARLY} a run of the row ended early")
     return "; ".join(parts) + "."
 
 
+def _selected(records: Sequence[Record], selection: str) -> str:
+    """Whose accuracy, in the words of the runs' own reports where a round was chosen."""
+    if selection != BEST:
+        return SELECTED[selection]
+    found = dict.fromkeys(record.chosen_how for record in records if selection in record.scores)
+    return " or ".join(words or SELECTED[selection] for words in found)
+
+
 def _privacy(records: Sequence[Record]) -> str:
-    """Mechanisms and units in words."""
-    found = dict.fromkeys(
-        (record.privacy.get("mechanism"), record.privacy.get("unit"), record.privacy["relation"])
-        for record in records
-        if record.privacy.get("unit")
-    )
-    if not found:
+    """What the epsilons are about and count on, in words."""
+    of = [record.privacy for record in records if record.privacy.get("unit")]
+    if not of:
         return "none"
-    words = [
-        f"{mechanism}, unit {UNITS.get(str(unit), unit)}, {relation}"
-        for mechanism, unit, relation in found
-    ]
-    free = any(not record.privacy.get("unit") for record in records)
-    others = ", others without" if free else ""
-    return f"{' and '.join(words)}{others}; epsilon of the worst run of a row, rounded up"
+    others = ", others without" if len(of) < len(records) else ""
+    parts = [f"{' and '.join(dict.fromkeys(map(_mechanism, of)))}{others}"]
+    if any(privacy.get("noise_source") == "seeded" for privacy in of):
+        parts.append("noise from a seed: protects nobody")
+    return "; ".join((*parts, EPSILONS))
+
+
+def _mechanism(privacy: Mapping[str, Any]) -> str:
+    unit, known = str(privacy["unit"]), {name: privacy.get(name) or "-" for name in PRIVACY}
+    return (
+        f"{known['mechanism']}, unit {UNITS.get(unit, unit)}, {known['relation']}, sampling "
+        f"{known['sampling']}, accountant {known['accountant']}, "
+        f"{known['noise_distribution']} noise, source {known['noise_source']}"
+    )
 
 
 def _listed(values: Sequence[int]) -> str:

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from platform.caveats import ENDED_EARLY
 from platform.records import ADVERSARIES
+from platform.selection import BESIDE
 from platform.sweeping.grid import Axes
 from platform.sweeping.running import Outcome
 
@@ -25,7 +27,11 @@ HEADLINES: Final = {
 }
 """The one measure of each protocol."""
 
-_OF_RUN: Final = ("unit", "mechanism", "relation", "delta")
+PRIVACY: Final = (
+    *("unit", "mechanism", "relation", "delta"),
+    *("sampling", "accountant", "noise_distribution", "noise_source"),
+)
+"""What an epsilon means nothing without, as `summary.json` names it."""
 _SPREAD: Final = ("weighted", "std", "worst")
 
 
@@ -42,9 +48,12 @@ class Record:
         protocol: By name.
         rounds: How many were committed.
         scores: By selection, then by measure; shares in [0, 1], as are differences of them.
-        privacy: `unit`, `mechanism`, `relation` and `delta`, as `summary.json` states them.
+        privacy: What `PRIVACY` names, as `summary.json` states it.
         epsilon: By adversary.
         run_id: The run.
+        chosen_round: By validation, None where none was chosen.
+        chosen_how: In words, empty where none was chosen.
+        warnings: Of the run's report.
     """
 
     config: str
@@ -58,6 +67,14 @@ class Record:
     privacy: Mapping[str, Any] = field(default_factory=dict)
     epsilon: Mapping[str, float] = field(default_factory=dict)
     run_id: str = ""
+    chosen_round: int | None = None
+    chosen_how: str = ""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether a budget ended the run before its last round."""
+        return any(warning.startswith(ENDED_EARLY) for warning in self.warnings)
 
     def headline(self, selection: str = LAST) -> float | None:
         """The protocol's one number, None where it was not measured."""
@@ -73,7 +90,7 @@ def record_of(outcome: Outcome) -> Record:
     cell, summary = outcome.cell, outcome.summary
     if summary is None or outcome.run_id is None:
         raise ValueError(f"cell ({cell}) has not finished")
-    final = summary["final"]
+    final, best = summary["final"], summary.get(BEST) or {}
     return Record(
         config=cell.config,
         dataset=summary["dataset"],
@@ -83,9 +100,12 @@ def record_of(outcome: Outcome) -> Record:
         protocol=final["protocol"]["name"],
         rounds=len(summary["rounds"]),
         scores={name: values for name, values in _scores(summary).items() if values},
-        privacy={name: summary[name] for name in _OF_RUN},
+        privacy={name: summary.get(name) for name in PRIVACY},
         epsilon={name: float(final["epsilon"][name]) for name in ADVERSARIES},
         run_id=outcome.run_id,
+        chosen_round=best.get("round"),
+        chosen_how=summary.get("evaluation", {}).get("selection", "").partition(BESIDE)[2],
+        warnings=tuple(summary.get("warnings", ())),
     )
 
 
@@ -98,9 +118,7 @@ def _scores(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     best, new = summary.get(BEST), final.get(NEW_CLIENTS)
     chosen: dict[str, float] = {}
     if best is not None:
-        chosen = _measured(best) | _known(
-            {"round": best["round"], "validation": best["validation"]}
-        )
+        chosen = _measured(best) | _known({"validation": best["validation"]})
     return {LAST: last, BEST: chosen, NEW_CLIENTS: _of_new_clients(new)}
 
 
@@ -137,9 +155,9 @@ def results_csv(records: Sequence[Record], axes: Sequence[str]) -> str:
     """
     columns = (
         *("config", "dataset", "method", "seed", *axes),
-        *("protocol", "selection", "measure", "value", *_OF_RUN),
+        *("protocol", "selection", "measure", "value", *PRIVACY),
         *(f"epsilon_{name}" for name in ADVERSARIES),
-        *("committed_rounds", "run"),
+        *("committed_rounds", "chosen_round", "run"),
     )
     return _csv(columns, (row for record in records for row in _result_rows(record, axes)))
 
@@ -152,9 +170,10 @@ def _result_rows(record: Record, axes: Sequence[str]) -> Iterator[tuple[Any, ...
             yield (
                 *(*who, *(values[key] for key in axes)),
                 *(record.protocol, selection, measure, value),
-                *(record.privacy.get(name) for name in _OF_RUN),
+                *(record.privacy.get(name) for name in PRIVACY),
                 *(record.epsilon.get(name) for name in ADVERSARIES),
-                *(record.rounds, record.run_id),
+                *(record.rounds, record.chosen_round if selection == BEST else None),
+                record.run_id,
             )
 
 

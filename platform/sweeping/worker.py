@@ -19,11 +19,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from methods import MethodError
-from platform.bootstrap import Surroundings, create_run, reopen_run
+from platform.bootstrap import Surroundings, create_run, reopen_run, run_folder
 from platform.config import RunConfig, parse_config
 from platform.errors import PlatformError
 from platform.finishing import execute
 from platform.observing import SilentObserver
+from platform.run_lock import wait_until_free
 from platform.sweeping.grid import identity
 from platform.sweeping.known_runs import known_runs, only_worker_of
 from privacy import PrivacyError
@@ -83,6 +84,10 @@ def run_cell(config: RunConfig) -> str:
     url, cell = config.storage.url, identity(config.model_dump(mode="json"))
     with only_worker_of(url, cell):
         known = known_runs(url).get(cell)
+        if known is not None and not known.finished:
+            # `run` and `run --resume` know nothing of cells; what they finish is not run again.
+            wait_until_free(run_folder(url, known.run_id))
+            known = known_runs(url).get(cell)
         if known is not None and known.finished:
             return known.run_id
         observer, surroundings = SilentObserver(), Surroundings()

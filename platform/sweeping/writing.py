@@ -6,13 +6,21 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from platform.sweeping.tables import Column, Number, Row, Table, shown_epsilon, shown_number
+from platform.sweeping.tables import (
+    EARLY,
+    Column,
+    Number,
+    Row,
+    Table,
+    shown_epsilon,
+    shown_number,
+)
 
 PRIVACY_COLUMNS: Final = ("epsilon (server / peers / observer)", "delta")
 _LATEX: Final = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-    **{"±": r"$\pm$", "∞": r"$\infty$", "<": r"$<$", ">": r"$>$"},
+    **{"±": r"$\pm$", "∞": r"$\infty$", "†": r"$\dagger$", "<": r"$<$", ">": r"$>$"},
 }
 
 
@@ -32,7 +40,11 @@ def _markdown_lines(table: Table) -> Iterator[str]:
     for row in table.rows:
         numbers = (_bold(number) for number in row.numbers)
         axes = (value for _, value in row.label.axes)
-        yield _markdown_row((f"`{row.label.method}`", *axes, *numbers, *_privacy(table, row)))
+        method = f"`{row.label.method}`{f' {EARLY}' if row.ended_early else ''}"
+        yield _markdown_row((method, *axes, *numbers, *_privacy(table, row)))
+    if table.warnings:
+        yield from ("", "Warnings of the runs:", "")
+        yield from (f"- {warning}" for warning in table.warnings)
 
 
 def _bold(number: Number) -> str:
@@ -106,7 +118,8 @@ def _latex_head(table: Table, left: int, private: Sequence[str]) -> Iterator[str
 
 
 def _latex_row(table: Table, row: Row) -> str:
-    cells = [escape(text) for text in (row.label.method, *(value for _, value in row.label.axes))]
+    method = f"{row.label.method}{f' {EARLY}' if row.ended_early else ''}"
+    cells = [escape(text) for text in (method, *(value for _, value in row.label.axes))]
     for number in row.numbers:
         text = escape(shown_number(number))
         cells.append(f"\\textbf{{{text}}}" if number.is_best else text)

@@ -22,6 +22,7 @@ class CountingEncoder:
     name: str = "fake"
     fingerprint: str = "weights"
     transform_digest: str = "transform"
+    device: str = "cpu"
     seen: list[int] = field(default_factory=list)
 
     def fit(self, images):

@@ -38,6 +38,8 @@ def summary(
         for number, value in ((1, local / 2), (2, local))
     ]
     plain = {"unit": None, "mechanism": "none", "relation": None, "delta": 1e-5}
+    plain |= {"accountant": None, "sampling": None}
+    plain |= {"noise_distribution": None, "noise_source": None}
     return {
         **{"dataset": dataset, "rounds": rounds, "final": final, "gain_over_local": 0.25},
         **{"local": {"accuracy": accuracy(local - 0.25)}, "best_on_validation": None},
@@ -50,6 +52,8 @@ def noised(epsilon: float) -> dict[str, Any]:
     """What a summary says under noise on uploads."""
     return {
         **{"unit": "client", "mechanism": "upload_noise", "relation": "replace_one"},
+        **{"sampling": "none", "accountant": "rdp"},
+        **{"noise_distribution": "discrete", "noise_source": "os"},
         "epsilon": {"server": epsilon, "peers": epsilon / 2, "observer": 0.0},
     }
 

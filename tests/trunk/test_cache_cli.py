@@ -135,16 +135,25 @@ def test_what_is_not_clear_deletes_nothing(
     assert cached(place) == before
 
 
+@pytest.mark.parametrize(
+    "about",
+    [
+        "{",
+        '{"model": "a", "fingerprint": "b", "kind": "features", "row_shape": [1e999]}',
+        "[" * 100_000,
+    ],
+    ids=["cut", "infinite", "deep"],
+)
 def test_a_model_that_is_not_described_can_be_listed_and_cleared(
-    sotto: Command, place: Storage
+    sotto: Command, place: Storage, about: str
 ) -> None:
     for path in (place.folder / "cache").rglob("about.json"):
-        path.write_text("{")
+        path.write_text(about)
     assert sorted(cached(place)) == [("", "features", 40)] * 2 + [("", "tokens", 3)]
     assert "unknown" in sotto("cache", "list", "--storage", place.url).out
     require_one_sentence(
         sotto("cache", "clear", "--model", "alpha", "--storage", place.url),
-        "none, the cache is empty",
+        "valid: --all in its place for what is not described",
     )
     sotto("cache", "clear", "--all", "--storage", place.url)
     assert cached(place) == []

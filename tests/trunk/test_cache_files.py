@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from platform.data import segments as segments_module
 from platform.data import shelf as shelf_module
 from platform.data.cache import evict, holdings
 from platform.data.features import BATCH
@@ -168,7 +169,7 @@ def test_two_processes_may_encode_the_same_images_at_once(tmp_path, child_enviro
 
 def test_a_folder_that_is_cleared_meanwhile_is_made_again(tmp_path, monkeypatch):
     folder, cleared = tmp_path / "cache", []
-    original = np.load
+    original = segments_module.open_rows
 
     def clearing(*arguments, **more):
         # Between writing and renaming.
@@ -179,7 +180,7 @@ def test_a_folder_that_is_cleared_meanwhile_is_made_again(tmp_path, monkeypatch)
             cleared.append(True)
         return original(*arguments, **more)
 
-    monkeypatch.setattr(np, "load", clearing)
+    monkeypatch.setattr(segments_module, "open_rows", clearing)
     segment, rows = write_segment(folder, [b"d" * 32], [np.ones((1, 2), np.float32)])
     assert cleared and find_segments(folder) == [segment]
     np.testing.assert_array_equal(rows, [[1.0, 1.0]])
@@ -306,6 +307,12 @@ def test_a_request_that_is_more_than_the_bound_is_refused_at_once(tmp_path, limi
     )
     assert encoder.seen == [BATCH]
     assert not cache.path.exists()
+
+
+def test_images_that_repeat_later_are_counted_once(tmp_path):
+    images, encoder = np.concatenate([pictures(BATCH)] * 3), CountingEncoder()
+    assert len(get(encoder, images, cache_of(tmp_path, BATCH * 12))) == 3 * BATCH
+    assert encoder.seen == [BATCH]
 
 
 def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path):

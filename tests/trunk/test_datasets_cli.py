@@ -11,6 +11,13 @@ import pytest
 import yaml
 from PIL import Image
 
+from platform.bootstrap import with_absolute_paths
+from platform.config import parse_config
+from platform.data.catalogue import DataRequest, load_dataset
+from platform.data.drawing_holdings import draw_holdings, require_drawable
+from platform.data.holdings import Holding
+from platform.errors import ConfigError
+from tests.drawn._users import readable_for_nobody
 from tests.trunk._runs import Answer, Command
 
 TASK = {"dataset": "shapes", "domains": ["real"], "clients": 4, "shots": 4, "test_per_class": 5}
@@ -48,6 +55,7 @@ def test_many_classes_are_shortened(sotto: Command):
     assert "datasets --check NAME --root DIR" in lines
     listed = {item["name"]: item for item in sotto("datasets", "--json").document}
     assert len(listed["shapes"]["classes"]) == 20
+    assert "texts, which no method takes yet: ag_news\n" in answer.out
 
 
 # --- who has what --------------------------------------------------------------------------------
@@ -132,6 +140,29 @@ def test_the_picture_has_the_same_bytes_again(
         other = tmp_path / "other.svg"
         show(sotto, config, "task.new_clients=1", "seeds.class_map=5", more=["--plot", str(other)])
         assert other.read_bytes() != one
+
+
+def test_names_with_dollars_are_drawn(tmp_path: Path):
+    counts = np.array([1, 2])
+    held = (Holding("client-00000", False, counts, counts * 0, counts, counts),)
+    draw_holdings(held, ("5$ and \\frac", "$x_"), tmp_path / "x.svg", title="a $b_ c$^")
+    assert (tmp_path / "x.svg").stat().st_size > 5_000
+
+
+def test_a_picture_that_cannot_be_written_is_refused(sotto: Command, config: str, tmp_path: Path):
+    (tmp_path / "made.svg").mkdir()
+    answer = sotto("datasets", "--show", config, "--plot", str(tmp_path / "made.svg"))
+    require_refused(answer, f"--plot: '{tmp_path}/made.svg' is a folder; valid is")
+    (tmp_path / "closed").mkdir(mode=0o500)
+    with readable_for_nobody(tmp_path), pytest.raises(ConfigError, match="cannot be written"):
+        require_drawable(tmp_path / "closed" / "x.svg")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        draw_holdings(
+            (Holding("client-00000", False, *[np.array([1])] * 4),),
+            ("a",),
+            tmp_path / "made.svg",
+            title="",
+        )
 
 
 def test_a_hundred_clients_are_drawn(sotto: Command, config: str, tmp_path: Path):
@@ -239,6 +270,46 @@ def test_test_images_that_are_training_images_are_found(sotto: Command, folder: 
         line.startswith("test image 'oil/dog/")
         and " is the same as training image 'oil/dog/" in line
         for line in repeated["first"]
+    )
+
+
+def test_images_under_two_labels_and_copies_are_told_apart(sotto: Command, folder: Path):
+    """A cat among the dogs is a fault; another copy of it among the cats is none."""
+    data = load_dataset("folders", DataRequest(folder))
+    cats = [name for name in data.train.images.paths if name.startswith("oil/cat/")]
+    dogs = [name for name in data.train.images.paths if name.startswith("oil/dog/")]
+    same = (folder / cats[0]).read_bytes()
+    (folder / cats[1]).write_bytes(same)
+    answer = check(sotto, folder, "--json")
+    assert answer.code == 0 and answer.document["copies"] == {
+        "number": 1,
+        "first": [f"training image {cats[1]!r} is the same as training image {cats[0]!r}"],
+    }
+    (folder / dogs[0]).write_bytes(same)
+    answer = check(sotto, folder, "--json")
+    assert answer.code == 1 and answer.document["contradictory"] == {
+        "number": 1,
+        "first": [
+            f"training image {dogs[0]!r} is the same as training image {cats[0]!r}, "
+            "but of class 'dog' and not 'cat'"
+        ],
+    }
+    assert (answer.document["copies"]["number"], answer.document["repeated"]["number"]) == (1, 0)
+    assert "1 examples that are also examples of another class:" in check(sotto, folder).out
+
+
+def test_a_root_in_the_home_folder(
+    sotto: Command, config: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert check(sotto, Path("~/mine")).code == 0
+    overrides = ("task.dataset=folders", "task.domains=null", "task.root=~/mine", "task.shots=null")
+    assert "folders" in show(sotto, config, *overrides, "task.partition.kind=iid").out
+    run = parse_config(TREE, (*overrides, "task.partition.kind=iid"))
+    assert with_absolute_paths(run).task.root == str(folder.resolve())
+    require_refused(
+        sotto("datasets", "--check", "folders", "--root", "~nobody-of-this-name/data"),
+        "--root: '~nobody-of-this-name/data' is in no known home folder",
     )
 
 

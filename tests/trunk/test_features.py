@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from methods._clip import load_backbone
+from platform.data import features as features_module
 from platform.data import shelf as shelf_module
 from platform.data.cache import holdings
 from platform.data.features import BATCH, FEWEST
@@ -111,6 +112,8 @@ def test_an_image_is_the_same_row_in_any_company(tmp_path):
     [
         {"fingerprint": "other weights"},
         {"transform_digest": "other transform"},
+        {"name": "other model"},
+        {"device": "cuda:0"},
         {"fingerprint": "weightstransform", "transform_digest": ""},
     ],
 )
@@ -119,6 +122,20 @@ def test_another_model_or_transform_is_encoded_anew(tmp_path, other):
     get(encoder, pictures(40), cache)
     get(replace(encoder, **other), pictures(40), cache)
     assert encoder.seen == [40, 40]
+
+
+@pytest.mark.parametrize("change", ["version", "DECODING_VERSION"])
+def test_other_versions_are_another_computation(monkeypatch, change):
+    encoder = CountingEncoder()
+    before = features_module.computation(encoder)
+    other = (lambda name: f"0 of {name}") if change == "version" else 0
+    monkeypatch.setattr(features_module, change, other)
+    assert features_module.computation(encoder) != before
+
+
+def test_devices_of_one_kind_compute_alike():
+    first, second = (CountingEncoder(device=f"cuda:{number}") for number in range(2))
+    assert features_module.computation(first) == features_module.computation(second)
 
 
 def test_kinds_do_not_mix(tmp_path):

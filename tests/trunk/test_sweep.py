@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from platform.cli.sweep import _jobs, cell_line
 from platform.errors import ConfigError
 from platform.federation import Federation
 from platform.sweeping import running, worker
@@ -130,6 +132,94 @@ def test_runs_that_were_under_way_are_labelled(
             run_cell(begun.run)
     mark_interrupted(storage.url, [cell.identity for cell in (done, begun, never)])
     assert [status for _, status in statuses(storage)] == ["finished", "interrupted"]
+
+
+def test_what_cannot_be_labelled_hides_nothing(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.file.write_bytes(b"no database at all" * 100)
+    mark_interrupted(storage.url, ["a" * 64])
+
+
+class SlowPool:
+    """Answers one cell at a time, the last given first; keeps which ran together."""
+
+    def __init__(self) -> None:
+        self.busy: dict[int, None] = {}
+        self.given: list[int] = []
+        self.together: set[frozenset[int]] = set()
+
+    def give(self, index: int, cell: Cell) -> None:
+        self.busy[index] = None
+        self.given.append(index)
+        self.together.add(frozenset(self.busy))
+
+    def answers(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        index, _ = self.busy.popitem()
+        yield index, {"run_id": None, "error": "none", "seconds": 0.0}
+
+
+def test_cells_that_share_a_lifetime_budget_run_one_after_another(
+    small: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = ("privacy.mechanism=upload_noise", "privacy.lifetime_budget=9")
+    sharing = build_grid(
+        SweepRequest((small,), seeds=(0, 1, 2), settings=noise, storage=storage.url)
+    ).cells
+    others = cells_of(small, storage, seeds=(0, 1)).cells
+    pool = SlowPool()
+
+    @contextmanager
+    def workers(cells: Any, url: str) -> Iterator[SlowPool]:
+        yield pool
+
+    monkeypatch.setattr(running, "_workers", workers)
+    run_cells((*sharing, *others), Told(), jobs=2, url=storage.url)
+    assert [index for index in pool.given if index < 3] == [0, 1, 2]
+    assert sorted(pool.given) == [0, 1, 2, 3, 4]
+    assert all(len(together & {0, 1, 2}) <= 1 for together in pool.together)
+    assert any(len(together) == 2 for together in pool.together)
+
+
+@pytest.mark.parametrize(
+    ("device", "has_cuda", "one"),
+    [("cuda", True, True), ("auto", True, True), ("auto", False, False), ("cpu", True, False)],
+)
+def test_cells_on_an_accelerator_run_alone_unless_told(
+    monkeypatch: pytest.MonkeyPatch, device: str, has_cuda: bool, one: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(7)))
+    grid = build_grid(SweepRequest(("comparison",), device=device))
+    assert _jobs(grid) == (1 if one else 7)
+
+
+def test_the_line_of_a_cell_says_that_it_goes_on_with_a_run(
+    small: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, begun = cells_of(small, storage, "rounds=1", seeds=(0, 1)).cells
+    with monkeypatch.context() as patch:
+        crash_at(patch, Federation, "_commit", 1)
+        with pytest.raises(Crash):
+            run_cell(begun.run)
+
+    class InThisProcess(SlowPool):
+        def give(self, index: int, cell: Cell) -> None:
+            super().give(index, cell)
+            self.cell = cell
+
+        def answers(self) -> Iterator[tuple[int, dict[str, Any]]]:
+            index, _ = self.busy.popitem()
+            yield index, answer_cell(self.cell.run.model_dump(mode="json"))
+
+    @contextmanager
+    def workers(cells: Any, url: str) -> Iterator[SlowPool]:
+        yield InThisProcess()
+
+    monkeypatch.setattr(running, "_workers", workers)
+    first, second = run_cells((new, begun), Told(), jobs=1, url=storage.url)
+    assert cell_line(first).endswith(f"s, run {first.run_id}")
+    assert cell_line(second).endswith(f"s, continues run {second.run_id}")
 
 
 @pytest.mark.parametrize(

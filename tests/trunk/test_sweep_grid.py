@@ -121,8 +121,9 @@ def test_a_file_may_lack_what_the_sweep_sets(tmp_path: Path) -> None:
 
 def test_two_configurations_of_one_name_are_called_by_their_paths(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("one.yaml", "two.yaml")]
-    for path in paths:
-        path.write_text((PACKAGED_CONFIGS / "comparison.yaml").read_text())
+    tree = yaml.safe_load((PACKAGED_CONFIGS / "comparison.yaml").read_text())
+    for number, path in enumerate(paths, start=1):
+        path.write_text(dump_tree(tree | {"rounds": number}))
     grid = grid_of(configs=(*map(str, paths), "quickstart"))
     assert grid.configs == (*map(str, paths), "quickstart")
 
@@ -159,6 +160,34 @@ def test_the_digest_is_that_of_the_cells() -> None:
         ({"settings": ("seed=1",)}, "--set: 'seed' is not set this way; use --seed"),
         ({"settings": ("method.name=coop",)}, "use --method"),
         ({"settings": ("storage.url=x",)}, "use --storage"),
+        ({"settings": ("storage={url: x}",)}, "--set: 'storage' is not set this way; use --sto"),
+        ({"settings": ("method={name: coop}",)}, "--set: 'method' is not set this way; use --me"),
+        ({"settings": ("name=a",)}, "--set: 'name' is not set this way; valid is the config"),
+        ({"method_settings": ("promptfl:method={name: coop}",)}, "--for: 'method' is not set"),
+        ({"method_settings": ("promptfl:name=a",)}, "--for: 'name' is not set this way"),
+        (
+            {"settings": ("training.learning_rate=0.1,1.0e-1",)},
+            "cells (comparison, promptfl, seed 0, training.learning_rate=0.1) and (comparison, "
+            "promptfl, seed 0, training.learning_rate=1.0e-1) are one and the same run",
+        ),
+        (
+            {"settings": ("training.momentum=0,0.5", "training={local_steps: 1, batch_size: 4}")},
+            "are one and the same run",
+        ),
+        (
+            {
+                "settings": ("training.momentum=0,0.5",),
+                "method_settings": ("promptfl:training={learning_rate: 0.1}",),
+            },
+            "--for: 'training' is an axis already",
+        ),
+        (
+            {
+                "settings": ("task.partition={kind: iid},{kind: dirichlet}",),
+                "method_settings": ("promptfl:task.partition.kind=iid",),
+            },
+            "--for: 'task.partition.kind' is an axis already",
+        ),
         ({"methods": ("coop", "coop")}, "--method: 'coop' is given twice"),
         ({"seeds": (1, 1)}, "--seed: 1 is given twice"),
         ({"configs": ("comparison", "comparison")}, "CONFIG: 'comparison' is given twice"),
@@ -199,6 +228,14 @@ def test_a_refused_cell_is_named(
     with pytest.raises(ConfigError) as caught:
         grid_of(*settings, methods=methods)
     assert str(caught.value).startswith(sentence)
+
+
+def test_one_file_under_two_paths_is_one_run(tmp_path: Path) -> None:
+    path, link = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    path.write_text((PACKAGED_CONFIGS / "comparison.yaml").read_text())
+    link.symlink_to(path)
+    with pytest.raises(ConfigError, match=r"one\.yaml, .* and \(.*two\.yaml, .* same run"):
+        grid_of(configs=(str(path), str(link)))
 
 
 @pytest.mark.parametrize("text", ["", "a", "1,", "-1", "1.5", "٣"])

@@ -32,6 +32,8 @@ def test_each_numeric_axis_has_a_picture() -> None:
     names = found("task.shots=1,2", "task.domains=[real],[sketch]")
     assert set(names) == {"curves", "attention", "shots"}
     assert names["shots"].abscissa == "task.shots"
+    assert names["shots"].ordinate == "accuracy in percent\n(last round, after personalising)"
+    assert names["curves"].ordinate.endswith("in percent\n(before personalising)")
 
 
 def test_files_of_equal_names_are_told_apart() -> None:

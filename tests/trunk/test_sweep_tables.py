@@ -14,7 +14,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from platform.config import PACKAGED_CONFIGS, dump_tree
+from platform.caveats import ENDED_EARLY, OF_RUN
+from platform.config import PACKAGED_CONFIGS, dump_tree, load_config
+from platform.selection import evaluation_document
 from platform.sweeping.grid import Cell, Grid
 from platform.sweeping.publishing import document
 from platform.sweeping.running import Outcome
@@ -219,7 +221,12 @@ def test_epsilons_are_shown_where_a_mechanism_is_on_and_are_never_rounded_down()
     assert body(text)[2].endswith("| ∞ / ∞ / ∞ | - |")
     # The worst seed: 7.994 and its half 3.997; the first would read 7.99.
     assert body(text)[3].endswith("| 8.00 / 4.00 / 0.00 | 1e-05 |")
-    assert "privacy: upload_noise, unit a whole client, replace_one, others without" in text
+    assert (
+        "; privacy: upload_noise, unit a whole client, replace_one, sampling none, accountant rdp, "
+        "discrete noise, source os, others without; epsilon of the worst run of a row, rounded up; "
+        "epsilon of one run: whoever sees several rows on the same clients sees their composition."
+    ) in text
+    assert "seed:" not in text
     assert r"$\infty$ / $\infty$ / $\infty$ & - \\" in latex(tables)
     require_whole(latex(tables))
 
@@ -232,12 +239,90 @@ def test_an_epsilon_is_rounded_up(value: float, shown: str) -> None:
     assert shown_epsilon(value) == shown
 
 
+BEST: dict[str, Any] = {
+    **{"round": 1, "validation": 0.7, "accuracy": accuracy(0.6)},
+    "protocol": {"name": "client_mean"},
+}
+
+
+@pytest.mark.parametrize("release", ["none", "noised"])
+def test_a_chosen_round_is_captioned_with_the_runs_own_words(release: str) -> None:
+    words = evaluation_document(
+        load_config(
+            Path("comparison"),
+            [
+                *("task.validation_share=0.2", "evaluation.selection=best_on_validation"),
+                *(("privacy.mechanism=none",) if release == "none" else NOISED_RELEASE),
+            ],
+        )
+    )
+    grid = grid_of()
+    made = outcomes_of(grid, lambda c: summary(0.5, best_on_validation=BEST, evaluation=words))
+    last, best = tables_of(grid, made)
+    chosen = words["selection"].partition("beside it ")[2]
+    assert chosen.startswith("the round with the best ") and chosen in best.caption
+    assert ("noised" in best.caption) == (release == "noised")
+    assert chosen not in last.caption
+
+
+NOISED_RELEASE = (
+    "evaluation.release=noised",
+    "evaluation.every=1",
+    "privacy={mechanism: upload_noise, clipping_norm: 1.0, noise_multiplier: 1.0}",
+)
+
+
+def test_noise_from_a_seed_is_called_what_it_is() -> None:
+    def made(cell: Cell) -> dict[str, Any]:
+        seeded = {"noise_source": "seeded"} if cell.seed == 1 else {}
+        return summary(0.5, **noised(8.0) | seeded)
+
+    (table,) = tables_of(*three_seeds(made))
+    assert "; noise from a seed: protects nobody; " in table.caption
+
+
+def test_warnings_stand_below_the_table_and_rows_that_ended_early_are_marked() -> None:
+    early = "the run ended before round 2: a reason"
+
+    def made(cell: Cell) -> dict[str, Any]:
+        own = [early] if (cell.method, cell.seed) == ("promptfl", 1) else []
+        return summary(0.5, warnings=[*own, "one for all"])
+
+    grid, outcomes = three_seeds(made)
+    tables = tables_of(grid, outcomes)
+    text = markdown(tables)
+    assert body(text)[2:] == [
+        "| `coop` | **50.00 ± 0.00** |",
+        "| `promptfl` † | **50.00 ± 0.00** |",
+    ]
+    assert text.endswith(f"\nWarnings of the runs:\n\n- one for all\n- {early}\n")
+    assert "† a run of the row ended early." in tables[0].caption
+    assert r"    promptfl $\dagger$ & " in latex(tables)
+    coop, promptfl = document(grid, outcomes, Path("there"))["cells"]
+    assert (coop["ended_early"], coop["warnings"]) == ([], ["one for all"])
+    assert (promptfl["ended_early"], promptfl["warnings"]) == (["run4"], ["one for all", early])
+
+
+def test_a_budget_that_ends_a_run_is_known_by_the_reports_own_warning() -> None:
+    # What `Federation.run_rounds` says where a budget is exhausted.
+    assert f"{OF_RUN}ended before round 2: a reason".startswith(ENDED_EARLY)
+
+
+def test_the_document_has_what_only_a_later_run_measured() -> None:
+    grid = grid_of(seeds=(0, 1))
+    made = outcomes_of(grid, lambda c: summary(0.5, best_on_validation=BEST if c.seed else None))
+    (cell,) = document(grid, made, Path("there"))["cells"]
+    assert cell["selections"]["best_on_validation"]["local"] == {
+        **{"mean": 0.6, "deviation": None, "n": 1, "values": [0.6]}
+    }
+    assert cell["selections"][LAST]["local"]["n"] == 2
+    assert cell["privacy"].keys() >= {"sampling", "accountant", "noise_source"}
+
+
 def test_best_on_validation_and_new_clients_have_tables_of_their_own() -> None:
-    best = {"round": 1, "validation": 0.7, "accuracy": accuracy(0.6)}
-    best["protocol"] = {"name": "client_mean"}
     new = {"clients": 2, "before": accuracy(0.3), "after": accuracy(0.4)}
     grid = grid_of(methods=("coop", "promptfl"))
-    made = outcomes_of(grid, lambda c: summary(0.5, best_on_validation=best, new_clients=new))
+    made = outcomes_of(grid, lambda c: summary(0.5, best_on_validation=BEST, new_clients=new))
     tables = tables_of(grid, made)
     text = markdown(tables)
     assert len(tables) == 3
@@ -251,6 +336,11 @@ def test_best_on_validation_and_new_clients_have_tables_of_their_own() -> None:
     assert latex(tables).count(r"\begin{tabular}") == 3
     rows = parse(results_csv([record_of(made[0])], []))
     assert [r["value"] for r in rows if r["measure"] == "validation"] == ["0.7"]
+    # A round is no share: it has a column of its own.
+    assert "round" not in {r["measure"] for r in rows}
+    assert {(r["selection"], r["chosen_round"]) for r in rows} == {
+        *(("last", ""), ("best_on_validation", "1"), ("new_clients", ""))
+    }
     assert {r["selection"] for r in rows} == {"last", "best_on_validation", "new_clients"}
 
 
@@ -283,8 +373,10 @@ def test_results_are_tidy_and_lose_nothing() -> None:
         **{"task.shots": "2", "protocol": "client_mean", "selection": "last"},
         **{"measure": "local", "value": str(1 / 3), "unit": "client"},
         **{"mechanism": "upload_noise", "relation": "replace_one", "delta": "1e-05"},
+        **{"sampling": "none", "accountant": "rdp"},
+        **{"noise_distribution": "discrete", "noise_source": "os"},
         **{"epsilon_server": "8.0", "epsilon_peers": "4.0", "epsilon_observer": "0.0"},
-        **{"committed_rounds": "2", "run": "run1"},
+        **{"committed_rounds": "2", "chosen_round": "", "run": "run1"},
     }
     assert {r["measure"] for r in rows} == {
         *("local", "weighted", "std", "worst", "local_twin", "gain_over_local")

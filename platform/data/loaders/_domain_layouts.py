@@ -61,6 +61,7 @@ class Layouts:
         parts: What a folder of a part, or a list, is for.
         lists: Where lists may lie, `{domain}` and `{part}` standing for their names.
         damaged: Listed images that are known to be bad and are left out.
+        numbered: Whether folders of classes may go by their labels.
     """
 
     folders: tuple[str, ...]
@@ -69,6 +70,7 @@ class Layouts:
     parts: Mapping[str, Use] = field(default_factory=dict)
     lists: tuple[str, ...] = ()
     damaged: frozenset[str] = frozenset()
+    numbered: bool = False
 
 
 def plain(name: str) -> str:

@@ -46,7 +46,8 @@ def is_there(path: Path, *, folder: bool = False) -> bool:
     """
     try:
         mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
+    # Of a name with a zero byte there can be no file; Python calls it a bad value.
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return False
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -209,6 +210,8 @@ def require_inside(path: Path, root: Path) -> None:
     """
     try:
         target = path.resolve(strict=True)
+    except PermissionError as error:
+        raise _unreadable(path, error) from error
     # A loop of links is a RuntimeError until Python 3.12.
     except (OSError, RuntimeError) as error:
         raise DataError(

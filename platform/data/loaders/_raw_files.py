@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from platform.data.catalogue import DatasetInfo
-from platform.data.loaders._files import read_bounded, read_text
+from platform.data.loaders._files import LONGEST_NAME, is_there, read_bounded, read_text
 from platform.errors import DataError
 
 MOST_BYTES: Final = 2**29
@@ -25,10 +25,10 @@ def first_folder(info: DatasetInfo, root: Path, names: Sequence[str]) -> Path:
     """The first of these folders below a root that is there.
 
     Raises:
-        DataError: If none is.
+        DataError: If none is, or this user may not know.
     """
     for name in names:
-        if os.path.isdir(root / name):
+        if is_there(root / name, folder=True):
             return root / name
     raise DataError(info.missing(root / names[0], root))
 
@@ -44,7 +44,7 @@ def read_file(info: DatasetInfo, root: Path, path: Path) -> bytes:
     Raises:
         DataError: If it is not there, cannot be read, or is larger than any of the known ones.
     """
-    _require_there(info, root, path)
+    require_there(info, root, path)
     # As much memory is asked for as may be read, which is for most files far too much.
     return read_bounded(path, min(os.path.getsize(path), MOST_BYTES))
 
@@ -55,44 +55,80 @@ def read_lines(info: DatasetInfo, root: Path, path: Path) -> list[str]:
     Raises:
         DataError: If it is not there, cannot be read, or is no text.
     """
-    _require_there(info, root, path)
+    require_there(info, root, path)
     # Editors of some systems begin a file with a mark of byte order.
     text = read_text(path, MOST_TEXT).removeprefix("\ufeff")
     return [line for line in text.splitlines() if line.strip()]
 
 
-def _require_there(info: DatasetInfo, root: Path, path: Path) -> None:
-    # Of a folder that may not be entered, all files are as good as missing.
-    if not os.path.exists(path):
+def require_there(info: DatasetInfo, root: Path, path: Path) -> None:
+    """Checks that a file is there.
+
+    Raises:
+        DataError: If it is not, or this user may not know.
+    """
+    if not is_there(path):
         raise DataError(info.missing(path, root))
 
 
-def class_words(names: Sequence[object], path: Path) -> tuple[str, ...]:
+def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) -> tuple[str, ...]:
     """Class names in the words that captions use.
 
     Args:
-        names: As a file has them, in label order.
+        names: As a file has them, in label order; bytes are read as Latin-1.
         path: That file.
+        known: What they have to be but for capitals and the signs between words, if that is known.
 
     Raises:
-        DataError: If one is empty or no text, two are alike, or there are none or too many.
+        DataError: If one is empty, too long or no text, two are alike, there are none or too many,
+            or they are not the known ones.
     """
-    words = [name.replace("_", " ").strip() if isinstance(name, str) else "" for name in names]
-    if not 1 <= len(words) <= MOST_CLASSES:
+    if not 1 <= len(names) <= MOST_CLASSES:
         raise DataError(
-            f"task.root: {str(path)!r} names {len(words)} classes; valid: 1 to {MOST_CLASSES}"
+            f"task.root: {str(path)!r} names {len(names)} classes; valid: 1 to {MOST_CLASSES}"
         )
+    words = [_words(name) for name in names]
     for label, word in enumerate(words):
         if not word or not word.isprintable():
             raise DataError(
-                f"task.root: {str(path)!r} has no name for class {label}; valid is a word"
+                f"task.root: {str(path)!r} has no name for class {label}; valid is a word of at "
+                f"most {LONGEST_NAME} characters"
             )
         if word in words[:label]:
             raise DataError(
                 f"task.root: {str(path)!r} names class {label} {word!r} as class "
                 f"{words.index(word)}; valid: each name once"
             )
-    return tuple(words)
+    return _known(words, path, known) if known else tuple(words)
+
+
+def _words(name: object) -> str:
+    """A name in words, empty if it is none."""
+    # One long name may stand in a file a thousand times; nothing is copied before it is measured.
+    if not isinstance(name, str | bytes) or len(name) > LONGEST_NAME:
+        return ""
+    text = name.decode("latin-1") if isinstance(name, bytes) else name
+    return text.replace("_", " ").strip()
+
+
+def _known(words: Sequence[str], path: Path, known: Sequence[str]) -> tuple[str, ...]:
+    """The known names, if a file has them in their order: labels would mean other things."""
+    if len(words) != len(known):
+        raise DataError(
+            f"task.root: {str(path)!r} names {len(words)} classes; valid: the {len(known)} as "
+            "published"
+        )
+    for label, (word, name) in enumerate(zip(words, known, strict=True)):
+        if _letters(word) != _letters(name):
+            raise DataError(
+                f"task.root: {str(path)!r} names class {label} {word!r}; valid: {name!r}, as "
+                "published"
+            )
+    return tuple(known)
+
+
+def _letters(name: str) -> str:
+    return "".join(character for character in name.casefold() if character.isalnum())
 
 
 def require_labels(

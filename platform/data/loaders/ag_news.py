@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +15,7 @@ import numpy as np
 
 from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset, Split
-from platform.data.loaders._files import read_text
+from platform.data.loaders._files import is_there, read_text
 from platform.data.loaders._raw_files import (
     MOST_TEXT,
     class_words,
@@ -25,6 +24,7 @@ from platform.data.loaders._raw_files import (
     read_lines,
     require_examples,
     require_labels,
+    require_there,
 )
 from platform.errors import DataError
 
@@ -58,19 +58,16 @@ def load(name: str, request: DataRequest) -> Dataset:
     (info,) = INFOS
     domains = request.chosen_domains(name, info.domains)
     folder = first_folder(info, request.root, _FOLDERS)
-    path, classes = folder / "classes.txt", info.classes
-    if path.exists():
-        classes = class_words(read_lines(info, request.root, path), path)
-    train, test = (
-        _split(info, request.root, folder / f"{part}.csv", classes) for part in ("train", "test")
-    )
-    require_examples(name, classes, train.labels, test.labels)
-    return Dataset(name, classes, domains, train, test)
+    path = folder / "classes.txt"
+    if is_there(path):
+        class_words(read_lines(info, request.root, path), path, info.classes)
+    train, test = (_split(info, request.root, folder / f"{part}.csv") for part in ("train", "test"))
+    require_examples(name, info.classes, train.labels, test.labels)
+    return Dataset(name, info.classes, domains, train, test)
 
 
-def _split(info: DatasetInfo, root: Path, path: Path, classes: Sequence[str]) -> Split:
-    if not path.exists():
-        raise DataError(info.missing(path, root))
+def _split(info: DatasetInfo, root: Path, path: Path) -> Split:
+    require_there(info, root, path)
     numbers, texts = [], []
     for line, row in _rows(path):
         if len(row) != 3 or not (row[0].isascii() and row[0].isdigit() and len(row[0]) < 5):
@@ -82,7 +79,7 @@ def _split(info: DatasetInfo, root: Path, path: Path, classes: Sequence[str]) ->
         texts.append(" ".join(part.strip() for part in row[1:]).strip())
     # Labels count from 0, the file from 1.
     labels = np.array(numbers, np.int64) - 1
-    require_labels(labels, classes, path, first=1)
+    require_labels(labels, info.classes, path, first=1)
     return Split(np.zeros((0, 0, 0, 3), np.uint8), labels, one_domain(labels), tuple(texts))
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset, Split
+from platform.data.loaders._files import LONGEST_NAME
 from platform.data.loaders._plain_pickle import read_plain
 from platform.data.loaders._raw_files import (
     class_words,
@@ -141,7 +142,7 @@ def load(name: str, request: DataRequest) -> Dataset:
         names = _names_of_pickle(version, folder / version.names, read)
     else:
         names = read_lines(info, request.root, folder / version.names)
-    classes = class_words(names, folder / version.names)
+    classes = class_words(names, folder / version.names, info.classes)
     train = _split(version, [folder / file for file in version.train], classes, read)
     test = _split(version, [folder / version.test], classes, read)
     require_examples(name, classes, train.labels, test.labels)
@@ -212,7 +213,7 @@ def _names_of_pickle(
         raise DataError(
             f"task.root: {str(path)!r} has no {version.names_key!r}; valid is the file as published"
         )
-    return [_text(name) for name in names]
+    return names
 
 
 def _dict_of(value: object) -> dict[Any, object]:
@@ -221,7 +222,9 @@ def _dict_of(value: object) -> dict[Any, object]:
 
 
 def _text(value: object) -> object:
-    return value.decode("latin-1") if isinstance(value, bytes) else value
+    if isinstance(value, bytes) and len(value) <= LONGEST_NAME:
+        return value.decode("latin-1")
+    return value
 
 
 def _as_images(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -27,6 +27,7 @@ from platform.data.loaders._files import (
     require_listed_path,
     require_present,
 )
+from platform.data.loaders._raw_files import MOST_CLASSES
 from platform.errors import DataError
 
 DOMAINS: Final = ("photo",)
@@ -180,16 +181,22 @@ def _classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str, ...
             )
     _require_labels(names, {entry.label for entry in parts["train"]}, where)
     classes = tuple(_words(names[label], label, where) for label in range(len(names)))
+    firsts: dict[str, int] = {}
     for label, name in enumerate(classes):
-        if classes.index(name) != label:
+        first = firsts.setdefault(name, label)
+        if first != label:
             raise DataError(
-                f"task.root: {where} gives the name {name!r} to the labels {classes.index(name)} "
-                f"and {label}; valid is one label for each name"
+                f"task.root: {where} gives the name {name!r} to the labels {first} and {label}; "
+                "valid is one label for each name"
             )
     return classes
 
 
 def _require_labels(names: Mapping[int, str], trained: set[int], where: str) -> None:
+    if len(names) > MOST_CLASSES:
+        raise DataError(
+            f"task.root: {where} has {len(names)} different labels; valid: 1 to {MOST_CLASSES}"
+        )
     for label in sorted(names):
         if not 0 <= label < len(names):
             raise DataError(

@@ -36,6 +36,7 @@ from platform.data.loaders._files import (
     is_there,
     subfolders,
 )
+from platform.data.loaders._raw_files import MOST_CLASSES
 from platform.errors import DataError
 from platform.randomness import stream
 
@@ -76,6 +77,8 @@ _LAYOUTS: Final = {
         ("vlcs", "VLCS"),
         aliases={"caltech": "Caltech101", "pascal": "VOC2007", "sun": "SUN09"},
         parts={"train": "train", "crossval": "unused", "test": "test"},
+        # As Dassl reads it.
+        numbered=True,
     ),
 }
 
@@ -193,14 +196,20 @@ def _classes(
     folders = sorted({image.folder for rows in found.values() for image in rows})
     if info.classes:
         return info.classes, _known_labels(info, folders, images)
+    if len(folders) > MOST_CLASSES:
+        raise DataError(
+            f"task.root: {str(images)!r} has {len(folders)} different class folders; valid: 1 to "
+            f"{MOST_CLASSES}"
+        )
     classes = tuple(folder.replace("_", " ").strip() for folder in folders)
+    firsts: dict[str, int] = {}
     for label, (folder, name) in enumerate(zip(folders, classes, strict=True)):
         if not name or len(name) > LONGEST_NAME or not name.isprintable():
             raise DataError(
                 f"task.root: {str(images)!r} has a class folder {folder[:80]!r}; valid are 1 to "
                 f"{LONGEST_NAME} printable characters"
             )
-        if classes.index(name) != label:
+        if firsts.setdefault(name, label) != label:
             raise DataError(
                 f"task.root: {str(images)!r} has two class folders for {name!r}; valid is one "
                 "spelling in all domains"
@@ -210,8 +219,8 @@ def _classes(
 
 def _known_labels(info: DatasetInfo, folders: Sequence[str], images: Path) -> dict[str, int]:
     names = [plain(name) for name in info.classes]
-    # VLCS as Dassl reads it numbers its classes' folders.
-    numbers = [str(label) for label in range(len(names))]
+    # In any other data set a number is a class that nobody knows.
+    numbers = [str(label) for label in range(len(names))] if _LAYOUTS[info.name].numbered else []
     for folder in folders:
         if plain(folder) not in (*names, *numbers):
             raise DataError(

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset, Split
 from platform.data.digits import CLASSES as DIGITS
+from platform.data.loaders._files import is_there
 from platform.data.loaders._raw_files import (
     MOST_BYTES,
     first_folder,
@@ -94,7 +95,7 @@ def _split(info: DatasetInfo, root: Path, folder: Path, part: str) -> Split:
 def _read(info: DatasetInfo, root: Path, path: Path, shape: Sequence[int]) -> NDArray[np.uint8]:
     """The array of an IDX file whose examples have a shape."""
     packed = path.with_name(f"{path.name}.gz")
-    if path.exists() or not packed.exists():
+    if is_there(path) or not is_there(packed):
         data = read_file(info, root, path)
         return _array(path, data, _count(path, data, shape), shape)
     data = read_file(info, root, packed)

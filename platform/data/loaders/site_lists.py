@@ -20,6 +20,7 @@ import numpy as np
 from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset
 from platform.data.loaders._files import (
+    LONGEST_PATH,
     image_split,
     require_distinct,
     require_listed_path,
@@ -93,7 +94,7 @@ def load(name: str, request: DataRequest) -> Dataset:
             path = folder / f"{domain}_{part}.pkl"
             data = read_file(info, request.root, path)
             is_target = domain == request.held_out_domain
-            (test if is_target else rows).extend(_rows(data, path, index, _NAMES[name]))
+            (test if is_target else rows).extend(_rows(name, data, path, index))
     _require_files(folder, [path for _, _, path in (*train, *test)])
     split, shown = image_split(folder, train), image_split(folder, test)
     # With nothing but a held-out domain left, that is what is wrong, and said elsewhere.
@@ -102,18 +103,18 @@ def load(name: str, request: DataRequest) -> Dataset:
     return Dataset(name, info.classes, domains, split, shown)
 
 
-def _rows(data: bytes, path: Path, domain: int, names: Sequence[str]) -> list[_Row]:
+def _rows(name: str, data: bytes, path: Path, domain: int) -> list[_Row]:
     listed, labels = _columns(data, path)
-    rows = []
+    # What lists say is the published folder, whatever this user's is called or links to.
+    below = {image: _below(image, _FOLDERS[name], repr(str(path))) for image in set(listed)}
+    names, rows = _NAMES[name], []
     for position, (image, label) in enumerate(zip(listed, labels, strict=True)):
         if label not in names:
             raise DataError(
                 f"task.root: {str(path)!r} has class {label[:40]!r} at image {position}; valid: "
                 f"{', '.join(names)}"
             )
-        below = _below(image, path.parent.name)
-        require_listed_path(below, repr(str(path)))
-        rows.append((domain, names.index(label), below))
+        rows.append((domain, names.index(label), below[image]))
     return rows
 
 
@@ -125,8 +126,8 @@ def _columns(data: bytes, path: Path) -> tuple[list[str], list[str]]:
     texts = [_texts(column) for column in columns[:2]]
     if len(columns) != 2 or texts[0] is None or texts[1] is None:
         raise DataError(
-            f"task.root: {str(path)!r} does not hold two arrays of texts; valid are the paths and "
-            "the names of the classes"
+            f"task.root: {str(path)!r} does not hold two arrays of texts; valid are the paths, of "
+            f"at most {LONGEST_PATH:,} characters, and the names of the classes"
         )
     if len(texts[0]) != len(texts[1]):
         raise DataError(
@@ -137,20 +138,25 @@ def _columns(data: bytes, path: Path) -> tuple[list[str], list[str]]:
 
 
 def _texts(column: object) -> list[str] | None:
-    """A column as texts, None if it holds anything else."""
+    """A column as texts, None if it holds anything else or a text that is too long."""
     values = column.tolist() if isinstance(column, np.ndarray) else column
     if not isinstance(values, list | tuple):
         return None
-    # Python 2 wrote its texts as bytes.
-    texts = [value.decode("latin-1") if isinstance(value, bytes) else value for value in values]
-    return texts if all(isinstance(text, str) for text in texts) else None
+    if any(not isinstance(v, str | bytes) or len(v) > LONGEST_PATH for v in values):
+        return None
+    # Python 2 wrote its texts as bytes. A pickle may hold one text many times, which is decoded
+    # once, so that what is decoded is not larger than the file.
+    decoded = {v: v.decode("latin-1") for v in values if isinstance(v, bytes)}
+    return [decoded[v] if isinstance(v, bytes) else v for v in values]
 
 
-def _below(image: str, folder: str) -> str:
+def _below(image: str, folder: str, where: str) -> str:
     """The part of a path that follows the data set's folder, all of it where that is not named."""
     steps = image.split("/")
     kept = steps[steps.index(folder) + 1 :] if folder in steps else steps
-    return "/".join(step for step in kept if step != ".")
+    below = "/".join(step for step in kept if step != ".")
+    require_listed_path(below, where)
+    return below
 
 
 def _require_files(folder: Path, paths: Sequence[str]) -> None:

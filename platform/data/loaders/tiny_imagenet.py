@@ -15,6 +15,7 @@ from platform.data.dataset import Dataset
 from platform.data.loaders._files import (
     image_names,
     image_split,
+    is_there,
     require_distinct,
     require_listed_path,
     require_present,
@@ -99,7 +100,7 @@ def _train_rows(info: DatasetInfo, root: Path, folder: Path, ids: Mapping[str, i
     rows: list[_Row] = []
     for one, label in ids.items():
         inner = f"train/{one}/images"
-        if not (folder / inner).is_dir():
+        if not is_there(folder / inner, folder=True):
             raise DataError(info.missing(folder / inner, root))
         names = image_names(folder / inner, folder)
         rows.extend((0, label, f"{inner}/{name}") for name in names)

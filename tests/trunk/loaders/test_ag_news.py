@@ -11,7 +11,7 @@ from platform.data.catalogue import dataset_info, require_images
 from platform.errors import ConfigError
 from tests.drawn.arrays import TOPICS, draw_ag_news
 from tests.trunk._runs import Storage
-from tests.trunk.loaders._refusing import assert_missing, load, refused
+from tests.trunk.loaders._refusing import assert_closed, assert_missing, load, refused
 
 LINE = '"{}","A title","A description"\n'
 
@@ -34,10 +34,13 @@ def test_four_topics_of_five_and_two(tmp_path: Path, names: bool):
     assert data.train.texts[6] == 'train title 6 All of "Business", and 6'
 
 
-def test_classes_are_those_of_the_file(tmp_path: Path):
+def test_classes_are_those_of_the_publication(tmp_path: Path):
     root = draw_ag_news(tmp_path, classes=3)
-    assert load("ag_news", root).classes == TOPICS[:3]
-    (root / "ag_news/classes.txt").unlink()
+    assert "names 3 classes; valid: the 4 as published" in refused("ag_news", root)
+    names = root / "ag_news/classes.txt"
+    names.write_text("\n".join(TOPICS[::-1]))
+    assert refused("ag_news", root).endswith("class 0 'Sci/Tech'; valid: 'World', as published")
+    names.unlink()
     assert "no training example of class 'Sci/Tech'" in refused("ag_news", root)
 
 
@@ -120,3 +123,8 @@ def test_a_run_on_texts_does_not_start(tmp_path: Path, storage: Storage):
     with pytest.raises(ConfigError, match=r"ag_news holds texts and promptfl needs images"):
         storage.create(*keys, *plain, "method={name: promptfl, context_tokens: 2}")
     assert not storage.file.exists()
+
+
+def test_a_closed_folder_is_not_missing(tmp_path: Path):
+    root = draw_ag_news(tmp_path / "data")
+    assert_closed("ag_news", root, root / "ag_news")

@@ -12,7 +12,13 @@ import pytest
 from platform.data.loaders.cifar import PIXELS
 from tests.drawn.arrays import CIFAR10, as_python_2, draw_cifar10, draw_cifar100, records
 from tests.trunk._runs import Storage
-from tests.trunk.loaders._refusing import assert_missing, load, refused
+from tests.trunk.loaders._refusing import (
+    assert_closed,
+    assert_missing,
+    load,
+    refused,
+    refused_in_little_memory,
+)
 
 LAYOUTS = ("binary", "python")
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
@@ -134,7 +140,7 @@ def test_no_folder_at_all(tmp_path: Path):
         (
             "batches.meta.txt",
             "\n".join([*CIFAR10, "unicorn"]).encode(),
-            "no training example of class 'unicorn' (label 10)",
+            "names 11 classes; valid: the 10 as published",
         ),
     ],
 )
@@ -210,3 +216,37 @@ def test_a_run_on_drawn_images(storage: Storage, tmp_path: Path):
     assert (only["round"], only["cohort"]) == (1, 3)
     assert len(only["accuracy"]["per_client"]) == 3
     assert all(0 <= share <= 1 for share in only["accuracy"]["per_client"])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_names_in_another_order_are_refused(tmp_path: Path, layout: str):
+    """Labels would mean other classes, and every number would be right for the wrong words."""
+    draw_cifar10(tmp_path, layout=layout)
+    names = list(CIFAR10[::-1])
+    if layout == "binary":
+        (tmp_path / BINARY / "batches.meta.txt").write_text("\n".join(names))
+    else:
+        (tmp_path / PYTHON / "batches.meta").write_bytes(as_python_2({"label_names": names}))
+    text = refused("cifar10", tmp_path)
+    assert text.endswith("names class 0 'truck'; valid: 'airplane', as published")
+
+
+def test_capitals_of_names_do_not_matter(tmp_path: Path):
+    draw_cifar10(tmp_path)
+    (tmp_path / BINARY / "batches.meta.txt").write_text("\n".join(CIFAR10).title())
+    assert load("cifar10", tmp_path).classes == CIFAR10
+
+
+@pytest.mark.parametrize("many", [10, 5_000])
+def test_one_long_name_many_times_is_not_copied(tmp_path: Path, many: int):
+    """100 KB as each of 5,000 names would be half a gigabyte."""
+    draw_cifar10(tmp_path, layout="python")
+    names = [b"x" * 100_000] * many
+    (tmp_path / PYTHON / "batches.meta").write_bytes(pickle.dumps({"label_names": names}))
+    refused_in_little_memory("cifar10", tmp_path, 10_000_000)
+
+
+@pytest.mark.parametrize("inner", ["", BINARY])
+def test_a_closed_folder_is_not_missing(tmp_path: Path, inner: str):
+    root = draw_cifar10(tmp_path / "data")
+    assert_closed("cifar10", root, root / inner)

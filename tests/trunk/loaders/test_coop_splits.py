@@ -313,3 +313,11 @@ def test_what_this_user_may_not_read(tmp_path: Path, place: str) -> None:
     with readable_for_nobody(tmp_path), pytest.raises(DataError, match=says):
         load(tmp_path)
     (folder / place).chmod(0o755)
+
+
+def test_more_classes_than_any_data_set_has(tmp_path: Path) -> None:
+    draw_oxford_flowers(tmp_path)
+    rows = [[f"{label}.jpg", label, f"c{label}"] for label in range(1001)]
+    rewrite(tmp_path, lambda parts: parts.update(train=rows, val=[], test=[["x.jpg", 0, "c0"]]))
+    with pytest.raises(DataError, match="has 1001 different labels; valid: 1 to 1000"):
+        load(tmp_path)

@@ -533,3 +533,48 @@ def test_a_run_that_leaves_one_domain_out(tmp_path: Path) -> None:
     assert correct == pytest.approx(round(correct))
     with opened(finished.storage.reopen(finished.run_id)) as wiring:
         assert wiring.classes == PACS[1]
+
+
+def test_numbers_are_classes_in_vlcs_only(tmp_path: Path) -> None:
+    """Dassl numbers VLCS's folders; in another data set numbers may count in any order."""
+    draw_folders(tmp_path / "vlcs", VLCS[0], [str(label) for label in range(5)], per_class=2)
+    assert load(tmp_path, "vlcs").classes == VLCS[1]
+    draw_folders(tmp_path / "pacs", PACS[0], [str(label) for label in range(7)], per_class=2)
+    with pytest.raises(DataError, match="has a class folder '0', which is no class of pacs"):
+        load(tmp_path, "pacs")
+
+
+def test_more_classes_than_any_data_set_has(tmp_path: Path) -> None:
+    for label in range(1001):
+        (tmp_path / "ink" / f"c{label}").mkdir(parents=True)
+        (tmp_path / "ink" / f"c{label}" / "a.png").touch()
+    with pytest.raises(DataError, match="has 1001 different class folders; valid: 1 to 1000"):
+        load(tmp_path, "folders")
+
+
+def copied(root: Path, one: str, other: str) -> None:
+    (root / other).write_bytes((root / one).read_bytes())
+
+
+def test_a_run_tells_of_an_image_that_is_trained_and_tested_on(tmp_path: Path) -> None:
+    """Where no file tells a split, a copy of an image may come to the other side."""
+    draw_folders(tmp_path / "data", ("ink", "oil"), ("cat", "dog"), per_class=5)
+    data = load(tmp_path / "data", "folders")
+    copied(tmp_path / "data", paths(data.train)[0], paths(data.test)[0])
+    overrides = (
+        *("method.name=zero_shot", NONE, "rounds=1", "cohort.dropout_rate=0"),
+        *("task.dataset=folders", f"task.root={tmp_path / 'data'}", "task.domains=null"),
+        *("task.partition.kind=iid", "task.clients=2", "secure_aggregation.threshold=2"),
+    )
+    # The split that `load` has seen.
+    run = Storage(tmp_path).run(*overrides, "task.shots=null", "seeds.split=0")
+    (told,) = (text for text in run.summary["warnings"] if "under other names" in text)
+    assert told.startswith(
+        f"1 test images are also training images under other names ('{paths(data.test)[0]}'"
+    )
+    wrong = paths(data.train)[-1]
+    copied(tmp_path / "data", paths(data.train)[0], wrong)
+    later = Storage(tmp_path / "later")
+    with pytest.raises(DataError, match=r"of class 'cat' and .* of class 'dog' are the same file"):
+        later.create(*overrides, "task.shots=null")
+    assert not later.file.exists()

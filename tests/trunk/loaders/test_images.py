@@ -296,3 +296,24 @@ def test_digests_of_arrays_tell_shapes_apart() -> None:
     (first,), (second,) = (image_digests(images, np.array([0])) for images in (flat, tall))
     assert first != second
     assert len(first) == 32
+
+
+@pytest.mark.parametrize(("depth", "colour", "size"), [(16, 0, 2), (8, 2, 3), (8, 4, 2)])
+def test_of_a_large_picture_no_more_than_its_colours_is_held(
+    depth: int, colour: int, size: int
+) -> None:
+    """3,000 x 2,000 pixels are 18 MB of colours, beside what the decoder itself has."""
+    value = (257 * 90).to_bytes(2, "big") if depth == 16 else bytes([90] * size)
+    data = png(3000, 2000, (b"\0" + value * 3000) * 2000, depth=depth, colour=colour)
+    tracemalloc.start()
+    pixels = decode(data, "x")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert pixels.shape == (2000, 3000, 3) and (pixels == 90).all()
+    assert peak < 18_000_000 + 12_000_000
+
+
+def test_strips_of_a_picture_meet() -> None:
+    """600 rows are two whole strips and a part, no row being like the next."""
+    pixels = np.arange(600 * 3 * 3, dtype=np.uint16).reshape(600, 3, 3).astype(np.uint8)
+    np.testing.assert_array_equal(decode(encoded(Image.fromarray(pixels), "PNG"), "x"), pixels)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.drawn.arrays import draw_fashion_mnist, draw_mnist, write_idx
-from tests.trunk.loaders._refusing import assert_missing, load, refused
+from tests.trunk.loaders._refusing import assert_closed, assert_missing, load, refused
 
 PLACES = [("mnist", False), ("mnist", True), ("MNIST/raw", False), ("MNIST/raw", True)]
 TRAIN, TEST = "mnist/train-images-idx3-ubyte", "mnist/t10k-images-idx3-ubyte"
@@ -134,3 +134,12 @@ def test_a_packed_bomb_is_not_unpacked(tmp_path: Path):
 def test_what_is_not_packed_comes_first(tmp_path: Path):
     draw_mnist(draw_mnist(tmp_path, 2, packed=True), 3)
     assert load("mnist", tmp_path).train.num_examples == 30
+
+
+def test_a_closed_folder_is_not_missing(tmp_path: Path):
+    root = draw_mnist(tmp_path / "data")
+    assert_closed("mnist", root, root / "mnist")
+
+
+def test_a_root_that_no_file_can_have(tmp_path: Path):
+    assert "which is not there" in refused("mnist", tmp_path / "a\0b")

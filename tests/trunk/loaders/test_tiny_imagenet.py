@@ -10,7 +10,7 @@ import pytest
 
 from platform.data.images import ImageFiles
 from tests.drawn.arrays import draw_tiny_imagenet, tiny_ids
-from tests.trunk.loaders._refusing import assert_missing, load, refused
+from tests.trunk.loaders._refusing import assert_closed, assert_missing, load, refused
 
 FOLDER = "tiny-imagenet-200"
 
@@ -123,3 +123,9 @@ def test_an_image_outside_of_the_folder(tmp_path: Path):
     path.unlink()
     path.symlink_to(tmp_path / "outside.JPEG")
     assert "is a link that leaves" in refused("tiny_imagenet", tmp_path)
+
+
+@pytest.mark.parametrize("inner", ["", "train", f"train/{tiny_ids(2)[0]}"])
+def test_a_closed_folder_is_not_missing(tmp_path: Path, inner: str):
+    root = draw_tiny_imagenet(tmp_path / "data", classes=2)
+    assert_closed("tiny_imagenet", root, root / FOLDER / inner)

@@ -1,0 +1,88 @@
+"""Image files that are the same under other names: refused under two labels, else told of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from platform.data.dataset import Dataset, Split
+from platform.data.duplicates import require_one_label
+from platform.data.images import ImageFiles
+from platform.errors import DataError
+
+ALL = np.arange(4)
+
+
+def drawn(root: Path, train: list[bytes], test: list[bytes]) -> Dataset:
+    """Four files on each side, of labels 0, 0, 1, 1."""
+    sides = []
+    for side, contents in (("train", train), ("test", test)):
+        for row, content in enumerate(contents):
+            (root / f"{side}_{row}.png").write_bytes(content)
+        files = ImageFiles(root, tuple(f"{side}_{row}.png" for row in range(len(contents))))
+        sides.append(Split(files, np.array([0, 0, 1, 1]), np.zeros(4, np.int64)))
+    return Dataset("drawn", ("cat", "dog"), ("one",), *sides)
+
+
+TRAIN = [b"aaa", b"bbb", b"ccc", b"dd"]
+TEST = [b"eee", b"fff", b"ggg", b"hh"]
+
+
+def test_different_files_are_nothing_to_tell_of(tmp_path: Path) -> None:
+    assert require_one_label(drawn(tmp_path, TRAIN, TEST), ALL, ALL) == ()
+
+
+def test_copies_of_one_label_on_one_side_are_fine(tmp_path: Path) -> None:
+    data = drawn(tmp_path, [b"aaa", b"aaa", *TRAIN[2:]], [*TEST[:2], b"ggg", b"ggg"])
+    assert require_one_label(data, ALL, ALL) == ()
+
+
+def test_a_test_image_that_is_a_training_image_is_told_of(tmp_path: Path) -> None:
+    data = drawn(tmp_path, TRAIN, [b"aaa", b"bbb", b"ggg", b"dd"])
+    (remark,) = require_one_label(data, ALL, ALL)
+    assert remark.startswith("3 test images are also training images under other names ('test_0")
+    assert "'test_0.png' is the same as 'train_0.png'" in remark
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "first", "second"),
+    [
+        ([b"aaa", b"bbb", b"aaa", b"dd"], TEST, "train_0", "train_2"),
+        (TRAIN, [b"eee", b"fff", b"ggg", b"fff"], "test_1", "test_3"),
+        (TRAIN, [b"eee", b"fff", b"bbb", b"hh"], "train_1", "test_2"),
+    ],
+)
+def test_one_image_under_two_labels_is_refused(
+    tmp_path: Path, train: list[bytes], test: list[bytes], first: str, second: str
+) -> None:
+    with pytest.raises(DataError) as caught:
+        require_one_label(drawn(tmp_path, train, test), ALL, ALL)
+    text = str(caught.value)
+    assert f"the images '{first}.png' of class 'cat' and '{second}.png' of class 'dog'" in text
+    assert text.startswith("task.root: ") and "\n" not in text
+
+
+def test_only_what_somebody_holds_counts(tmp_path: Path) -> None:
+    data = drawn(tmp_path, [b"aaa", b"bbb", b"aaa", b"dd"], [b"bbb", b"fff", b"ggg", b"hh"])
+    assert require_one_label(data, np.array([0, 3]), ALL) == ()
+
+
+def test_of_files_of_sizes_of_their_own_none_is_opened(tmp_path: Path) -> None:
+    data = drawn(tmp_path, [b"", b"1", b"22", b"333"], [b"4" * 4, b"5" * 5, b"6" * 6, b"7" * 7])
+    assert isinstance(data.train.images, ImageFiles)
+    for row in range(4):
+        for side in ("train", "test"):
+            (tmp_path / f"{side}_{row}.png").chmod(0)
+    assert require_one_label(data, ALL, ALL) == ()
+
+
+def test_one_pool_of_both_sides_is_no_repetition(tmp_path: Path) -> None:
+    data = drawn(tmp_path, TRAIN, TEST).merged()
+    assert require_one_label(data, np.arange(8), np.arange(8)) == ()
+
+
+def test_images_in_memory_are_not_looked_at() -> None:
+    split = Split(np.zeros((4, 2, 2, 3), np.uint8), np.array([0, 0, 1, 1]), np.zeros(4, np.int64))
+    assert require_one_label(Dataset("x", ("a", "b"), ("c",), split, split), ALL, ALL) == ()

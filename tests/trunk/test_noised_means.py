@@ -1,0 +1,243 @@
+"""Noised means of a run: calibration with more than the update, lost clients, secret cohorts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from methods import TensorSpec
+from platform.bootstrap import Surroundings, plan_run
+from platform.caveats import run_warnings
+from platform.errors import ConfigError
+from platform.extras import FLAG, VALIDATION, Extras
+from platform.federation import Federation
+from platform.layout import Totals, build_layout
+from platform.observing import SilentObserver
+from platform.protection import Protection
+from privacy import (
+    AdaptiveClipping,
+    CentralNoise,
+    DistributedNoise,
+    IntegerUploadNoise,
+    NoisedMetric,
+    SeededNoise,
+    default_scale,
+)
+from tests.trunk._audits import Auditor
+from tests.trunk._runs import ADAPTIVE, NO_POOL, Storage, opened
+from tests.trunk.conftest import MakeStorage
+from tests.trunk.test_selection import BEST, CARVED, NOISED, POOL, QUIET
+
+# --- calibration on the grid ----------------------------------------------------------------------
+
+METRIC = (*CARVED, "evaluation.release=noised")
+LAWS = {
+    "discrete": ("privacy.mechanism=distributed_noise",),
+    "skellam": (
+        "privacy.mechanism=distributed_noise",
+        "privacy.noise_distribution=skellam",
+    ),
+    "upload": ("privacy.noise_distribution=discrete_gaussian",),
+}
+BESIDE = {
+    "metric": METRIC,
+    "flag": ADAPTIVE,
+    "both": (*METRIC, *ADAPTIVE),
+}
+
+
+@pytest.fixture(scope="module")
+def bare(make_storage: MakeStorage) -> Auditor:
+    config = make_storage("without-pool").config(*NO_POOL, *CARVED)
+    return Auditor(plan_run(config, SilentObserver(), Surroundings()))
+
+
+@pytest.fixture(scope="module")
+def pooled(make_storage: MakeStorage) -> Auditor:
+    config = make_storage("with-pool").config(*CARVED)
+    return Auditor(plan_run(config, SilentObserver(), Surroundings()))
+
+
+@pytest.mark.parametrize("norm", [0.1, 0.3, 1.0, 1.5, 1.9, 1.99])
+@pytest.mark.parametrize("beside", BESIDE)
+@pytest.mark.parametrize("law", LAWS)
+def test_calibration_starts_where_the_joint_norm_allows_it(
+    bare: Auditor, law: str, beside: str, norm: float
+) -> None:
+    """The grid's step follows the joint norm: C may lie just below where it is halved."""
+    given = (*LAWS[law], *BESIDE[beside], f"privacy.clipping_norm={norm}")
+    mechanism = bare.plan(*NO_POOL, *given).protection.mechanism
+    assert isinstance(mechanism, DistributedNoise | IntegerUploadNoise)
+    assert mechanism.noise_multiplier > 1.0
+
+
+@pytest.mark.parametrize("norm", [0.1, 1.5])
+@pytest.mark.parametrize("law", LAWS)
+def test_an_entry_with_noise_of_its_own_has_a_grid_of_its_own(
+    pooled: Auditor, law: str, norm: float
+) -> None:
+    given = (*LAWS[law], *METRIC, *ADAPTIVE, POOL[0], f"privacy.clipping_norm={norm}")
+    protection = pooled.plan(*given).protection
+    assert isinstance(protection.pool_mechanism, IntegerUploadNoise)
+    assert protection.pool_mechanism.clipping_norm == norm
+
+
+# --- what is divided by whom ----------------------------------------------------------------------
+
+C, RATIO, FLAG_RATIO = 2.0, 0.75, 0.3
+CENTRAL = ("privacy.mechanism=central_noise", "secure_aggregation.enabled=false")
+
+
+def central(multiplier: float, *, hides_size: bool = False) -> Protection:
+    adaptive, metric = AdaptiveClipping(flag_ratio=FLAG_RATIO), NoisedMetric(ratio=RATIO)
+    extras = Extras(adaptive, metric, C)
+    norm = extras.joint_norm(C)
+    return Protection(
+        mechanism=CentralNoise(
+            clipping_norm=norm,
+            noise_multiplier=multiplier,
+            scale=default_scale(norm),
+            relation="replace_one",
+        ),
+        layout=build_layout({"a": TensorSpec((2,))}, "central_noise", extras=extras.names),
+        pool_spec=None,
+        pool_noise="independent",
+        bits=32,
+        masked=False,
+        adaptive=adaptive,
+        metric=metric,
+        update_norm=C,
+        hides_size=hides_size,
+    )
+
+
+def averaged(how: Protection, survivors: int, seed: int = 0) -> Any:
+    """Three are planned, each of those who came fitted and says 0.9: 0.6 and 1.5 x 0.8."""
+    one = np.array([0.3, -0.6, FLAG_RATIO * C, RATIO * C * 0.8])
+    noise = SeededNoise(np.random.default_rng(seed))
+    return how.average(Totals(survivors * one, survivors, survivors), 3, noise)
+
+
+@pytest.mark.parametrize("survivors", [1, 2, 3, 5])
+def test_lost_clients_do_not_count_as_one_half(survivors: int) -> None:
+    """More than planned do not extrapolate either; the update is divided by the plan as before."""
+    how = central(1e-4)
+    summed = averaged(how, survivors)
+    released = how.extras.noised_mean(summed, how.mechanism)
+    assert released is not None
+    assert released.mean == pytest.approx(0.9, abs=2e-3)
+    assert how.extras.clipped_fraction(summed) == pytest.approx(0.0, abs=2e-3)
+    np.testing.assert_allclose(summed.vector, [0.1 * survivors, -0.2 * survivors], atol=1e-3)
+    assert summed.total_weight == 3.0
+    assert summed.extras[VALIDATION] == pytest.approx(1.2 * survivors / 3, abs=1e-3)
+
+
+@pytest.mark.parametrize("survivors", [1, 3])
+def test_the_deviation_is_that_of_the_clients_who_came(survivors: int) -> None:
+    """Noise of z x the joint norm in the sum, 2b = 3 to an accuracy of 1."""
+    how, found = central(0.5), []
+    for seed in range(800):
+        released = how.extras.noised_mean(averaged(how, survivors, seed), how.mechanism)
+        assert released is not None
+        found.append(released.mean)
+    expected = 0.5 * math.sqrt(4.0 + 0.36 + 2.25) / survivors / 3.0
+    assert released.deviation == pytest.approx(expected, rel=1e-3)
+    assert np.std(found) == pytest.approx(expected, rel=0.12)
+    assert abs(np.mean(found) - 0.9) <= 4.5 * expected / math.sqrt(800)
+
+
+@pytest.mark.parametrize(("survivors", "hides_size"), [(3, True), (2, True), (0, False), (0, True)])
+def test_a_secret_number_and_noise_alone_tell_no_mean(survivors: int, hides_size: bool) -> None:
+    how = central(1e-4, hides_size=hides_size)
+    summed = averaged(how, survivors)
+    assert how.extras.released_validation(summed) is None
+    assert how.extras.noised_mean(summed, how.mechanism) is None
+    # The flag goes by the plan there: each that is missing is half a clipped one.
+    clipped = how.extras.clipped_fraction(summed)
+    assert clipped == pytest.approx((3 - survivors) / 6, abs=2e-3)
+    assert summed.extras[FLAG] == pytest.approx(0.2 * survivors, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "hides"),
+    [
+        (CENTRAL, False),
+        ((*CENTRAL, "cohort.size=3"), True),
+        ((*CENTRAL, "privacy.relation=add_or_remove_one"), True),
+        (("cohort.size=3", "privacy.relation=add_or_remove_one"), False),
+        (("cohort.size=3", *LAWS["discrete"]), False),
+    ],
+)
+def test_what_counts_on_a_secret_number(
+    bare: Auditor, overrides: tuple[str, ...], hides: bool
+) -> None:
+    assert bare.plan(*NO_POOL, *NOISED, *QUIET, *overrides).protection.hides_size is hides
+
+
+def test_a_number_that_the_report_states_is_no_secret(pooled: Auditor) -> None:
+    """With a pool nothing amplifies, so nothing is withheld."""
+    given = (*NOISED, *QUIET, *CENTRAL, POOL[0], "cohort.size=3")
+    assert pooled.plan(*given).protection.hides_size is False
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        pytest.param(CENTRAL, id="central"),
+        pytest.param((), id="upload", marks=pytest.mark.slow),
+        pytest.param(LAWS["discrete"], id="distributed", marks=pytest.mark.slow),
+    ],
+)
+def test_the_mean_of_those_who_came(storage: Storage, mechanism: tuple[str, ...]) -> None:
+    run = storage.run(
+        *NO_POOL, *NOISED, *QUIET, *mechanism, "cohort.dropout_rate=0.4", "cohort.minimum=2"
+    )
+    with opened(storage.reopen(run.run_id)) as wiring:
+        federation, names = Federation(wiring, SilentObserver()), list(wiring.population.clients)
+        start = federation.validate(federation.initial_state(), {})
+        assert start is not None
+        documents = run.summary["rounds"]
+        exact = [start.per_client, *(d["validation"]["per_client"] for d in documents)]
+        for number, document in enumerate(documents, start=1):
+            came = run.survivors()[number]
+            assert len(came) == 3
+            truth = np.mean([exact[number - 1][names.index(name)] for name in came])
+            released = document["released_validation"]
+            assert abs(released["mean"] - truth) <= 4.5 * released["std"] + 1e-3
+            # The mechanism's noise, on a coordinate as long as C.
+            assert 0.001 < released["std"] < 0.02
+        widest = {"round": 1, "mean": 0.4, "std": 0.7654}
+        changed = [*documents, {**documents[0], "released_validation": widest}]
+        (text,) = (t for t in run_warnings(wiring, changed, None) if "noised validation" in t)
+    assert "standard deviation up to 0.765;" in text
+    largest = max(d["released_validation"]["std"] for d in documents)
+    assert any(f"up to {largest:.3f};" in text for text in run.summary["warnings"])
+
+
+def test_a_secret_cohort_releases_no_mean_and_says_so(storage: Storage) -> None:
+    run = storage.run(*NO_POOL, *NOISED, *QUIET, BEST, *CENTRAL, "cohort.size=3", "rounds=2")
+    assert [d["released_validation"] for d in run.summary["rounds"]] == [None, None]
+    assert run.summary["best_on_validation"] is None
+    words = " ".join(run.summary["warnings"])
+    assert "noised validation means are withheld" in words
+    assert "had no round to choose from" in words
+
+
+def test_poisson_cohorts_are_refused(storage: Storage) -> None:
+    with pytest.raises(ConfigError, match=r"evaluation\.release: noised .* cohort\.sampling = poi"):
+        storage.config(*NO_POOL, *NOISED, *CENTRAL, "cohort.sampling=poisson")
+
+
+@pytest.mark.parametrize(("law", "dominate"), [("upload", False), ("discrete", True)])
+def test_entries_dominate_only_where_the_sum_is_noised_jointly(
+    storage: Storage, law: str, dominate: bool
+) -> None:
+    with opened(storage.create(*NOISED, *QUIET, *POOL, *LAWS[law])) as wiring:
+        (text,) = (t for t in run_warnings(wiring, [], None) if "are charged beside the sum" in t)
+    assert ("dominate what is spent" in text) is dominate
