@@ -6,7 +6,8 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -40,6 +41,29 @@ def progress_bar(out: Console, *more: TextColumn) -> Progress:
         redirect_stdout=False,
         disable=not out.is_terminal,
     )
+
+
+class WithBar:
+    """Something with a bar on stderr, which is there while it is entered."""
+
+    def __init__(self, *more: TextColumn) -> None:
+        """Takes columns beside the bar's own."""
+        self._error = console(error=True)
+        self._progress = progress_bar(self._error, *more)
+
+    def __enter__(self) -> Self:
+        """Shows the bar."""
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Removes the bar."""
+        self._progress.stop()
 
 
 def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:

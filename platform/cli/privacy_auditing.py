@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import typer
 from rich.progress import TaskID, TextColumn
 
 from platform.bootstrap import Surroundings, plan_run
 from platform.cli import exit_codes
-from platform.cli.output import console, epsilon, print_json, progress_bar, table
+from platform.cli.output import WithBar, console, epsilon, print_json, table
 from platform.config import load_config
 from platform.observing import SilentObserver
 from platform.privacy_audit import AuditPlan, audit_run
@@ -45,36 +43,21 @@ def audit_privacy_command(
         raise typer.Exit(exit_codes.FAILED)
 
 
-class AuditProgress:
+class AuditProgress(WithBar):
     """A bar on stderr with the channel and the canaries sent; one line a channel elsewhere."""
 
     def __init__(self) -> None:
         """Takes nothing; the bar comes with the first canary."""
-        self._out = console(error=True)
-        self._bar = progress_bar(self._out, TextColumn("canaries"))
+        super().__init__(TextColumn("canaries"))
         self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> Self:
-        """Shows the bar."""
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Removes the bar."""
-        self._bar.stop()
 
     def __call__(self, channel: str, done: int, total: int) -> None:
         """Moves the channel's bar."""
         if channel not in self._tasks:
-            self._tasks[channel] = self._bar.add_task(channel, total=total)
-            if not self._out.is_terminal:
-                self._out.print(f"{channel}: {total} canaries")
-        self._bar.update(self._tasks[channel], completed=min(done, total))
+            self._tasks[channel] = self._progress.add_task(channel, total=total)
+            if not self._error.is_terminal:
+                self._error.print(f"{channel}: {total} canaries")
+        self._progress.update(self._tasks[channel], completed=min(done, total))
 
 
 def _show(audits: Sequence[ChannelAudit], plot: Path | None) -> None:

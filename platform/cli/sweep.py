@@ -6,14 +6,12 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import typer
 from rich.progress import TaskID, TextColumn
 
 from platform.cli import exit_codes
-from platform.cli.output import console, epsilon, fraction, print_json, progress_bar
+from platform.cli.output import WithBar, console, epsilon, fraction, print_json
 from platform.environment import resolve_device
 from platform.sweeping.grid import (
     Cell,
@@ -121,31 +119,16 @@ def _default_output(grid: Grid) -> Path:
     return OUTPUTS / f"{Path(grid.configs[0]).stem}-{grid.digest[:8]}"
 
 
-class ScreenSweepObserver:
+class ScreenSweepObserver(WithBar):
     """Shows a sweep: a bar on stderr, one line a run on stdout."""
 
     def __init__(self, *, quiet: bool) -> None:
         """`quiet` leaves stdout to JSON."""
+        super().__init__(TextColumn("{task.fields[failed]}"))
         self._quiet = quiet
         self._out = console()
-        self._error = console(error=True)
-        self._progress = progress_bar(self._error, TextColumn("{task.fields[failed]}"))
         self._task: TaskID | None = None
         self._total = self._done = self._failed = 0
-
-    def __enter__(self) -> Self:
-        """Shows the bar."""
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Removes the bar."""
-        self._progress.stop()
 
     def sweep_started(self, total: int, finished: int) -> None:
         """Says how much is there already."""

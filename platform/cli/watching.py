@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from rich.console import Console
 from rich.progress import TaskID
 
-from platform.cli.output import console, epsilon, fraction, progress_bar, size
+from platform.cli.output import WithBar, console, epsilon, fraction, size
 
 LAYOUT = "{:>5} {:>7} {:>8} {:>6} {:>6} {:>17} {:>5} {:>7} {:>7} {:>4}"
 NAMES = ("round", "cohort", "accuracy", "std", "worst", "epsilon s/p/o", "s/n", "up", "down", "s")
@@ -64,32 +62,17 @@ def _ratio(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-class ScreenObserver:
+class ScreenObserver(WithBar):
     """Shows a run: a transient progress bar on stderr, lines on stdout."""
 
     def __init__(self, delta: float, *, quiet: bool) -> None:
         """Takes the delta of the epsilons; `quiet` leaves stdout to JSON."""
+        super().__init__()
         self._delta = delta
         self._quiet = quiet
         self._out = console()
-        self._error: Console = console(error=True)
-        self._progress = progress_bar(self._error)
         self._task: TaskID | None = None
         self.run_id: str | None = None
-
-    def __enter__(self) -> Self:
-        """Shows the bar."""
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Removes the bar."""
-        self._progress.stop()
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Moves the bar."""
