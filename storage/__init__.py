@@ -24,9 +24,11 @@ from storage.errors import (
     StorageFull,
 )
 from storage.records import (
+    AttemptRecord,
     AuditEntry,
     AuditHead,
     ClientIdentity,
+    Failure,
     LedgerRow,
     LedgerStatus,
     PersonalState,
@@ -35,11 +37,13 @@ from storage.records import (
     RoundRecord,
     RunRecord,
     RunStatus,
+    SessionRecord,
     StateRecord,
 )
 
 __all__ = [
     "AlreadyExistsError",
+    "AttemptRecord",
     "AuditChainBroken",
     "AuditEntry",
     "AuditHead",
@@ -49,6 +53,7 @@ __all__ = [
     "ClientStore",
     "Database",
     "DatabaseBusy",
+    "Failure",
     "InvalidRecordError",
     "InvalidTransitionError",
     "LedgerRow",
@@ -62,6 +67,7 @@ __all__ = [
     "RunRecord",
     "RunStatus",
     "SchemaMismatch",
+    "SessionRecord",
     "StateRecord",
     "StorageError",
     "StorageFull",

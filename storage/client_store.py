@@ -1,9 +1,9 @@
-"""One client's own store: who it is, its personal part, its own ledger, tombstones, receipts.
+"""One client's own store: who it is, its personal part, session, own ledger, tombstones, receipts.
 
 It belongs to the client alone: in a federation it lies on the client's machine, in a simulation in
 the client's folder, never in the coordinator's database. There may be hundreds of stores, so a
 connection lives only as long as one call, or as one block of `kept_open`; closing it also empties
-the write-ahead log. Each call is a transaction of its own either way.
+the write-ahead log. Each call is a transaction of its own, but for those within `atomically`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from sqlalchemy import Connection, Engine, delete, insert, inspect, select, upda
 from sqlalchemy.orm import Session
 
 from storage._validate import require_bytes, require_count, require_text
+from storage.client_sessions import ClientSessions
 from storage.client_tables import (
     ClientBase,
     ClientLedger,
+    Failures,
     Identity,
     Personal,
     Receipts,
@@ -40,9 +42,16 @@ from storage.errors import (
     SchemaMismatch,
 )
 from storage.ledger import insert_rows, read_rows, require_ledger_row, settle
-from storage.records import ClientIdentity, LedgerRow, LedgerStatus, PersonalState, Receipt
+from storage.records import (
+    ClientIdentity,
+    Failure,
+    LedgerRow,
+    LedgerStatus,
+    PersonalState,
+    Receipt,
+)
 
-CLIENT_SCHEMA_VERSION = 1
+CLIENT_SCHEMA_VERSION = 2
 HANDLE_SECRET_BYTES = 32
 _PSEUDONYM_BYTES = 16
 _BUSY_TIMEOUT = 5.0
@@ -57,12 +66,15 @@ class ClientStore:
 
     Attributes:
         identity: Pseudonym and handle secret.
+        sessions: How far the client has come in each run.
     """
 
     def __init__(self, path: Path, *, drawn: ClientIdentity) -> None:
         """Made by ``open_client_store`` only; ``drawn`` is used where the store is new."""
         self._path = path
         self._connection: Connection | None = None
+        self._joint: Session | None = None
+        self.sessions = ClientSessions(self._transaction)
         # Two threads may use one store; only one at a time uses its connection.
         self._lock = RLock()
         self.identity = self._read_identity() or self._create(drawn)
@@ -82,6 +94,16 @@ class ClientStore:
             finally:
                 self._connection = None
                 _CURRENT.reset(token)
+
+    @contextmanager
+    def atomically(self) -> Iterator[None]:
+        """One transaction for all calls of the block: all of it is durable afterwards, or none."""
+        with self._transaction() as session:
+            self._joint = session
+            try:
+                yield
+            finally:
+                self._joint = None
 
     def put_pending(
         self, run_id: str, round_number: int, attempt: int, *, personal: bytes, experts: bytes
@@ -260,9 +282,56 @@ class ClientStore:
         with self._transaction(read_only=True) as session:
             return _receipts(session, run_id)
 
+    def add_failure(self, run_id: str, round_number: int, attempt: int, *, reason: str) -> None:
+        """Remember what went wrong inside the client; of an attempt the last is kept.
+
+        Args:
+            run_id: The run.
+            round_number: The round.
+            attempt: The attempt.
+            reason: What kind of failure and where, without data.
+        """
+        require_text(run_id=run_id, reason=reason)
+        require_count(round_number=round_number, attempt=attempt)
+        key = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
+        with self._transaction() as session:
+            session.execute(delete(Failures).filter_by(**key))
+            session.execute(insert(Failures).values(**key, reason=reason))
+
+    def failures(self, run_id: str) -> tuple[Failure, ...]:
+        """What went wrong inside the client in a run, by round and attempt."""
+        columns = (Failures.run_id, Failures.round_number, Failures.attempt, Failures.reason)
+        query = select(*columns).where(Failures.run_id == run_id)
+        ordered = query.order_by(Failures.round_number, Failures.attempt)
+        with self._transaction(read_only=True) as session:
+            return tuple(Failure(*row) for row in session.execute(ordered))
+
+    def remember_serial(self, serial: int) -> None:
+        """Remember the newest enrolment file that the client has used.
+
+        Args:
+            serial: Of the file that it is about to use.
+
+        Raises:
+            InvalidRecordError: If a newer file was used before.
+        """
+        require_count(serial=serial)
+        with self._transaction() as session:
+            newest = session.scalars(select(Identity.enrolment_serial)).one()
+            if serial < newest:
+                raise InvalidRecordError(
+                    f"the enrolment file has serial {serial}, but this client has used {newest}"
+                    " before; it must be at least that"
+                )
+            if serial > newest:
+                session.execute(update(Identity).values(enrolment_serial=serial))
+
     @contextmanager
     def _transaction(self, *, read_only: bool = False) -> Iterator[Session]:
         """A session whose work is durable when the block ends, and undone if it raises."""
+        if self._joint is not None:
+            yield self._joint
+            return
         begin = BEGIN_READ if read_only else BEGIN_WRITE
         with self.kept_open():
             connection = cast("Connection", self._connection)
@@ -285,7 +354,9 @@ class ClientStore:
             connection = session.connection()
             ClientBase.metadata.create_all(connection)
             connection.exec_driver_sql(f"PRAGMA user_version={CLIENT_SCHEMA_VERSION}")
-            session.execute(insert(Identity).values(slot="own", **asdict(drawn)))
+            session.execute(
+                insert(Identity).values(slot="own", enrolment_serial=0, **asdict(drawn))
+            )
         return drawn
 
 

@@ -27,6 +27,7 @@ class Identity(ClientBase):
     slot: Mapped[str] = mapped_column(primary_key=True)
     pseudonym: Mapped[str]
     handle_secret: Mapped[bytes]
+    enrolment_serial: Mapped[int]
 
 
 class Personal(ClientBase):
@@ -73,3 +74,32 @@ class Receipts(ClientBase):
     round_number: Mapped[int] = mapped_column(primary_key=True)
     attempt: Mapped[int] = mapped_column(primary_key=True)
     receipt: Mapped[bytes]
+
+
+class Sessions(ClientBase):
+    """The newest attempt of a run that the client answered, and how far it has come in it.
+
+    Round and attempt stay for good, so that no older attempt is ever answered; request, reply and
+    state are emptied once the attempt is committed.
+    """
+
+    __tablename__ = "sessions"
+
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    round_number: Mapped[int]
+    attempt: Mapped[int]
+    noiseless_round: Mapped[int]
+    request_digest: Mapped[bytes]
+    reply: Mapped[bytes]
+    state: Mapped[bytes]
+
+
+class Failures(ClientBase):
+    """What went wrong inside the client in an attempt, for its owner alone."""
+
+    __tablename__ = "failures"
+
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    round_number: Mapped[int] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True)
+    reason: Mapped[str]

@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from storage import schema
+from storage.attempts import AttemptRepository
 from storage.audit import AuditRepository
 from storage.engine import (
     BEGIN_OPTION,
@@ -42,6 +43,7 @@ class UnitOfWork:
         runs: The runs.
         states: Server states.
         rounds: Committed rounds.
+        attempts: Attempts at rounds, and the stages of the open one.
         ledger: The privacy ledger.
         pool: The expert pool.
         audit: The audit log.
@@ -54,6 +56,7 @@ class UnitOfWork:
         self.runs = RunRepository(session, now)
         self.states = StateRepository(session)
         self.rounds = RoundRepository(session)
+        self.attempts = AttemptRepository(session)
         self.ledger = LedgerRepository(session)
         self.pool = PoolRepository(session)
         self.audit = AuditRepository(session, now)

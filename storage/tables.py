@@ -89,6 +89,30 @@ class Rounds(Base):
     document: Mapped[str]
 
 
+class Attempts(Base):
+    """One row per attempt at a round; what was fixed about it before anything was sent."""
+
+    __tablename__ = "attempts"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"), primary_key=True)
+    round_number: Mapped[int] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True)
+    plan: Mapped[str]
+    is_open: Mapped[bool]
+
+
+class Stages(Base):
+    """What the open attempt of a run has yielded so far; erased when it ends."""
+
+    __tablename__ = "stages"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"), primary_key=True)
+    round_number: Mapped[int] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True)
+    stage: Mapped[str] = mapped_column(primary_key=True)
+    blob: Mapped[bytes]
+
+
 class LedgerColumns:
     """The columns of a privacy ledger; the coordinator's and each client's have the same."""
 

@@ -20,7 +20,7 @@ import storage
 from storage.tables import Base
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = ("runs", "states", "rounds", "ledger", "audit", "pool")
+TABLES = ("runs", "states", "rounds", "attempts", "stages", "ledger", "audit", "pool")
 
 
 def shape(connection: sqlite3.Connection) -> dict[str, Any]:

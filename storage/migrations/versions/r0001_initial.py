@@ -1,4 +1,4 @@
-"""The first schema: runs, states, rounds, ledger, audit log and expert pool."""
+"""The first schema: runs, states, rounds, attempts, ledger, audit log and expert pool."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ _LEDGER_TRIGGERS = (
 def upgrade() -> None:
     """Create all tables and the triggers that guard the append-only ones."""
     _create_run_tables()
+    _create_attempts()
     _create_ledger()
     _create_audit()
     _create_pool()
@@ -49,7 +50,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """There is nothing before the first schema."""
-    for table in ("pool", "audit", "ledger", "rounds", "states", "runs"):
+    for table in ("pool", "audit", "ledger", "stages", "attempts", "rounds", "states", "runs"):
         op.drop_table(table)
 
 
@@ -100,6 +101,28 @@ def _create_run_tables() -> None:
         _text("document"),
         _of_run("rounds"),
         sa.PrimaryKeyConstraint("run_id", "round_number", name="pk_rounds"),
+    )
+
+
+def _create_attempts() -> None:
+    key = ("run_id", "round_number", "attempt")
+    op.create_table(
+        "attempts",
+        _text("run_id"),
+        *(_integer(name) for name in ("round_number", "attempt")),
+        _text("plan"),
+        sa.Column("is_open", sa.Boolean(), nullable=False),
+        _of_run("attempts"),
+        sa.PrimaryKeyConstraint(*key, name="pk_attempts"),
+    )
+    op.create_table(
+        "stages",
+        _text("run_id"),
+        *(_integer(name) for name in ("round_number", "attempt")),
+        _text("stage"),
+        _bytes("blob"),
+        _of_run("stages"),
+        sa.PrimaryKeyConstraint(*key, "stage", name="pk_stages"),
     )
 
 
