@@ -97,7 +97,7 @@ class Schedule(RuleBasedStateMachine):
         if self.foreign is None:
             fields = {name: getattr(self.parameters, name) for name in (
                 "clients", "threshold", "vector_length", "ring_bits", "corrupt", "adversary",
-                "identities", "degree", "graph_seed", "smallest_sum",
+                "identities", "degree", "graph_seed", "smallest_sum", "enrolment_serial",
             )}  # fmt: skip
             other = make_parameters(2, attempt=1, **fields)
             self.foreign = play(other, self.vectors, label="foreign")
