@@ -202,6 +202,8 @@ def translate(error: sqlite3.Error | UnicodeDecodeError, where: str) -> StorageE
         return StorageFull(f"database {where} cannot grow: the disk or the database is full")
     if primary == sqlite3.SQLITE_READONLY:
         return StorageFull(f"database {where} is read-only")
+    if primary == sqlite3.SQLITE_CANTOPEN:
+        return StorageError(f"database {where} cannot be opened, or its folder not written to")
     if primary == sqlite3.SQLITE_NOTADB:
         return SchemaMismatch(f"file {where} is not an SQLite database")
     if primary == sqlite3.SQLITE_CORRUPT:

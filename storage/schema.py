@@ -108,9 +108,9 @@ def current_revision(connection: Connection, script: ScriptDirectory) -> str | N
     # Looked up by its name, Alembic would also take the beginning of one.
     if heads[1:] or heads[0] not in {step.revision for step in script.walk_revisions()}:
         raise SchemaMismatch(
-            f"database {connection.info[FILE]} has schema {', '.join(heads)}, which this version"
-            f" does not know (its newest is {script.get_current_head()}); use the version that"
-            " wrote it"
+            f"database {connection.info[FILE]} has schema {', '.join(map(repr, heads))}, which this"
+            f" version does not know (its newest is {script.get_current_head()}); use the version"
+            " that wrote it"
         )
     return heads[0]
 

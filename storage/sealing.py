@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Row, Select, UnaryExpression, insert, select, update
@@ -137,8 +138,12 @@ def _sealed(table: type[Sealed], row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _digest(table: type[Sealed], row: Mapping[str, Any]) -> bytes:
-    names = [column.name for column in table.__table__.columns if column.name != "digest"]
-    return row_digest(table.__tablename__, {name: row[name] for name in names})
+    return row_digest(table.__tablename__, {name: row[name] for name in _names(table)})
+
+
+@cache
+def _names(table: type[Sealed]) -> tuple[str, ...]:
+    return tuple(column.name for column in table.__table__.columns if column.name != "digest")
 
 
 def _encoded(item: object) -> tuple[bytes, bytes]:

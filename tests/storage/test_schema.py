@@ -90,7 +90,7 @@ def test_another_schema_is_refused_and_left_alone(
     with raw() as connection:
         connection.execute("UPDATE alembic_version SET version_num = ?", [revision])
     with pytest.raises(
-        storage.SchemaMismatch, match=rf"has schema {revision}, .*newest is 0001_sealed"
+        storage.SchemaMismatch, match=rf"has schema '{revision}', .*newest is 0001_sealed"
     ):
         storage.open_database(f"sqlite:///{path}", read_only=read_only)
     with raw() as connection:
