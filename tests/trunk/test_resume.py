@@ -98,7 +98,7 @@ def test_interruptions_cost_nothing(storage: Storage, monkeypatch: pytest.Monkey
     for owner, name, nth in (
         (RoundRunner, "run", 1),
         (Client, "_disclose", 2),
-        (Client, "_join", 4),
+        (Client, "_disclose", 1),
     ):
         with monkeypatch.context() as patch, opened(storage.reopen(run_id)) as wiring:
             crash_at(patch, owner, name, nth, after=True)
