@@ -280,16 +280,16 @@ class Federation:
 
     def _attempt(self, plan: RoundPlan, state: Arrays, pool: Sequence[PoolEntry]) -> RoundOutcome:
         wiring, method = self._wiring, self._wiring.method
-        is_poisson = wiring.config.cohort.sampling == "poisson" and not plan.collects
-        if is_poisson and len(plan.cohort) < plan.minimum:
+        is_secret = wiring.config.has_secret_cohorts and not plan.collects
+        if is_secret and not plan.cohort:
             return wiring.runner.noise_alone(plan)
         try:
             return wiring.runner.run(
                 plan, lambda client: method.broadcast(state, client), self._experts(plan, pool)
             )
         except RoundAborted:
-            if is_poisson:
-                # Redrawing would tell how many had been drawn.
+            if is_secret:
+                # Nobody is left, and lost clients count as zero; redrawing would tell of the draw.
                 return wiring.runner.noise_alone(plan)
             raise
 
@@ -331,7 +331,7 @@ class Federation:
             unflatten(outcome.summed.vector, spec),
             outcome.summed.total_weight,
             cohort_size=int(outcome.summed.total_weight)
-            if wiring.config.has_secret_cohorts
+            if wiring.config.privacy.mechanism == "central_noise"
             else len(outcome.survivors),
             population=wiring.config.task.clients,
             individual=None

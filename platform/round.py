@@ -136,9 +136,9 @@ class RoundRunner:
             ) from error
 
     def noise_alone(self, plan: RoundPlan) -> RoundOutcome:
-        """What a round of `central_noise` yields that nobody took part in: the noise.
+        """What a round of `central_noise` yields that nobody is left in: the noise.
 
-        A cohort drawn in secret is never redrawn, because that would tell its size.
+        For empty sums only. Noise in place of a sum of few would hang the sum on one client's coin.
         """
         empty = np.zeros(self.protection.layout.protected)
         return self._outcome(self._exchange(plan), (), Totals(empty, 0, 0), {})

@@ -222,8 +222,19 @@ def _cohort_sampling(config: RunConfig) -> Iterator[str]:
             "cohort.sampling: poisson amplifies only against the observer of central_noise; "
             f"valid under {config.privacy.mechanism}: fixed_size"
         )
-    elif config.secure_aggregation.enabled:
+        return
+    if config.secure_aggregation.enabled:
         yield (
             "cohort.sampling: poisson cohorts may have any size, so no threshold can be met; "
             "valid with secure_aggregation.enabled = true: fixed_size"
+        )
+    if config.cohort.minimum != 1:
+        yield (
+            f"cohort.minimum: {config.cohort.minimum} would let one client's coin decide whether a "
+            "whole sum is released, which voids what cohort.sampling = poisson is for; valid: 1"
+        )
+    if config.cohort.retries:
+        yield (
+            f"cohort.retries: {config.cohort.retries} would draw a secret cohort again, which "
+            "voids what cohort.sampling = poisson is for; valid: 0"
         )

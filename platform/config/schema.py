@@ -250,9 +250,15 @@ class RunConfig(Section):
 
     @property
     def has_secret_cohorts(self) -> bool:
-        """Whether who is drawn is the coordinator's secret, for amplification."""
+        """Whether who is drawn is the coordinator's secret, for amplification.
+
+        Only where a round's sum is released whoever came: a rule that opens it, or draws again,
+        depending on how many were there hangs the whole sum on one client's coin.
+        """
         drawn = self.cohort.sampling == "poisson" or self.cohort_size < self.task.clients
-        return self.privacy.mechanism == "central_noise" and drawn
+        is_central = self.privacy.mechanism == "central_noise"
+        always = self.cohort.minimum == 1 and self.cohort.retries == 0
+        return drawn and is_central and always and not self.secure_aggregation.enabled
 
     @property
     def noise_distribution(self) -> Literal["gaussian", "discrete_gaussian", "skellam"]:
