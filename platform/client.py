@@ -307,6 +307,7 @@ class Client:
     ) -> tuple[Upload, ClientState | None]:
         weight, envelope = self.profile.data.num_examples, session.envelope
         layout = session.protection.layout
+        layout.require_weight(weight)
         if isinstance(secure, ReadyToMask) and prepared.levels is not None:
             vector = layout.weigh(prepared.levels, weight)
             masked, payload = masking.mask(secure, vector, identity=self._identity)

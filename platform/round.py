@@ -19,7 +19,7 @@ from methods import Arrays, MethodError
 from platform.attempt import PoolUpload, RoundOutcome, RoundPlan, Traffic
 from platform.entries import LARGEST_COORDINATE
 from platform.errors import PlatformError, ProtocolError, RoundAborted
-from platform.layout import LARGEST_WEIGHT, Summed, Totals
+from platform.layout import Summed, Totals, UploadLayout
 from platform.masked_sum import MaskedSum
 from platform.messages import (
     Assignment,
@@ -227,7 +227,7 @@ class RoundRunner:
         vectors = {
             c: u.vector
             for c, u in uploads.items()
-            if u.vector is not None and _is_usable(u.vector, u.weight, layout.protected)
+            if u.vector is not None and _is_usable(u.vector, u.weight, layout)
         }
         survivors = tuple(sorted(vectors))
         _require_minimum(plan, len(survivors))
@@ -317,8 +317,10 @@ def _is_entry(protection: Protection, disclosure: Disclosure) -> bool:
     return True
 
 
-def _is_usable(vector: NDArray[np.float64], weight: int, coordinates: int) -> bool:
-    if vector.shape != (coordinates,) or not 1 <= weight <= LARGEST_WEIGHT:
+def _is_usable(vector: NDArray[np.float64], weight: int, layout: UploadLayout) -> bool:
+    # Where all weigh alike, everybody states 1.
+    most = layout.largest_weight if layout.weighted else 1
+    if vector.shape != (layout.protected,) or not 1 <= weight <= most:
         return False
     return not vector.size or float(np.abs(vector).max()) <= LARGEST_COORDINATE
 

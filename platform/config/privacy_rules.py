@@ -40,6 +40,11 @@ def privacy_problems(config: RunConfig) -> Iterator[str]:
     if mechanism == "none":
         yield from _without_noise(config)
         return
+    if config.secure_aggregation.largest_weight is not None:
+        yield (
+            f"secure_aggregation.largest_weight: {config.secure_aggregation.largest_weight} has no "
+            f"meaning under privacy.mechanism = {mechanism}, where all weigh alike; leave it out"
+        )
     yield from _amount_of_noise(config)
     yield from _noise_distribution(config)
     yield from _pool(config)

@@ -164,6 +164,7 @@ class SecureAggregationConfig(Section):
     tolerated_dropout_rate: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     corrupt: Annotated[int, Field(ge=0)] = 0
     value_bound: Positive | None = None
+    largest_weight: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
     bits: Annotated[int, Field(ge=8, le=32)] = 20
 
 
