@@ -359,6 +359,7 @@ class Client:
     ) -> tuple[Upload, Session]:
         weight, envelope, secure = self.profile.data.num_examples, session.envelope, session.secure
         layout = self._protection(session).layout
+        layout.require_weight(weight)
         if isinstance(secure, ReadyToMask) and prepared.levels is not None:
             masked, payload = masking.mask(
                 secure,
