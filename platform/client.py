@@ -8,20 +8,17 @@ the coordinator asks, and so is a round that would pass the client's own limits.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from methods import Arrays, ClientView
 from platform.client_profile import (
     ClientProfile,
     PersonalState,
     TrainerFactory,
-    batches_of,
     first_state,
-    noise_of,
-    train,
 )
 from platform.codec import decode_arrays, encode_arrays
 from platform.errors import ConfigError, ProtocolError
-from platform.evaluation import client_accuracy
 from platform.ledger import as_row
 from platform.messages import (
     Answer,
@@ -45,6 +42,7 @@ from platform.messages import (
 from platform.pool import Fetched, decode_experts, encode_experts, handle
 from platform.protection import Prepared, Protection
 from platform.secure_terms import meets
+from platform.totality import LocalRound, personalise, work
 from privacy import Authentication, CalibrationError, Release
 from privacy.secure_aggregation import (
     Adversary,
@@ -177,11 +175,12 @@ class Client:
             return False
         state = self._saved(profile.source, committed) or self._first_state()
         taken = Fetched(state.experts, None) if fetched is None else fetched
-        personal = profile.method.personalise(
+        personal = personalise(
+            profile,
+            self._make_trainer,
             ClientView(broadcast, taken.experts, state.personal, taken.own),
-            profile.data,
-            self._make_trainer(None),
-            batches_of(profile, kept_as[0]),
+            kept_as[0],
+            partial(self._remember, kept_as),
         )
         self._roll(committed)
         self._store.put_pending(
@@ -264,43 +263,32 @@ class Client:
         if secure is not None:
             secure, _ = masking.step(secure, assignment.payload)
         envelope, profile = session.envelope, self.profile
-        noise, state = noise_of(profile, envelope.round_number), self.state(envelope.committed)
-        validation = self._validate(session.protection, assignment.broadcast, state)
-        result = train(
+        local = LocalRound(
             profile,
             self._make_trainer,
+            session.protection,
+            envelope.round_number,
             assignment.broadcast,
             assignment.experts,
-            state.personal,
-            round_number=envelope.round_number,
-            noise=noise,
+            self.state(envelope.committed),
         )
-        prepared = session.protection.prepare(result, assignment.broadcast, noise, validation)
+        ready = work(local, partial(self._remember, (envelope.round_number, envelope.attempt)))
+        prepared = ready.prepared
         self._reserve(session, prepared)
         self._store.put_pending(
             profile.run_id,
             envelope.round_number,
             envelope.attempt,
-            personal=encode_arrays(result.personal),
-            experts=encode_experts(assignment.experts),
+            personal=ready.personal,
+            experts=ready.experts,
         )
         upload, secure = self._upload(session, prepared, secure)
         self._session = _Session(envelope, "relay", session.protection, secure, prepared)
         return encode_upload(upload)
 
-    def _validate(
-        self, protection: Protection, broadcast: Arrays, state: PersonalState
-    ) -> float | None:
-        """The model after the last round on the own validation images, if that is released.
-
-        The experts are those of the last round, as for every measurement between two rounds.
-        """
-        profile = self.profile
-        if protection.metric is None or profile.validation is None:
-            return None
-        return client_accuracy(
-            profile.method, broadcast, state, profile.validation, profile.classes
-        )
+    def _remember(self, attempt: Attempt, failure: str) -> None:
+        """Keeps what failed in the client's own store, where it stays."""
+        self._store.add_failure(self.profile.run_id, *attempt, reason=failure)
 
     def _upload(
         self, session: _Session, prepared: Prepared, secure: ClientState | None

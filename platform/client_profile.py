@@ -49,6 +49,8 @@ class ClientProfile:
         classes: The classes that are told apart in validation.
         simulated: Whether all clients are in the coordinator's process, with nobody to protect.
         source_id: The run whose rounds left state and entry behind, None for this run itself.
+        shows_failures: Whether failures raise in place of giving the zero vector; for tests, and
+            without effect where a client is not `simulated`.
     """
 
     name: ClientId
@@ -64,6 +66,7 @@ class ClientProfile:
     validation: Examples | None = None
     classes: tuple[str, ...] = ()
     source_id: str | None = None
+    shows_failures: bool = False
 
     @property
     def source(self) -> str:

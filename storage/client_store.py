@@ -26,6 +26,7 @@ from storage._validate import require_bytes, require_count, require_text
 from storage.client_tables import (
     ClientBase,
     ClientLedger,
+    Failures,
     Identity,
     Personal,
     Receipts,
@@ -259,6 +260,28 @@ class ClientStore:
         """The run's receipts, by round and attempt."""
         with self._transaction(read_only=True) as session:
             return _receipts(session, run_id)
+
+    def add_failure(self, run_id: str, round_number: int, attempt: int, *, reason: str) -> None:
+        """Keep why this attempt gave nothing; the last reason counts. It never leaves the client.
+
+        Raises:
+            InvalidRecordError: A value is out of range.
+        """
+        require_text(run_id=run_id, reason=reason)
+        require_count(round_number=round_number, attempt=attempt)
+        key = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
+        with self._transaction() as session:
+            session.execute(delete(Failures).filter_by(**key))
+            session.execute(insert(Failures).values(**key, reason=reason))
+
+    def failures(self, run_id: str) -> tuple[tuple[int, int, str], ...]:
+        """Round, attempt and reason of what failed in a run, in this order."""
+        query = select(Failures.round_number, Failures.attempt, Failures.reason).where(
+            Failures.run_id == run_id
+        )
+        ordered = query.order_by(Failures.round_number, Failures.attempt)
+        with self._transaction(read_only=True) as session:
+            return tuple((row[0], row[1], row[2]) for row in session.execute(ordered))
 
     @contextmanager
     def _transaction(self, *, read_only: bool = False) -> Iterator[Session]:

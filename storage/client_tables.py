@@ -73,3 +73,14 @@ class Receipts(ClientBase):
     round_number: Mapped[int] = mapped_column(primary_key=True)
     attempt: Mapped[int] = mapped_column(primary_key=True)
     receipt: Mapped[bytes]
+
+
+class Failures(ClientBase):
+    """What failed inside the client without showing; for its owner's eyes."""
+
+    __tablename__ = "failures"
+
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    round_number: Mapped[int] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True)
+    reason: Mapped[str]
