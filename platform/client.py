@@ -19,6 +19,7 @@ from platform.client_profile import (
 )
 from platform.codec import decode_arrays, encode_arrays
 from platform.errors import ConfigError, ProtocolError
+from platform.expectations import expectations_of, require_assignment, require_invitation
 from platform.ledger import as_row
 from platform.messages import (
     Answer,
@@ -98,6 +99,7 @@ class Client:
         self._store = store
         self._make_trainer = make_trainer
         self._session: _Session | None = None
+        self._expected = profile.expected or expectations_of(profile.method)
 
     @property
     def pseudonym(self) -> str:
@@ -205,6 +207,7 @@ class Client:
 
     def _join(self, invitation: Invitation) -> bytes:
         envelope, seat = invitation.envelope, invitation.secure
+        require_invitation(self._expected, self.profile.protection, invitation)
         self._require_open(envelope.round_number)
         # What a round is for is a matter of its number, and never of what the coordinator says.
         protection = self.profile.protection.in_round(envelope.round_number)
@@ -259,6 +262,7 @@ class Client:
         return encode_relay(Relay(session.envelope, payload))
 
     def _train(self, session: _Session, assignment: Assignment) -> bytes:
+        require_assignment(self._expected, assignment)
         secure = session.secure
         if secure is not None:
             secure, _ = masking.step(secure, assignment.payload)

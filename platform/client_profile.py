@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from methods import Arrays, ClientView, Examples, LocalResult, Method
+from platform.expectations import Expectations
 from platform.own_budget import Limits
 from platform.protection import Protection
 from platform.randomness import stream
@@ -49,6 +50,7 @@ class ClientProfile:
         classes: The classes that are told apart in validation.
         simulated: Whether all clients are in the coordinator's process, with nobody to protect.
         source_id: The run whose rounds left state and entry behind, None for this run itself.
+        expected: What it may be told in this run; None takes what follows from the method alone.
         shows_failures: Whether failures raise in place of giving the zero vector; for tests, and
             without effect where a client is not `simulated`.
     """
@@ -66,6 +68,7 @@ class ClientProfile:
     validation: Examples | None = None
     classes: tuple[str, ...] = ()
     source_id: str | None = None
+    expected: Expectations | None = None
     shows_failures: bool = False
 
     @property
