@@ -206,7 +206,7 @@ def test_states_that_do_not_hang_together_are_refused(name):
         {"dealt": dataclasses.replace(dealt, commitments={one: bytes(32)})},
         {"dealt": dataclasses.replace(dealt, share_commitments={one: {}})},
         {"survivors": (*last.survivors, stranger)},
-        {"survivors": ()},
+        {"survivors": (complains,)},
         {"complaints": {stranger: of}},
         {"complaints": {complains: (stranger,)}},
         {"complaints": {complains: ()}},
