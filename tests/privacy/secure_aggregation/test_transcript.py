@@ -54,8 +54,9 @@ def test_order_does_not_count_and_nothing_else_is_the_same():
         digest(dealers=(1, 2, 4)),
         digest(survivors=(1, 4)),
         digest(context=NO_CONTEXT),
-        # The same numbers in a row, cut in another place.
-        digest(dealers=(1, 2, 4), survivors=(5, 1, 4)),
+        # The same numbers in a row, cut in other places.
+        digest(dealers=(1, 2), survivors=(4, 5)),
+        digest(dealers=(1, 2, 4), survivors=(5,)),
         digest(),
     ]
     rosters = [
