@@ -55,7 +55,7 @@ def test_list_shows_models_kinds_images_and_sizes(sotto: Command, place: Storage
         {
             **alpha,
             **{"kind": "tokens", "row_shape": [4, 3], "images": 3},
-            "bytes": header + 3 * (4 * 3 * 4 + digest),
+            "bytes": header + 3 * (4 * 3 * 4 + digests),
         },
         {**alpha, "model": "beta", "fingerprint": "beta-weights", **features, "bytes": size},
     ]
