@@ -259,3 +259,15 @@ def test_bad_entries_are_refused(
         database.unit_of_work() as unit,
     ):
         unit.audit.append("r", **arguments)
+
+
+def test_a_query_shows_nothing_of_a_broken_chain(
+    filled: storage.Database, raw: Callable[[], Any]
+) -> None:
+    """An entry whose actor was changed would be missing from what that actor did."""
+    tamper(raw, "UPDATE audit SET actor = 'nobody' WHERE run_id = 'r' AND sequence = 2")
+    with filled.unit_of_work(read_only=True) as unit:
+        for conditions in ({"run": "r"}, {}, {"actor": "client"}):
+            with pytest.raises(storage.AuditChainBroken, match="broken at entry 2"):
+                unit.audit.query(**conditions)
+        assert [entry.sequence for entry in unit.audit.query(run="s")] == [1]
