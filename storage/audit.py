@@ -229,18 +229,26 @@ class AuditRepository:
 
 
 def _seal(head: AuditHead, entry: AuditEntry) -> AuditEntry:
-    """The entry with the hash that it must have after ``head``."""
-    sealed = entry_hash(
-        head.hash,
-        sequence=entry.sequence,
-        run=entry.run,
-        actor=entry.actor,
-        action=entry.action,
-        round=entry.round,
-        channel=entry.channel,
-        time=entry.time,
-        detail=entry.detail,
-    )
+    """The entry with the hash that it must have after ``head``.
+
+    Raises:
+        AuditChainBroken: A value is of a type that none of ours is.
+    """
+    try:
+        sealed = entry_hash(
+            head.hash,
+            sequence=entry.sequence,
+            run=entry.run,
+            actor=entry.actor,
+            action=entry.action,
+            round=entry.round,
+            channel=entry.channel,
+            time=entry.time,
+            detail=entry.detail,
+        )
+    # Bytes where a text was written: SQLite keeps any type in any column.
+    except TypeError as error:
+        raise AuditChainBroken(entry.run, entry.sequence, "it holds bytes") from error
     return AuditEntry(
         entry.sequence,
         entry.run,

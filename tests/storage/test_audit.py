@@ -271,3 +271,13 @@ def test_a_query_shows_nothing_of_a_broken_chain(
             with pytest.raises(storage.AuditChainBroken, match="broken at entry 2"):
                 unit.audit.query(**conditions)
         assert [entry.sequence for entry in unit.audit.query(run="s")] == [1]
+
+
+@pytest.mark.parametrize("field", ["actor", "detail", "time", "channel", "hash"])
+def test_bytes_in_the_place_of_a_text_are_found(
+    filled: storage.Database, raw: Callable[[], Any], field: str
+) -> None:
+    """One bit in a row's header is enough to make them of it."""
+    change = f"UPDATE audit SET {field} = CAST(coalesce({field}, 'x') AS BLOB)"  # noqa: S608
+    tamper(raw, f"{change} WHERE run_id = 'r' AND sequence = 3")
+    assert first_bad(filled) == 3
