@@ -1,4 +1,4 @@
-"""The largest weight of a run: known to all before the first round, and no bit more than it needs."""
+"""The largest weight of a run: known to all before the first round, and what it costs in bits."""
 
 from __future__ import annotations
 
