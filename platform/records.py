@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.attempt import RoundOutcome, RoundPlan
+from platform.errors import UnreadableSummary
 from platform.evaluation import Accuracy, Measured, RoundMeasures, accuracy_document
 from platform.newcomers import Newcomers
 from platform.phases import COLLECTION, ROUNDS, in_rounds
@@ -53,6 +54,8 @@ ROUND_KEYS = (
     "epsilon",
     *MEASURES,
 )
+SUMMARY_KEYS = frozenset({"schema_version", "run_id", "rounds", "final", "warnings"})
+"""Some of a summary's keys, without which a file is none."""
 NO_ACCURACY = accuracy_document(None)
 DEFAULTS = {"phase": ROUNDS, "validation": NO_ACCURACY, "released_validation": None}
 """Of keys that rounds of earlier versions do not have."""
@@ -238,8 +241,18 @@ def write_run_files(folder: Path, summary: Mapping[str, Any]) -> None:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """A finished run's `summary.json`."""
-    found: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    """A finished run's `summary.json`.
+
+    Raises:
+        UnreadableSummary: If there is none, or it is not what a run writes.
+    """
+    path = folder / "summary.json"
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnreadableSummary(f"{str(path)!r} is not a readable summary: {error}") from error
+    if not isinstance(found, dict) or not SUMMARY_KEYS <= found.keys():
+        raise UnreadableSummary(f"{str(path)!r} is not a whole summary of a run")
     return found
 
 
