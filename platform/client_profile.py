@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from methods import Arrays, ClientView, Examples, LocalResult, Method
+from platform.expectations import Expectations
 from platform.own_budget import Limits
 from platform.protection import Protection
 from platform.randomness import stream
@@ -49,6 +50,9 @@ class ClientProfile:
         classes: The classes that are told apart in validation.
         simulated: Whether all clients are in the coordinator's process, with nobody to protect.
         source_id: The run whose rounds left state and entry behind, None for this run itself.
+        expected: What it may be told in this run; None takes what follows from the method alone.
+        shows_failures: Whether failures raise in place of giving the zero vector; for tests, and
+            without effect where a client is not `simulated`.
     """
 
     name: ClientId
@@ -64,6 +68,8 @@ class ClientProfile:
     validation: Examples | None = None
     classes: tuple[str, ...] = ()
     source_id: str | None = None
+    expected: Expectations | None = None
+    shows_failures: bool = False
 
     @property
     def source(self) -> str:
@@ -116,11 +122,17 @@ def train(
     )
 
 
-def noise_of(profile: ClientProfile, round_number: int, purpose: str = "noise") -> NoiseSource:
-    """A client's noise in one round: the operating system's, or a seed's own stream."""
+def noise_of(
+    profile: ClientProfile, round_number: int, purpose: str = "noise", *, attempt: int = 1
+) -> NoiseSource:
+    """A client's noise in one attempt: the operating system's, or a seed's own stream.
+
+    A further attempt is a further release, so its noise is another.
+    """
     if profile.noise_source == "os":
         return SystemNoise()
-    return SeededNoise(stream(profile.seeds.noise, purpose, profile.name, round_number))
+    further = () if attempt == 1 else (attempt,)
+    return SeededNoise(stream(profile.seeds.noise, purpose, profile.name, round_number, *further))
 
 
 def first_state(profile: ClientProfile) -> Arrays:

@@ -14,6 +14,7 @@ message carries run, round and attempt, and the round that was committed last.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -28,6 +29,8 @@ Stage = Literal["advertise", "share", "train", "confirm", "unmask"]
 Arrays = Mapping[str, NDArray[Any]]
 Attempt = tuple[int, int]
 """A round number and its attempt, both from 1."""
+MAX_EXPERTS = 9_999
+"""Most experts of one message, so that numbers of four digits keep their order."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class SecureRound:
         graph_seed: Orders the clients of that graph, else empty.
         identities: The cohort's public keys in the order of their indices, against an active
             adversary only.
+        enrolment_serial: Of the file that says whose these keys are, 0 without one.
     """
 
     index: int
@@ -68,6 +72,7 @@ class SecureRound:
     degree: int = 0
     graph_seed: bytes = b""
     identities: tuple[bytes, ...] = ()
+    enrolment_serial: int = 0
 
 
 @dataclass(frozen=True)
@@ -214,7 +219,13 @@ def decode_relay(data: bytes) -> Relay:
 
 
 def encode_assignment(message: Assignment) -> bytes:
-    """Serialises an assignment."""
+    """Serialises an assignment.
+
+    Raises:
+        ProtocolError: If it has more experts than a message carries.
+    """
+    if len(message.experts) > MAX_EXPERTS:
+        raise ProtocolError(f"message: it carries at most {MAX_EXPERTS} experts")
     arrays = {f"broadcast/{name}": value for name, value in message.broadcast.items()}
     for i, expert in enumerate(message.experts):
         arrays.update({f"expert/{i:04d}/{name}": value for name, value in expert.items()})
@@ -230,13 +241,13 @@ def decode_assignment(data: bytes) -> Assignment:
     """
     frame, envelope = _open(data, "assignment")
     (count,) = _integers([frame.fields.get("experts")], 1)
-    if count > len(frame.arrays):
+    broadcast, experts = _split(frame.arrays)
+    if count != len(experts) or count > MAX_EXPERTS:
         raise ProtocolError("message: an expert is missing")
-    experts = tuple(_under(frame.arrays, f"expert/{i:04d}/") for i in range(count))
-    if not all(experts):
+    if any(f"{i:04d}" not in experts for i in range(count)):
         raise ProtocolError("message: an expert is missing")
-    broadcast = _under(frame.arrays, "broadcast/")
-    return Assignment(envelope, _blob(frame, "payload"), broadcast, experts)
+    ordered = tuple(experts[f"{i:04d}"] for i in range(count))
+    return Assignment(envelope, _blob(frame, "payload"), broadcast, ordered)
 
 
 def encode_upload(message: Upload) -> bytes:
@@ -275,6 +286,17 @@ def decode_disclosure(data: bytes) -> Disclosure:
     """
     frame, envelope = _open(data, "disclosure")
     return Disclosure(envelope, _blob(frame, "payload"), _blob(frame, "handle"), frame.arrays)
+
+
+def broadcast_digest(broadcast: Arrays, clipping_norm: float | None) -> bytes:
+    """SHA-256 of what a round tells all clients alike, which they sign with what happened in it.
+
+    Args:
+        broadcast: The global parameters.
+        clipping_norm: Of the round, where it adapts.
+    """
+    frame = Frame("broadcast", {"clipping_norm": clipping_norm}, broadcast, {})
+    return hashlib.sha256(encode_frame(frame)).digest()
 
 
 def peek(data: bytes) -> tuple[str, Envelope]:
@@ -324,13 +346,16 @@ def _secure_numbers(secure: SecureRound) -> tuple[int, ...]:
         secure.corrupt,
         secure.smallest_sum,
         secure.degree,
+        secure.enrolment_serial,
     )
 
 
 def _read_secure(frame: Frame, numbers: Any) -> SecureRound:
     keys = _blob(frame, "identities")
     identities = tuple(keys[at : at + 32] for at in range(0, len(keys), 32))
-    index, clients, threshold, length, ring_bits, corrupt, smallest, degree = _integers(numbers, 8)
+    index, clients, threshold, length, ring_bits, corrupt, smallest, degree, serial = _integers(
+        numbers, 9
+    )
     return SecureRound(
         index,
         clients,
@@ -342,6 +367,7 @@ def _read_secure(frame: Frame, numbers: Any) -> SecureRound:
         degree,
         _blob(frame, "graph_seed"),
         identities,
+        serial,
     )
 
 
@@ -359,5 +385,17 @@ def _blob(frame: Frame, name: str) -> bytes:
     return frame.blobs[name]
 
 
-def _under(arrays: Arrays, prefix: str) -> dict[str, NDArray[Any]]:
-    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+def _split(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, dict[str, NDArray[Any]]]]:
+    """The broadcast, and each expert under its number as text, in one pass over the arrays."""
+    broadcast: dict[str, NDArray[Any]] = {}
+    experts: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, value in arrays.items():
+        part, slash, rest = name.partition("/")
+        number, second, tensor = rest.partition("/")
+        if part == "broadcast" and slash:
+            broadcast[rest] = value
+        elif part == "expert" and second:
+            experts.setdefault(number, {})[tensor] = value
+        else:
+            raise ProtocolError("message: an array belongs to nothing")
+    return broadcast, experts

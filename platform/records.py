@@ -10,7 +10,6 @@ import csv
 import io
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from platform.attempt import RoundOutcome, RoundPlan
 from platform.errors import UnreadableSummary
 from platform.evaluation import Accuracy, Measured, RoundMeasures, accuracy_document
+from platform.files import write_text
 from platform.newcomers import Newcomers
 from platform.phases import COLLECTION, ROUNDS, in_rounds
 from platform.selection import best_on_validation, evaluation_document
@@ -286,11 +286,3 @@ def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:
             )
         )
     return text.getvalue()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file under another name first, so that a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

@@ -20,8 +20,8 @@ from platform.codec import decode_arrays
 from platform.config import RunConfig
 from platform.config.plain_yaml import read_yaml, yaml_problem
 from platform.errors import ConfigError, RunStopped
-from platform.federation import Progress
 from platform.method_building import options_of_others
+from platform.progress import Progress
 from platform.protection import Protection
 from platform.randomness import stream
 from platform.resuming import require_same_releases

@@ -25,6 +25,7 @@ from platform.data.preparing import Encoders, prepared_arrays
 from platform.data.rows import Rows
 from platform.enrolling import credentials_of
 from platform.evaluation import EvaluationPlan, EvaluationSet, NewClient
+from platform.expectations import expectations_of
 from platform.observing import Observer
 from platform.own_budget import Limits
 from platform.protection import Protection
@@ -162,6 +163,12 @@ def build_population(
     make_trainer = trainer_factory(config, learning.device, protection)
     stores = stores_folder(config, folder)
     credentials = partial(_credentials, config, protection)
+    expected = expectations_of(
+        learning.method,
+        rounds=protection.collects_at or config.rounds,
+        clients=config.task.clients,
+        generations=config.pool.generations,
+    )
 
     clients: dict[ClientId, Client] = {}
     for name, examples in learning.train.items():
@@ -179,16 +186,15 @@ def build_population(
             validation=learning.evaluation.validation.get(name),
             classes=learning.classes,
             source_id=source_id,
+            expected=expected,
         )
         store = open_client_store(store_path(stores, name))
         clients[name] = Client(profile, store, make_trainer)
     pseudonyms = {name: client.pseudonym for name, client in clients.items()}
-    identities = {
-        name: client.profile.credentials.identity.public
-        for name, client in clients.items()
-        if client.profile.credentials is not None
-    }
-    return Population(clients, pseudonyms, make_trainer, identities)
+    known = {n: c.profile.credentials for n, c in clients.items()}
+    identities = {n: c.identity.public for n, c in known.items() if c is not None}
+    serial = max((c.enrolment.serial for c in known.values() if c is not None), default=0)
+    return Population(clients, pseudonyms, make_trainer, identities, serial)
 
 
 def trainer_factory(config: RunConfig, device: str, protection: Protection) -> TrainerFactory:

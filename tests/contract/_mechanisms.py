@@ -204,7 +204,16 @@ def set_stage(
     clients = {}
     for name, examples in data.items():
         profile = ClientProfile(
-            name, RUN, method, examples, protection, "seeded", ClientSeeds(0, 1, 2), simulated=True
+            name,
+            RUN,
+            method,
+            examples,
+            protection,
+            "seeded",
+            ClientSeeds(0, 1, 2),
+            simulated=True,
+            # A method that fails would pass for one that learns nothing.
+            shows_failures=True,
         )
         store = open_client_store(folder / f"{name}.db")
         clients[name] = Client(profile, store, make_trainer)
