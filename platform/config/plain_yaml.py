@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import yaml
 from yaml.constructor import ConstructorError
@@ -31,7 +31,8 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
         """Counts levels; names no node that another node is."""
-        event = self.peek_event()
+        # Of no type in PyYAML's stubs.
+        event = cast(Any, self).peek_event()
         if self.check_event(yaml.AliasEvent):
             raise ConstructorError(None, None, "an alias is not allowed", event.start_mark)
         if self._depth > DEEPEST:
