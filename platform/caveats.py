@@ -122,6 +122,11 @@ def _pool(
     if rules.policy.fixed:
         yield from _fixed_pool(wiring, is_made=is_made)
         return
+    if wiring.protection.masked and wiring.protection.pool_noise == "same":
+        yield (
+            "pool.noise same: the coordinator reads every survivor's upload by name, as a pool "
+            "entry; secure aggregation hides nothing here that epsilon does not bound"
+        )
     safe = 2 * (rules.policy.k + 1)
     if rules.minimum < safe:
         yield f"pool.minimum {rules.minimum} is below 2(K+1) = {safe}"

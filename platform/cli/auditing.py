@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
@@ -11,6 +12,9 @@ from platform.cli.access import resolve_run
 from platform.cli.output import console, print_json, table
 from platform.errors import ConfigError
 from storage import AuditHead
+
+LARGEST_ROUND = 2**63 - 1
+"""The largest number that a database holds."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class AuditFilter:
 
 def print_audit(wanted: AuditFilter, storage: str, *, as_json: bool) -> None:
     """Prints the entries that meet every condition, oldest first."""
+    _require_round(wanted.round_number)
     run_id = None if wanted.run_id is None else resolve_run(wanted.run_id, storage)
     database = open_existing(storage)
     with database.unit_of_work(read_only=True) as uow:
@@ -85,11 +90,16 @@ def parse_head(text: str) -> AuditHead:
         ConfigError: If it is not of this form.
     """
     count, _, digest = text.partition(":")
-    if not count.isdigit() or len(digest) != 64:
+    if not re.fullmatch(r"[0-9]{1,18}", count) or not re.fullmatch(r"[0-9a-f]{64}", digest):
         raise ConfigError(
             f"--head: {text!r} is not valid; it must be COUNT:HASH as summary.json states it"
         )
     return AuditHead(int(count), digest)
+
+
+def _require_round(number: int | None) -> None:
+    if number is not None and not 0 <= number <= LARGEST_ROUND:
+        raise ConfigError(f"--round: {number} is not valid; it must be 0 to {LARGEST_ROUND}")
 
 
 def _time(option: str, text: str | None) -> datetime | None:
@@ -99,4 +109,9 @@ def _time(option: str, text: str | None) -> datetime | None:
         parsed = datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigError(f"{option}: {text!r} is not an ISO time such as 2026-01-31") from error
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    if parsed.tzinfo is None:
+        return parsed.replace(tzinfo=UTC)
+    try:
+        return parsed.astimezone(UTC)
+    except OverflowError as error:
+        raise ConfigError(f"{option}: {text!r} is no time between the years 1 and 9999") from error
