@@ -90,6 +90,11 @@ class AuditTrail:
             voided = {"attempt": attempt, "reason": outcome.entries_void}
             self._append("pool.discarded", round_number=number, channel="pool", detail=voided)
 
+    def round_lost(self, plan: RoundPlan, reason: str) -> None:
+        """A round stays without a result."""
+        detail = {"attempt": plan.attempt, "reason": reason}
+        self._append("round.lost", round_number=plan.round_number, detail=detail)
+
     def exported(self, what: str) -> None:
         """Trained prompts were written to a file."""
         self._append("model.exported", detail={"part": what})

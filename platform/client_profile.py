@@ -122,11 +122,17 @@ def train(
     )
 
 
-def noise_of(profile: ClientProfile, round_number: int, purpose: str = "noise") -> NoiseSource:
-    """A client's noise in one round: the operating system's, or a seed's own stream."""
+def noise_of(
+    profile: ClientProfile, round_number: int, purpose: str = "noise", *, attempt: int = 1
+) -> NoiseSource:
+    """A client's noise in one attempt: the operating system's, or a seed's own stream.
+
+    A further attempt is a further release, so its noise is another.
+    """
     if profile.noise_source == "os":
         return SystemNoise()
-    return SeededNoise(stream(profile.seeds.noise, purpose, profile.name, round_number))
+    further = () if attempt == 1 else (attempt,)
+    return SeededNoise(stream(profile.seeds.noise, purpose, profile.name, round_number, *further))
 
 
 def first_state(profile: ClientProfile) -> Arrays:

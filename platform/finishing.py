@@ -17,11 +17,12 @@ from platform.caveats import run_warnings
 from platform.client_profile import ClientProfile
 from platform.evaluation import Measured, Model, measure
 from platform.expert_weights import mean_expert_weights
-from platform.federation import Federation, Progress
+from platform.federation import Federation
 from platform.newcomers import measure_newcomers
 from platform.observing import Observer
 from platform.phases import in_rounds
 from platform.pool import FixedPool, fixed_pool
+from platform.progress import Progress
 from platform.records import NO_ACCURACY, read_summary, summary_document, write_run_files
 from platform.run_lock import only_process_of
 from platform.second_phase import take_over, take_up

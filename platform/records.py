@@ -10,13 +10,13 @@ import csv
 import io
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from platform.attempt import RoundOutcome, RoundPlan
 from platform.evaluation import Accuracy, Measured, RoundMeasures, accuracy_document
+from platform.files import write_text
 from platform.newcomers import Newcomers
 from platform.phases import COLLECTION, ROUNDS, in_rounds
 from platform.selection import best_on_validation, evaluation_document
@@ -218,11 +218,12 @@ def sampling_assumption(wiring: Wiring) -> str:
     training, config = wiring.protection.training, wiring.config
     if training is not None and training.sampling_probability < 1.0:
         return f"Poisson batches, probability {training.sampling_probability:g}, kept secret"
+    if wiring.cohort_kind is None:
+        return "none"
+    drawn = f"{config.cohort_size} of {config.task.clients} clients"
     if wiring.cohort_kind == "poisson":
-        return f"for observer: Poisson cohorts, probability {config.cohort_rate:g}, kept secret"
-    if wiring.cohort_kind == "fixed_size":
-        return f"for observer: {config.cohort_size} of {config.task.clients} clients, kept secret"
-    return "none"
+        drawn = f"Poisson cohorts, probability {config.cohort_rate:g}"
+    return f"for observer: {drawn}, kept secret; losses do not depend on who else was drawn"
 
 
 def write_run_files(folder: Path, summary: Mapping[str, Any]) -> None:
@@ -263,11 +264,3 @@ def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:
             )
         )
     return text.getvalue()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file under another name first, so that a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

@@ -39,6 +39,7 @@ from platform.client_profile import (
 from platform.codec import encode_arrays
 from platform.entries import entry_base
 from platform.evaluation import client_accuracy
+from platform.messages import Attempt
 from platform.pool import encode_experts
 from platform.prepared import Prepared
 from platform.protection import Protection
@@ -58,7 +59,7 @@ class LocalRound:
         profile: The client.
         make_trainer: Its trainers.
         protection: Of this round, at its clipping norm.
-        round_number: The round.
+        attempt: The round and the attempt at it.
         broadcast: What the coordinator sent.
         experts: The experts that it was handed.
         state: The client's state before.
@@ -67,10 +68,16 @@ class LocalRound:
     profile: ClientProfile
     make_trainer: TrainerFactory
     protection: Protection
-    round_number: int
+    attempt: Attempt
     broadcast: Arrays
     experts: tuple[Arrays, ...]
     state: PersonalState
+
+    @property
+    def noise(self) -> NoiseSource:
+        """The attempt's own noise, from its first draw."""
+        number, attempt = self.attempt
+        return noise_of(self.profile, number, attempt=attempt)
 
 
 @dataclass(frozen=True)
@@ -105,9 +112,8 @@ def work(local: LocalRound, remember: Remember) -> Ready:
     if local.protection.training is None:
         with suppress(Exception):
             _work(_on_known_ground(local))
-    noise = noise_of(local.profile, local.round_number)
     return Ready(
-        local.protection.prepare_nothing(local.broadcast, noise),
+        local.protection.prepare_nothing(local.broadcast, local.noise),
         encode_arrays(local.state.personal),
         encode_experts(local.state.experts),
     )
@@ -202,7 +208,7 @@ def describe(error: Exception) -> str:
 
 
 def _work(local: LocalRound) -> Ready:
-    profile, noise = local.profile, noise_of(local.profile, local.round_number)
+    profile, noise = local.profile, local.noise
     validation = _validate(local)
     result = train(
         profile,
@@ -210,7 +216,7 @@ def _work(local: LocalRound) -> Ready:
         local.broadcast,
         local.experts,
         local.state.personal,
-        round_number=local.round_number,
+        round_number=local.attempt[0],
         noise=noise,
     )
     prepared = local.protection.prepare(result, local.broadcast, noise, validation)

@@ -15,6 +15,8 @@ from storage.errors import (
     CheckpointError,
     ClientAheadError,
     DatabaseBusy,
+    DatabaseDamaged,
+    DatabaseReplaced,
     InvalidRecordError,
     InvalidTransitionError,
     NotFound,
@@ -24,9 +26,11 @@ from storage.errors import (
     StorageFull,
 )
 from storage.records import (
+    AttemptRecord,
     AuditEntry,
     AuditHead,
     ClientIdentity,
+    Failure,
     LedgerRow,
     LedgerStatus,
     PersonalState,
@@ -35,11 +39,13 @@ from storage.records import (
     RoundRecord,
     RunRecord,
     RunStatus,
+    SessionRecord,
     StateRecord,
 )
 
 __all__ = [
     "AlreadyExistsError",
+    "AttemptRecord",
     "AuditChainBroken",
     "AuditEntry",
     "AuditHead",
@@ -49,6 +55,9 @@ __all__ = [
     "ClientStore",
     "Database",
     "DatabaseBusy",
+    "DatabaseDamaged",
+    "DatabaseReplaced",
+    "Failure",
     "InvalidRecordError",
     "InvalidTransitionError",
     "LedgerRow",
@@ -62,6 +71,7 @@ __all__ = [
     "RunRecord",
     "RunStatus",
     "SchemaMismatch",
+    "SessionRecord",
     "StateRecord",
     "StorageError",
     "StorageFull",

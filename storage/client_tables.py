@@ -8,7 +8,7 @@ from sqlalchemy import MetaData
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from storage.records import LEDGER_STATUSES
-from storage.tables import NAMING_CONVENTION, TYPES, LedgerColumns, one_of
+from storage.tables import NAMING_CONVENTION, TYPES, LedgerColumns, Sealed, one_of
 
 
 class ClientBase(DeclarativeBase):
@@ -18,7 +18,7 @@ class ClientBase(DeclarativeBase):
     type_annotation_map: ClassVar[dict[Any, Any]] = TYPES
 
 
-class Identity(ClientBase):
+class Identity(Sealed, ClientBase):
     """The one row that says who the client is."""
 
     __tablename__ = "identity"
@@ -27,9 +27,10 @@ class Identity(ClientBase):
     slot: Mapped[str] = mapped_column(primary_key=True)
     pseudonym: Mapped[str]
     handle_secret: Mapped[bytes]
+    enrolment_serial: Mapped[int]
 
 
-class Personal(ClientBase):
+class Personal(Sealed, ClientBase):
     """The personal part per run, in two slots: last committed and pending."""
 
     __tablename__ = "personal"
@@ -43,7 +44,7 @@ class Personal(ClientBase):
     experts: Mapped[bytes]
 
 
-class ClientLedger(LedgerColumns, ClientBase):
+class ClientLedger(LedgerColumns, Sealed, ClientBase):
     """The client's own ledger."""
 
     __tablename__ = "ledger"
@@ -52,7 +53,7 @@ class ClientLedger(LedgerColumns, ClientBase):
     run_id: Mapped[str] = mapped_column(primary_key=True, sort_order=-1)
 
 
-class Tombstones(ClientBase):
+class Tombstones(Sealed, ClientBase):
     """What was released under a (run, round, attempt, channel): at most one payload, ever."""
 
     __tablename__ = "tombstones"
@@ -64,7 +65,7 @@ class Tombstones(ClientBase):
     payload_digest: Mapped[bytes]
 
 
-class Receipts(ClientBase):
+class Receipts(Sealed, ClientBase):
     """What the coordinator acknowledged."""
 
     __tablename__ = "receipts"
@@ -75,8 +76,26 @@ class Receipts(ClientBase):
     receipt: Mapped[bytes]
 
 
-class Failures(ClientBase):
-    """What failed inside the client without showing; for its owner's eyes."""
+class Sessions(Sealed, ClientBase):
+    """The newest attempt of a run that the client answered, and how far it has come in it.
+
+    Round and attempt stay for good, so that no older attempt is ever answered; request, reply and
+    state are emptied once the attempt is committed.
+    """
+
+    __tablename__ = "sessions"
+
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    round_number: Mapped[int]
+    attempt: Mapped[int]
+    noiseless_round: Mapped[int]
+    request_digest: Mapped[bytes]
+    reply: Mapped[bytes]
+    state: Mapped[bytes]
+
+
+class Failures(Sealed, ClientBase):
+    """What went wrong inside the client in an attempt, for its owner alone."""
 
     __tablename__ = "failures"
 
@@ -84,3 +103,14 @@ class Failures(ClientBase):
     round_number: Mapped[int] = mapped_column(primary_key=True)
     attempt: Mapped[int] = mapped_column(primary_key=True)
     reason: Mapped[str]
+
+
+CLIENT_TABLES: tuple[type[Sealed], ...] = (
+    Identity,
+    Personal,
+    ClientLedger,
+    Tombstones,
+    Receipts,
+    Sessions,
+    Failures,
+)

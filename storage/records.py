@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
@@ -40,6 +42,11 @@ class StateRecord(NamedTuple):
 
     round_number: int
     blob: bytes
+
+    @property
+    def digest(self) -> str:
+        """Hex SHA-256 of the bytes."""
+        return hashlib.sha256(self.blob).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +204,54 @@ class Receipt:
     round_number: int
     attempt: int
     receipt: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """An attempt at a round, as the coordinator has opened it.
+
+    Attributes:
+        round_number: The round.
+        attempt: The attempt.
+        plan: What was fixed before anything was sent, a JSON object.
+        is_open: Whether it has neither been committed nor given up.
+    """
+
+    round_number: int
+    attempt: int
+    plan: Mapping[str, Any]
+    is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """How far a client has come in the newest attempt of a run that it answered.
+
+    Attributes:
+        run_id: The run.
+        round_number: The round.
+        attempt: The attempt; with the round it never goes back.
+        noiseless_round: The last round in which a masked vector without noise of its own left the
+            client, 0 for none.
+        request_digest: SHA-256 of the request answered last, empty once the attempt is committed.
+        reply: The answer to it, byte for byte.
+        state: What the client needs for the next request; it may hold secrets.
+    """
+
+    run_id: str
+    round_number: int
+    attempt: int
+    noiseless_round: int = 0
+    request_digest: bytes = b""
+    reply: bytes = field(default=b"", repr=False)
+    state: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong inside a client in an attempt; it never leaves the client."""
+
+    run_id: str
+    round_number: int
+    attempt: int
+    reason: str

@@ -315,7 +315,9 @@ def main() -> None:
         code = _exit_code(error)
         if code is None:
             raise
-        typer.echo(f"error: {error}", err=True)
+        from platform.cli.output import printable
+
+        typer.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(code)
 
 

@@ -1,11 +1,11 @@
-"""The first schema: runs, states, rounds, ledger, audit log and expert pool."""
+"""The first schema: runs, states, rounds, attempts, ledger, audit log and expert pool."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "0001_sealed"
 down_revision = None
 
 _AUDIT_TRIGGERS = tuple(
@@ -30,7 +30,7 @@ _LEDGER_TRIGGERS = (
     BEGIN SELECT RAISE(ABORT, 'only the status of a ledger row may change'); END
     """,
     """
-    CREATE TRIGGER ledger_settled_once BEFORE UPDATE OF status ON ledger
+    CREATE TRIGGER ledger_settled_once BEFORE UPDATE OF status, digest ON ledger
     WHEN OLD.status <> 'reserved'
     BEGIN SELECT RAISE(ABORT, 'a settled ledger row may not change'); END
     """,
@@ -40,6 +40,7 @@ _LEDGER_TRIGGERS = (
 def upgrade() -> None:
     """Create all tables and the triggers that guard the append-only ones."""
     _create_run_tables()
+    _create_attempts()
     _create_ledger()
     _create_audit()
     _create_pool()
@@ -49,7 +50,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """There is nothing before the first schema."""
-    for table in ("pool", "audit", "ledger", "rounds", "states", "runs"):
+    for table in ("pool", "audit", "ledger", "stages", "attempts", "rounds", "states", "runs"):
         op.drop_table(table)
 
 
@@ -78,6 +79,7 @@ def _create_run_tables() -> None:
         "runs",
         *(_text(name) for name in ("run_id", "name", "config_json", "config_digest")),
         *(_text(name) for name in ("versions_json", "status", "created")),
+        _bytes("digest"),
         sa.CheckConstraint(
             "status IN ('running', 'finished', 'interrupted', 'stopped', 'failed')",
             name="ck_runs_status",
@@ -89,6 +91,7 @@ def _create_run_tables() -> None:
         _text("run_id"),
         _integer("round_number"),
         _bytes("blob"),
+        _bytes("digest"),
         _of_run("states"),
         sa.PrimaryKeyConstraint("run_id", "round_number", name="pk_states"),
     )
@@ -98,8 +101,33 @@ def _create_run_tables() -> None:
         _integer("round_number"),
         _integer("attempt"),
         _text("document"),
+        _bytes("digest"),
         _of_run("rounds"),
         sa.PrimaryKeyConstraint("run_id", "round_number", name="pk_rounds"),
+    )
+
+
+def _create_attempts() -> None:
+    key = ("run_id", "round_number", "attempt")
+    op.create_table(
+        "attempts",
+        _text("run_id"),
+        *(_integer(name) for name in ("round_number", "attempt")),
+        _text("plan"),
+        sa.Column("is_open", sa.Boolean(), nullable=False),
+        _bytes("digest"),
+        _of_run("attempts"),
+        sa.PrimaryKeyConstraint(*key, name="pk_attempts"),
+    )
+    op.create_table(
+        "stages",
+        _text("run_id"),
+        *(_integer(name) for name in ("round_number", "attempt")),
+        _text("stage"),
+        _bytes("blob"),
+        _bytes("digest"),
+        _of_run("stages"),
+        sa.PrimaryKeyConstraint(*key, "stage", name="pk_stages"),
     )
 
 
@@ -121,6 +149,7 @@ def _create_ledger() -> None:
         _text("cohort_kind", nullable=True),
         *(_integer(name, nullable=True) for name in ("cohort_size", "cohort_population")),
         sa.Column("cohort_drawn", sa.Boolean(), nullable=True),
+        _bytes("digest"),
         sa.CheckConstraint(
             "status IN ('reserved', 'released', 'aborted')", name="ck_ledger_status"
         ),
@@ -155,6 +184,7 @@ def _create_pool() -> None:
         _bytes("cover"),
         _bytes("handle"),
         _bytes("entry"),
+        _bytes("digest"),
         _of_run("pool"),
         sa.PrimaryKeyConstraint("key", name="pk_pool"),
         sqlite_with_rowid=False,

@@ -1,0 +1,125 @@
+"""Attempts at rounds: what was fixed before anything was sent, and what came back so far.
+
+An attempt is executed once: whoever goes on with a run continues the open attempt from the stages
+kept here. They may hold masked sums, so they are erased when the attempt ends (the database runs
+with ``secure_delete``); the attempt's number stays, so that it is never given out again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from sqlalchemy import delete
+from sqlalchemy.orm import Session
+
+from storage._validate import canonical_json, require_at_least_one, require_bytes, require_text
+from storage.errors import AlreadyExistsError, InvalidRecordError, NotFound
+from storage.records import AttemptRecord
+from storage.runs import require_run
+from storage.sealing import insert_sealed, read_sealed, update_sealed
+from storage.tables import Attempts, Stages
+
+
+class AttemptRepository:
+    """The attempts of all runs; of each run at most one is open."""
+
+    def __init__(self, session: Session) -> None:
+        """Work within the session's transaction."""
+        self._session = session
+
+    def open(
+        self, run_id: str, round_number: int, attempt: int, plan: Mapping[str, object]
+    ) -> None:
+        """Add an attempt; commit before anything is sent.
+
+        Args:
+            run_id: The run.
+            round_number: The round, from 1.
+            attempt: The attempt, from 1.
+            plan: What is fixed about it, a JSON object.
+
+        Raises:
+            NotFound: Unknown run.
+            AlreadyExistsError: Another attempt is open.
+            InvalidRecordError: The attempt is not newer than all others, or the plan is not JSON.
+        """
+        require_at_least_one(round_number=round_number, attempt=attempt)
+        text, newest = canonical_json("plan", plan), self.newest(run_id)
+        if newest is not None and newest.is_open:
+            raise AlreadyExistsError(
+                f"round {newest.round_number}, attempt {newest.attempt} of run {run_id!r} is open"
+                " still"
+            )
+        if newest is not None and (round_number, attempt) <= (newest.round_number, newest.attempt):
+            raise InvalidRecordError(
+                f"round {round_number}, attempt {attempt} is not newer than round"
+                f" {newest.round_number}, attempt {newest.attempt} of run {run_id!r}"
+            )
+        key = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
+        insert_sealed(self._session, Attempts, {**key, "plan": text, "is_open": True})
+
+    def newest(self, run_id: str) -> AttemptRecord | None:
+        """The run's newest attempt, None before the first.
+
+        Raises:
+            NotFound: Unknown run.
+        """
+        require_run(self._session, run_id)
+        newest = (Attempts.round_number.desc(), Attempts.attempt.desc())
+        rows = read_sealed(
+            self._session, Attempts, Attempts.run_id == run_id, order=newest, limit=1
+        )
+        if not rows:
+            return None
+        row = rows[0]
+        return AttemptRecord(row.round_number, row.attempt, json.loads(row.plan), row.is_open)
+
+    def add_stage(
+        self, run_id: str, round_number: int, attempt: int, *, stage: str, blob: bytes
+    ) -> None:
+        """Keep what a stage of the open attempt yielded; commit before the next is asked for.
+
+        Raises:
+            NotFound: The attempt is not open.
+            AlreadyExistsError: The stage is kept already.
+        """
+        require_text(stage=stage)
+        require_bytes(blob=blob)
+        self._require_open(run_id, round_number, attempt)
+        key = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
+        insert_sealed(self._session, Stages, {**key, "stage": stage, "blob": blob})
+
+    def stages(self, run_id: str, round_number: int, attempt: int) -> dict[str, bytes]:
+        """What the stages of an attempt yielded, by stage; nothing once it has ended."""
+        rows = read_sealed(
+            self._session,
+            Stages,
+            Stages.run_id == run_id,
+            Stages.round_number == round_number,
+            Stages.attempt == attempt,
+        )
+        return {row.stage: row.blob for row in rows}
+
+    def close(self, run_id: str, round_number: int, attempt: int) -> None:
+        """End an attempt, committed or given up, and erase what its stages yielded.
+
+        Raises:
+            NotFound: The attempt is not open.
+        """
+        self._require_open(run_id, round_number, attempt)
+        self._session.execute(delete(Stages).where(Stages.run_id == run_id))
+        update_sealed(
+            self._session,
+            Attempts,
+            Attempts.run_id == run_id,
+            Attempts.round_number == round_number,
+            Attempts.attempt == attempt,
+            is_open=False,
+        )
+
+    def _require_open(self, run_id: str, round_number: int, attempt: int) -> None:
+        newest = self.newest(run_id)
+        asked = (round_number, attempt, True)
+        if newest is None or (newest.round_number, newest.attempt, newest.is_open) != asked:
+            raise NotFound(f"round {round_number}, attempt {attempt} of run {run_id!r} is not open")
