@@ -83,7 +83,7 @@ def folder() -> Iterator[Path]:
 
 def bytes_of(client: Client) -> dict[str, bytes]:
     """All files of a client's store."""
-    path = client._store._path
+    path = client._store._file.path
     return {file.name: file.read_bytes() for file in sorted(path.parent.glob(f"{path.name}*"))}
 
 
