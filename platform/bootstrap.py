@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from methods import Method, MethodError, Registry, Task
+from platform.agreement import require_agreement
 from platform.audit_trail import AuditTrail
 from platform.cohort import simulated_losses
 from platform.config import (
@@ -44,7 +45,7 @@ from platform.pool import PoolRules
 from platform.protecting import amplifying_cohorts, coordinator_noise, protect_run
 from platform.protection import Protection
 from platform.records import write_text
-from platform.resuming import require_same_config, require_same_wiring
+from platform.resuming import require_same_wiring
 from platform.round import RoundRunner
 from platform.second_phase import (
     FirstRun,
@@ -128,8 +129,8 @@ def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> 
     database = open_existing(url)
     try:
         first = stored_config(database, source, surroundings)
-        require_same_config(database, source)
         require_second_phase(config, first, database, surroundings.registry)
+        require_agreement(database, source)
         folder = run_folder(url, source)
         require_files(folder, source)
         require_clients(database, config, folder)
@@ -147,12 +148,12 @@ def reopen_run(run_id: str, url: str, observer: Observer, surroundings: Surround
     Raises:
         UnknownRun: If there is none of this name.
         ConfigError: If its configuration cannot be run here.
-        RunStopped: If a client that was charged is not here any more, or the run would go on with
-            other parameters than it was charged for.
+        RunStopped: If its records do not agree, a client that was charged is not here any more, or
+            the run would go on with other parameters than it was charged for.
     """
     database = open_storage(url)
     config = stored_config(database, run_id, surroundings)
-    require_same_config(database, run_id)
+    require_agreement(database, run_id)
     # The clients' stores lie beside the database, which may have moved since the run started.
     config = config.model_copy(update={"storage": StorageConfig(url=url)})
     plan = _plan(config, observer, surroundings)

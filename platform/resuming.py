@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
-from platform.config import dump_tree
-from platform.environment import config_digest
 from platform.errors import RunStopped
 from platform.ledger import as_row
 from platform.protection import Protection
@@ -16,23 +13,6 @@ from storage import Database, LedgerRow
 SIZES = ("standard_deviation", "clipping_norm")
 FACTS = ("mechanism", "relation", "sampling", "sampling_probability", "count", *SIZES)
 """What all ledger rows of one channel of a run have in common, its sizes last."""
-
-
-def require_same_config(database: Database, run_id: str) -> None:
-    """Checks that a run's stored configuration is the one that it was started with.
-
-    Raises:
-        RunStopped: If it is not.
-    """
-    with database.unit_of_work(read_only=True) as uow:
-        row = uow.runs.get(run_id)
-    recorded = row.config_digest
-    # The stored text, not what became of it: a later version may have keys that it has not.
-    if config_digest(dump_tree(json.loads(row.config_json))) != recorded:
-        raise RunStopped(
-            f"run {run_id}: its configuration is not the one that it was started with, whose "
-            f"SHA-256 is {recorded[:16]}...; put that back or start a new run"
-        )
 
 
 def require_same_wiring(wiring: Wiring) -> None:
