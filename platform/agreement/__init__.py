@@ -8,15 +8,25 @@ together, and one that says otherwise is named. Nothing here repairs anything.
 
 from __future__ import annotations
 
-from platform.agreement.checking import problems_of, require_agreement
+from platform.agreement.checking import (
+    Agreed,
+    Fault,
+    disagreements,
+    faults_of,
+    require_agreement,
+)
 from platform.agreement.clients import OwnLedger
 from platform.agreement.reading import RunRecords, read_records
-from platform.agreement.runs import registry_disagreements
+from platform.agreement.registry import erased_folders, registry_disagreements
 
 __all__ = [
+    "Agreed",
+    "Fault",
     "OwnLedger",
     "RunRecords",
-    "problems_of",
+    "disagreements",
+    "erased_folders",
+    "faults_of",
     "read_records",
     "registry_disagreements",
     "require_agreement",

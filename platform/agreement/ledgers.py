@@ -15,7 +15,7 @@ Key = tuple[int, int, str]
 
 
 def ledger_disagreements(records: RunRecords) -> Iterator[str]:
-    """Where the ledger has more, fewer or other rows than were reserved, or settles them wrongly."""
+    """Where the ledger has other rows than were reserved, or settles them otherwise."""
     reserved: dict[object, list[TrailEntry]] = {}
     for item in records.entries("release.reserved"):
         key = (item.entry.round, item.detail.get("attempt"), item.entry.channel)

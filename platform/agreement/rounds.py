@@ -11,8 +11,13 @@ from platform.phases import COLLECTION, ROUNDS
 from storage import RoundRecord
 
 
-def round_disagreements(records: RunRecords) -> Iterator[str]:
-    """Where rounds, state or pool are not what the audit log saw."""
+def round_disagreements(records: RunRecords, kept: int) -> Iterator[str]:
+    """Where rounds, state or pool are not what the audit log saw.
+
+    Args:
+        records: The run.
+        kept: Generations of the pool that are kept.
+    """
     yield from _gaps(records)
     entries = records.entries(*ENDINGS)
     of_round: dict[int | None, list[TrailEntry]] = {}
@@ -28,7 +33,7 @@ def round_disagreements(records: RunRecords) -> Iterator[str]:
     for item in (left for several in of_round.values() for left in several):
         yield f"{item.name} ended round {item.entry.round}, which has no row"
     yield from _state(records, entries)
-    yield from _pool(records)
+    yield from _pool(records, kept)
 
 
 def _gaps(records: RunRecords) -> Iterator[str]:
@@ -86,21 +91,19 @@ def _state(records: RunRecords, entries: tuple[TrailEntry, ...]) -> Iterator[str
         yield f"the state of round {state.round_number} is not the one that {newest.name} kept"
 
 
-def _pool(records: RunRecords) -> Iterator[str]:
+def _pool(records: RunRecords, kept: int) -> Iterator[str]:
     """Counted only: the audit log must tell nothing of an entry."""
     told = {item.entry.round: item for item in records.entries("pool.committed")}
-    for generation, count in sorted(records.generations.items()):
-        item = told.get(generation)
-        if item is None:
-            yield f"the pool has entries of round {generation}, which no audit entry tells of"
-        elif item.detail.get("entries") != count:
+    alive = sorted(told, key=_number)[-kept:]
+    for generation in sorted({*alive, *records.generations}, key=_number):
+        count = records.generations.get(_number(generation), 0)
+        if generation not in alive:
+            yield f"the pool has {count} entries of round {generation}, which are not to be there"
+        elif told[generation].detail.get("entries") != count:
             yield (
-                f"the pool has {count} entries of round {generation}, but {item.name} says "
-                f"{item.detail.get('entries')!r}"
+                f"the pool has {count} entries of round {generation}, but {told[generation].name} "
+                f"says {told[generation].detail.get('entries')!r}"
             )
-    if told and records.generations and max(told, key=_number) not in records.generations:
-        newest = told[max(told, key=_number)]
-        yield f"the pool has no entry of the round of {newest.name}, its newest"
 
 
 def _number(value: int | None) -> int:

@@ -1,17 +1,14 @@
-"""Whether a run's own row, and the list of all runs, are what the audit log saw."""
+"""Whether a run's own row and its end are what the audit log saw."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from platform.agreement.reading import RunRecords, TrailEntry
-from platform.audit_trail import parsed_detail, run_number
 from platform.config import dump_tree
 from platform.digests import bytes_digest, rows_digest
 from platform.environment import config_digest
-from storage import AuditChainBroken, AuditEntry, AuditHead, NotFound, UnitOfWork
 
 AFTER_THE_END = ("model.exported",)
 """What may follow once a run has finished."""
@@ -65,42 +62,3 @@ def _left_behind(records: RunRecords, last: TrailEntry) -> Iterator[str]:
     state = None if records.state is None else bytes_digest(records.state.blob)
     if last.detail.get("state_sha256") != state:
         yield f"its last state is not the one that {last.name} saw"
-
-
-def registry_disagreements(uow: UnitOfWork) -> Iterator[str]:
-    """Where the runs are not those that were set up one after the other.
-
-    Each run names the one before it and the end of that one's chain. So an erased run leaves a
-    gap, unless it was the newest, which nothing names.
-    """
-    known = {run.run_id for run in uow.runs.list()}
-    entries = {entry.run: entry for entry in uow.audit.query(action="run.created")}
-    numbers: dict[int, str] = {}
-    for run_id in sorted(known - entries.keys()):
-        yield f"run {run_id}: no audit entry says that it was set up"
-    for run_id, entry in sorted(entries.items()):
-        detail = parsed_detail(entry)
-        number = run_number(detail)
-        if number in numbers:
-            yield f"runs {numbers[number]} and {run_id} are both number {number} of the database"
-        numbers[number] = run_id
-        before = detail.get("before")
-        if isinstance(before, Mapping):
-            yield from _before(uow, entry, before)
-    missing = set(range(1, max(numbers, default=0))) - numbers.keys()
-    for number in sorted(missing):
-        yield f"run number {number} of the database is missing: it was erased"
-
-
-def _before(uow: UnitOfWork, entry: AuditEntry, before: Mapping[str, Any]) -> Iterator[str]:
-    name, count, digest = (before.get(key) for key in ("run", "count", "hash"))
-    said = f"run {name}, which was set up before run {entry.run}"
-    if not (isinstance(name, str) and isinstance(count, int) and isinstance(digest, str)):
-        yield f"run {entry.run}: audit entry 1 (run.created) names no run before it"
-        return
-    try:
-        uow.audit.verify(name, AuditHead(count, digest))
-    except NotFound:
-        yield f"{said}, is missing: it was erased"
-    except AuditChainBroken as error:
-        yield f"{said}, is not as it was then: {error}"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from platform.agreement.reading import RunRecords
 from platform.config import RunConfig
 from platform.ledger import as_releases
-from platform.records import epsilon_document, shown_round
+from platform.records import SCHEMA_VERSION, UNITS, epsilon_document, shown_round
 from privacy import Epsilons, epsilons
 from storage import LedgerRow
+
+if TYPE_CHECKING:
+    from platform.agreement.checking import Agreed
 
 TOLERANCE: Final = 1e-6
 """Relative: another version of a numerical library may price the last digits otherwise."""
@@ -50,6 +53,31 @@ def statement_disagreements(
     stated["final"] = {"epsilon": final.get("epsilon")} if isinstance(final, dict) else final
     for path, found, right in differences(stated, expected):
         yield f"summary.json: {path} is {found!r} there, but {right!r} follows from the records"
+
+
+def unfinished_document(agreed: Agreed) -> dict[str, Any]:
+    """What can be said of a run that has not finished: its rounds, and what it has spent so far.
+
+    Epsilon counts what was reserved too, as it may have left a client.
+    """
+    config, run = agreed.config, agreed.records.run
+    spent = price(agreed.spending.ledger, config)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": run.run_id,
+        "status": run.status,
+        "finished": False,
+        "config": config.name,
+        "method": config.method.name,
+        "dataset": config.task.dataset,
+        "mechanism": config.privacy.mechanism,
+        "unit": UNITS[config.privacy.mechanism],
+        "delta": config.privacy.target_delta,
+        "accountant": spent.accountant,
+        "epsilon": epsilon_document(spent),
+        "planned_rounds": config.rounds,
+        "rounds": [shown_round(row.document) for row in agreed.spending.rounds],
+    }
 
 
 def _round(records: RunRecords, number: int, config: RunConfig) -> dict[str, Any]:

@@ -19,6 +19,20 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
+def printable(value: object) -> str:
+    """A value as text in which nothing moves a terminal's cursor or starts a line of its own.
+
+    Names and texts of a run may come from a file that somebody else wrote.
+    """
+    text = str(value)
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+
+
 def console(*, error: bool = False) -> Console:
     """Where people read; wide enough for a report even if the terminal's width is unknown."""
     # File names and details are shown as they are, also where they look like markup.
@@ -73,7 +87,7 @@ def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any
         numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
         shown.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*("" if value is None else str(value) for value in row))
+        shown.add_row(*("" if value is None else printable(value) for value in row))
     return shown
 
 
