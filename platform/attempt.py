@@ -33,6 +33,8 @@ class RoundPlan:
         smallest_sum: Fewest vectors that a masked sum may hold; 0 takes the threshold.
         degree: Neighbours of a client in the k-regular graph, 0 for the complete one.
         identities: Each client's public key, against an active adversary only.
+        enrolment_serial: Of the file that says whose keys these are, 0 without one.
+        graph_seed: Orders the clients of the k-regular graph, else empty.
         corrupt: Clients that may collude with the server.
         generations: Rounds whose pool entries are alive.
         deadline: Seconds to wait for each stage, None for as long as it takes.
@@ -54,12 +56,19 @@ class RoundPlan:
     smallest_sum: int = 0
     degree: int = 0
     identities: Mapping[ClientId, bytes] = field(default_factory=dict)
+    enrolment_serial: int = 0
+    graph_seed: bytes = b""
     collects: bool = False
 
     @property
     def planned_size(self) -> int:
         """Clients that the round was planned for, whoever came."""
         return len(self.cohort) if self.size is None else self.size
+
+    @property
+    def places(self) -> Mapping[ClientId, int]:
+        """Each client's share index in the secure aggregation, from 1."""
+        return {client: i for i, client in enumerate(self.cohort, start=1)}
 
     def envelope(self, client: ClientId) -> Envelope:
         """The envelope of every message to and from one client in this attempt."""

@@ -115,17 +115,11 @@ class AuditTrail:
             self._append("pool.discarded", round_number=number, channel="pool", detail=voided)
 
     def round_lost(
-        self,
-        round_number: int,
-        attempt: int,
-        reason: str,
-        *,
-        document: Mapping[str, Any],
-        state: bytes | None = None,
+        self, plan: RoundPlan, reason: str, *, document: Mapping[str, Any], state: bytes | None
     ) -> None:
-        """A round has no result and never will have one; its row says so, without survivors."""
-        detail = {"attempt": attempt, "reason": reason, **_digests(document, state)}
-        self._append("round.lost", round_number=round_number, detail=detail)
+        """A round stays without a result; its row has no survivors."""
+        detail = {"attempt": plan.attempt, "reason": reason, **_digests(document, state)}
+        self._append("round.lost", round_number=plan.round_number, detail=detail)
 
     def exported(self, what: str) -> None:
         """Trained prompts were written to a file."""

@@ -37,6 +37,7 @@ from platform.data.preparing import Encoders, prepared_batch
 from platform.enrolling import read_enrolment
 from platform.environment import config_digest, environment, resolve_device, use_threads
 from platform.errors import ConfigError, UnknownRun
+from platform.files import make_folder, write_text
 from platform.fitting import pool_minimum
 from platform.method_building import build_method, require_classes
 from platform.observing import Observer
@@ -44,7 +45,6 @@ from platform.paths import with_absolute_paths
 from platform.pool import PoolRules
 from platform.protecting import amplifying_cohorts, coordinator_noise, protect_run
 from platform.protection import Protection
-from platform.records import write_text
 from platform.resuming import require_same_wiring
 from platform.round import RoundRunner
 from platform.second_phase import (
@@ -182,27 +182,19 @@ def open_storage(url: str) -> Database:
     Raises:
         ConfigError: If the URL is none of a SQLite file.
     """
-    make_folder(database_file(url).parent)
-    return open_database(url)
-
-
-def make_folder(folder: Path) -> None:
-    """Makes a folder and those above it.
-
-    Raises:
-        ConfigError: If it cannot be made.
-    """
+    folder = database_file(url).parent
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     except OSError as error:
         raise ConfigError(
             f"storage.url: its folder {str(folder)!r} cannot be made ({error.strerror}); valid is "
             "one that can be written to"
         ) from error
+    return open_database(url)
 
 
 def open_existing(url: str) -> Database:
-    """The coordinator's database where there is one already; reading makes no file.
+    """The coordinator's database where there is one already, to be read: nothing is written.
 
     Raises:
         ConfigError: If the URL is none of a SQLite file.
@@ -210,7 +202,7 @@ def open_existing(url: str) -> Database:
     """
     if not database_file(url).is_file():
         raise UnknownRun(f"RUN: there is no database at {url} yet; `run` makes one")
-    return open_database(url)
+    return open_database(url, read_only=True)
 
 
 def database_file(url: str) -> Path:

@@ -34,6 +34,7 @@ def run_warnings(
     """
     return [
         *([f"{OF_RUN}{ended_early}"] if ended_early else []),
+        *_lost(documents),
         *([f"{NO_POOL}{uncollected}"] if uncollected else []),
         *_second_phase(wiring),
         *wiring.evaluation.remarks,
@@ -43,6 +44,15 @@ def run_warnings(
         *_attempts(wiring),
         *_selection(wiring, documents),
     ]
+
+
+def _lost(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for document in documents:
+        if document.get("lost") is not None:
+            yield (
+                f"round {document['round']} has no result ({document['lost']}); clients send a "
+                "masked vector without noise of its own in one attempt of a round"
+            )
 
 
 def _second_phase(wiring: Wiring) -> Iterator[str]:
@@ -193,4 +203,4 @@ def _attempts(wiring: Wiring) -> Iterator[str]:
     repeated = sorted(number for number, count in attempts.items() if count > 1)
     if repeated:
         listed = ", ".join(map(str, repeated))
-        yield f"interrupted attempts of round {listed} stay charged beside their repetition"
+        yield f"aborted attempts of round {listed} stay charged beside the one that followed"

@@ -1,13 +1,16 @@
 """A client: trains, protects, and answers the coordinator's messages, one stage after the other.
 
-Its personal state, its own ledger and its secrets live in its own store. Before anything leaves it
-the release is in that ledger; a second, different release for the same attempt is refused whatever
-the coordinator asks, and so is a round that would pass the client's own limits.
+Its personal state, its own ledger, its secrets and how far it has come live in its own store. It
+answers each request once: what it answered is durable before it leaves, the same request gets the
+same bytes, and no older attempt and no other request under the same header is ever answered.
+Before anything leaves it the release is in its ledger; a round that would pass the client's own
+limits is refused.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import hashlib
+from dataclasses import replace
 
 from methods import Arrays, ClientView
 from platform.client_profile import (
@@ -19,8 +22,9 @@ from platform.client_profile import (
     noise_of,
     train,
 )
+from platform.client_session import KINDS, Session, decode_session, encode_session
 from platform.codec import decode_arrays, encode_arrays
-from platform.errors import ConfigError, ProtocolError
+from platform.errors import ConfigError, CoordinatorBehind, ProtocolError
 from platform.evaluation import client_accuracy
 from platform.ledger import as_row
 from platform.messages import (
@@ -31,8 +35,8 @@ from platform.messages import (
     Envelope,
     Invitation,
     Relay,
-    SecureRound,
     Upload,
+    broadcast_digest,
     decode_assignment,
     decode_invitation,
     decode_relay,
@@ -44,10 +48,9 @@ from platform.messages import (
 )
 from platform.pool import Fetched, decode_experts, encode_experts, handle
 from platform.protection import Prepared, Protection
-from platform.secure_terms import meets
-from privacy import Authentication, CalibrationError, Release
+from platform.seats import parameters_of
+from privacy import Authentication, ProtocolViolation, Release
 from privacy.secure_aggregation import (
-    Adversary,
     ClientState,
     Confirmed,
     Identity,
@@ -55,29 +58,10 @@ from privacy.secure_aggregation import (
     RoundParameters,
 )
 from privacy.secure_aggregation import client as masking
-from storage import ClientStore
+from storage import ClientStore, SessionRecord
 
-LARGEST_COHORT = 1 << 17
-"""Most clients of one round that an invitation may name, so that a number costs no memory."""
-
-
-@dataclass(frozen=True)
-class _Session:
-    """How far one attempt has come.
-
-    Attributes:
-        envelope: The attempt.
-        awaits: Kind of the message that may come next.
-        protection: How uploads are protected in this round.
-        secure: State of the secure aggregation, None without it.
-        prepared: What may leave the client, once trained.
-    """
-
-    envelope: Envelope
-    awaits: str
-    protection: Protection
-    secure: ClientState | None = None
-    prepared: Prepared | None = None
+LARGEST_ATTEMPT = 1000
+"""Most attempts at one round, so that nobody can use up the numbers of those to come."""
 
 
 class Client:
@@ -90,6 +74,7 @@ class Client:
 
         Raises:
             ConfigError: If noise would come from a seed where there is somebody to protect.
+            StorageError: If the client has used a newer enrolment file before.
         """
         if profile.noise_source == "seeded" and not profile.simulated:
             raise ConfigError(
@@ -99,7 +84,8 @@ class Client:
         self.profile = profile
         self._store = store
         self._make_trainer = make_trainer
-        self._session: _Session | None = None
+        if profile.credentials is not None:
+            store.remember_serial(profile.credentials.enrolment.serial)
 
     @property
     def pseudonym(self) -> str:
@@ -110,24 +96,50 @@ class Client:
         """Answers one message of the coordinator.
 
         Raises:
-            ProtocolError: If the message is not the next one of the current attempt; the client's
-                state is unchanged.
+            ProtocolError: If the message is neither the next one of the current attempt, nor the
+                last one again, nor an invitation to a newer attempt; nothing has changed.
+            BudgetExhausted: If the round would pass the client's own limits; nothing has changed.
         """
         with self._store.kept_open():
-            return self._handle(message)
+            try:
+                return self._handle(message)
+            except ProtocolViolation as error:
+                raise ProtocolError("message: it is refused by the secure aggregation") from error
 
     def _handle(self, message: bytes) -> bytes:
         kind, envelope = peek(message)
         if envelope.run_id != self.profile.run_id:
             raise ProtocolError("message: it belongs to another run")
+        known = self._store.sessions.newest(envelope.run_id)
+        request = hashlib.sha256(message).digest()
+        if known is not None and known.request_digest == request:
+            return known.reply
         if kind == "invitation":
-            return self._join(decode_invitation(message))
-        session = self._expect(kind, envelope)
-        if kind == "assignment":
-            return self._train(session, decode_assignment(message))
-        if session.prepared is None:
-            return self._share_keys(session, decode_relay(message))
-        return self._disclose(session, session.prepared, decode_relay(message))
+            return self._join(request, decode_invitation(message), known)
+        session = _expect(kind, envelope, known)
+        if session.awaits == "train":
+            return self._train(request, session, decode_assignment(message))
+        if session.awaits == "share":
+            return self._share_keys(request, session, decode_relay(message))
+        return self._disclose(request, session, decode_relay(message))
+
+    def _keep(
+        self, request: bytes, session: Session, reply: bytes, *, is_noiseless: bool = False
+    ) -> None:
+        """Makes an answer durable, and that there is no way back behind it."""
+        envelope, sessions = session.envelope, self._store.sessions
+        known = sessions.newest(envelope.run_id)
+        noiseless = 0 if known is None else known.noiseless_round
+        record = SessionRecord(
+            envelope.run_id,
+            envelope.round_number,
+            envelope.attempt,
+            noiseless_round=envelope.round_number if is_noiseless else noiseless,
+            request_digest=request,
+            reply=reply,
+            state=encode_session(session),
+        )
+        sessions.keep(record)
 
     def state(self, committed: Attempt | None) -> PersonalState:
         """Personal state as it is if `committed` is the last attempt of this client that counts."""
@@ -204,42 +216,71 @@ class Client:
     def _first_state(self) -> PersonalState:
         return PersonalState(first_state(self.profile), ())
 
-    def _join(self, invitation: Invitation) -> bytes:
+    def _join(self, request: bytes, invitation: Invitation, known: SessionRecord | None) -> bytes:
+        """Checks all before anything changes; what is refused costs no more than its size."""
         envelope, seat = invitation.envelope, invitation.secure
         self._require_open(envelope.round_number)
         # What a round is for is a matter of its number, and never of what the coordinator says.
         protection = self.profile.protection.in_round(envelope.round_number)
-        self._roll(envelope.committed)
-        newest_first = sorted(invitation.generations, reverse=True)
-        handles = tuple(self.pool_handle(generation) for generation in newest_first)
+        _require_new(envelope, known, protection)
+        self._require_known(envelope.committed)
         if (seat is not None) != protection.masked:
             # Else a coordinator could read an update by leaving the masks out of its invitation.
             raise ProtocolError("message: masks must be used exactly where the run says so")
         protection = protection.at(invitation.clipping_norm)
+        parameters = None if seat is None else parameters_of(envelope, seat, protection)
         self._require_within_limits(envelope, protection)
-        if seat is None:
-            self._session = _Session(envelope, "assignment", protection)
-            return encode_answer(Answer(envelope, handles, b""))
-        parameters = _parameters(envelope, seat, protection)
-        secure, payload = self._advertise(parameters, seat.index)
-        self._session = _Session(envelope, "relay", protection, secure)
-        return encode_answer(Answer(envelope, handles, payload))
+        newest_first = sorted(invitation.generations, reverse=True)
+        handles = tuple(self.pool_handle(generation) for generation in newest_first)
+        session, payload = Session(envelope, "train", invitation.clipping_norm), b""
+        if seat is not None and parameters is not None:
+            secure, payload = self._advertise(parameters, seat.index)
+            session = replace(session, awaits="share", secure=secure)
+        reply = encode_answer(Answer(envelope, handles, payload))
+        with self._store.atomically():
+            self._roll(envelope.committed)
+            self._keep(request, session, reply)
+        return reply
+
+    def _require_known(self, committed: Attempt | None) -> None:
+        """Refuses a commit of which this client's update cannot be a part.
+
+        Raises:
+            CoordinatorBehind: If the client knows of a newer one.
+            ProtocolError: If it took no part in the one that is named.
+        """
+        run_id = self.profile.source
+        kept = [self._store.committed(run_id), self._store.pending(run_id)]
+        last, pending = (None if slot is None else slot[:2] for slot in kept)
+        if last is not None and last > (committed or (0, 0)):
+            raise CoordinatorBehind(
+                f"client {self.pseudonym}: it knows that round {last[0]}, attempt {last[1]} of run "
+                f"{run_id} is committed, and the coordinator does not; its database is older than "
+                "the client's"
+            )
+        if committed not in (last, pending):
+            raise ProtocolError("message: it names a commit that this client took no part in")
 
     def _require_open(self, round_number: int) -> None:
-        """Refuses what comes after the pool, which the number of a round alone does not tell."""
+        """Refuses a round that the run has not, and what comes after the pool."""
         profile = self.profile
         if profile.source_id is not None:
             raise ProtocolError("message: nothing leaves a client in a second phase")
         number = profile.protection.collects_at
+        if not 1 <= round_number <= (profile.rounds if number is None else number):
+            raise ProtocolError("message: the run has no such round")
         if number is None or round_number >= number:
             return
         if any(row.round_number >= number for row in self._store.rows(profile.run_id)):
             raise ProtocolError("message: this client's rounds ended when it gave its pool entry")
 
     def _roll(self, committed: Attempt | None) -> None:
-        """Follows the coordinator's commit: personal part and own ledger."""
+        """Follows the coordinator's commit: personal part, session and own ledger."""
         run_id = self.profile.source
         self._store.roll(run_id, committed)
+        session = self._store.sessions.newest(run_id)
+        if session is not None and (session.round_number, session.attempt) == committed:
+            self._store.sessions.forget(run_id)
         rows = self._store.rows(run_id)
         open_rows = [(r.round_number, r.attempt) for r in rows if r.status == "reserved"]
         if committed is not None and committed in open_rows:
@@ -252,20 +293,26 @@ class Client:
             planned = self._releases(envelope, protection)
             limits.require(self.profile.run_id, self._store.rows(), planned)
 
-    def _share_keys(self, session: _Session, relay: Relay) -> bytes:
+    def _share_keys(self, request: bytes, session: Session, relay: Relay) -> bytes:
         if session.secure is None:
             raise ProtocolError("message: there is no secure aggregation in this round")
         secure, payload = masking.step(session.secure, relay.payload, identity=self._identity)
-        self._session = _Session(session.envelope, "assignment", session.protection, secure)
-        return encode_relay(Relay(session.envelope, payload))
+        reply = encode_relay(Relay(session.envelope, payload))
+        self._keep(request, replace(session, awaits="train", secure=secure), reply)
+        return reply
 
-    def _train(self, session: _Session, assignment: Assignment) -> bytes:
-        secure = session.secure
+    def _protection(self, session: Session) -> Protection:
+        protection = self.profile.protection.in_round(session.envelope.round_number)
+        return protection.at(session.clipping_norm)
+
+    def _train(self, request: bytes, session: Session, assignment: Assignment) -> bytes:
+        envelope, profile, secure = session.envelope, self.profile, session.secure
         if secure is not None:
             secure, _ = masking.step(secure, assignment.payload)
-        envelope, profile = session.envelope, self.profile
-        noise, state = noise_of(profile, envelope.round_number), self.state(envelope.committed)
-        validation = self._validate(session.protection, assignment.broadcast, state)
+        protection = self._protection(session)
+        noise = noise_of(profile, envelope.round_number, attempt=envelope.attempt)
+        state = self.state(envelope.committed)
+        validation = self._validate(protection, assignment.broadcast, state)
         result = train(
             profile,
             self._make_trainer,
@@ -275,18 +322,23 @@ class Client:
             round_number=envelope.round_number,
             noise=noise,
         )
-        prepared = session.protection.prepare(result, assignment.broadcast, noise, validation)
-        self._reserve(session, prepared)
-        self._store.put_pending(
-            profile.run_id,
-            envelope.round_number,
-            envelope.attempt,
-            personal=encode_arrays(result.personal),
-            experts=encode_experts(assignment.experts),
-        )
-        upload, secure = self._upload(session, prepared, secure)
-        self._session = _Session(envelope, "relay", session.protection, secure, prepared)
-        return encode_upload(upload)
+        prepared = protection.prepare(result, assignment.broadcast, noise, validation)
+        session = replace(session, awaits="unmask", secure=secure, entry=prepared.entry)
+        upload, session = self._upload(session, prepared, assignment)
+        reply = encode_upload(upload)
+        # All of it or nothing: a vector may leave only with its charge, and once.
+        with self._store.atomically():
+            self._reserve(envelope, protection, prepared)
+            self._store.put_pending(
+                profile.run_id,
+                envelope.round_number,
+                envelope.attempt,
+                personal=encode_arrays(result.personal),
+                experts=encode_experts(assignment.experts),
+            )
+            is_noiseless = protection.masked and not protection.has_client_noise
+            self._keep(request, session, reply, is_noiseless=is_noiseless)
+        return reply
 
     def _validate(
         self, protection: Protection, broadcast: Arrays, state: PersonalState
@@ -303,36 +355,33 @@ class Client:
         )
 
     def _upload(
-        self, session: _Session, prepared: Prepared, secure: ClientState | None
-    ) -> tuple[Upload, ClientState | None]:
-        weight, envelope = self.profile.data.num_examples, session.envelope
-        layout = session.protection.layout
+        self, session: Session, prepared: Prepared, assignment: Assignment
+    ) -> tuple[Upload, Session]:
+        weight, envelope, secure = self.profile.data.num_examples, session.envelope, session.secure
+        layout = self._protection(session).layout
         if isinstance(secure, ReadyToMask) and prepared.levels is not None:
-            vector = layout.weigh(prepared.levels, weight)
-            masked, payload = masking.mask(secure, vector, identity=self._identity)
-            return Upload(envelope, payload, None, 0), masked
-        return Upload(envelope, b"", prepared.vector, weight if layout.weighted else 1), None
+            masked, payload = masking.mask(
+                secure,
+                layout.weigh(prepared.levels, weight),
+                context=broadcast_digest(assignment.broadcast, session.clipping_norm),
+                identity=self._identity,
+            )
+            return Upload(envelope, payload, None, 0), replace(session, secure=masked)
+        return Upload(envelope, b"", prepared.vector, weight if layout.weighted else 1), session
 
-    def _disclose(self, session: _Session, prepared: Prepared, relay: Relay) -> bytes:
-        secure, payload = session.secure, b""
+    def _disclose(self, request: bytes, session: Session, relay: Relay) -> bytes:
+        secure, payload, envelope = session.secure, b"", session.envelope
         if secure is not None:
             secure, payload = masking.step(secure, relay.payload, identity=self._identity)
-        envelope = session.envelope
         if isinstance(secure, Confirmed):
-            # The list of survivors is signed; shares come once enough others signed the same.
-            self._session = replace(session, secure=secure)
-            return encode_relay(Relay(envelope, payload))
-        name = b""
-        if prepared.entry:
-            name = self.pool_handle(envelope.round_number)
-        self._session = _Session(envelope, "nothing", session.protection)
-        return encode_disclosure(Disclosure(envelope, payload, name, prepared.entry))
-
-    def _expect(self, kind: str, envelope: Envelope) -> _Session:
-        session = self._session
-        if session is None or session.envelope != envelope or session.awaits != kind:
-            raise ProtocolError(f"message: {kind} is not what this client awaits")
-        return session
+            # What happened is signed; shares come once enough others signed the same.
+            reply = encode_relay(Relay(envelope, payload))
+            self._keep(request, replace(session, secure=secure), reply)
+            return reply
+        name = self.pool_handle(envelope.round_number) if session.entry else b""
+        reply = encode_disclosure(Disclosure(envelope, payload, name, session.entry))
+        self._keep(request, replace(session, awaits="nothing", secure=secure, entry={}), reply)
+        return reply
 
     def _advertise(self, parameters: RoundParameters, index: int) -> tuple[ClientState, bytes]:
         try:
@@ -345,9 +394,9 @@ class Client:
         credentials = self.profile.credentials
         return None if credentials is None else credentials.identity
 
-    def _reserve(self, session: _Session, prepared: Prepared) -> None:
+    def _reserve(self, envelope: Envelope, protection: Protection, prepared: Prepared) -> None:
         payload = b"".join((prepared.vector.data, encode_arrays(prepared.entry)))
-        for release in self._releases(session.envelope, session.protection):
+        for release in self._releases(envelope, protection):
             self._store.reserve_release(as_row(release), payload=payload)
 
     def _releases(self, envelope: Envelope, protection: Protection) -> tuple[Release, ...]:
@@ -359,37 +408,36 @@ class Client:
         )
 
 
-def _parameters(envelope: Envelope, seat: SecureRound, protection: Protection) -> RoundParameters:
-    """The protocol's parameters, if they are possible and those of this run's vector."""
-    layout = protection.layout
-    try:
-        if not 1 <= seat.index <= seat.clients <= LARGEST_COHORT:
-            raise ValueError("the seat is not one of the cohort's")
-        ring_bits = layout.ring_bits(protection.grid(), seat.clients)
-        if (seat.vector_length, seat.ring_bits) != (layout.length, ring_bits):
-            raise ValueError("the vector is not this run's")
-        parameters = round_parameters(envelope, seat)
-        if protection.terms is not None and not meets(parameters, protection.terms):
-            raise ValueError("the terms of the secure sum are not this run's")
-        return parameters
-    except (ValueError, CalibrationError) as error:
-        raise ProtocolError(f"message: the invitation is not valid: {error}") from error
+def _expect(kind: str, envelope: Envelope, known: SessionRecord | None) -> Session:
+    """The session that this message goes on with."""
+    session = None if known is None else decode_session(known)
+    if session is None or session.envelope != envelope or KINDS.get(session.awaits) != kind:
+        raise ProtocolError(f"message: {kind} is not what this client awaits")
+    return session
 
 
-def round_parameters(envelope: Envelope, secure: SecureRound) -> RoundParameters:
-    """The secure aggregation's parameters as a message states them."""
-    return RoundParameters(
-        run_id=envelope.run_id,
-        round_number=envelope.round_number,
-        attempt=envelope.attempt,
-        clients=tuple(range(1, secure.clients + 1)),
-        threshold=secure.threshold,
-        vector_length=secure.vector_length,
-        ring_bits=secure.ring_bits,
-        corrupt=secure.corrupt,
-        adversary=Adversary.ACTIVE if secure.identities else Adversary.SEMI_HONEST,
-        identities=secure.identities,
-        degree=secure.degree,
-        graph_seed=secure.graph_seed,
-        smallest_sum=secure.smallest_sum,
-    )
+def _require_new(envelope: Envelope, known: SessionRecord | None, protection: Protection) -> None:
+    """Refuses an attempt that is not newer than all that this client has answered.
+
+    Raises:
+        CoordinatorBehind: If the client has answered a newer one.
+        ProtocolError: If it has answered this one, or sent what may leave it once a round.
+    """
+    number, attempt = envelope.round_number, envelope.attempt
+    if not 1 <= attempt <= LARGEST_ATTEMPT:
+        raise ProtocolError("message: the round has no such attempt")
+    if known is None:
+        return
+    newest = (known.round_number, known.attempt)
+    if (number, attempt) < newest:
+        raise CoordinatorBehind(
+            f"a client has answered round {newest[0]}, attempt {newest[1]} of run "
+            f"{envelope.run_id} already and is asked for round {number}, attempt {attempt}; the "
+            "coordinator's database is older than the client's"
+        )
+    if (number, attempt) == newest:
+        raise ProtocolError("message: another request was answered in this attempt")
+    if known.noiseless_round == number and protection.masked and not protection.has_client_noise:
+        raise ProtocolError(
+            "message: a masked vector without noise leaves a client in one attempt of a round"
+        )

@@ -43,6 +43,7 @@ class ClientProfile:
         protection: How uploads are protected.
         noise_source: Where noise comes from.
         seeds: Seeds of the simulation's streams.
+        rounds: Number of the run's rounds, the collection apart.
         limits: What the client lets itself be charged, None without a limit.
         credentials: Whom the client trusts in an active round, None against a semi-honest server.
         validation: What it does not train on, to validate with; None without.
@@ -58,6 +59,7 @@ class ClientProfile:
     protection: Protection
     noise_source: Literal["os", "seeded"]
     seeds: ClientSeeds
+    rounds: int
     limits: Limits | None = None
     credentials: Credentials | None = field(default=None, repr=False)
     simulated: bool = False
@@ -116,11 +118,17 @@ def train(
     )
 
 
-def noise_of(profile: ClientProfile, round_number: int, purpose: str = "noise") -> NoiseSource:
-    """A client's noise in one round: the operating system's, or a seed's own stream."""
+def noise_of(
+    profile: ClientProfile, round_number: int, purpose: str = "noise", *, attempt: int = 1
+) -> NoiseSource:
+    """A client's noise in one attempt: the operating system's, or a seed's own stream.
+
+    A further attempt is a further release, so its noise is another.
+    """
     if profile.noise_source == "os":
         return SystemNoise()
-    return SeededNoise(stream(profile.seeds.noise, purpose, profile.name, round_number))
+    further = () if attempt == 1 else (attempt,)
+    return SeededNoise(stream(profile.seeds.noise, purpose, profile.name, round_number, *further))
 
 
 def first_state(profile: ClientProfile) -> Arrays:

@@ -6,11 +6,11 @@ readable by its owner only; the enrolment is canonical JSON, compared by its fin
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from platform.errors import ConfigError
+from platform.files import make_folder, sync_folder, write_bytes, written
 from privacy import Authentication
 from privacy.secure_aggregation import (
     Credentials,
@@ -46,11 +46,8 @@ def write_enrolment(path: Path, enrolment: Enrolment) -> None:
     Raises:
         ConfigError: If it cannot be written.
     """
-    partial = path.with_name(f".{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(enrolment.encode())
-        partial.replace(path)
+        write_bytes(path, enrolment.encode())
     except OSError as error:
         raise ConfigError(f"FILE: {str(path)!r} cannot be written ({error.strerror})") from error
 
@@ -69,16 +66,16 @@ def create_key(path: Path) -> Identity:
     """
     private = new_identity()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        make_folder(path.parent)
+        with written(path) as file:
+            file.write(f"{private.hex()}\n".encode("ascii"))
+        sync_folder(path.parent)
     except OSError as error:
         if path.exists():
             raise ConfigError(
                 f"KEY: {str(path)!r} exists already; keys are never replaced"
             ) from error
         raise ConfigError(f"KEY: {str(path)!r} cannot be written ({error.strerror})") from error
-    with os.fdopen(handle, "w", encoding="ascii") as file:
-        file.write(private.hex() + "\n")
     return Identity(private)
 
 

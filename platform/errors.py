@@ -5,6 +5,7 @@ PlatformError
 |  `- DataError         a data set's files are missing, damaged, or not what they should be
 |- UnknownRun           no such run
 |- ProtocolError        a message does not parse or does not belong here
+|  `- CoordinatorBehind a client knows of more than the coordinator: its database is an old copy
 |- RoundAborted         a round ended without a result; the phase is named
 `- RunStopped           the run cannot go on
    |- RunBusy           another process runs it just now
@@ -32,6 +33,10 @@ class UnknownRun(PlatformError):
 
 class ProtocolError(PlatformError):
     """A message was refused; it changed nothing."""
+
+
+class CoordinatorBehind(ProtocolError):
+    """A client has answered or committed what the coordinator knows nothing of."""
 
 
 class RoundAborted(PlatformError):

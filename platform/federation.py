@@ -2,61 +2,39 @@
 
 An attempt's spend is priced and written before its first message; its state, metrics, ledger
 status, pool entries and audit entries are one transaction. A run can stop at any point and go on:
-what was committed stays, and the interrupted attempt is repeated where its vector will be the same
-again, else replaced by a new one, which is charged.
+what was committed stays, and the interrupted attempt is continued where it was, never repeated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
 
 from methods import Aggregate, Arrays
 from platform.attempt import RoundOutcome, RoundPlan, Traffic
+from platform.attempting import Attempts, close_if_open, may_repeat
 from platform.audit_trail import AuditTrail
 from platform.codec import decode_arrays, encode_arrays
-from platform.cohort import draw_cohort
 from platform.errors import RoundAborted, RunStopped
 from platform.evaluation import Accuracy, Measured, RoundMeasures, measure
 from platform.layout import Summed
 from platform.messages import Attempt
 from platform.observing import Observer
-from platform.pool import encode_entry, serve_experts
+from platform.pool import encode_entry
+from platform.progress import Progress
 from platform.protection import Protection
 from platform.randomness import stream
 from platform.records import round_document
-from platform.round import Experts
 from platform.spending import Spending
 from platform.storing import transaction
 from platform.transport import ClientId
 from platform.vectors import unflatten
 from platform.wiring import Wiring
 from privacy import BudgetExhausted
-from storage import PoolEntry, UnitOfWork
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run has come.
-
-    Attributes:
-        completed: Number of committed rounds.
-        committed: For each client the last committed attempt that its update is part of.
-        state: The server state after it.
-        clipping_norm: Of the next round, where it adapts.
-        ended_early: Why the rounds ended before the last, None where they did not.
-        uncollected: Why a pool that is made once was not, None where it was, or is not to be.
-    """
-
-    completed: int
-    committed: Mapping[ClientId, Attempt]
-    state: Arrays
-    clipping_norm: float | None = None
-    ended_early: str | None = None
-    uncollected: str | None = None
+from storage import UnitOfWork
 
 
 class Federation:
@@ -67,6 +45,7 @@ class Federation:
         self._wiring = wiring
         self._observer = observer
         self._spending = Spending(wiring)
+        self._attempts = Attempts(wiring, observer, self._spending)
 
     def run_rounds(self) -> Progress:
         """Runs the rounds that are missing, and the collection where the pool is made once.
@@ -138,9 +117,9 @@ class Federation:
     def _round(self, round_number: int, progress: Progress) -> Progress:
         started = self._wiring.clock()
         protection = self._wiring.protection.at(progress.clipping_norm)
-        plan, outcome = self._attempts(round_number, progress, protection)
+        plan, outcome = self._attempts.carry_out(round_number, progress, protection)
         if isinstance(outcome, RoundAborted):
-            self._give_up(plan, outcome)
+            self._give_up(plan, outcome, progress)
         entries = self._open_entries(protection, outcome, progress.state)
         state = self._server_update(round_number, progress.state, outcome, [e for _, e in entries])
         norm = protection.extras.next_clipping_norm(outcome.clipped_fraction)
@@ -158,8 +137,7 @@ class Federation:
             return replace(progress, uncollected="no round was completed")
         protection = self._wiring.protection.in_round(number)
         try:
-            bare = replace(progress, clipping_norm=None)
-            plan, outcome = self._attempts(number, bare, protection)
+            plan, outcome = self._attempts.carry_out(number, progress, protection)
         except BudgetExhausted as error:
             return replace(progress, uncollected=str(error))
         if isinstance(outcome, RoundAborted):
@@ -177,8 +155,10 @@ class Federation:
         after: Progress,
         entries: Sequence[tuple[bytes, Arrays]],
         started: float,
+        *,
+        lost: str | None = None,
     ) -> Progress:
-        """Measures a round that succeeded, commits it, and tells of it."""
+        """Measures a round that is over, commits it, and tells of it."""
         clock, mine = self._wiring.clock, (plan.round_number, plan.attempt)
         committed = {**after.committed, **dict.fromkeys(outcome.survivors, mine)}
         after = replace(after, completed=plan.round_number, committed=committed)
@@ -200,120 +180,27 @@ class Federation:
             "measuring_seconds": measured - trained,
             "ended_early": after.ended_early,
             "uncollected": after.uncollected,
+            "lost": lost,
         }
         self._commit(plan, outcome, after.state, entries, kept)
         self._observer.round_finished(document)
         return after
 
-    def _attempts(
-        self, round_number: int, progress: Progress, protection: Protection
-    ) -> tuple[RoundPlan, RoundOutcome | RoundAborted]:
-        """Tries until a round yields something: each time a new cohort, new keys and a new charge.
-
-        Returns:
-            The last try, and why it was aborted if even that was.
-
-        Raises:
-            BudgetExhausted: If a try cannot be afforded; nothing of it is written.
-        """
-        wiring = self._wiring
-        attempt, repeated = self._spending.next_attempt(round_number)
-        names, retries = tuple(wiring.population.clients), wiring.config.cohort.retries
-        while True:
-            cohort = names
-            if round_number != wiring.protection.collects_at:
-                cohort = draw_cohort(wiring.config, names, round_number, attempt)
-            self._observer.round_started(round_number, len(cohort))
-            if not repeated:
-                self._spending.reserve(round_number, attempt, cohort, protection)
-            pool = self._live_pool()
-            plan = self._plan(round_number, attempt, cohort, progress, pool=pool)
-            try:
-                return plan, self._attempt(plan, progress.state, pool)
-            except RoundAborted as error:
-                self._abort(plan, error)
-                if not retries:
-                    return plan, error
-            attempt, repeated, retries = attempt + 1, False, retries - 1
-
-    def _give_up(self, plan: RoundPlan, error: RoundAborted) -> NoReturn:
-        run_id = self._wiring.run_id
+    def _give_up(self, plan: RoundPlan, error: RoundAborted, progress: Progress) -> NoReturn:
+        """Stops a run whose round was aborted; one that may not be repeated has no result."""
+        run_id, number = self._wiring.run_id, plan.round_number
+        is_lost = not may_repeat(self._wiring.protection, error)
+        if is_lost:
+            nothing = Summed(np.zeros(0), 0.0)
+            outcome = RoundOutcome((), nothing, None, (), None, Traffic(0, 0))
+            self._keep(plan, outcome, progress, (), self._wiring.clock(), lost=str(error))
         with transaction(self._wiring.database) as uow:
             uow.runs.set_status(run_id, "interrupted")
+        follows = "it stays without a result; " if is_lost else ""
         raise RunStopped(
-            f"round {plan.round_number} was aborted in phase {error.phase}: {error}; "
+            f"round {number} was aborted in phase {error.phase}: {error}; {follows}"
             f"resume with --resume {run_id}"
         ) from error
-
-    def _plan(
-        self,
-        round_number: int,
-        attempt: int,
-        cohort: tuple[ClientId, ...],
-        progress: Progress,
-        *,
-        pool: Sequence[PoolEntry],
-    ) -> RoundPlan:
-        wiring, config, rules = self._wiring, self._wiring.config, self._wiring.pool_rules
-        collects = rules is not None and round_number == wiring.protection.collects_at
-        terms = wiring.protection.in_round(round_number).terms
-        plan = RoundPlan(
-            wiring.run_id,
-            round_number,
-            attempt,
-            cohort,
-            progress.committed,
-            minimum=rules.minimum if rules is not None and collects else config.cohort.minimum,
-            threshold=None if terms is None else terms.threshold,
-            corrupt=0 if terms is None else terms.corrupt,
-            generations=tuple(sorted({entry.generation for entry in pool})),
-            size=None if collects else config.cohort_size,
-            clipping_norm=progress.clipping_norm,
-            smallest_sum=0 if terms is None else terms.smallest_sum,
-            degree=0 if terms is None else terms.degree,
-            identities=wiring.population.identities,
-            collects=collects,
-        )
-        with transaction(wiring.database) as uow:
-            AuditTrail(uow.audit, wiring.run_id).round_opened(plan)
-        return plan
-
-    def _attempt(self, plan: RoundPlan, state: Arrays, pool: Sequence[PoolEntry]) -> RoundOutcome:
-        wiring, method = self._wiring, self._wiring.method
-        is_poisson = wiring.config.cohort.sampling == "poisson" and not plan.collects
-        if is_poisson and len(plan.cohort) < plan.minimum:
-            return wiring.runner.noise_alone(plan)
-        try:
-            return wiring.runner.run(
-                plan, lambda client: method.broadcast(state, client), self._experts(plan, pool)
-            )
-        except RoundAborted:
-            if is_poisson:
-                # Redrawing would tell how many had been drawn.
-                return wiring.runner.noise_alone(plan)
-            raise
-
-    def _experts(self, plan: RoundPlan, pool: Sequence[PoolEntry]) -> Experts:
-        rules = self._wiring.pool_rules
-        if rules is None or rules.policy.fixed:
-            return lambda handles: ()
-        rng = stream(self._wiring.config.seed, "experts", plan.round_number)
-        return lambda handles: serve_experts(pool, handles, rules, rng)
-
-    def _live_pool(self) -> Sequence[PoolEntry]:
-        if self._wiring.pool_rules is None:
-            return ()
-        with self._wiring.database.unit_of_work(read_only=True) as uow:
-            return uow.pool.entries(self._wiring.run_id)
-
-    def _abort(self, plan: RoundPlan, error: RoundAborted) -> None:
-        """Frees what provably left nobody; all else stays charged."""
-        wiring, run_id = self._wiring, self._wiring.run_id
-        channels = wiring.protection.in_round(plan.round_number).channels
-        with transaction(wiring.database) as uow:
-            if channels and not error.uploads_asked:
-                uow.ledger.set_status(run_id, plan.round_number, plan.attempt, "aborted")
-            AuditTrail(uow.audit, run_id).round_aborted(plan, error)
 
     def _open_entries(
         self, protection: Protection, outcome: RoundOutcome, state: Arrays
@@ -371,8 +258,12 @@ class Federation:
                 # A lost client's row stays reserved, hence charged: what it sent is not known.
                 uow.ledger.set_status(run_id, number, attempt, "released", pseudonyms=pseudonyms)
             self._commit_pool(uow, number, entries)
+            close_if_open(uow, plan)
             trail = AuditTrail(uow.audit, run_id)
-            trail.round_committed(plan, outcome, document=stored, state=blob)
+            if document["lost"] is None:
+                trail.round_committed(plan, outcome, document=stored, state=blob)
+            else:
+                trail.round_lost(plan, document["lost"], document=stored, state=blob)
 
     def _settled(self, plan: RoundPlan, outcome: RoundOutcome) -> list[ClientId]:
         """Whose rows are final: the survivors' and, where all are charged, who was not drawn."""

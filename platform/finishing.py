@@ -20,11 +20,12 @@ from platform.client_profile import ClientProfile
 from platform.digests import bytes_digest, rows_digest
 from platform.evaluation import Measured, Model, measure
 from platform.expert_weights import mean_expert_weights
-from platform.federation import Federation, Progress
+from platform.federation import Federation
 from platform.newcomers import measure_newcomers
 from platform.observing import Observer
 from platform.phases import in_rounds
 from platform.pool import FixedPool, fixed_pool
+from platform.progress import Progress
 from platform.records import (
     NO_ACCURACY,
     metrics_csv,

@@ -3,69 +3,87 @@
 from __future__ import annotations
 
 import dataclasses
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from methods import Arrays
 from platform.attempt import RoundPlan
-from platform.client import round_parameters
-from platform.messages import SecureRound
+from platform.messages import SecureRound, broadcast_digest
 from platform.protection import Protection
+from platform.seats import round_parameters
 from platform.transport import ClientId
-from privacy.secure_aggregation import CollectingConfirmations, Finished, ServerState
+from privacy.secure_aggregation import Finished, ServerState, decode_server_state
+from privacy.secure_aggregation import encode_server_state as encode_state
 from privacy.secure_aggregation import server as unmasking
-from privacy.secure_aggregation.graph import SEED_BYTES
 
 
-@dataclass
+@dataclass(frozen=True)
 class MaskedSum:
-    """The server's state machine, with clients' names in place of share indices."""
+    """The server's state machine, with clients' names in place of share indices.
+
+    Attributes:
+        state: How far it has come.
+        places: Each client's share index.
+    """
 
     state: ServerState
-    template: SecureRound
+    places: Mapping[ClientId, int]
 
     @classmethod
-    def start(cls, protection: Protection, plan: RoundPlan) -> MaskedSum | None:
-        """The protocol's first state, None where the sum is not masked."""
-        if not protection.masked or plan.threshold is None:
-            return None
-        layout, grid = protection.layout, protection.at(plan.clipping_norm).grid()
-        template = SecureRound(
-            index=0,
-            clients=len(plan.cohort),
-            threshold=plan.threshold,
-            vector_length=layout.length,
-            ring_bits=layout.ring_bits(grid, len(plan.cohort)),
-            corrupt=plan.corrupt,
-            smallest_sum=plan.smallest_sum,
-            degree=plan.degree,
-            # Drawn once the cohort is fixed, so that nobody could choose a place in the graph.
-            graph_seed=secrets.token_bytes(SEED_BYTES) if plan.degree else b"",
-            identities=tuple(plan.identities[client] for client in plan.cohort if plan.identities),
-        )
-        parameters = round_parameters(plan.envelope(plan.cohort[0]), template)
-        return cls(unmasking.start(parameters), template)
+    def start(cls, protection: Protection, plan: RoundPlan, broadcast: Arrays) -> MaskedSum:
+        """The protocol's first state.
 
-    @property
-    def awaits_confirmation(self) -> bool:
-        """Whether clients have to agree on the list of survivors first."""
-        return isinstance(self.state, CollectingConfirmations)
+        Args:
+            protection: How uploads are protected in this round.
+            plan: The attempt.
+            broadcast: What all clients are sent alike.
+        """
+        seat = seat_of(protection, plan, 0)
+        parameters = round_parameters(plan.envelope(plan.cohort[0]), seat)
+        context = broadcast_digest(broadcast, plan.clipping_norm)
+        return cls(unmasking.start(parameters, context=context), plan.places)
 
-    def seat(self, index: int) -> SecureRound:
-        """What one client is told."""
-        return dataclasses.replace(self.template, index=index)
+    def at(self, encoded: bytes) -> MaskedSum:
+        """The same sum at a state that was kept."""
+        return dataclasses.replace(self, state=decode_server_state(encoded))
+
+    def encode(self) -> bytes:
+        """The state, to be kept until the next stage has been answered."""
+        return encode_state(self.state)
 
     def advance(
-        self, payloads: Mapping[ClientId, bytes], places: Mapping[ClientId, int]
-    ) -> dict[ClientId, bytes]:
-        """One step: answers in, next messages out."""
-        messages = {places[client]: payload for client, payload in payloads.items()}
-        names = {place: client for client, place in places.items()}
-        self.state, outgoing = unmasking.step(self.state, messages)
-        return {names[place]: payload for place, payload in outgoing.items()}
+        self, payloads: Mapping[ClientId, bytes]
+    ) -> tuple[MaskedSum, dict[ClientId, bytes]]:
+        """One step: answers in, the next state and messages out."""
+        messages = {self.places[client]: payload for client, payload in payloads.items()}
+        state, outgoing = unmasking.step(self.state, messages)
+        named = {name: outgoing[i] for name, i in self.places.items() if i in outgoing}
+        return dataclasses.replace(self, state=state), named
 
     def finished(self) -> Finished:
         """The last state."""
         if not isinstance(self.state, Finished):
             raise TypeError("the protocol has not finished")
         return self.state
+
+    def names(self, indices: tuple[int, ...]) -> tuple[ClientId, ...]:
+        """The clients with these share indices, sorted."""
+        return tuple(sorted(name for name, i in self.places.items() if i in indices))
+
+
+def seat_of(protection: Protection, plan: RoundPlan, index: int) -> SecureRound:
+    """What the client with this share index is told."""
+    layout, grid, clients = protection.layout, protection.grid(), len(plan.cohort)
+    return SecureRound(
+        index=index,
+        clients=clients,
+        threshold=plan.threshold or 0,
+        vector_length=layout.length,
+        ring_bits=layout.ring_bits(grid, clients),
+        corrupt=plan.corrupt,
+        smallest_sum=plan.smallest_sum,
+        degree=plan.degree,
+        graph_seed=plan.graph_seed,
+        identities=tuple(plan.identities[client] for client in plan.cohort if plan.identities),
+        enrolment_serial=plan.enrolment_serial,
+    )

@@ -14,6 +14,7 @@ message carries run, round and attempt, and the round that was committed last.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -56,6 +57,7 @@ class SecureRound:
         graph_seed: Orders the clients of that graph, else empty.
         identities: The cohort's public keys in the order of their indices, against an active
             adversary only.
+        enrolment_serial: Of the file that says whose these keys are, 0 without one.
     """
 
     index: int
@@ -68,6 +70,7 @@ class SecureRound:
     degree: int = 0
     graph_seed: bytes = b""
     identities: tuple[bytes, ...] = ()
+    enrolment_serial: int = 0
 
 
 @dataclass(frozen=True)
@@ -277,6 +280,17 @@ def decode_disclosure(data: bytes) -> Disclosure:
     return Disclosure(envelope, _blob(frame, "payload"), _blob(frame, "handle"), frame.arrays)
 
 
+def broadcast_digest(broadcast: Arrays, clipping_norm: float | None) -> bytes:
+    """SHA-256 of what a round tells all clients alike, which they sign with what happened in it.
+
+    Args:
+        broadcast: The global parameters.
+        clipping_norm: Of the round, where it adapts.
+    """
+    frame = Frame("broadcast", {"clipping_norm": clipping_norm}, broadcast, {})
+    return hashlib.sha256(encode_frame(frame)).digest()
+
+
 def peek(data: bytes) -> tuple[str, Envelope]:
     """Kind and envelope of any message.
 
@@ -324,13 +338,16 @@ def _secure_numbers(secure: SecureRound) -> tuple[int, ...]:
         secure.corrupt,
         secure.smallest_sum,
         secure.degree,
+        secure.enrolment_serial,
     )
 
 
 def _read_secure(frame: Frame, numbers: Any) -> SecureRound:
     keys = _blob(frame, "identities")
     identities = tuple(keys[at : at + 32] for at in range(0, len(keys), 32))
-    index, clients, threshold, length, ring_bits, corrupt, smallest, degree = _integers(numbers, 8)
+    index, clients, threshold, length, ring_bits, corrupt, smallest, degree, serial = _integers(
+        numbers, 9
+    )
     return SecureRound(
         index,
         clients,
@@ -342,6 +359,7 @@ def _read_secure(frame: Frame, numbers: Any) -> SecureRound:
         degree,
         _blob(frame, "graph_seed"),
         identities,
+        serial,
     )
 
 

@@ -131,5 +131,6 @@ def _profile(plan: AuditPlan) -> ClientProfile:
             batches=config.seed_of("batches"),
             noise=config.seed,
         ),
+        rounds=config.rounds,
         simulated=True,
     )

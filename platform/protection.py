@@ -139,6 +139,13 @@ class Protection:
         return isinstance(self.mechanism, NoProtection) and not self.masked
 
     @property
+    def has_client_noise(self) -> bool:
+        """Whether what leaves a client for the sum carries noise of its own, anew each attempt."""
+        if isinstance(self.mechanism, CentralNoise):
+            return False
+        return self.training is not None or noise_in_sum(self.mechanism, 1) > 0.0
+
+    @property
     def channels(self) -> tuple[Channel, ...]:
         """The releases of one client in one round."""
         if not self.charged:

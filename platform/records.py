@@ -10,13 +10,13 @@ import csv
 import io
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from platform.attempt import RoundOutcome, RoundPlan
 from platform.evaluation import Accuracy, Measured, RoundMeasures, accuracy_document
+from platform.files import write_text
 from platform.newcomers import Newcomers
 from platform.phases import COLLECTION, ROUNDS, in_rounds
 from platform.selection import best_on_validation, evaluation_document
@@ -274,11 +274,3 @@ def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:
             )
         )
     return text.getvalue()
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file under another name first, so that a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

@@ -2,31 +2,32 @@
 
 The coordinator sees masked vectors and their sum, never an update of its own, except where there
 is no secure aggregation. An attempt either yields an outcome or raises `RoundAborted` naming the
-phase; it writes nothing.
+phase. What each stage yielded is in the attempt's journal before the next is asked for, so that
+an attempt that was interrupted goes on where it was and nothing of it is done twice.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, MethodError
-from platform.attempt import PoolUpload, RoundOutcome, RoundPlan, Traffic
+from platform.attempt import PoolUpload, RoundOutcome, RoundPlan
 from platform.entries import LARGEST_COORDINATE
-from platform.errors import PlatformError, ProtocolError, RoundAborted
+from platform.errors import PlatformError, RoundAborted
+from platform.exchange import Exchange
+from platform.journal import Journal, MemoryJournal, StageResult
 from platform.layout import LARGEST_WEIGHT, Summed, Totals
-from platform.masked_sum import MaskedSum
+from platform.masked_sum import MaskedSum, seat_of
 from platform.messages import (
     Assignment,
     Disclosure,
     Invitation,
-    Relay,
-    Stage,
     Upload,
     decode_answer,
     decode_disclosure,
@@ -34,62 +35,15 @@ from platform.messages import (
     decode_upload,
     encode_assignment,
     encode_invitation,
-    encode_relay,
 )
 from platform.protection import Protection
-from platform.transport import ClientId, Dropout, Transport
+from platform.transport import ClientId, Transport
 from privacy import NoiseSource, PrivacyError, SystemNoise, ThresholdNotMet
+from privacy.secure_aggregation import CollectingConfirmations
 
-Message = TypeVar("Message")
 Experts = Callable[[Sequence[bytes]], tuple[Arrays, ...]]
+Ask = Callable[[], dict[ClientId, Upload]]
 HANDLE_BYTES = 32
-
-
-@dataclass
-class _Exchange:
-    """Sends stages and counts bytes."""
-
-    transport: Transport
-    plan: RoundPlan
-    protection: Protection
-    up: int = 0
-    down: int = 0
-    sent: list[Stage] = field(default_factory=list)
-
-    def __call__(
-        self,
-        stage: Stage,
-        messages: Mapping[ClientId, bytes],
-        decode: Callable[[bytes], Message],
-    ) -> dict[ClientId, Message]:
-        """The answers that parse and belong to this attempt; all else is a dropout."""
-        if messages:
-            # A stage without anybody left asked nobody for anything.
-            self.sent.append(stage)
-        self.down += sum(map(len, messages.values()))
-        answers: dict[ClientId, Message] = {}
-        for client, reply in self.transport.exchange(stage, messages, self.plan.deadline).items():
-            if isinstance(reply, Dropout) or client not in messages:
-                continue
-            self.up += len(reply)
-            message = self._read(client, reply, decode)
-            if message is not None:
-                answers[client] = message
-        return answers
-
-    def traffic(self) -> Traffic:
-        """Mean bytes per invited client so far."""
-        clients = max(1, len(self.plan.cohort))
-        return Traffic(self.up // clients, self.down // clients)
-
-    def _read(
-        self, client: ClientId, reply: bytes, decode: Callable[[bytes], Message]
-    ) -> Message | None:
-        try:
-            message: Any = decode(reply)
-        except ProtocolError:
-            return None
-        return message if message.envelope == self.plan.envelope(client) else None
 
 
 @dataclass(frozen=True)
@@ -111,29 +65,28 @@ class RoundRunner:
         plan: RoundPlan,
         broadcasts: Callable[[ClientId], Arrays],
         experts: Experts,
+        journal: Journal | None = None,
     ) -> RoundOutcome:
-        """Runs one attempt.
+        """Runs one attempt, or goes on with it.
 
         Args:
             plan: What is fixed.
             broadcasts: What each client is sent.
-            experts: The experts of a client that presents these handles.
+            experts: The experts of a client that presents these handles; alike when asked again.
+            journal: What stages have yielded so far; None where nobody goes on with the attempt.
 
         Raises:
             RoundAborted: If too few clients are left; its `uploads_asked` says whether anything
                 may have left a client.
         """
-        exchange = self._exchange(plan)
+        exchange = self._exchange(plan, journal)
         try:
             return self._run(exchange, broadcasts, experts)
-        except ThresholdNotMet as error:
-            raise RoundAborted(
-                str(error.phase), str(error), uploads_asked="train" in exchange.sent
-            ) from error
         except PrivacyError as error:
-            raise RoundAborted(
-                exchange.sent[-1], str(error), uploads_asked="train" in exchange.sent
-            ) from error
+            phase: str = exchange.phase or "advertise"
+            if isinstance(error, ThresholdNotMet):
+                phase = str(error.phase)
+            raise RoundAborted(phase, str(error), uploads_asked=exchange.uploads_asked) from error
 
     def noise_alone(self, plan: RoundPlan) -> RoundOutcome:
         """What a round of `central_noise` yields that nobody took part in: the noise.
@@ -143,109 +96,118 @@ class RoundRunner:
         empty = np.zeros(self.protection.layout.protected)
         return self._outcome(self._exchange(plan), (), Totals(empty, 0, 0), {})
 
-    def _exchange(self, plan: RoundPlan) -> _Exchange:
+    def _exchange(self, plan: RoundPlan, journal: Journal | None = None) -> Exchange:
         protection = self.protection.in_round(plan.round_number).at(plan.clipping_norm)
-        return _Exchange(self.transport, plan, protection)
+        return Exchange(self.transport, plan, protection, journal or MemoryJournal())
 
     def _run(
-        self, exchange: _Exchange, broadcasts: Callable[[ClientId], Arrays], experts: Experts
+        self, exchange: Exchange, broadcasts: Callable[[ClientId], Arrays], experts: Experts
     ) -> RoundOutcome:
-        plan = exchange.plan
-        places = {client: i for i, client in enumerate(plan.cohort, start=1)}
-        secure = MaskedSum.start(exchange.protection, plan)
-        answers = exchange("advertise", self._invitations(plan, places, secure), decode_answer)
-        relays: Mapping[ClientId, bytes] = dict.fromkeys(answers, b"")
+        plan, secure = exchange.plan, None
+        if exchange.protection.masked:
+            # Only methods that broadcast to all alike may be summed in secret.
+            secure = MaskedSum.start(exchange.protection, plan, broadcasts(plan.cohort[0]))
+        joined = exchange.settled("advertise", lambda: self._join(exchange, secure))
+        ready = joined
         if secure is not None:
-            relays = secure.advance({c: a.payload for c, a in answers.items()}, places)
-            shares = exchange("share", _relays(plan, relays), decode_relay)
-            relays = secure.advance({c: m.payload for c, m in shares.items()}, places)
-        assignments = {
-            client: encode_assignment(
-                Assignment(
-                    plan.envelope(client),
-                    payload,
-                    broadcasts(client),
-                    experts(answers[client].handles),
-                )
-            )
-            for client, payload in relays.items()
-        }
-        uploads = exchange("train", assignments, decode_upload)
-        if plan.collects:
-            return self._collect(exchange, uploads)
-        if secure is not None:
-            return self._open_masked(exchange, secure, uploads, places)
-        return self._open_plain(exchange, uploads, broadcasts)
+            secure = secure.at(joined.state)
+            ready = exchange.settled("share", _step_of(exchange, secure, "share", joined.relays))
+            secure = secure.at(ready.state)
 
-    def _invitations(
-        self,
-        plan: RoundPlan,
-        places: Mapping[ClientId, int],
-        secure: MaskedSum | None,
-    ) -> dict[ClientId, bytes]:
-        return {
+        def ask() -> dict[ClientId, Upload]:
+            messages = {
+                client: encode_assignment(
+                    Assignment(
+                        plan.envelope(client),
+                        payload,
+                        broadcasts(client),
+                        experts(joined.handles[client]),
+                    )
+                )
+                for client, payload in sorted(ready.relays.items())
+            }
+            return exchange("train", messages, decode_upload)
+
+        if plan.collects:
+            return self._collect(exchange, ask)
+        if secure is not None:
+            return self._open_masked(exchange, secure, ask)
+        return self._open_plain(exchange, ask)
+
+    def _join(self, exchange: Exchange, secure: MaskedSum | None) -> StageResult:
+        plan, protection = exchange.plan, exchange.protection
+        places = plan.places
+        invitations = {
             client: encode_invitation(
                 Invitation(
                     plan.envelope(client),
                     plan.generations,
-                    None if secure is None else secure.seat(places[client]),
+                    None if secure is None else seat_of(protection, plan, places[client]),
                     plan.clipping_norm,
                 )
             )
             for client in plan.cohort
         }
+        answers = exchange("advertise", invitations, decode_answer)
+        handles = {client: answer.handles for client, answer in answers.items()}
+        if secure is None:
+            return StageResult(dict.fromkeys(answers, b""), handles)
+        secure, relays = secure.advance({c: a.payload for c, a in answers.items()})
+        return StageResult(relays, handles, secure.encode())
 
-    def _open_masked(
-        self,
-        exchange: _Exchange,
-        secure: MaskedSum,
-        uploads: Mapping[ClientId, Upload],
-        places: Mapping[ClientId, int],
-    ) -> RoundOutcome:
+    def _open_masked(self, exchange: Exchange, secure: MaskedSum, ask: Ask) -> RoundOutcome:
         plan, layout = exchange.plan, exchange.protection.layout
-        relays = secure.advance({c: u.payload for c, u in uploads.items()}, places)
-        _require_minimum(plan, len(relays))
-        if secure.awaits_confirmation:
-            signed = exchange("confirm", _relays(plan, relays), decode_relay)
-            relays = secure.advance({c: m.payload for c, m in signed.items()}, places)
-        answers = exchange("unmask", _relays(plan, relays), decode_disclosure)
-        secure.advance({c: d.payload for c, d in answers.items()}, places)
-        finished = secure.finished()
-        names = {place: client for client, place in places.items()}
-        survivors = tuple(sorted(names[i] for i in finished.survivors))
+
+        def add_up() -> StageResult:
+            summed, relays = secure.advance({c: u.payload for c, u in ask().items()})
+            _require_minimum(plan, len(relays))
+            return StageResult(relays, state=summed.encode())
+
+        result = exchange.settled("train", add_up)
+        secure = secure.at(result.state)
+        if isinstance(secure.state, CollectingConfirmations):
+            confirm = _step_of(exchange, secure, "confirm", result.relays)
+            result = exchange.settled("confirm", confirm)
+            secure = secure.at(result.state)
+        answers = exchange("unmask", exchange.relays(result.relays), decode_disclosure)
+        finished = secure.advance({c: d.payload for c, d in answers.items()})[0].finished()
+        survivors = secure.names(finished.survivors)
         totals = layout.open_sum(finished.total, len(survivors), exchange.protection.grid())
         exchange.protection.require_plausible(totals)
         return self._outcome(exchange, survivors, totals, answers)
 
-    def _open_plain(
-        self,
-        exchange: _Exchange,
-        uploads: Mapping[ClientId, Upload],
-        broadcasts: Callable[[ClientId], Arrays],
-    ) -> RoundOutcome:
+    def _open_plain(self, exchange: Exchange, ask: Ask) -> RoundOutcome:
         plan, layout = exchange.plan, exchange.protection.layout
-        vectors = {
-            c: u.vector
-            for c, u in uploads.items()
-            if u.vector is not None and _is_usable(u.vector, u.weight, layout.protected)
-        }
-        survivors = tuple(sorted(vectors))
-        _require_minimum(plan, len(survivors))
+
+        def add_up() -> StageResult:
+            usable = {c: u for c, u in ask().items() if _is_usable(u, layout.protected)}
+            _require_minimum(plan, len(usable))
+            vectors = {c: u.vector for c, u in usable.items() if u.vector is not None}
+            return StageResult(
+                dict.fromkeys(vectors, b""),
+                vectors=vectors,
+                weights={client: upload.weight for client, upload in usable.items()},
+            )
+
+        has_entries = exchange.protection.pool_spec is not None
+        # Nothing is asked for after uploads alone: whoever goes on asks for them again.
+        result = exchange.settled("train", add_up) if has_entries else add_up()
+        survivors = tuple(sorted(result.vectors))
         totals = layout.sum_plain(
-            [vectors[c] for c in survivors], [uploads[c].weight for c in survivors]
+            [result.vectors[c] for c in survivors], [result.weights[c] for c in survivors]
         )
         answers: Mapping[ClientId, Disclosure] = {}
-        if exchange.protection.pool_spec is not None:
-            messages = _relays(plan, dict.fromkeys(survivors, b""))
+        if has_entries:
+            messages = exchange.relays(result.relays)
             answers = exchange("unmask", messages, decode_disclosure)
-        individual = {c: vector[: layout.coordinates] for c, vector in vectors.items()}
+        individual = {c: vector[: layout.coordinates] for c, vector in result.vectors.items()}
         return self._outcome(exchange, survivors, totals, answers, individual=individual)
 
-    def _collect(self, exchange: _Exchange, uploads: Mapping[ClientId, Upload]) -> RoundOutcome:
+    def _collect(self, exchange: Exchange, ask: Ask) -> RoundOutcome:
         """The entries of a pool that is made once: with no sum beside them each stands alone."""
         plan = exchange.plan
-        messages = _relays(plan, dict.fromkeys(uploads, b""))
-        answers = exchange("unmask", messages, decode_disclosure)
+        result = exchange.settled("train", lambda: StageResult(dict.fromkeys(ask(), b"")))
+        answers = exchange("unmask", exchange.relays(result.relays), decode_disclosure)
         names = Counter(disclosure.handle for disclosure in answers.values())
         kept = {
             client: disclosure
@@ -264,7 +226,7 @@ class RoundRunner:
 
     def _outcome(
         self,
-        exchange: _Exchange,
+        exchange: Exchange,
         survivors: tuple[ClientId, ...],
         totals: Totals,
         answers: Mapping[ClientId, Disclosure],
@@ -317,8 +279,11 @@ def _is_entry(protection: Protection, disclosure: Disclosure) -> bool:
     return True
 
 
-def _is_usable(vector: NDArray[np.float64], weight: int, coordinates: int) -> bool:
-    if vector.shape != (coordinates,) or not 1 <= weight <= LARGEST_WEIGHT:
+def _is_usable(upload: Upload, coordinates: int) -> bool:
+    vector = upload.vector
+    if vector is None or vector.shape != (coordinates,):
+        return False
+    if not 1 <= upload.weight <= LARGEST_WEIGHT:
         return False
     return not vector.size or float(np.abs(vector).max()) <= LARGEST_COORDINATE
 
@@ -332,5 +297,17 @@ def _require_minimum(plan: RoundPlan, survivors: int) -> None:
         )
 
 
-def _relays(plan: RoundPlan, payloads: Mapping[ClientId, bytes]) -> dict[ClientId, bytes]:
-    return {c: encode_relay(Relay(plan.envelope(c), payload)) for c, payload in payloads.items()}
+def _step_of(
+    exchange: Exchange,
+    secure: MaskedSum,
+    stage: Literal["share", "confirm"],
+    relays: Mapping[ClientId, bytes],
+) -> Callable[[], StageResult]:
+    """A stage of the secure aggregation that only passes its messages on."""
+
+    def work() -> StageResult:
+        answers = exchange(stage, exchange.relays(relays), decode_relay)
+        following, outgoing = secure.advance({c: m.payload for c, m in answers.items()})
+        return StageResult(outgoing, state=following.encode())
+
+    return work

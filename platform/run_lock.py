@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from platform.errors import RunBusy
+from platform.files import make_folder, open_lock
 
 LOCK_NAME: Final = "run.lock"
 
@@ -44,6 +45,5 @@ def wait_until_free(folder: Path) -> None:
 
 
 def _opened(folder: Path) -> IO[str]:
-    folder.mkdir(parents=True, exist_ok=True)
-    # To append, as a run's files are never emptied, and closing it gives the lock back.
-    return (folder / LOCK_NAME).open("a")
+    make_folder(folder)
+    return open_lock(folder / LOCK_NAME)

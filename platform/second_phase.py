@@ -19,8 +19,8 @@ from platform.audit_trail import AuditTrail
 from platform.codec import decode_arrays
 from platform.config import RunConfig
 from platform.errors import ConfigError, RunStopped
-from platform.federation import Progress
 from platform.method_building import options_of_others
+from platform.progress import Progress
 from platform.protection import Protection
 from platform.randomness import stream
 from platform.resuming import require_same_releases

@@ -173,6 +173,7 @@ def build_population(
             protection=protection,
             noise_source=config.privacy.noise_source,
             seeds=_seeds(config),
+            rounds=config.rounds,
             limits=limits,
             credentials=credentials(name),
             simulated=True,
@@ -183,12 +184,10 @@ def build_population(
         store = open_client_store(store_path(stores, name))
         clients[name] = Client(profile, store, make_trainer)
     pseudonyms = {name: client.pseudonym for name, client in clients.items()}
-    identities = {
-        name: client.profile.credentials.identity.public
-        for name, client in clients.items()
-        if client.profile.credentials is not None
-    }
-    return Population(clients, pseudonyms, make_trainer, identities)
+    known = {n: c.profile.credentials for n, c in clients.items()}
+    identities = {n: c.identity.public for n, c in known.items() if c is not None}
+    serial = max((c.enrolment.serial for c in known.values() if c is not None), default=0)
+    return Population(clients, pseudonyms, make_trainer, identities, serial)
 
 
 def trainer_factory(config: RunConfig, device: str, protection: Protection) -> TrainerFactory:

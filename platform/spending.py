@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from platform.attempt import RoundPlan
 from platform.audit_trail import AuditTrail
 from platform.ledger import as_releases, as_row
 from platform.protection import Protection
-from platform.storing import transaction
 from platform.wiring import Wiring
 from privacy import (
     CohortSampling,
@@ -28,46 +28,26 @@ class Spending:
 
     wiring: Wiring
 
-    def reserve(
-        self, round_number: int, attempt: int, cohort: Sequence[str], protection: Protection
-    ) -> None:
+    def reserve(self, uow: UnitOfWork, plan: RoundPlan, protection: Protection) -> None:
         """Prices an attempt, then writes its spend to the ledger; nothing has left anybody yet.
 
         Args:
-            round_number: The round.
-            attempt: The attempt, a new one.
-            cohort: Who was drawn.
+            uow: The transaction in which the attempt is opened.
+            plan: The attempt, a new one.
             protection: How uploads are protected in this round.
 
         Raises:
             BudgetExhausted: If the round would pass the target; nothing is written.
         """
         wiring = self.wiring
-        with transaction(wiring.database) as uow:
-            rows = uow.ledger.rows(wiring.run_id)
-            planned = self._releases(round_number, attempt, cohort, protection)
-            if planned:
-                pseudonyms = sorted({release.pseudonym for release in planned})
-                wiring.budget.limits.require(
-                    wiring.run_id, self._spent(uow, rows, pseudonyms), planned
-                )
-                uow.ledger.reserve([as_row(release) for release in planned])
-                AuditTrail(uow.audit, wiring.run_id).reserved(planned)
-
-    def next_attempt(self, round_number: int) -> tuple[int, bool]:
-        """The attempt to make, and whether it repeats an interrupted one, which is free.
-
-        An attempt can be repeated where its vector will be the same again: without noise, or with
-        noise from a seed. Noise from the operating system is fresh, hence a second release.
-        """
-        with self.wiring.database.unit_of_work(read_only=True) as uow:
-            rows = uow.ledger.rows(self.wiring.run_id)
-        mine = [row for row in rows if row.round_number == round_number]
-        last = max((row.attempt for row in mine), default=0)
-        interrupted = any(row.attempt == last and row.status == "reserved" for row in mine)
-        privacy = self.wiring.config.privacy
-        reproducible = privacy.mechanism == "none" or privacy.noise_source == "seeded"
-        return (last, True) if interrupted and reproducible else (last + 1, False)
+        planned = self._releases(plan, protection)
+        if not planned:
+            return
+        rows = uow.ledger.rows(wiring.run_id)
+        pseudonyms = sorted({release.pseudonym for release in planned})
+        wiring.budget.limits.require(wiring.run_id, self._spent(uow, rows, pseudonyms), planned)
+        uow.ledger.reserve([as_row(release) for release in planned])
+        AuditTrail(uow.audit, wiring.run_id).reserved(planned)
 
     def price(self) -> Epsilons:
         """Epsilon against each adversary for the ledger as it stands, the worst client's."""
@@ -100,22 +80,20 @@ class Spending:
             return rows
         return uow.ledger.rows_of(pseudonyms)
 
-    def _releases(
-        self, round_number: int, attempt: int, cohort: Sequence[str], protection: Protection
-    ) -> list[Release]:
+    def _releases(self, plan: RoundPlan, protection: Protection) -> list[Release]:
         wiring = self.wiring
         everybody = tuple(wiring.population.clients)
         # What a secret draw costs does not depend on how it came out, so all have a row.
-        charged = cohort if wiring.cohort_kind is None else everybody
+        charged = plan.cohort if wiring.cohort_kind is None else everybody
         return [
             release
             for client in charged
             for release in protection.releases(
                 run_id=wiring.run_id,
-                round_number=round_number,
-                attempt=attempt,
+                round_number=plan.round_number,
+                attempt=plan.attempt,
                 pseudonym=wiring.population.pseudonyms[client],
-                cohort=self._sampling(is_drawn=client in cohort),
+                cohort=self._sampling(is_drawn=client in plan.cohort),
             )
         ]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from platform.errors import CoordinatorBehind, ProtocolError
 from platform.messages import Stage, peek
 from privacy import BudgetExhausted
 
@@ -83,6 +84,11 @@ class InProcessTransport:
     def _deliver(self, client: ClientId, message: bytes) -> bytes | Dropout:
         try:
             return self.handlers[client](message)
+        except CoordinatorBehind:
+            # Every client would hang up, one after the other, and nobody would know why.
+            raise
+        except ProtocolError:
+            return Dropout("the client refused the message")
         except BudgetExhausted:
             # Elsewhere it would hang up; what it has spent is nobody's business.
             return Dropout("the client takes no part (its own budget)")

@@ -80,12 +80,14 @@ class Population:
         pseudonyms: The names that ledger and audit log use.
         make_trainer: A fresh trainer, with noise or plain.
         identities: Public keys by name, against an active adversary only.
+        enrolment_serial: Of the file that says whose these keys are, 0 without one.
     """
 
     clients: Mapping[ClientId, Client]
     pseudonyms: Mapping[ClientId, str]
     make_trainer: TrainerFactory
     identities: Mapping[ClientId, bytes] = field(default_factory=dict)
+    enrolment_serial: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from storage._validate import canonical_json, require_at_least_one, require_bytes, require_text
 from storage.errors import AlreadyExistsError, InvalidRecordError, NotFound
 from storage.records import AttemptRecord
 from storage.runs import require_run
+from storage.sealing import insert_sealed, read_sealed, update_sealed
 from storage.tables import Attempts, Stages
 
 
@@ -56,7 +57,7 @@ class AttemptRepository:
                 f" {newest.round_number}, attempt {newest.attempt} of run {run_id!r}"
             )
         key = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
-        self._session.execute(insert(Attempts).values(**key, plan=text, is_open=True))
+        insert_sealed(self._session, Attempts, {**key, "plan": text, "is_open": True})
 
     def newest(self, run_id: str) -> AttemptRecord | None:
         """The run's newest attempt, None before the first.
@@ -65,13 +66,14 @@ class AttemptRepository:
             NotFound: Unknown run.
         """
         require_run(self._session, run_id)
-        row = self._session.execute(
-            select(Attempts.round_number, Attempts.attempt, Attempts.plan, Attempts.is_open)
-            .where(Attempts.run_id == run_id)
-            .order_by(Attempts.round_number.desc(), Attempts.attempt.desc())
-            .limit(1)
-        ).one_or_none()
-        return None if row is None else AttemptRecord(row[0], row[1], json.loads(row[2]), row[3])
+        newest = (Attempts.round_number.desc(), Attempts.attempt.desc())
+        rows = read_sealed(
+            self._session, Attempts, Attempts.run_id == run_id, order=newest, limit=1
+        )
+        if not rows:
+            return None
+        row = rows[0]
+        return AttemptRecord(row.round_number, row.attempt, json.loads(row.plan), row.is_open)
 
     def add_stage(
         self, run_id: str, round_number: int, attempt: int, *, stage: str, blob: bytes
@@ -86,16 +88,18 @@ class AttemptRepository:
         require_bytes(blob=blob)
         self._require_open(run_id, round_number, attempt)
         key = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
-        self._session.execute(insert(Stages).values(**key, stage=stage, blob=blob))
+        insert_sealed(self._session, Stages, {**key, "stage": stage, "blob": blob})
 
     def stages(self, run_id: str, round_number: int, attempt: int) -> dict[str, bytes]:
         """What the stages of an attempt yielded, by stage; nothing once it has ended."""
-        query = select(Stages.stage, Stages.blob).where(
+        rows = read_sealed(
+            self._session,
+            Stages,
             Stages.run_id == run_id,
             Stages.round_number == round_number,
             Stages.attempt == attempt,
         )
-        return {stage: blob for stage, blob in self._session.execute(query)}
+        return {row.stage: row.blob for row in rows}
 
     def close(self, run_id: str, round_number: int, attempt: int) -> None:
         """End an attempt, committed or given up, and erase what its stages yielded.
@@ -105,14 +109,13 @@ class AttemptRepository:
         """
         self._require_open(run_id, round_number, attempt)
         self._session.execute(delete(Stages).where(Stages.run_id == run_id))
-        self._session.execute(
-            update(Attempts)
-            .where(
-                Attempts.run_id == run_id,
-                Attempts.round_number == round_number,
-                Attempts.attempt == attempt,
-            )
-            .values(is_open=False)
+        update_sealed(
+            self._session,
+            Attempts,
+            Attempts.run_id == run_id,
+            Attempts.round_number == round_number,
+            Attempts.attempt == attempt,
+            is_open=False,
         )
 
     def _require_open(self, run_id: str, round_number: int, attempt: int) -> None:

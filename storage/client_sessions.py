@@ -12,13 +12,14 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, fields
 from typing import Any
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from storage._validate import require_bytes, require_count, require_text
 from storage.client_tables import Sessions
 from storage.errors import InvalidRecordError
 from storage.records import SessionRecord
+from storage.sealing import insert_sealed, read_sealed, update_sealed
 
 Transaction = Callable[..., AbstractContextManager[Session]]
 
@@ -50,19 +51,19 @@ class ClientSessions:
                     f" {known.round_number}, attempt {known.attempt}, which this client answered"
                 )
             session.execute(delete(Sessions).where(Sessions.run_id == record.run_id))
-            session.execute(insert(Sessions).values(**asdict(record)))
+            insert_sealed(session, Sessions, asdict(record))
 
     def forget(self, run_id: str) -> None:
         """Erases request, reply and state of the run's session; its number stays."""
         empty: dict[str, Any] = dict.fromkeys(("request_digest", "reply", "state"), b"")
         with self._transaction() as session:
-            session.execute(update(Sessions).where(Sessions.run_id == run_id).values(**empty))
+            update_sealed(session, Sessions, Sessions.run_id == run_id, **empty)
 
 
 def _read(session: Session, run_id: str) -> SessionRecord | None:
-    columns = [getattr(Sessions, field.name) for field in fields(SessionRecord)]
-    row = session.execute(select(*columns).where(Sessions.run_id == run_id)).one_or_none()
-    return None if row is None else SessionRecord(*row)
+    rows = read_sealed(session, Sessions, Sessions.run_id == run_id)
+    names = [field.name for field in fields(SessionRecord)]
+    return SessionRecord(*(getattr(rows[0], name) for name in names)) if rows else None
 
 
 def _key(record: SessionRecord) -> tuple[int, int, int]:

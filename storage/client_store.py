@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import asdict, replace
-from functools import lru_cache
 from pathlib import Path
 from threading import RLock
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
-from sqlalchemy import Connection, Engine, delete, insert, inspect, select, update
+from sqlalchemy import ColumnElement, Connection, Row, delete
 from sqlalchemy.orm import Session
 
 from storage._validate import require_bytes, require_count, require_text
+from storage.client_files import connected, create_store, require_sound_store
 from storage.client_sessions import ClientSessions
 from storage.client_tables import (
-    ClientBase,
+    CLIENT_TABLES,
     ClientLedger,
     Failures,
     Identity,
@@ -33,14 +32,15 @@ from storage.client_tables import (
     Receipts,
     Tombstones,
 )
-from storage.engine import BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE, make_shared_engine, prepare_file
+from storage.engine import BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE, file_of
 from storage.errors import (
     AlreadyExistsError,
     ClientAheadError,
+    DatabaseDamaged,
     InvalidRecordError,
     ReleaseRefusedError,
-    SchemaMismatch,
 )
+from storage.files import OpenFile
 from storage.ledger import insert_rows, read_rows, require_ledger_row, settle
 from storage.records import (
     ClientIdentity,
@@ -50,15 +50,13 @@ from storage.records import (
     PersonalState,
     Receipt,
 )
+from storage.sealing import insert_sealed, read_sealed, update_sealed, verify_rows
+from storage.tables import Sealed
 
-CLIENT_SCHEMA_VERSION = 2
 HANDLE_SECRET_BYTES = 32
 _PSEUDONYM_BYTES = 16
-_BUSY_TIMEOUT = 5.0
 
 Release = Literal["reserved", "resend"]
-
-_CURRENT: ContextVar[Path] = ContextVar("file of the client store in use")
 
 
 class ClientStore:
@@ -69,15 +67,18 @@ class ClientStore:
         sessions: How far the client has come in each run.
     """
 
-    def __init__(self, path: Path, *, drawn: ClientIdentity) -> None:
-        """Made by ``open_client_store`` only; ``drawn`` is used where the store is new."""
-        self._path = path
+    def __init__(self, path: Path, *, read_only: bool) -> None:
+        """Made by ``open_client_store`` only."""
+        self._file = OpenFile.at(path)
+        self._read_only = read_only
         self._connection: Connection | None = None
         self._joint: Session | None = None
         self.sessions = ClientSessions(self._transaction)
         # Two threads may use one store; only one at a time uses its connection.
         self._lock = RLock()
-        self.identity = self._read_identity() or self._create(drawn)
+        with self.kept_open():
+            self.verify_structure()
+            self.identity = self._read_identity()
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
@@ -86,14 +87,12 @@ class ClientStore:
             if self._connection is not None:
                 yield
                 return
-            token = _CURRENT.set(self._path)
             try:
-                with _engine().connect() as connection:
+                with connected(self._file.path, read_only=self._read_only) as connection:
                     self._connection = connection
                     yield
             finally:
                 self._connection = None
-                _CURRENT.reset(token)
 
     @contextmanager
     def atomically(self) -> Iterator[None]:
@@ -104,6 +103,31 @@ class ClientStore:
                 yield
             finally:
                 self._joint = None
+
+    def verify_integrity(self) -> None:
+        """Check all pages, all indices, the schema, and every row's digest.
+
+        Opening does the same but for the digests, which are checked as rows are read.
+
+        Raises:
+            DatabaseDamaged: Naming what is wrong first.
+            DatabaseReplaced: The file was deleted or replaced since it was opened.
+        """
+        with self.kept_open():
+            self.verify_structure()
+            with self._transaction(read_only=True) as session:
+                verify_rows(session, CLIENT_TABLES)
+
+    def verify_structure(self) -> None:
+        """Check all pages, all indices, and the schema.
+
+        Raises:
+            DatabaseDamaged: Naming what is wrong first.
+            DatabaseReplaced: The file was deleted or replaced since it was opened.
+        """
+        self._file.require_same()
+        with self.kept_open():
+            require_sound_store(cast("Connection", self._connection), self._file.path)
 
     def put_pending(
         self, run_id: str, round_number: int, attempt: int, *, personal: bytes, experts: bytes
@@ -132,17 +156,8 @@ class ClientStore:
                     f"round {round_number}, attempt {attempt} is not newer than round"
                     f" {committed.round_number}, attempt {committed.attempt}, which is committed"
                 )
-            _drop_slot(session, run_id, "pending")
-            session.execute(
-                insert(Personal).values(
-                    run_id=run_id,
-                    slot="pending",
-                    round_number=round_number,
-                    attempt=attempt,
-                    personal=personal,
-                    experts=experts,
-                )
-            )
+            state = PersonalState(round_number, attempt, personal, experts)
+            _fill_slot(session, run_id, "pending", state)
 
     def roll(self, run_id: str, last_committed: tuple[int, int] | None) -> None:
         """Bring the personal part to where the coordinator is; the pending slot is empty after it.
@@ -171,12 +186,8 @@ class ClientStore:
                     " its database is older than the client's"
                 )
             if pending is not None and pending[:2] == last_committed:
-                _drop_slot(session, run_id, "committed")
-                session.execute(
-                    update(Personal).where(Personal.run_id == run_id).values(slot="committed")
-                )
-            elif pending is not None:
-                _drop_slot(session, run_id, "pending")
+                _fill_slot(session, run_id, "committed", pending)
+            _drop_slot(session, run_id, "pending")
 
     def committed(self, run_id: str) -> PersonalState | None:
         """The last committed personal part, or None before the first."""
@@ -215,14 +226,15 @@ class ClientStore:
             "channel": row.channel,
         }
         with self._transaction() as session:
-            before = session.scalar(select(Tombstones.payload_digest).filter_by(**key))
-            if before is None:
-                session.execute(insert(Tombstones).values(**key, payload_digest=digest))
+            tombstones = read_sealed(session, Tombstones, *_equal(Tombstones, key))
+            if not tombstones:
+                insert_sealed(session, Tombstones, {**key, "payload_digest": digest})
                 insert_rows(session, ClientLedger, [row])
                 return "reserved"
-            where = [getattr(ClientLedger, name) == value for name, value in key.items()]
-            ledger = read_rows(session, ClientLedger, where)
-            if before != digest or [replace(old, status="reserved") for old in ledger] != [row]:
+            (before,) = tombstones
+            ledger = read_rows(session, ClientLedger, _equal(ClientLedger, key))
+            known = [replace(old, status="reserved") for old in ledger]
+            if before.payload_digest != digest or known != [row]:
                 raise ReleaseRefusedError(
                     f"channel {row.channel!r} of round {row.round_number}, attempt {row.attempt}"
                     f" of run {row.run_id!r} has released something else already; a second"
@@ -270,7 +282,7 @@ class ClientStore:
                 if (known.round_number, known.attempt) == (round_number, attempt)
             ]
             if not old:
-                session.execute(insert(Receipts).values(**asdict(new)))
+                insert_sealed(session, Receipts, asdict(new))
             elif old != [new]:
                 raise AlreadyExistsError(
                     f"another receipt of round {round_number}, attempt {attempt} of run"
@@ -296,15 +308,14 @@ class ClientStore:
         key = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
         with self._transaction() as session:
             session.execute(delete(Failures).filter_by(**key))
-            session.execute(insert(Failures).values(**key, reason=reason))
+            insert_sealed(session, Failures, {**key, "reason": reason})
 
     def failures(self, run_id: str) -> tuple[Failure, ...]:
         """What went wrong inside the client in a run, by round and attempt."""
-        columns = (Failures.run_id, Failures.round_number, Failures.attempt, Failures.reason)
-        query = select(*columns).where(Failures.run_id == run_id)
-        ordered = query.order_by(Failures.round_number, Failures.attempt)
+        order = (Failures.round_number, Failures.attempt)
         with self._transaction(read_only=True) as session:
-            return tuple(Failure(*row) for row in session.execute(ordered))
+            rows = read_sealed(session, Failures, Failures.run_id == run_id, order=order)
+            return tuple(Failure(run_id, r.round_number, r.attempt, r.reason) for r in rows)
 
     def remember_serial(self, serial: int) -> None:
         """Remember the newest enrolment file that the client has used.
@@ -317,14 +328,14 @@ class ClientStore:
         """
         require_count(serial=serial)
         with self._transaction() as session:
-            newest = session.scalars(select(Identity.enrolment_serial)).one()
+            newest = _identity_row(session).enrolment_serial
             if serial < newest:
                 raise InvalidRecordError(
                     f"the enrolment file has serial {serial}, but this client has used {newest}"
                     " before; it must be at least that"
                 )
             if serial > newest:
-                session.execute(update(Identity).values(enrolment_serial=serial))
+                update_sealed(session, Identity, enrolment_serial=serial)
 
     @contextmanager
     def _transaction(self, *, read_only: bool = False) -> Iterator[Session]:
@@ -332,54 +343,49 @@ class ClientStore:
         if self._joint is not None:
             yield self._joint
             return
+        self._file.require_same()
         begin = BEGIN_READ if read_only else BEGIN_WRITE
         with self.kept_open():
             connection = cast("Connection", self._connection)
             connection.execution_options(**{BEGIN_OPTION: begin})
             with Session(connection) as session:
                 yield session
+                self._file.require_same()
                 session.commit()
+                # Replaced in between, what was committed is gone, so nobody may count on it.
+                self._file.require_same()
 
-    def _read_identity(self) -> ClientIdentity | None:
-        """The identity, or None where the file is empty."""
+    def _read_identity(self) -> ClientIdentity:
         with self._transaction(read_only=True) as session:
-            return _identity(session, self._path)
-
-    def _create(self, drawn: ClientIdentity) -> ClientIdentity:
-        with self._transaction() as session:
-            # Asked again under the write lock: another process may have been faster.
-            known = _identity(session, self._path)
-            if known is not None:
-                return known
-            connection = session.connection()
-            ClientBase.metadata.create_all(connection)
-            connection.exec_driver_sql(f"PRAGMA user_version={CLIENT_SCHEMA_VERSION}")
-            session.execute(
-                insert(Identity).values(slot="own", enrolment_serial=0, **asdict(drawn))
-            )
-        return drawn
+            row = _identity_row(session)
+            return ClientIdentity(row.pseudonym, row.handle_secret)
 
 
-def open_client_store(path: Path | str, *, pseudonym: str | None = None) -> ClientStore:
-    """Open a client's store, creating it with a fresh identity where it does not exist.
+def open_client_store(
+    path: Path | str, *, pseudonym: str | None = None, read_only: bool = False
+) -> ClientStore:
+    """Open a client's store and check it, creating it with a fresh identity where there is none.
 
     Args:
         path: The file; its folder is created.
         pseudonym: The name that the client must have; default is whatever it has, and 16 random
             bytes in hex for a new one.
+        read_only: Open one that exists, and write nothing whatever, not even beside the file.
 
     Raises:
         InvalidRecordError: The store belongs to another pseudonym.
-        SchemaMismatch: The file is something else, or of an unknown (newer) version.
+        NotFound: It is to be read only, and there is none.
+        SchemaMismatch: The file is something else, or of an unknown version.
+        DatabaseDamaged: The file is empty, cut or broken, or its schema was changed.
         StorageFull: The disk is full or read-only.
     """
     if pseudonym is not None:
         require_text(pseudonym=pseudonym)
-    drawn = ClientIdentity(
-        pseudonym or secrets.token_hex(_PSEUDONYM_BYTES), secrets.token_bytes(HANDLE_SECRET_BYTES)
-    )
-    prepare_file(Path(path))
-    store = ClientStore(Path(path), drawn=drawn)
+    if not read_only:
+        name = pseudonym or secrets.token_hex(_PSEUDONYM_BYTES)
+        drawn = ClientIdentity(name, secrets.token_bytes(HANDLE_SECRET_BYTES))
+        create_store(Path(path), drawn)
+    store = ClientStore(Path(path), read_only=read_only)
     if pseudonym not in (None, store.identity.pseudonym):
         raise InvalidRecordError(
             f"pseudonym is {pseudonym!r}, but the store {path} belongs to"
@@ -388,37 +394,30 @@ def open_client_store(path: Path | str, *, pseudonym: str | None = None) -> Clie
     return store
 
 
-@lru_cache(maxsize=1)
-def _engine() -> Engine:
-    """One engine for all stores of the process: there may be thousands, all of one schema."""
-    return make_shared_engine(_CURRENT.get, busy_timeout=_BUSY_TIMEOUT)
-
-
-def _identity(session: Session, path: Path) -> ClientIdentity | None:
-    """The identity, or None where the file is empty.
-
-    Raises:
-        SchemaMismatch: There is something in the file that is not ours.
-    """
-    connection = session.connection()
-    version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
-    if version == 0 and not inspect(connection).get_table_names():
-        return None
-    if version != CLIENT_SCHEMA_VERSION:
-        raise SchemaMismatch(
-            f"file {path} is not a client store of version"
-            f" {CLIENT_SCHEMA_VERSION} (it says {version})"
+def _identity_row(session: Session) -> Row[Any]:
+    rows = read_sealed(session, Identity)
+    if len(rows) != 1:
+        raise DatabaseDamaged(
+            f"database {file_of(session)} is damaged: it says {len(rows)} times whose it is"
         )
-    row = session.execute(select(Identity.pseudonym, Identity.handle_secret)).one()
-    return ClientIdentity(row[0], row[1])
+    return rows[0]
+
+
+def _equal(table: type[Sealed], key: Mapping[str, object]) -> list[ColumnElement[bool]]:
+    return [getattr(table, name) == value for name, value in key.items()]
 
 
 def _slot(session: Session, run_id: str, slot: str) -> PersonalState | None:
-    query = select(
-        Personal.round_number, Personal.attempt, Personal.personal, Personal.experts
-    ).where(Personal.run_id == run_id, Personal.slot == slot)
-    row = session.execute(query).one_or_none()
-    return None if row is None else PersonalState(*row)
+    rows = read_sealed(session, Personal, Personal.run_id == run_id, Personal.slot == slot)
+    if not rows:
+        return None
+    row = rows[0]
+    return PersonalState(row.round_number, row.attempt, row.personal, row.experts)
+
+
+def _fill_slot(session: Session, run_id: str, slot: str, state: PersonalState) -> None:
+    _drop_slot(session, run_id, slot)
+    insert_sealed(session, Personal, {"run_id": run_id, "slot": slot, **state._asdict()})
 
 
 def _drop_slot(session: Session, run_id: str, slot: str) -> None:
@@ -426,8 +425,6 @@ def _drop_slot(session: Session, run_id: str, slot: str) -> None:
 
 
 def _receipts(session: Session, run_id: str) -> tuple[Receipt, ...]:
-    query = select(
-        Receipts.run_id, Receipts.round_number, Receipts.attempt, Receipts.receipt
-    ).where(Receipts.run_id == run_id)
-    ordered = query.order_by(Receipts.round_number, Receipts.attempt)
-    return tuple(Receipt(*row) for row in session.execute(ordered))
+    order = (Receipts.round_number, Receipts.attempt)
+    rows = read_sealed(session, Receipts, Receipts.run_id == run_id, order=order)
+    return tuple(Receipt(run_id, row.round_number, row.attempt, row.receipt) for row in rows)

@@ -8,7 +8,7 @@ from sqlalchemy import MetaData
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from storage.records import LEDGER_STATUSES
-from storage.tables import NAMING_CONVENTION, TYPES, LedgerColumns, one_of
+from storage.tables import NAMING_CONVENTION, TYPES, LedgerColumns, Sealed, one_of
 
 
 class ClientBase(DeclarativeBase):
@@ -18,7 +18,7 @@ class ClientBase(DeclarativeBase):
     type_annotation_map: ClassVar[dict[Any, Any]] = TYPES
 
 
-class Identity(ClientBase):
+class Identity(Sealed, ClientBase):
     """The one row that says who the client is."""
 
     __tablename__ = "identity"
@@ -30,7 +30,7 @@ class Identity(ClientBase):
     enrolment_serial: Mapped[int]
 
 
-class Personal(ClientBase):
+class Personal(Sealed, ClientBase):
     """The personal part per run, in two slots: last committed and pending."""
 
     __tablename__ = "personal"
@@ -44,7 +44,7 @@ class Personal(ClientBase):
     experts: Mapped[bytes]
 
 
-class ClientLedger(LedgerColumns, ClientBase):
+class ClientLedger(LedgerColumns, Sealed, ClientBase):
     """The client's own ledger."""
 
     __tablename__ = "ledger"
@@ -53,7 +53,7 @@ class ClientLedger(LedgerColumns, ClientBase):
     run_id: Mapped[str] = mapped_column(primary_key=True, sort_order=-1)
 
 
-class Tombstones(ClientBase):
+class Tombstones(Sealed, ClientBase):
     """What was released under a (run, round, attempt, channel): at most one payload, ever."""
 
     __tablename__ = "tombstones"
@@ -65,7 +65,7 @@ class Tombstones(ClientBase):
     payload_digest: Mapped[bytes]
 
 
-class Receipts(ClientBase):
+class Receipts(Sealed, ClientBase):
     """What the coordinator acknowledged."""
 
     __tablename__ = "receipts"
@@ -76,7 +76,7 @@ class Receipts(ClientBase):
     receipt: Mapped[bytes]
 
 
-class Sessions(ClientBase):
+class Sessions(Sealed, ClientBase):
     """The newest attempt of a run that the client answered, and how far it has come in it.
 
     Round and attempt stay for good, so that no older attempt is ever answered; request, reply and
@@ -94,7 +94,7 @@ class Sessions(ClientBase):
     state: Mapped[bytes]
 
 
-class Failures(ClientBase):
+class Failures(Sealed, ClientBase):
     """What went wrong inside the client in an attempt, for its owner alone."""
 
     __tablename__ = "failures"
@@ -103,3 +103,14 @@ class Failures(ClientBase):
     round_number: Mapped[int] = mapped_column(primary_key=True)
     attempt: Mapped[int] = mapped_column(primary_key=True)
     reason: Mapped[str]
+
+
+CLIENT_TABLES: tuple[type[Sealed], ...] = (
+    Identity,
+    Personal,
+    ClientLedger,
+    Tombstones,
+    Receipts,
+    Sessions,
+    Failures,
+)

@@ -7,13 +7,14 @@ afterwards, or nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import Engine
+from sqlalchemy import URL, Engine
 from sqlalchemy.orm import Session
 
 from storage import schema
@@ -25,13 +26,16 @@ from storage.engine import (
     BEGIN_WRITE,
     checkpoint,
     make_engine,
-    prepare_file,
     sqlite_url,
 )
 from storage.errors import StorageError
+from storage.files import OpenFile, create_whole, read_while_quiet, require_contents
+from storage.integrity import require_sound
 from storage.ledger import LedgerRepository
 from storage.pool import PoolRepository
 from storage.runs import RoundRepository, RunRepository, StateRepository
+from storage.sealing import verify_rows
+from storage.tables import SEALED_TABLES
 
 DEFAULT_BUSY_TIMEOUT = 5.0
 
@@ -68,24 +72,39 @@ class UnitOfWork:
         Raises:
             StorageFull: Nothing was committed.
             DatabaseBusy: Nothing was committed.
+            DatabaseReplaced: The file was deleted or replaced; what was committed is lost with it.
             CheckpointError: *Committed*, but old pages could not be erased yet.
         """
         self._commit()
 
 
 class Database:
-    """An open database of the coordinator; close it when done (it is a context manager)."""
+    """An open database of the coordinator; close it when done (it is a context manager).
 
-    def __init__(self, engine: Engine, *, now: Callable[[], datetime], busy_timeout: float) -> None:
+    Attributes:
+        is_read_only: Whether nothing may be written to it.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        path: Path,
+        now: Callable[[], datetime],
+        busy_timeout: float,
+        is_read_only: bool,
+    ) -> None:
         """Made by ``open_database`` only."""
+        self.is_read_only = is_read_only
         self._engine = engine
+        self._file = OpenFile.at(path)
         self._now = now
         self._patience = busy_timeout
 
     @property
     def path(self) -> Path:
         """The database's file."""
-        return Path(str(self._engine.url.database))
+        return self._file.path
 
     @contextmanager
     def unit_of_work(self, *, read_only: bool = False) -> Iterator[UnitOfWork]:
@@ -94,24 +113,62 @@ class Database:
         A writer takes the database's write lock for its whole length, so keep it short.
 
         Args:
-            read_only: Read a consistent snapshot without the lock; ``commit`` is an error.
+            read_only: Read a consistent snapshot without the lock; ``commit`` is an error. So are
+                all units of a database that was opened read-only.
 
         Raises:
-            DatabaseBusy: Another writer held the lock for too long.
+            DatabaseBusy: Another writer held the lock for too long, or, in a database that was
+                opened read-only, it was written to meanwhile.
+            DatabaseReplaced: The file was deleted or replaced since it was opened.
         """
-        begin = BEGIN_READ if read_only else BEGIN_WRITE
-        with (
-            self._engine.connect().execution_options(**{BEGIN_OPTION: begin}) as connection,
-            Session(connection, autoflush=True, expire_on_commit=True) as session,
-        ):
+        read_only = read_only or self.is_read_only
+        with self._session(BEGIN_READ if read_only else BEGIN_WRITE) as session:
 
             def commit() -> None:
                 if read_only:
                     raise StorageError("a read-only unit of work cannot be committed")
+                self._file.require_same()
                 session.commit()
+                # Replaced in between, what was committed is gone, so nobody may count on it.
+                self._file.require_same()
                 self.checkpoint()
 
             yield UnitOfWork(session, now=self._now, commit=commit)
+
+    def verify_integrity(self) -> None:
+        """Check all pages, all indices, the schema with its triggers, and every row's digest.
+
+        Opening does the same but for the digests, which are checked as rows are read. That no row
+        is missing, and none too many, is not known here.
+
+        Raises:
+            DatabaseDamaged: Naming what is wrong first.
+            DatabaseReplaced: The file was deleted or replaced since it was opened.
+        """
+        self.verify_structure()
+        with self._session(BEGIN_READ) as session:
+            verify_rows(session, SEALED_TABLES)
+
+    def verify_structure(self) -> None:
+        """Check all pages, all indices, and the schema with its triggers.
+
+        Raises:
+            DatabaseDamaged: Naming what is wrong first.
+            DatabaseReplaced: The file was deleted or replaced since it was opened.
+        """
+        with self._session(BEGIN_READ) as session:
+            require_sound(session.connection(), schema.newest_schema(), self.path)
+
+    @contextmanager
+    def _session(self, begin: str) -> Iterator[Session]:
+        self._file.require_same()
+        quiet = read_while_quiet(self.path) if self.is_read_only else nullcontext()
+        with (
+            quiet,
+            self._engine.connect().execution_options(**{BEGIN_OPTION: begin}) as connection,
+            Session(connection, autoflush=True, expire_on_commit=True) as session,
+        ):
+            yield session
 
     def checkpoint(self) -> None:
         """Empty the write-ahead log, in which deleted rows would live on.
@@ -144,31 +201,59 @@ def open_database(
     *,
     now: Callable[[], datetime] | None = None,
     busy_timeout: float = DEFAULT_BUSY_TIMEOUT,
+    read_only: bool = False,
 ) -> Database:
-    """Open the coordinator's database, creating or upgrading it where needed.
+    """Open the coordinator's database, creating or upgrading it where needed, and check it.
 
     Args:
         url: Such as ``sqlite:///runs/sotto.db``; the folder is created.
         now: Tells the time, with a time zone; default is the system's clock.
         busy_timeout: Seconds to wait for other processes.
+        read_only: Open one that exists and has the newest schema, and write nothing whatever, not
+            even beside the file, so that it may lie on a medium that cannot be written to.
 
     Raises:
         InvalidRecordError: The URL does not name an SQLite file.
-        SchemaMismatch: The file is something else, or of an unknown (newer) version.
+        NotFound: It is to be read only, and there is none.
+        SchemaMismatch: The file is something else, or of an unknown version.
+        DatabaseDamaged: The file is empty, cut or broken, or its schema was changed.
         StorageFull: The disk is full or read-only.
         DatabaseBusy: Another process held it for too long.
     """
     parsed = sqlite_url(url)
-    prepare_file(Path(str(parsed.database)))
-    engine = make_engine(parsed, busy_timeout=busy_timeout)
+    path = Path(str(parsed.database))
+    if not read_only:
+        create_whole(path, partial(_build, parsed))
+    require_contents(path)
+    engine = make_engine(parsed, busy_timeout=busy_timeout, read_only=read_only)
     try:
-        schema.upgrade(engine)
-        # A killed process may have left pages of its unfinished transaction in the log.
-        checkpoint(engine, patience=busy_timeout)
+        database = Database(
+            engine,
+            path=path,
+            now=now or _utc_now,
+            busy_timeout=busy_timeout,
+            is_read_only=read_only,
+        )
+        if read_only:
+            with read_while_quiet(path):
+                schema.require_newest(engine)
+        else:
+            schema.upgrade(engine)
+            # A killed process may have left pages of its unfinished transaction in the log.
+            database.checkpoint()
+        database.verify_structure()
     except BaseException:
         engine.dispose()
         raise
-    return Database(engine, now=now or _utc_now, busy_timeout=busy_timeout)
+    return database
+
+
+def _build(url: URL, path: Path) -> None:
+    engine = make_engine(url.set(database=str(path)), busy_timeout=DEFAULT_BUSY_TIMEOUT)
+    try:
+        schema.create(engine)
+    finally:
+        engine.dispose()
 
 
 def _utc_now() -> datetime:

@@ -6,27 +6,31 @@ SQLAlchemy's notes on pysqlite (the driver must not begin transactions by itself
 
 from __future__ import annotations
 
-import errno
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
+from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event
 from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError
+from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from storage.errors import (
     AlreadyExistsError,
     CheckpointError,
     DatabaseBusy,
+    DatabaseDamaged,
     InvalidRecordError,
     NotFound,
     SchemaMismatch,
     StorageError,
     StorageFull,
 )
+from storage.files import INDEX, beside, is_quiet
 
 # How a connection opens its transactions, as an execution option of ours.
 BEGIN_OPTION = "sotto_begin"
@@ -36,6 +40,17 @@ BEGIN_NOTHING = ""
 
 # Where a connection's own file stands, among what SQLAlchemy keeps with it.
 FILE = "sotto_file"
+
+# What must hold on every connection that writes, and on every one that only reads.
+WRITING: Final = (
+    "journal_mode=WAL",
+    "secure_delete=ON",
+    "foreign_keys=ON",
+    "synchronous=FULL",
+    # Sorting must not spill experts into temporary files, which nobody zeroes.
+    "temp_store=MEMORY",
+)
+READING: Final = ("query_only=ON", "temp_store=MEMORY")
 
 _CHECKPOINT_PAUSE = 0.02
 
@@ -70,30 +85,25 @@ def sqlite_url(url: str) -> URL:
     return parsed.set(drivername="sqlite+pysqlite")
 
 
-def prepare_file(path: Path) -> None:
-    """Create the file and its folder where absent, readable by its owner only."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600, exist_ok=True)
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
-        kind = StorageFull if full else StorageError
-        raise kind(f"database {path} cannot be created: {error.strerror}") from error
-
-
-def make_engine(url: URL, *, busy_timeout: float) -> Engine:
+def make_engine(url: URL, *, busy_timeout: float, read_only: bool = False) -> Engine:
     """An engine over one file whose connections are all set up by ``configure_connection``.
 
     Args:
         url: As ``sqlite_url`` gives it.
         busy_timeout: Seconds to wait for a lock.
+        read_only: Whether nothing may be written, not even beside the file.
     """
+    if read_only:
+        path = Path(str(url.database))
+        return make_shared_engine(lambda: path, busy_timeout=busy_timeout, read_only=True)
     # Parameters hold experts and personal state: they must not reach a log or a message.
     engine = create_engine(url, hide_parameters=True)
     return _set_up(engine, lambda: str(url.database), busy_timeout=busy_timeout)
 
 
-def make_shared_engine(current: Callable[[], Path], *, busy_timeout: float) -> Engine:
+def make_shared_engine(
+    current: Callable[[], Path], *, busy_timeout: float, read_only: bool = False
+) -> Engine:
     """An engine over many files of one schema, whichever is current when it connects.
 
     What SQLAlchemy keeps for an engine, above all its compiled statements, is then kept once and
@@ -102,22 +112,50 @@ def make_shared_engine(current: Callable[[], Path], *, busy_timeout: float) -> E
     Args:
         current: The file to open.
         busy_timeout: Seconds to wait for a lock.
+        read_only: Whether nothing may be written, not even beside the file.
     """
 
     def open_current() -> sqlite3.Connection:
+        if read_only:
+            return _open_read_only(current())
         return sqlite3.connect(current(), check_same_thread=False)
 
     engine = create_engine(
         "sqlite+pysqlite://", creator=open_current, hide_parameters=True, poolclass=NullPool
     )
-    return _set_up(engine, lambda: str(current()), busy_timeout=busy_timeout)
+    pragmas = READING if read_only else WRITING
+    return _set_up(engine, lambda: str(current()), busy_timeout=busy_timeout, pragmas=pragmas)
 
 
-def _set_up(engine: Engine, where: Callable[[], str], *, busy_timeout: float) -> Engine:
+def _open_read_only(path: Path) -> sqlite3.Connection:
+    """A connection that writes neither to the file nor beside it, in whatever folder it lies.
+
+    Without its log SQLite would make one, unless it is told that nobody writes to the file. With
+    a log it must read the log's index, or it would make that.
+
+    Source: SQLite's documentation of URI file names and of read-only WAL databases.
+    """
+    how = "immutable=1" if is_quiet(path) else "readonly_shm=1"
+    if how != "immutable=1" and not beside(path, INDEX).exists():
+        raise StorageError(
+            f"database {path} cannot be read alone: beside it lies the write-ahead log of a"
+            f" process that was killed, without {path.name}{INDEX}; open it for writing once"
+        )
+    uri = f"file:{quote(str(path.absolute()))}?mode=ro&{how}"
+    return sqlite3.connect(uri, uri=True, check_same_thread=False)
+
+
+def _set_up(
+    engine: Engine,
+    where: Callable[[], str],
+    *,
+    busy_timeout: float,
+    pragmas: Sequence[str] = WRITING,
+) -> Engine:
 
     def connect(connection: sqlite3.Connection, record: ConnectionPoolEntry) -> None:
         record.info[FILE] = where()
-        configure_connection(connection, busy_timeout=busy_timeout)
+        configure_connection(connection, busy_timeout=busy_timeout, pragmas=pragmas)
 
     def begin(connection: Connection) -> None:
         statement = connection.get_execution_options().get(BEGIN_OPTION, BEGIN_WRITE)
@@ -125,7 +163,7 @@ def _set_up(engine: Engine, where: Callable[[], str], *, busy_timeout: float) ->
             connection.exec_driver_sql(statement)
 
     def fail(context: ExceptionContext) -> None:
-        if isinstance(context.original_exception, sqlite3.Error):
+        if isinstance(context.original_exception, (sqlite3.Error, UnicodeDecodeError)):
             # By the time of an error, a shared engine's current file may be another.
             failed = context.connection
             known = where() if failed is None else failed.info.get(FILE) or where()
@@ -137,24 +175,23 @@ def _set_up(engine: Engine, where: Callable[[], str], *, busy_timeout: float) ->
     return engine
 
 
-def configure_connection(connection: sqlite3.Connection, *, busy_timeout: float) -> None:
+def configure_connection(
+    connection: sqlite3.Connection, *, busy_timeout: float, pragmas: Sequence[str] = WRITING
+) -> None:
     """Set what must hold on every connection, since SQLite remembers only WAL in the file."""
     # The driver must never begin a transaction by itself: its deferred ones fail at once, not
     # after the timeout, when they turn from reading to writing.
     connection.isolation_level = None
-    for pragma in (
-        f"busy_timeout={round(busy_timeout * 1000)}",
-        "journal_mode=WAL",
-        "secure_delete=ON",
-        "foreign_keys=ON",
-        "synchronous=FULL",
-        # Sorting must not spill experts into temporary files, which nobody zeroes.
-        "temp_store=MEMORY",
-    ):
+    for pragma in (f"busy_timeout={round(busy_timeout * 1000)}", *pragmas):
         connection.execute(f"PRAGMA {pragma}")
 
 
-def translate(error: sqlite3.Error, where: str) -> StorageError:
+def file_of(session: Session) -> str:
+    """The file that a session works on, for messages."""
+    return str(session.connection().info[FILE])
+
+
+def translate(error: sqlite3.Error | UnicodeDecodeError, where: str) -> StorageError:
     """Our error for one of the driver's; SQLite's own messages never contain values."""
     code = getattr(error, "sqlite_errorcode", None) or 0
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
@@ -165,8 +202,15 @@ def translate(error: sqlite3.Error, where: str) -> StorageError:
         return StorageFull(f"database {where} cannot grow: the disk or the database is full")
     if primary == sqlite3.SQLITE_READONLY:
         return StorageFull(f"database {where} is read-only")
+    if primary == sqlite3.SQLITE_CANTOPEN:
+        return StorageError(f"database {where} cannot be opened, or its folder not written to")
     if primary == sqlite3.SQLITE_NOTADB:
         return SchemaMismatch(f"file {where} is not an SQLite database")
+    if primary == sqlite3.SQLITE_CORRUPT:
+        return DatabaseDamaged(f"database {where} is damaged: SQLite says {str(error)!r}")
+    if isinstance(error, UnicodeDecodeError) or (not code and "UTF-8" in str(error)):
+        # The driver's message quotes the text.
+        return DatabaseDamaged(f"database {where} is damaged: a text in it is not UTF-8")
     if code in (sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_UNIQUE):
         return AlreadyExistsError(f"the row exists already ({error})")
     if code == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:

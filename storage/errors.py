@@ -8,6 +8,8 @@
     ├── ReleaseRefusedError      a client was asked for a second release of one attempt
     ├── ClientAheadError         a client's state is newer than what it is told to roll to
     ├── AuditChainBroken         a row of the audit log was changed, removed, moved or cut off
+    ├── DatabaseDamaged          the file or a row of it is not what was written
+    ├── DatabaseReplaced         the file was deleted or replaced while it was open
     ├── SchemaMismatch           the file is not ours, or of a version that we do not know
     ├── StorageFull              the disk is full or the file cannot be written to
     ├── DatabaseBusy             somebody else holds the database
@@ -60,6 +62,14 @@ class AuditChainBroken(StorageError):
         super().__init__(f"the audit log of run {run!r} is broken at entry {sequence}: {reason}")
         self.run = run
         self.sequence = sequence
+
+
+class DatabaseDamaged(StorageError):
+    """A file is cut or broken, its schema was changed, or a row does not fit its digest."""
+
+
+class DatabaseReplaced(StorageError):
+    """A database was deleted or replaced while it was open; nothing more may be done with it."""
 
 
 class SchemaMismatch(StorageError):

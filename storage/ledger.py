@@ -6,12 +6,13 @@ either table.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from sqlalchemy import ColumnElement, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, select, tuple_
 from sqlalchemy.orm import Session
 
 from storage._validate import (
@@ -31,12 +32,16 @@ from storage.errors import (
 )
 from storage.records import LEDGER_STATUSES, LedgerRow, LedgerStatus
 from storage.runs import require_run
+from storage.sealing import insert_sealed, read_sealed, update_sealed
 from storage.tables import Ledger
 
 if TYPE_CHECKING:
     from storage.client_tables import ClientLedger
 
     LedgerTable = type[Ledger] | type[ClientLedger]
+
+# Changing what is hashed, or how, needs a new marker.
+LEDGER_PREFIX: Final = b"sotto-ledger-v1\n"
 
 
 class LedgerRepository:
@@ -112,6 +117,19 @@ class LedgerRepository:
         """
         return read_rows(self._session, Ledger, [Ledger.pseudonym.in_(sorted(set(pseudonyms)))])
 
+    def digest(self, run_id: str) -> str:
+        """Hex SHA-256 over all rows of a run, their status included; the same for the same rows.
+
+        Raises:
+            NotFound: Unknown run.
+            DatabaseDamaged: A row does not fit its own digest.
+        """
+        require_run(self._session, run_id)
+        hasher = hashlib.sha256(LEDGER_PREFIX)
+        for row in _sealed_rows(self._session, Ledger, [Ledger.run_id == run_id]):
+            hasher.update(row.digest)
+        return hasher.hexdigest()
+
 
 def insert_rows(session: Session, table: LedgerTable, rows: Sequence[LedgerRow]) -> None:
     """Check the rows and add them; see ``LedgerRepository.reserve``."""
@@ -127,8 +145,7 @@ def insert_rows(session: Session, table: LedgerTable, rows: Sequence[LedgerRow])
                 "the release of (run, round, attempt, pseudonym, channel) ="
                 f" {key!r} is in the ledger already"
             )
-    if rows:
-        session.execute(insert(table), [asdict(row) for row in rows])
+    insert_sealed(session, table, *(asdict(row) for row in rows))
 
 
 def settle(
@@ -156,10 +173,9 @@ def settle(
                 f" {row.attempt} is {row.status} and cannot become {status}; only reserved rows"
                 " become released or aborted"
             )
-    change: Any = update(table).where(*where)
     if pseudonyms is not None:
-        change = change.where(table.pseudonym.in_(sorted(set(pseudonyms))))
-    session.execute(change.values(status=status))
+        where = [*where, table.pseudonym.in_(sorted(set(pseudonyms)))]
+    update_sealed(session, table, *where, status=status)
 
 
 def read_rows(
@@ -167,9 +183,15 @@ def read_rows(
 ) -> tuple[LedgerRow, ...]:
     """The rows that meet all conditions, in the order of their key."""
     names = [field.name for field in fields(LedgerRow)]
-    query = select(*(getattr(table, name) for name in names)).where(*where)
+    rows = _sealed_rows(session, table, where)
+    return tuple(LedgerRow(*(getattr(row, name) for name in names)) for row in rows)
+
+
+def _sealed_rows(
+    session: Session, table: LedgerTable, where: Sequence[ColumnElement[bool]]
+) -> list[Row[Any]]:
     order = (table.run_id, table.round_number, table.attempt, table.pseudonym, table.channel)
-    return tuple(LedgerRow(*row) for row in session.execute(query.order_by(*order)))
+    return read_sealed(session, table, *where, order=order)
 
 
 def require_ledger_row(row: LedgerRow) -> None:

@@ -12,6 +12,11 @@ What would tell who wrote a row, and what is done about it:
   zero. Only the first bytes of a long row lie in such pages, the rest in overflow pages, which
   are never copied. So each row starts with a ``cover`` of zeros as long as the longest
   such part (SQLite file format, section 1.6), and handle and entry come after it.
+
+Each row ends in a digest of all its fields, by which a damaged entry is noticed. It comes after the
+entry, so what is said of old pages holds for it as well, it is in no index, and it covers the row's
+own random key: the same handle and entry have another digest in every other row and every other
+file, so it ties a row to nothing but itself, and can be searched for nowhere.
 """
 
 from __future__ import annotations
@@ -19,13 +24,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from storage._validate import require_bytes, require_count
 from storage.errors import AlreadyExistsError, InvalidRecordError
 from storage.records import PoolEntry
 from storage.runs import require_run
+from storage.sealing import insert_sealed, read_sealed
 from storage.tables import Pool
 
 MINIMUM_ENTRIES = 2
@@ -65,12 +71,13 @@ class PoolRepository:
         cover = bytes(local_payload_limit(page_size))
         rows = arrange(entries, shuffle=secrets.SystemRandom().shuffle, key=_fresh_key)
         shared = {"run_id": run_id, "generation": generation, "cover": cover}
-        self._session.execute(
-            insert(Pool),
-            [
+        insert_sealed(
+            self._session,
+            Pool,
+            *(
                 {"key": key, "handle": handle, "entry": entry, **shared}
                 for key, handle, entry in rows
-            ],
+            ),
         )
 
     def entries(self, run_id: str) -> tuple[PoolEntry, ...]:
@@ -82,9 +89,9 @@ class PoolRepository:
             NotFound: Unknown run.
         """
         require_run(self._session, run_id)
-        query = select(Pool.generation, Pool.handle, Pool.entry).where(Pool.run_id == run_id)
-        rows = self._session.execute(query.order_by(Pool.generation, Pool.entry, Pool.handle))
-        return tuple(PoolEntry(*row) for row in rows)
+        order = (Pool.generation, Pool.entry, Pool.handle)
+        rows = read_sealed(self._session, Pool, Pool.run_id == run_id, order=order)
+        return tuple(PoolEntry(row.generation, row.handle, row.entry) for row in rows)
 
     def keep_generations(self, run_id: str, n: int) -> None:
         """Delete all but the run's newest ``n`` generations, whole.

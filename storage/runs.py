@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from datetime import datetime
-from typing import cast
+from typing import Any, cast
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import Row, delete, select
 from sqlalchemy.orm import Session
 
 from storage._validate import (
@@ -20,6 +21,7 @@ from storage._validate import (
 )
 from storage.errors import AlreadyExistsError, InvalidRecordError, run_not_found
 from storage.records import RUN_STATUSES, RoundRecord, RunRecord, RunStatus, StateRecord
+from storage.sealing import insert_sealed, read_sealed, update_sealed
 from storage.tables import Rounds, Runs, States
 
 STATES_KEPT = 2
@@ -73,7 +75,7 @@ class RunRepository:
         if self._find(run_id) is not None:
             raise AlreadyExistsError(f"run {run_id!r} exists already")
         moment = utc_text("created", self._now() if created is None else created)
-        row = Runs(
+        record = RunRecord(
             run_id=run_id,
             name=name,
             config_json=config_json,
@@ -82,9 +84,8 @@ class RunRepository:
             status="running",
             created=moment,
         )
-        self._session.add(row)
-        self._session.flush()
-        return _run_record(row)
+        insert_sealed(self._session, Runs, asdict(record))
+        return record
 
     def get(self, run_id: str) -> RunRecord:
         """The run.
@@ -92,14 +93,14 @@ class RunRepository:
         Raises:
             NotFound: There is none with this key.
         """
-        row = self._find(run_id)
-        if row is None:
+        found = self._find(run_id)
+        if found is None:
             raise run_not_found(run_id)
-        return _run_record(row)
+        return found
 
     def list(self) -> tuple[RunRecord, ...]:
         """All runs, oldest first."""
-        rows = self._session.scalars(select(Runs).order_by(Runs.created, Runs.run_id))
+        rows = read_sealed(self._session, Runs, order=(Runs.created, Runs.run_id))
         return tuple(_run_record(row) for row in rows)
 
     def set_status(self, run_id: str, status: RunStatus) -> None:
@@ -111,11 +112,12 @@ class RunRepository:
         """
         require_member("status", status, RUN_STATUSES)
         require_run(self._session, run_id)
-        self._session.execute(update(Runs).where(Runs.run_id == run_id).values(status=status))
+        update_sealed(self._session, Runs, Runs.run_id == run_id, status=status)
 
-    def _find(self, run_id: str) -> Runs | None:
+    def _find(self, run_id: str) -> RunRecord | None:
         require_text(run_id=run_id)
-        return self._session.scalar(select(Runs).where(Runs.run_id == run_id))
+        rows = read_sealed(self._session, Runs, Runs.run_id == run_id)
+        return _run_record(rows[0]) if rows else None
 
 
 class StateRepository:
@@ -141,9 +143,8 @@ class StateRepository:
                 f"round_number is {round_number}; the newest state of run {run_id!r} is of round"
                 f" {rounds[0]}, and states are only added after it"
             )
-        self._session.execute(
-            insert(States).values(run_id=run_id, round_number=round_number, blob=blob)
-        )
+        row = {"run_id": run_id, "round_number": round_number, "blob": blob}
+        insert_sealed(self._session, States, row)
         self._session.execute(
             delete(States).where(
                 States.run_id == run_id,
@@ -158,13 +159,18 @@ class StateRepository:
             NotFound: Unknown run.
         """
         require_run(self._session, run_id)
-        row = self._session.execute(
-            select(States.round_number, States.blob)
-            .where(States.run_id == run_id)
-            .order_by(States.round_number.desc())
-            .limit(1)
-        ).one_or_none()
-        return None if row is None else StateRecord(row[0], row[1])
+        newest = States.round_number.desc()
+        rows = read_sealed(self._session, States, States.run_id == run_id, order=(newest,), limit=1)
+        return StateRecord(rows[0].round_number, rows[0].blob) if rows else None
+
+    def all_rounds(self, run_id: str) -> tuple[int, ...]:
+        """The rounds whose states are kept, in order.
+
+        Raises:
+            NotFound: Unknown run.
+        """
+        require_run(self._session, run_id)
+        return self._rounds(run_id)[::-1]
 
     def _rounds(self, run_id: str) -> tuple[int, ...]:
         """Rounds of the stored states, newest first."""
@@ -203,11 +209,8 @@ class RoundRepository:
         )
         if self._session.scalar(key) is not None:
             raise AlreadyExistsError(f"round {round_number} of run {run_id!r} exists already")
-        self._session.execute(
-            insert(Rounds).values(
-                run_id=run_id, round_number=round_number, attempt=attempt, document=text
-            )
-        )
+        row = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
+        insert_sealed(self._session, Rounds, {**row, "document": text})
 
     def all(self, run_id: str) -> tuple[RoundRecord, ...]:
         """The committed rounds in order.
@@ -216,14 +219,15 @@ class RoundRepository:
             NotFound: Unknown run.
         """
         require_run(self._session, run_id)
-        query = select(Rounds).where(Rounds.run_id == run_id).order_by(Rounds.round_number)
+        rows = read_sealed(
+            self._session, Rounds, Rounds.run_id == run_id, order=(Rounds.round_number,)
+        )
         return tuple(
-            RoundRecord(row.round_number, row.attempt, json.loads(row.document))
-            for row in self._session.scalars(query)
+            RoundRecord(row.round_number, row.attempt, json.loads(row.document)) for row in rows
         )
 
 
-def _run_record(row: Runs) -> RunRecord:
+def _run_record(row: Row[Any]) -> RunRecord:
     return RunRecord(
         run_id=row.run_id,
         name=row.name,

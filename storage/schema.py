@@ -1,36 +1,41 @@
-"""Brings a coordinator's database to the newest schema, or refuses it.
+"""Brings a coordinator's database to the newest schema, or refuses it; says what that schema is.
 
 Alembic is driven by its API: no ``alembic.ini`` and no ``env.py`` are needed at run time.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.runtime.environment import EnvironmentContext
 from alembic.script import ScriptDirectory
-from alembic.util import CommandError
-from sqlalchemy import Connection, Engine, inspect
+from sqlalchemy import Connection, Engine, StaticPool, create_engine, inspect
 
 from storage import migrations
-from storage.engine import BEGIN_NOTHING, BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE
+from storage.engine import BEGIN_NOTHING, BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE, FILE
 from storage.errors import SchemaMismatch, StorageError
+from storage.integrity import Schema, read_schema
 from storage.tables import Base
 
 
+def create(engine: Engine) -> None:
+    """Gives an empty database the newest schema."""
+    with engine.connect() as connection:
+        _migrate(connection, _script())
+
+
 def upgrade(engine: Engine) -> None:
-    """Bring the database to the newest schema; does nothing if it is there already.
+    """Bring a database to the newest schema; does nothing if it is there already.
 
     Raises:
         SchemaMismatch: The file is not a coordinator's database, or its schema is unknown.
     """
-    # Not through the configuration, which would interpolate a percent sign in the path.
-    script = ScriptDirectory(str(Path(migrations.__file__).parent))
-    with engine.connect().execution_options(**{BEGIN_OPTION: BEGIN_READ}) as connection:
-        if current_revision(connection, script) == script.get_current_head():
-            return
+    script = _script()
+    if is_newest(engine):
+        return
     with engine.connect() as connection:
         # Cannot be switched inside a transaction; with it on, rebuilding a table that others
         # refer to would fail or cascade.
@@ -46,28 +51,72 @@ def upgrade(engine: Engine) -> None:
             connection.commit()
 
 
+def is_newest(engine: Engine) -> bool:
+    """Whether the database has the newest schema.
+
+    Raises:
+        SchemaMismatch: The file is not a coordinator's database, or its schema is unknown.
+    """
+    script = _script()
+    with engine.connect().execution_options(**{BEGIN_OPTION: BEGIN_READ}) as connection:
+        revision = current_revision(connection, script)
+        if revision is None:
+            raise _not_ours(connection)
+        return revision == script.get_current_head()
+
+
+def require_newest(engine: Engine) -> None:
+    """The database has the newest schema; nothing is changed.
+
+    Raises:
+        SchemaMismatch: It has another one.
+    """
+    if not is_newest(engine):
+        raise SchemaMismatch(
+            f"database {engine.url.database} has an older schema; open it for writing once"
+        )
+
+
+@lru_cache(maxsize=1)
+def newest_schema() -> Schema:
+    """What the migrations make, read from a database in memory."""
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    try:
+        create(engine)
+        with engine.connect() as connection:
+            return read_schema(connection)
+    finally:
+        engine.dispose()
+
+
+def _script() -> ScriptDirectory:
+    # Not through the configuration, which would interpolate a percent sign in the path.
+    return ScriptDirectory(str(Path(migrations.__file__).parent))
+
+
 def current_revision(connection: Connection, script: ScriptDirectory) -> str | None:
     """The revision of an open database, or None for an empty one.
 
     Raises:
         SchemaMismatch: There are tables, but no revision that we know.
     """
-    where = connection.engine.url.database
     heads = MigrationContext.configure(connection).get_current_heads()
     if not heads:
         if set(inspect(connection).get_table_names()) - {"alembic_version"}:
-            raise SchemaMismatch(f"file {where} is not a coordinator's database of Sotto")
+            raise _not_ours(connection)
         return None
-    try:
-        known = len(heads) == 1 and script.get_revision(heads[0]) is not None
-    except CommandError:
-        known = False
-    if not known:
+    # Looked up by its name, Alembic would also take the beginning of one.
+    if heads[1:] or heads[0] not in {step.revision for step in script.walk_revisions()}:
         raise SchemaMismatch(
-            f"database {where} has schema {', '.join(heads)}, which this version does not know"
-            f" (its newest is {script.get_current_head()}); use the version that wrote it"
+            f"database {connection.info[FILE]} has schema {', '.join(map(repr, heads))}, which this"
+            f" version does not know (its newest is {script.get_current_head()}); use the version"
+            " that wrote it"
         )
     return heads[0]
+
+
+def _not_ours(connection: Connection) -> SchemaMismatch:
+    return SchemaMismatch(f"file {connection.info[FILE]} is not a coordinator's database of Sotto")
 
 
 def _migrate(connection: Connection, script: ScriptDirectory) -> None:

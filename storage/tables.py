@@ -13,6 +13,7 @@ from sqlalchemy import (
     CheckConstraint,
     Double,
     ForeignKey,
+    FromClause,
     Index,
     Integer,
     LargeBinary,
@@ -40,6 +41,15 @@ TYPES: dict[Any, Any] = {
 }
 
 
+class Sealed:
+    """A table whose rows carry a digest of all their other columns (``storage.sealing``)."""
+
+    __tablename__: str
+    __table__: ClassVar[FromClause]
+
+    digest: Mapped[bytes] = mapped_column(sort_order=1)
+
+
 def one_of(column: str, words: tuple[str, ...]) -> CheckConstraint:
     """The constraint that a text column holds one of some words."""
     listed = ", ".join(f"'{word}'" for word in words)
@@ -53,7 +63,7 @@ class Base(DeclarativeBase):
     type_annotation_map: ClassVar[dict[Any, Any]] = TYPES
 
 
-class Runs(Base):
+class Runs(Sealed, Base):
     """One row per run."""
 
     __tablename__ = "runs"
@@ -68,7 +78,7 @@ class Runs(Base):
     created: Mapped[str]
 
 
-class States(Base):
+class States(Sealed, Base):
     """Server states; only the newest two of each run are kept."""
 
     __tablename__ = "states"
@@ -78,7 +88,7 @@ class States(Base):
     blob: Mapped[bytes]
 
 
-class Rounds(Base):
+class Rounds(Sealed, Base):
     """One row per committed round."""
 
     __tablename__ = "rounds"
@@ -89,7 +99,7 @@ class Rounds(Base):
     document: Mapped[str]
 
 
-class Attempts(Base):
+class Attempts(Sealed, Base):
     """One row per attempt at a round; what was fixed about it before anything was sent."""
 
     __tablename__ = "attempts"
@@ -101,7 +111,7 @@ class Attempts(Base):
     is_open: Mapped[bool]
 
 
-class Stages(Base):
+class Stages(Sealed, Base):
     """What the open attempt of a run has yielded so far; erased when it ends."""
 
     __tablename__ = "stages"
@@ -139,7 +149,7 @@ class LedgerColumns:
     cohort_drawn: Mapped[bool | None]
 
 
-class Ledger(LedgerColumns, Base):
+class Ledger(LedgerColumns, Sealed, Base):
     """The coordinator's ledger: rows are added and settled, never deleted (triggers see to it)."""
 
     __tablename__ = "ledger"
@@ -164,11 +174,11 @@ class Audit(Base):
     hash: Mapped[str]
 
 
-class Pool(Base):
+class Pool(Sealed, Base):
     """The expert pool: see ``storage.pool`` for why it looks as it does.
 
     The order of the columns matters: ``cover`` fills the part of a row that SQLite may copy when
-    it splits a page, so that ``handle`` and ``entry`` never lie there.
+    it splits a page, so that ``handle``, ``entry`` and ``digest`` never lie there.
     """
 
     __tablename__ = "pool"
@@ -183,3 +193,6 @@ class Pool(Base):
     cover: Mapped[bytes]
     handle: Mapped[bytes]
     entry: Mapped[bytes]
+
+
+SEALED_TABLES: tuple[type[Sealed], ...] = (Runs, States, Rounds, Attempts, Stages, Ledger, Pool)

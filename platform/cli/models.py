@@ -20,9 +20,9 @@ from platform.codec import decode_arrays
 from platform.data.catalogue import dataset_info
 from platform.errors import ConfigError
 from platform.federation import Federation
+from platform.files import write_bytes, write_text
 from platform.model_card import model_card
 from platform.observing import SilentObserver
-from platform.records import write_text
 from platform.storing import transaction
 from platform.wiring import Wiring, final_attempt
 
@@ -88,12 +88,11 @@ def export_command(
     model = load_trained(run_id, storage, client)
     arrays = _export_arrays(model)
     folder = output if output is not None else Path("exports") / model.wiring.run_id
-    folder.mkdir(parents=True, exist_ok=True)
     header = {"run_id": model.wiring.run_id, "method": str(model.summary["method"])}
     part = "shared prompts" if model.client is None else "shared prompts and one personal part"
     with transaction(model.wiring.database) as uow:
         AuditTrail(uow.audit, model.wiring.run_id).exported(part)
-    (folder / "prompts.safetensors").write_bytes(save(arrays, header))
+    write_bytes(folder / "prompts.safetensors", save(arrays, header))
     write_text(folder / "MODEL_CARD.md", model_card(model.wiring, model.summary, arrays, part))
     files = [str(folder / name) for name in ("prompts.safetensors", "MODEL_CARD.md")]
     if as_json:

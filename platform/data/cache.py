@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -21,12 +20,11 @@ from platform.data.segments import (
     ROWS,
     Segment,
     find_segments,
-    make_private,
     names_in,
     remove_segment,
-    written,
 )
 from platform.errors import ConfigError
+from platform.files import write_text
 
 Kind = Literal["features", "tokens", "pixels"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -112,16 +110,9 @@ def write_about(folder: Path, about: About) -> None:
     path = folder / ABOUT
     if path.exists():
         return
-    part = folder / f"{secrets.token_hex(16)}{PART}"
     # The folder may be cleared at any moment.
     with suppress(FileNotFoundError):
-        try:
-            make_private(folder)
-            with written(part) as file:
-                file.write((json.dumps(asdict(about), indent=2) + "\n").encode())
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        write_text(path, json.dumps(asdict(about), indent=2) + "\n")
 
 
 def holdings(path: Path) -> list[Holding]:

@@ -12,14 +12,16 @@ import math
 import os
 import secrets
 import tokenize
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from platform.files import make_folder, written
 
 ROWS: Final = ".npy"
 DIGESTS: Final = ".digests"
@@ -181,41 +183,10 @@ def remove_leftovers(folder: Path, before: float) -> None:
                 (folder / name).unlink()
 
 
-def make_private(folder: Path) -> None:
-    """Makes a folder, and those above it that are missing, for this user only.
-
-    Raises:
-        OSError: If that is not possible.
-    """
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    for path in reversed(missing):
-        # Another process may be at it.
-        with suppress(FileExistsError):
-            path.mkdir(mode=0o700)
-
-
-@contextmanager
-def written(path: Path) -> Iterator[IO[bytes]]:
-    """A new file for this user only, on the disk once it is closed.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
-    with open(path, "xb", opener=_private) as file:
-        yield file
-        # Renamed before it is on the disk, it could be found empty after a power cut.
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
-
-
 def _write(
     segment: Segment, digests: Sequence[bytes], blocks: Sequence[NDArray[Any]], into_memory: int
 ) -> NDArray[Any]:
-    make_private(segment.folder)
+    make_folder(segment.folder)
     paths = (segment.rows_path, segment.digests_path)
     parts = [path.with_name(path.name + PART) for path in paths]
     try:

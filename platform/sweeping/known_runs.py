@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from platform.bootstrap import database_file, run_folder
 from platform.errors import ConfigError
+from platform.files import make_folder, open_lock
 from platform.storing import transaction
 from platform.sweeping.grid import identity
 from storage import Database, StorageError, open_database
@@ -48,7 +49,7 @@ def known_runs(url: str) -> dict[str, KnownRun]:
     """
     if not database_file(url).is_file():
         return {}
-    database = open_database(url)
+    database = open_database(url, read_only=True)
     try:
         return _known_runs(database, url)
     finally:
@@ -97,7 +98,7 @@ def only_worker_of(url: str, cell: str) -> Iterator[None]:
     Two sweeps may share cells. Both would go on with the same unfinished run, so the second waits
     and then finds it finished. One file serves all cells: each locks a byte of its own.
     """
-    with (database_file(url).parent / LOCK_NAME).open("a") as file:
+    with open_lock(database_file(url).parent / LOCK_NAME) as file:
         byte = int(cell[:_LOCK_HEX_DIGITS], 16)
         fcntl.lockf(file, fcntl.LOCK_EX, 1, byte)
         try:
@@ -114,8 +115,8 @@ def only_sweep_in(output: Path) -> Iterator[None]:
         ConfigError: If another process has it, or it cannot be made.
     """
     try:
-        output.mkdir(parents=True, exist_ok=True)
-        file = (output / OUTPUT_LOCK_NAME).open("a")
+        make_folder(output)
+        file = open_lock(output / OUTPUT_LOCK_NAME)
     except OSError as error:
         raise ConfigError(
             f"--output: {str(output)!r} cannot be written to ({error.strerror}); valid is a folder "

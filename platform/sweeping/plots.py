@@ -7,12 +7,14 @@ numbers.
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from platform.files import write_bytes
 from platform.phases import in_rounds
 from platform.sweeping.grid import Grid, numeric
 from platform.sweeping.running import Outcome
@@ -211,11 +213,10 @@ def draw(picture: Picture, folder: Path) -> list[Path]:
 
 
 def _save(figure: Figure, path: Path) -> Path:
-    # Whole or not at all: a reader may have the picture of an earlier sweep open.
-    partial = path.with_name(f".{path.name}.part")
+    drawn = io.BytesIO()
     metadata = {"Date": None} if path.suffix == ".svg" else {}
-    figure.savefig(partial, format=path.suffix[1:], metadata=metadata, dpi=150)
-    partial.replace(path)
+    figure.savefig(drawn, format=path.suffix[1:], metadata=metadata, dpi=150)
+    write_bytes(path, drawn.getvalue())
     return path
 
 

@@ -33,6 +33,7 @@ from privacy.secure_aggregation.parameters import (
 )
 from privacy.secure_aggregation.planning import Plan, plan
 from privacy.secure_aggregation.plausibility import largest_norm, require_plausible_norm
+from privacy.secure_aggregation.server_state_codec import decode_server_state, encode_server_state
 from privacy.secure_aggregation.state_codec import decode_client_state, encode_client_state
 from privacy.secure_aggregation.states import (
     Advertised,
@@ -53,8 +54,10 @@ from privacy.secure_aggregation.states import (
     ServerState,
     Shared,
 )
+from privacy.secure_aggregation.transcript import NO_CONTEXT
 
 __all__ = [
+    "NO_CONTEXT",
     "Adversary",
     "Advertised",
     "ClientState",
@@ -85,8 +88,10 @@ __all__ = [
     "client",
     "decode_client_state",
     "decode_enrolment",
+    "decode_server_state",
     "default_threshold",
     "encode_client_state",
+    "encode_server_state",
     "fingerprint",
     "largest_norm",
     "new_identity",

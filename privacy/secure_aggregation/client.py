@@ -26,12 +26,13 @@ from privacy.secure_aggregation.identities import Credentials, Identity
 from privacy.secure_aggregation.keys import KEY_BYTES, self_mask_key
 from privacy.secure_aggregation.masking import Mask, add_masks, reduce_to_ring, word_type
 from privacy.secure_aggregation.messages import (
+    MaskedInput,
     Revealed,
     ShareType,
     decode_confirmations,
     decode_survivors,
     encode_advertised_keys,
-    encode_confirmed_survivors,
+    encode_confirmed_transcript,
     encode_masked_input,
     encode_revealed_shares,
 )
@@ -47,6 +48,7 @@ from privacy.secure_aggregation.states import (
     ReadyToMask,
     Shared,
 )
+from privacy.secure_aggregation.transcript import NO_CONTEXT, require_context, transcript_digest
 
 
 def advertise(
@@ -158,7 +160,11 @@ def step(
 
 
 def mask(
-    state: ReadyToMask, vector: NDArray[np.uint64], *, identity: Identity | None = None
+    state: ReadyToMask,
+    vector: NDArray[np.uint64],
+    *,
+    context: bytes = NO_CONTEXT,
+    identity: Identity | None = None,
 ) -> tuple[Masked, bytes]:
     """Hide a vector behind the self mask and one mask per peer.
 
@@ -169,6 +175,8 @@ def mask(
     Args:
         state: The state after the forwarded shares.
         vector: Ring elements, uint64 below 2^ring_bits, shape (vector_length,).
+        context: 32-byte digest of what the server broadcast to all before this message. Against an
+            active adversary nothing is opened unless enough clients sign the same one.
         identity: Own signing key, needed against an active adversary.
 
     Returns:
@@ -176,18 +184,23 @@ def mask(
 
     Raises:
         ProtocolViolation: If the state is another; there is nothing to mask with.
-        ValueError: If the vector has another type, shape or range, or the identity is needed and
-            missing.
+        ValueError: If the vector has another type, shape or range, the context another size, or
+            the identity is needed and missing.
     """
     if not isinstance(state, ReadyToMask):
         raise refusal()
     parameters = state.parameters
     _require_vector(parameters, vector)
+    require_context(context)
     words = vector.astype(word_type(parameters.ring_bits))
     add_masks(words, _masks(state))
     reduce_to_ring(words, parameters.ring_bits)
-    message = encode_masked_input(parameters, state.client, words, identity=identity)
-    return Masked(parameters, state.client, state.shares, state.withheld), message
+    masked = MaskedInput(words, state.withheld)
+    message = encode_masked_input(parameters, state.client, masked, identity=identity)
+    following = Masked(
+        parameters, state.client, state.shares, state.roster, context, state.withheld
+    )
+    return following, message
 
 
 def _masks(state: ReadyToMask) -> Iterator[Mask]:
@@ -201,25 +214,41 @@ def _take_survivors(
 ) -> tuple[Done | Confirmed, bytes]:
     parameters, client = state.parameters, state.client
     survivors = decode_survivors(parameters, client, message)
-    if (
-        len(survivors) < parameters.threshold
-        or client not in survivors
-        or not state.shares.keys() | set(state.withheld) >= set(survivors)
-    ):
-        raise refusal()
+    _require_survivors(state, frozenset(survivors))
     if not parameters.is_active:
         return _reveal(state.shares, Done(parameters, client, survivors), identity)
-    confirmed = Confirmed(parameters, client, state.shares, survivors)
-    return confirmed, encode_confirmed_survivors(parameters, client, survivors, identity=identity)
+    transcript = transcript_digest(
+        parameters,
+        roster=state.roster,
+        dealers=state.dealers,
+        survivors=survivors,
+        context=state.context,
+    )
+    confirmed = Confirmed(parameters, client, state.shares, survivors, transcript)
+    return confirmed, encode_confirmed_transcript(parameters, client, transcript, identity=identity)
+
+
+def _require_survivors(state: Masked, survivors: frozenset[int]) -> None:
+    parameters = state.parameters
+    if (
+        # Noise that is shared among the clients is calibrated to the smallest sum, so a server
+        # that opens a smaller one must not find clients that help it.
+        len(survivors) < parameters.least_survivors
+        or not survivors <= parameters.invited
+        or state.client not in survivors
+        or not survivors & frozenset(parameters.holders(state.client)) <= state.dealers
+    ):
+        raise refusal()
 
 
 def _take_confirmations(
     state: Confirmed, message: bytes, identity: Identity | None
 ) -> tuple[Done, bytes]:
     parameters, survivors = state.parameters, state.survivors
-    signers = decode_confirmations(parameters, state.client, survivors, message)
-    # 2t > n + c: no second list can have found t signers (Bonawitz et al. 2017, section 6.2).
-    if len(signers) < parameters.threshold:
+    signers = decode_confirmations(parameters, state.client, state.transcript, message)
+    # 2t > n + c: no second transcript can have found t signers, because the keys of its roster
+    # are drawn anew in every execution (Bonawitz et al. 2017, section 6.2).
+    if len(signers) < parameters.threshold or not frozenset(signers) <= frozenset(survivors):
         raise refusal()
     return _reveal(state.shares, Done(parameters, state.client, survivors), identity)
 
@@ -239,6 +268,8 @@ def _reveal(
 
 
 def _require_vector(parameters: RoundParameters, vector: NDArray[np.uint64]) -> None:
+    if not isinstance(vector, np.ndarray):
+        raise ValueError(f"vector is a {type(vector).__name__}; valid is an array")
     if vector.dtype != np.uint64 or vector.shape != (parameters.vector_length,):
         raise ValueError(
             f"vector is {vector.dtype} of shape {vector.shape}; "

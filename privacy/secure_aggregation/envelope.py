@@ -1,6 +1,6 @@
 """What all messages have in common: who says what to whom in which round, and the proof of it.
 
-    header    "SA", version 2, kind (1 byte), digest of the parameters (32), round, attempt,
+    header    "SA", version 3, kind (1 byte), digest of the parameters (32), round, attempt,
               sender, receiver (4 each; 0 is the server)                            52 bytes
     body      fixed by the kind, see `messages`
     trailer   checksum: the first 16 bytes of SHA-256 over header and body; or, from a client
@@ -24,7 +24,7 @@ from privacy.secure_aggregation.identities import SIGNATURE_BYTES, Identity, ver
 from privacy.secure_aggregation.parameters import RoundParameters
 
 MAGIC = b"SA"
-VERSION = 2
+VERSION = 3
 SERVER = 0
 CHECKSUM_BYTES = 16
 
@@ -41,7 +41,7 @@ class Kind(IntEnum):
     FORWARDED_SHARES = 4
     MASKED_INPUT = 5
     SURVIVORS = 6
-    CONFIRMED_SURVIVORS = 7
+    CONFIRMED_TRANSCRIPT = 7
     CONFIRMATIONS = 8
     REVEALED_SHARES = 9
 
@@ -114,6 +114,8 @@ class Envelope:
             ProtocolViolation: If it is not; the error does not say why.
             Authentication: If its signature does not verify.
         """
+        if not isinstance(message, bytes):
+            raise refusal()
         header = self.header()
         end = len(message) - (SIGNATURE_BYTES if self.is_signed else CHECKSUM_BYTES)
         if end < len(header) or message[: len(header)] != header:

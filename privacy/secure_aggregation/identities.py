@@ -25,7 +25,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from privacy.errors import Authentication
 from privacy.secure_aggregation.entropy import Entropy, draw
-from privacy.secure_aggregation.parameters import IDENTITY_BYTES, RoundParameters
+from privacy.secure_aggregation.parameters import IDENTITY_BYTES, LARGEST_SERIAL, RoundParameters
+from privacy.secure_aggregation.planning import rounded_up
 
 SIGNATURE_BYTES = 64
 ENROLMENT_VERSION = 1
@@ -106,7 +107,7 @@ class Enrolment:
     def __post_init__(self) -> None:
         """Refuse an enrolment under which a key does not name one client."""
         # `True` and `1.0` would pass for 1, and JSON would write them in another way.
-        if type(self.serial) is not int or not 0 <= self.serial < 1 << 63:
+        if type(self.serial) is not int or not 0 <= self.serial <= LARGEST_SERIAL:
             raise ValueError(f"serial is {self.serial}; valid are 0 to 2^63 - 1")
         for name in self.members:
             if not _NAME.fullmatch(name):
@@ -225,7 +226,7 @@ class Credentials:
     Attributes:
         identity: Its own signing key.
         enrolment: Who may take part.
-        corrupt_rate: Share of the cohort that it insists on being safe against.
+        corrupt_rate: Share of the cohort that it insists on being safe against, rounded up.
     """
 
     identity: Identity = field(repr=False)
@@ -236,12 +237,23 @@ class Credentials:
         """Check an invitation against what is known.
 
         Raises:
-            Authentication: If an identity is not enrolled or is revoked, if the client's own seat
-                bears another identity, or if the threshold withstands too few corrupted clients.
+            Authentication: If the enrolment file is another, an identity is not enrolled or is
+                revoked, the client's own seat bears another identity, or the threshold withstands
+                too few corrupted clients.
         """
+        self._require_same_file(parameters.enrolment_serial)
         if parameters.identity(client) != self.identity.public:
             raise Authentication("the invitation gives this client's seat to another identity")
         if not set(parameters.identities) <= self.enrolment.names.keys():
             raise Authentication("the invitation names an identity that is not enrolled")
-        if parameters.corrupt < int(self.corrupt_rate * len(parameters.clients)):
+        if parameters.corrupt < rounded_up(self.corrupt_rate, len(parameters.clients)):
             raise Authentication("the invitation withstands too few corrupted clients")
+
+    def _require_same_file(self, offered: int) -> None:
+        own = self.enrolment.serial
+        if offered != own:
+            age = "an older" if offered < own else "a newer"
+            raise Authentication(
+                f"the invitation is under {age} enrolment file, serial {offered}; this client's "
+                f"has serial {own}"
+            )

@@ -7,9 +7,10 @@
     3 dealt shares          client   seed commitment (32), [commitments to the own shares (64)];
                                      for each peer: index (4), box (94), [commitments (64)]
     4 forwarded shares      server   for each dealer: index (4), box (94), [commitments (64)]
-    5 masked input          client   vector_length elements of ring_bits bits, see `packing`
+    5 masked input          client   for each dealer whose box was unreadable: index (4); then
+                                     vector_length elements of ring_bits bits, see `packing`
     6 survivors             server   for each survivor: index (4)
-    7 confirmed survivors   client   as kind 6
+    7 confirmed transcript  client   digest of the whole transcript (32), see `transcript`
     8 confirmations         server   for each confirming client: index (4), signature of its kind 7
     9 revealed shares       client   for each dealer: index (4), share type (1), share (33)
 
@@ -32,7 +33,7 @@ from privacy.secure_aggregation.envelope import SERVER, Envelope, Kind, refusal,
 from privacy.secure_aggregation.identities import SIGNATURE_BYTES, Identity
 from privacy.secure_aggregation.keys import KEY_BYTES, NONCE_BYTES, TAG_BYTES, PublicKeys
 from privacy.secure_aggregation.masking import Words
-from privacy.secure_aggregation.packing import pack, unpack
+from privacy.secure_aggregation.packing import pack, packed_bytes, unpack
 from privacy.secure_aggregation.parameters import RoundParameters
 from privacy.secure_aggregation.shamir import SHARE_BYTES, is_share
 
@@ -78,6 +79,19 @@ class ForwardedShares:
 
     box: bytes
     commitments: bytes = b""
+
+
+@dataclass(frozen=True)
+class MaskedInput:
+    """One client's masked vector, and what it has to complain about.
+
+    Attributes:
+        vector: Ring elements, shape (vector_length,), in words of the ring.
+        withheld: The dealers whose shares this client does not have, ascending.
+    """
+
+    vector: Words
+    withheld: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -187,20 +201,29 @@ def decode_forwarded_shares(
 
 
 def encode_masked_input(
-    parameters: RoundParameters, client: int, vector: Words, *, identity: Identity | None = None
+    parameters: RoundParameters,
+    client: int,
+    masked: MaskedInput,
+    *,
+    identity: Identity | None = None,
 ) -> bytes:
     """Encode kind 5, from a client to the server."""
     envelope = Envelope(parameters, Kind.MASKED_INPUT, sender=client)
-    return envelope.close(pack(vector, parameters.ring_bits), identity=identity)
+    vector = pack(masked.vector, parameters.ring_bits)
+    return envelope.close(pack_indices(masked.withheld), vector, identity=identity)
 
 
-def decode_masked_input(parameters: RoundParameters, client: int, message: bytes) -> Words:
-    """Decode kind 5, shape (vector_length,), without a copy where the ring is a machine word."""
+def decode_masked_input(parameters: RoundParameters, client: int, message: bytes) -> MaskedInput:
+    """Decode kind 5, without a copy of the vector where the ring is a machine word."""
     body = Envelope(parameters, Kind.MASKED_INPUT, sender=client).open(message)
-    vector = unpack(body, parameters.vector_length, parameters.ring_bits)
+    # The vector's size is known, so what stands before it needs no count.
+    at = len(body) - packed_bytes(parameters.vector_length, parameters.ring_bits)
+    if at < 0:
+        raise refusal()
+    vector = unpack(body[at:], parameters.vector_length, parameters.ring_bits)
     if vector is None:
         raise refusal()
-    return vector
+    return MaskedInput(vector, tuple(unpack_records(body[:at], 0)))
 
 
 def encode_survivors(parameters: RoundParameters, client: int, survivors: Sequence[int]) -> bytes:
@@ -214,24 +237,20 @@ def decode_survivors(parameters: RoundParameters, client: int, message: bytes) -
     return tuple(unpack_records(body, 0))
 
 
-def encode_confirmed_survivors(
-    parameters: RoundParameters,
-    client: int,
-    survivors: Sequence[int],
-    *,
-    identity: Identity | None = None,
+def encode_confirmed_transcript(
+    parameters: RoundParameters, client: int, transcript: bytes, *, identity: Identity | None = None
 ) -> bytes:
     """Encode kind 7, from a client to the server."""
-    envelope = Envelope(parameters, Kind.CONFIRMED_SURVIVORS, sender=client)
-    return envelope.close(pack_indices(survivors), identity=identity)
+    envelope = Envelope(parameters, Kind.CONFIRMED_TRANSCRIPT, sender=client)
+    return envelope.close(transcript, identity=identity)
 
 
-def decode_confirmed_survivors(
-    parameters: RoundParameters, client: int, survivors: Sequence[int], message: bytes
+def decode_confirmed_transcript(
+    parameters: RoundParameters, client: int, transcript: bytes, message: bytes
 ) -> bytes:
-    """Check kind 7 against the list that was sent out and return its signature."""
-    body = Envelope(parameters, Kind.CONFIRMED_SURVIVORS, sender=client).open(message)
-    if body != pack_indices(survivors):
+    """Check kind 7 against the server's own transcript and return its signature."""
+    body = Envelope(parameters, Kind.CONFIRMED_TRANSCRIPT, sender=client).open(message)
+    if body != transcript:
         raise refusal()
     return signature_of(message)
 
@@ -244,17 +263,16 @@ def encode_confirmations(
 
 
 def decode_confirmations(
-    parameters: RoundParameters, client: int, survivors: Sequence[int], message: bytes
+    parameters: RoundParameters, client: int, transcript: bytes, message: bytes
 ) -> tuple[int, ...]:
-    """Decode kind 8 and return who signed the very same survivor list, ascending."""
+    """Decode kind 8 and return which invited clients signed the very same transcript, ascending."""
     body = Envelope(parameters, Kind.CONFIRMATIONS, receiver=client).open(message)
     records = unpack_records(body, SIGNATURE_BYTES)
-    if not records.keys() <= set(survivors):
+    if not records.keys() <= parameters.invited:
         raise refusal()
-    indices = pack_indices(survivors)
     for index, signature in records.items():
-        sender = Envelope(parameters, Kind.CONFIRMED_SURVIVORS, sender=index)
-        sender.verify(indices, signature)
+        sender = Envelope(parameters, Kind.CONFIRMED_TRANSCRIPT, sender=index)
+        sender.verify(transcript, signature)
     return tuple(records)
 
 

@@ -19,13 +19,14 @@ from types import MappingProxyType
 
 from privacy.secure_aggregation import graph, planning
 
-PARAMETERS_VERSION = 2
+PARAMETERS_VERSION = 3
 LARGEST_INDEX = 2**32 - 1
+LARGEST_SERIAL = 2**63 - 1
 IDENTITY_BYTES = 32
 
-# Version, ring, adversary, round, attempt, threshold, corrupt, smallest sum, length, degree; then
-# the sizes of graph seed, identities, run id and cohort.
-_FIXED = struct.Struct("<BBBIIIIIIIBBHI")
+# Version, ring, adversary, round, attempt, threshold, corrupt, smallest sum, length, degree, serial
+# of the enrolment; then the sizes of graph seed, identities, run id and cohort.
+_FIXED = struct.Struct("<BBBIIIIIIIQBBHI")
 
 
 class Phase(StrEnum):
@@ -92,6 +93,8 @@ class RoundParameters:
             complete graph, the only one built against an active adversary.
         graph_seed: 32 public bytes that order the clients around the ring of the graph.
         smallest_sum: Fewest vectors that a sum may hold; 0 stands for the threshold.
+        enrolment_serial: Under an active adversary the serial number of the enrolment file that
+            says whose identities these are; 0 otherwise.
 
     Raises:
         ValueError: If a field is out of its range, by name.
@@ -110,6 +113,7 @@ class RoundParameters:
     degree: int = 0
     graph_seed: bytes = b""
     smallest_sum: int = 0
+    enrolment_serial: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what no round can be run with."""
@@ -121,6 +125,8 @@ class RoundParameters:
         _require_between("ring_bits", self.ring_bits, 16, 64)
         self._require_clients()
         _require_between("smallest_sum", self.smallest_sum, 0, len(self.clients))
+        largest = LARGEST_SERIAL if self.is_active else 0
+        _require_between("enrolment_serial", self.enrolment_serial, 0, largest)
         self._require_identities()
         if self.degree:
             self._require_regular()
@@ -234,6 +240,7 @@ class RoundParameters:
             self.smallest_sum,
             self.vector_length,
             self.degree,
+            self.enrolment_serial,
             len(self.graph_seed),
             IDENTITY_BYTES if self.identities else 0,
             len(run_id),
@@ -260,12 +267,12 @@ def decode_parameters(data: bytes) -> RoundParameters:
     Raises:
         ValueError: If the bytes are not a canonical encoding of valid parameters.
     """
-    if len(data) < _FIXED.size:
+    if not isinstance(data, bytes) or len(data) < _FIXED.size:
         raise ValueError("encoded parameters are truncated")
     (version, ring_bits, adversary, round_number, attempt, threshold, corrupt, *rest) = (
         _FIXED.unpack_from(data)
     )
-    smallest_sum, length, degree, seed_size, identity_size, name_size, count = rest
+    smallest_sum, length, degree, serial, seed_size, identity_size, name_size, count = rest
     seed_end = _FIXED.size + seed_size
     name_end = seed_end + name_size
     cohort_end = name_end + 4 * count
@@ -291,6 +298,7 @@ def decode_parameters(data: bytes) -> RoundParameters:
         degree=degree,
         graph_seed=data[_FIXED.size : seed_end],
         smallest_sum=smallest_sum,
+        enrolment_serial=serial,
     )
 
 

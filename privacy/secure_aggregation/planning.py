@@ -75,6 +75,16 @@ def active_threshold(holders: int, corrupt: int) -> int:
     return (holders + corrupt) // 2 + 1
 
 
+def rounded_up(rate: float, clients: int) -> int:
+    """Return how many clients a share of them is, rounded up.
+
+    Args:
+        rate: Share of the clients; 0.07 of 100 is 7, although their float product is slightly more.
+        clients: Number of clients.
+    """
+    return math.ceil(rate * clients - 1e-9)
+
+
 def plan(
     clients: int,
     *,
@@ -93,8 +103,8 @@ def plan(
 
     Args:
         clients: Number of clients in the round, at least 2.
-        corrupt_rate: Share of them that may collude with the server, in [0, 1).
-        dropout_rate: Share of them that may be lost, in [0, 1).
+        corrupt_rate: Share of them that may collude with the server, in [0, 1); rounded up.
+        dropout_rate: Share of them that may be lost, in [0, 1); rounded up.
         active: Whether the adversary may lie.
         graph: Which graphs may be taken.
         security_bits: The secrecy bound is at most 2^-security_bits.
@@ -108,7 +118,7 @@ def plan(
         ValueError: If a number is out of its range.
     """
     _require_rates(clients, corrupt_rate, dropout_rate)
-    corrupt, dropouts = math.floor(corrupt_rate * clients), math.ceil(dropout_rate * clients)
+    corrupt, dropouts = rounded_up(corrupt_rate, clients), rounded_up(dropout_rate, clients)
     if active and graph == "k_regular":
         raise CalibrationError("graph is 'k_regular'; an active adversary needs 'complete'")
     if graph != "complete" and not active:

@@ -8,29 +8,30 @@ The driver sends what a step returns, collects answers until its deadline and gi
 the next step. A client that is missing, late or sends anything but its one valid message has
 dropped out at that phase; malformed messages are listed in the state as `refused`. With fewer than
 the threshold left, in all or among the holders of one client's shares, a step raises
-`ThresholdNotMet` and nothing is opened. The sum is exact or it is not given.
+`ThresholdNotMet` and nothing is opened. A holder that complained of a dealer's box does not count,
+so a sum that could not be opened is given up before anybody is asked for a share. The sum is exact
+or it is not given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import TypeVar, overload
+from typing import NamedTuple, TypeVar, overload
 
 import numpy as np
 
 from privacy.errors import ProtocolViolation
 from privacy.secure_aggregation.envelope import refusal
-from privacy.secure_aggregation.faults import TooFewLeft
 from privacy.secure_aggregation.keys import PublicKeys, is_usable
-from privacy.secure_aggregation.masking import Words, word_type
+from privacy.secure_aggregation.masking import Words, reduce_to_ring, word_type
 from privacy.secure_aggregation.messages import (
     Dealing,
     ForwardedShares,
     Revealed,
     ShareType,
     decode_advertised_keys,
-    decode_confirmed_survivors,
+    decode_confirmed_transcript,
     decode_dealt_shares,
     decode_masked_input,
     decode_revealed_shares,
@@ -39,7 +40,13 @@ from privacy.secure_aggregation.messages import (
     encode_roster,
     encode_survivors,
 )
-from privacy.secure_aggregation.parameters import Phase, RoundParameters
+from privacy.secure_aggregation.parameters import LARGEST_SERIAL, Phase, RoundParameters
+from privacy.secure_aggregation.quorum import (
+    Standing,
+    require_enough,
+    require_holders,
+    require_threshold,
+)
 from privacy.secure_aggregation.recovery import open_sum
 from privacy.secure_aggregation.states import (
     CollectingConfirmations,
@@ -47,18 +54,43 @@ from privacy.secure_aggregation.states import (
     CollectingMasked,
     CollectingShares,
     CollectingUnmasking,
+    Complaints,
     Dealt,
     Finished,
     Refusal,
     ServerState,
 )
+from privacy.secure_aggregation.transcript import (
+    NO_CONTEXT,
+    require_context,
+    roster_digest,
+    transcript_digest,
+)
 
 _Body = TypeVar("_Body")
 
 
-def start(parameters: RoundParameters) -> CollectingKeys:
-    """Return the state that waits for every invited client's public keys."""
-    return CollectingKeys(parameters)
+class _Collected(NamedTuple):
+    """What is known once the masked vectors are added up."""
+
+    dealt: Dealt
+    survivors: tuple[int, ...]
+    masked_sum: Words
+    complaints: Complaints
+    refused: tuple[Refusal, ...]
+
+
+def start(parameters: RoundParameters, *, context: bytes = NO_CONTEXT) -> CollectingKeys:
+    """Return the state that waits for every invited client's public keys.
+
+    Args:
+        parameters: The round.
+        context: 32-byte digest of what is broadcast to all clients, as they compute it too.
+
+    Raises:
+        ValueError: If the context has another size.
+    """
+    return CollectingKeys(parameters, require_context(context))
 
 
 @overload
@@ -104,8 +136,10 @@ def step(
             the clients whose messages were refused.
         InvalidShare: If revealed shares do not rebuild what a client published, as `FaultyShares`,
             which names who lied where that is known; no sum is given.
-        ProtocolViolation: If the round is finished already.
+        ProtocolViolation: If the round is finished already, or `messages` is no mapping from
+            whole numbers; a message that is no bytes is refused as its client's.
     """
+    _require_mapping(messages)
     match state:
         case CollectingKeys():
             return _publish_roster(state, messages)
@@ -137,12 +171,14 @@ def _publish_roster(
         return keys
 
     roster, refused = _collect(messages, parameters.invited, read, Phase.ADVERTISE_KEYS)
-    _require_enough(parameters, roster, refused, Phase.ADVERTISE_KEYS)
+    standing = Standing(Phase.ADVERTISE_KEYS, refused)
+    require_enough(parameters, roster, standing, dealers=roster)
     outgoing = {
         client: encode_roster(parameters, client, _held_by(parameters, client, roster))
         for client in roster
     }
-    return CollectingShares(parameters, MappingProxyType(roster), refused), outgoing
+    following = CollectingShares(parameters, state.context, MappingProxyType(roster), refused)
+    return following, outgoing
 
 
 def _forward_shares(
@@ -158,14 +194,15 @@ def _forward_shares(
 
     dealings, new = _collect(messages, roster, read, Phase.SHARE_KEYS)
     refused = state.refused + new
-    _require_enough(parameters, dealings, refused, Phase.SHARE_KEYS)
+    require_enough(parameters, dealings, Standing(Phase.SHARE_KEYS, refused), dealers=dealings)
     dealt = Dealt(
         roster=MappingProxyType({client: roster[client] for client in dealings}),
         commitments=MappingProxyType({c: d.commitment for c, d in dealings.items()}),
         share_commitments=MappingProxyType({c: d.share_commitments for c, d in dealings.items()}),
     )
     outgoing = {c: _forwarded_to(parameters, c, dealings) for c in dealings}
-    return CollectingMasked(parameters, dealt, refused), outgoing
+    announced = roster_digest(parameters, roster)
+    return CollectingMasked(parameters, state.context, announced, dealt, refused), outgoing
 
 
 def _forwarded_to(
@@ -186,35 +223,62 @@ def _add_up(
     parameters, dealt = state.parameters, state.dealt
     total = np.zeros(parameters.vector_length, dtype=word_type(parameters.ring_bits))
 
-    def read(client: int, message: bytes) -> None:
-        np.add(total, decode_masked_input(parameters, client, message), out=total)
+    def read(client: int, message: bytes) -> tuple[int, ...]:
+        masked = decode_masked_input(parameters, client, message)
+        dealers = _held_by(parameters, client, dealt.roster).keys() - {client}
+        if not dealers >= set(masked.withheld):
+            raise refusal()
+        np.add(total, masked.vector, out=total)
+        return masked.withheld
 
     answered, new = _collect(messages, dealt.roster, read, Phase.MASKED_INPUT)
-    refused = state.refused + new
-    _require_enough(parameters, answered, refused, Phase.MASKED_INPUT, dealers=dealt.roster)
+    complaints = MappingProxyType({c: withheld for c, withheld in answered.items() if withheld})
+    standing = Standing(Phase.MASKED_INPUT, state.refused + new, complaints)
+    require_enough(parameters, answered, standing, dealers=dealt.roster)
+    reduce_to_ring(total, parameters.ring_bits)
     survivors = tuple(answered)
-    following = CollectingConfirmations if parameters.is_active else CollectingUnmasking
-    outgoing = {
-        client: encode_survivors(parameters, client, tuple(_held_by(parameters, client, answered)))
-        for client in survivors
-    }
-    return following(parameters, dealt, survivors, _read_only(total), refused), outgoing
+    collected = _Collected(dealt, survivors, _read_only(total), complaints, standing.refused)
+    outgoing = {client: encode_survivors(parameters, client, survivors) for client in survivors}
+    return _after_masked(state, collected), outgoing
+
+
+def _after_masked(
+    state: CollectingMasked, collected: _Collected
+) -> CollectingUnmasking | CollectingConfirmations:
+    parameters = state.parameters
+    if not parameters.is_active:
+        return CollectingUnmasking(parameters, *collected)
+    transcript = transcript_digest(
+        parameters,
+        roster=state.announced,
+        dealers=state.dealt.roster,
+        survivors=collected.survivors,
+        context=state.context,
+    )
+    return CollectingConfirmations(parameters, transcript, *collected)
 
 
 def _confirm(
     state: CollectingConfirmations, messages: Mapping[int, bytes]
 ) -> tuple[CollectingUnmasking, Mapping[int, bytes]]:
-    parameters, survivors = state.parameters, state.survivors
+    parameters = state.parameters
 
     def read(client: int, message: bytes) -> bytes:
-        return decode_confirmed_survivors(parameters, client, survivors, message)
+        return decode_confirmed_transcript(parameters, client, state.transcript, message)
 
-    signatures, new = _collect(messages, survivors, read, Phase.CONSISTENCY_CHECK)
-    refused = state.refused + new
-    _require_threshold(parameters, len(signatures), refused, Phase.CONSISTENCY_CHECK)
+    signatures, new = _collect(messages, state.survivors, read, Phase.CONSISTENCY_CHECK)
+    standing = Standing(Phase.CONSISTENCY_CHECK, state.refused + new, state.complaints)
+    require_threshold(signatures, standing, least=parameters.threshold)
     # Exactly t signatures prove as much as all of them, and cost every client less.
     proof = dict(list(signatures.items())[: parameters.threshold])
-    following = CollectingUnmasking(parameters, state.dealt, survivors, state.masked_sum, refused)
+    following = CollectingUnmasking(
+        parameters,
+        state.dealt,
+        state.survivors,
+        state.masked_sum,
+        state.complaints,
+        standing.refused,
+    )
     return following, {c: encode_confirmations(parameters, c, proof) for c in signatures}
 
 
@@ -226,19 +290,19 @@ def _unmask(state: CollectingUnmasking, messages: Mapping[int, bytes]) -> Finish
     def read(client: int, message: bytes) -> dict[int, Revealed]:
         revealed = decode_revealed_shares(parameters, client, message)
         types = {dealer: each.share_type for dealer, each in revealed.items()}
+        withheld = state.complaints.get(client, ())
         held = _held_by(parameters, client, expected)
-        # Only against an active adversary may a holder withhold shares that it found bad.
-        if not types.items() <= held.items() or (types != held and not parameters.is_active):
+        # What it complained of it does not have, and all the rest it has promised.
+        if types != {dealer: held[dealer] for dealer in held if dealer not in withheld}:
             raise refusal()
         return revealed
 
     answers, new = _collect(messages, alive, read, Phase.UNMASKING)
-    refused = state.refused + new
-    _require_threshold(parameters, len(answers), refused, Phase.UNMASKING)
-    if parameters.degree:
-        _require_holders(parameters, answers, refused, Phase.UNMASKING, dealers=roster)
+    standing = Standing(Phase.UNMASKING, state.refused + new, state.complaints)
+    require_threshold(answers, standing, least=parameters.threshold)
+    require_holders(parameters, answers, standing, dealers=roster)
     total, faulty = open_sum(state, answers)
-    refused += tuple(Refusal(holder, Phase.UNMASKING) for holder in sorted(faulty))
+    refused = standing.refused + tuple(Refusal(each, Phase.UNMASKING) for each in sorted(faulty))
     return Finished(parameters, _read_only(total), state.survivors, refused)
 
 
@@ -267,54 +331,14 @@ def _collect(
     return bodies, tuple(refused)
 
 
-def _require_enough(
-    parameters: RoundParameters,
-    alive: Collection[int],
-    refused: tuple[Refusal, ...],
-    phase: Phase,
-    *,
-    dealers: Collection[int] | None = None,
-) -> None:
-    _require_threshold(parameters, len(alive), refused, phase, least=parameters.least_survivors)
-    if parameters.degree:
-        dealers = alive if dealers is None else dealers
-        _require_holders(parameters, alive, refused, phase, dealers=dealers)
+def _require_mapping(messages: Mapping[int, bytes]) -> None:
+    # The keys are refused one by one later; what is no index of a client at all cannot be named.
+    if not isinstance(messages, Mapping) or not all(map(_is_index, messages)):
+        raise refusal()
 
 
-def _require_threshold(
-    parameters: RoundParameters,
-    answered: int,
-    refused: tuple[Refusal, ...],
-    phase: Phase,
-    *,
-    least: int | None = None,
-) -> None:
-    least = parameters.threshold if least is None else least
-    if answered < least:
-        raise TooFewLeft(
-            f"{answered} valid answers came at phase {phase.value!r}; the threshold is {least}",
-            phase=phase,
-            culprits=(each.client for each in refused),
-        )
-
-
-def _require_holders(
-    parameters: RoundParameters,
-    alive: Collection[int],
-    refused: tuple[Refusal, ...],
-    phase: Phase,
-    *,
-    dealers: Collection[int],
-) -> None:
-    for dealer in dealers:
-        left = sum(holder in alive for holder in parameters.holders(dealer))
-        if left < parameters.threshold:
-            raise TooFewLeft(
-                f"{left} holders of shares of client {dealer} are left at phase {phase.value!r}; "
-                f"the threshold is {parameters.threshold}",
-                phase=phase,
-                culprits=(each.client for each in refused),
-            )
+def _is_index(key: object) -> bool:
+    return type(key) is int and -LARGEST_SERIAL <= key <= LARGEST_SERIAL
 
 
 def _read_only(array: Words) -> Words:

@@ -1,8 +1,9 @@
 """A client's first half of a round: from the roster to dealt shares, from boxes to shares held.
 
 Against an active adversary the dealer also commits to every share, and a holder compares what it
-decrypted with the commitments that the server will check later. A share that does not fit is
-withheld, which tells the server who may be at fault; the round goes on with the shares of others.
+decrypted with the commitments that the server will check later. A box that does not open, and a
+share that is none or does not fit, is noted as withheld: the server is told before it asks for any
+share, and the round goes on with those of others.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from privacy.secure_aggregation.messages import (
 )
 from privacy.secure_aggregation.parameters import RoundParameters
 from privacy.secure_aggregation.states import Advertised, HeldShares, ReadyToMask, Shared
+from privacy.secure_aggregation.transcript import roster_digest
 
 
 def public_keys(state: Advertised) -> PublicKeys:
@@ -68,6 +70,7 @@ def share_keys(
         mask_private=state.mask_private,
         mask_publics=MappingProxyType({peer: roster[peer].mask for peer in peers}),
         receiving_keys=MappingProxyType({peer: channels[peer].receiving for peer in peers}),
+        roster=roster_digest(parameters, roster),
     )
     dealing = Dealing(
         commit_to_seed(parameters, client, seed),
@@ -84,8 +87,7 @@ def receive_shares(state: Shared, message: bytes) -> ReadyToMask:
 
     Raises:
         ProtocolViolation: If the message is not one for this client.
-        Authentication: If a mask key is unusable or, among semi-honest parties, a box does not
-            open.
+        Authentication: If a mask key is unusable.
     """
     parameters, client = state.parameters, state.client
     forwarded = decode_forwarded_shares(parameters, client, message)
@@ -108,6 +110,7 @@ def receive_shares(state: Shared, message: bytes) -> ReadyToMask:
         seed=state.seed,
         mask_keys=MappingProxyType(masks),
         shares=MappingProxyType(held),
+        roster=state.roster,
         withheld=tuple(sorted(shares.keys() - held.keys())),
     )
 
@@ -195,11 +198,8 @@ def _open_box(state: Shared, dealer: int, forwarded: ForwardedShares) -> HeldSha
             if expected != forwarded.commitments:
                 raise Authentication("a share is not the one committed to")
     except ProtocolViolation:
-        # Among semi-honest parties only a broken server spoils a box, so stopping is right. A
-        # liar must not be able to stop everybody else with one.
-        if parameters.is_active:
-            return None
-        raise
+        # One spoilt box must not cost the round this client's vector: it complains instead.
+        return None
     return held
 
 

@@ -3,7 +3,7 @@
 The bytes hold the client's secrets in the clear. They belong in the client's own store, are
 replaced as the state goes forward and deleted after the round.
 
-    "SC", version 2, tag of the phase (1 byte), then for each field its length (4) and bytes;
+    "SC", version 3, tag of the phase (1 byte), then for each field its length (4) and bytes;
     mappings are records in ascending order of index, as in messages
 """
 
@@ -18,6 +18,7 @@ from privacy.secure_aggregation.keys import KEY_BYTES
 from privacy.secure_aggregation.messages import pack_indices, pack_records, unpack_records
 from privacy.secure_aggregation.parameters import RoundParameters, decode_parameters
 from privacy.secure_aggregation.shamir import SHARE_BYTES
+from privacy.secure_aggregation.state_fields import join_fields, split_fields, take_digest
 from privacy.secure_aggregation.states import (
     Advertised,
     ClientState,
@@ -30,9 +31,9 @@ from privacy.secure_aggregation.states import (
 )
 
 _PREFIX = struct.Struct("<2sBB")
-_LENGTH = struct.Struct("<I")
+_OWN = struct.Struct("<I")
 _MAGIC = b"SC"
-_VERSION = 2
+_VERSION = 3
 _TAGS: Mapping[type[ClientState], int] = MappingProxyType(
     {Advertised: 1, Shared: 2, ReadyToMask: 3, Masked: 4, Confirmed: 5, Done: 6}
 )
@@ -47,10 +48,9 @@ def encode_client_state(state: ClientState) -> bytes:
     Returns:
         Bytes for the client's own store.
     """
-    own = _LENGTH.pack(state.client)
+    own = _OWN.pack(state.client)
     fields = (state.parameters.encode(), own, *_fields(state))
-    body = b"".join(_LENGTH.pack(len(each)) + each for each in fields)
-    return _PREFIX.pack(_MAGIC, _VERSION, _TAGS[type(state)]) + body
+    return _PREFIX.pack(_MAGIC, _VERSION, _TAGS[type(state)]) + join_fields(fields)
 
 
 def decode_client_state(data: bytes) -> ClientState:
@@ -65,12 +65,14 @@ def decode_client_state(data: bytes) -> ClientState:
     Raises:
         ProtocolViolation: If the bytes are no valid state; the error does not say why.
     """
+    if not isinstance(data, bytes):
+        raise refusal()
     try:
         _, _, tag = _PREFIX.unpack_from(data)
         if tag not in _READERS:
             raise refusal()
-        encoded, own, *fields = _split(data[_PREFIX.size :])
-        (client,) = _LENGTH.unpack(own)
+        encoded, own, *fields = split_fields(data[_PREFIX.size :])
+        (client,) = _OWN.unpack(own)
         parameters = decode_parameters(encoded)
         if client not in parameters.clients:
             raise refusal()
@@ -90,57 +92,74 @@ def _fields(state: ClientState) -> tuple[bytes, ...]:
         case Shared():
             own = _pack_shares({state.client: state.own})
             keys = pack_records(state.mask_publics), pack_records(state.receiving_keys)
-            return state.seed, own, state.mask_private, *keys
+            return state.seed, own, state.mask_private, *keys, state.roster
         case ReadyToMask():
             keys = pack_records(state.mask_keys), _pack_shares(state.shares)
-            return state.seed, *keys, pack_indices(state.withheld)
+            return state.seed, *keys, state.roster, pack_indices(state.withheld)
         case Masked():
-            return _pack_shares(state.shares), pack_indices(state.withheld)
+            seen = state.roster, state.context, pack_indices(state.withheld)
+            return _pack_shares(state.shares), *seen
         case Confirmed():
-            return _pack_shares(state.shares), pack_indices(state.survivors)
+            signed = pack_indices(state.survivors), state.transcript
+            return _pack_shares(state.shares), *signed
         case _:
             return (pack_indices(state.survivors),)
 
 
 def _read_advertised(parameters: RoundParameters, client: int, fields: list[bytes]) -> Advertised:
     channel, mask = fields
-    return Advertised(parameters, client, _secret(channel), _secret(mask))
+    return Advertised(parameters, client, take_digest(channel), take_digest(mask))
 
 
 def _read_shared(parameters: RoundParameters, client: int, fields: list[bytes]) -> Shared:
-    seed, own, mask_private, mask_publics, receiving_keys = fields
+    seed, own, mask_private, mask_publics, receiving_keys, roster = fields
     (held,) = _unpack_shares(own).values()
     return Shared(
         parameters,
         client,
-        seed=_secret(seed),
+        seed=take_digest(seed),
         own=held,
-        mask_private=_secret(mask_private),
+        mask_private=take_digest(mask_private),
         mask_publics=_unpack_keys(mask_publics),
         receiving_keys=_unpack_keys(receiving_keys),
+        roster=take_digest(roster),
     )
 
 
 def _read_ready(parameters: RoundParameters, client: int, fields: list[bytes]) -> ReadyToMask:
-    seed, mask_keys, shares, withheld = fields
+    seed, mask_keys, shares, roster, withheld = fields
     return ReadyToMask(
         parameters,
         client,
-        seed=_secret(seed),
+        seed=take_digest(seed),
         mask_keys=_unpack_keys(mask_keys),
         shares=_unpack_shares(shares),
+        roster=take_digest(roster),
         withheld=_unpack_indices(withheld),
     )
 
 
 def _read_masked(parameters: RoundParameters, client: int, fields: list[bytes]) -> Masked:
-    shares, withheld = fields
-    return Masked(parameters, client, _unpack_shares(shares), _unpack_indices(withheld))
+    shares, roster, context, withheld = fields
+    return Masked(
+        parameters,
+        client,
+        _unpack_shares(shares),
+        roster=take_digest(roster),
+        context=take_digest(context),
+        withheld=_unpack_indices(withheld),
+    )
 
 
 def _read_confirmed(parameters: RoundParameters, client: int, fields: list[bytes]) -> Confirmed:
-    shares, survivors = fields
-    return Confirmed(parameters, client, _unpack_shares(shares), _unpack_indices(survivors))
+    shares, survivors, transcript = fields
+    return Confirmed(
+        parameters,
+        client,
+        _unpack_shares(shares),
+        survivors=_unpack_indices(survivors),
+        transcript=take_digest(transcript),
+    )
 
 
 def _read_done(parameters: RoundParameters, client: int, fields: list[bytes]) -> Done:
@@ -160,22 +179,6 @@ _READERS: Mapping[int, Callable[[RoundParameters, int, list[bytes]], ClientState
         }
     )
 )
-
-
-def _split(body: bytes) -> list[bytes]:
-    fields = []
-    while body:
-        (size,) = _LENGTH.unpack_from(body)
-        end = _LENGTH.size + size
-        fields.append(body[_LENGTH.size : end])
-        body = body[end:]
-    return fields
-
-
-def _secret(field: bytes) -> bytes:
-    if len(field) != KEY_BYTES:
-        raise refusal()
-    return field
 
 
 def _unpack_keys(field: bytes) -> Mapping[int, bytes]:

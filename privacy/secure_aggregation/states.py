@@ -24,6 +24,8 @@ from privacy.secure_aggregation.keys import PublicKeys
 from privacy.secure_aggregation.masking import Words
 from privacy.secure_aggregation.parameters import Phase, RoundParameters
 
+Complaints = Mapping[int, tuple[int, ...]]
+
 
 @dataclass(frozen=True)
 class HeldShares:
@@ -62,6 +64,7 @@ class Shared:
         mask_private: Private half of the mask pair, 32 bytes.
         mask_publics: Public half of the mask pair of every peer on the roster.
         receiving_keys: For every peer on the roster, the key that opens its box.
+        roster: Digest of the roster as it was received, from `transcript`.
     """
 
     parameters: RoundParameters
@@ -71,6 +74,7 @@ class Shared:
     mask_private: bytes = field(repr=False)
     mask_publics: Mapping[int, bytes]
     receiving_keys: Mapping[int, bytes] = field(repr=False)
+    roster: bytes
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,9 @@ class ReadyToMask:
         seed: Seed of the self mask, 32 bytes.
         mask_keys: Key of the pairwise mask with every peer whose shares arrived.
         shares: For every such peer and this client itself, the shares held.
-        withheld: The peers whose shares were not the ones they committed to, ascending; masked
-            with all the same, but their shares are never passed on.
+        roster: Digest of the roster as it was received.
+        withheld: The peers whose boxes did not open or held no valid shares, ascending; masked
+            with all the same, but the server is told that their shares are missing.
     """
 
     parameters: RoundParameters
@@ -92,6 +97,7 @@ class ReadyToMask:
     seed: bytes = field(repr=False)
     mask_keys: Mapping[int, bytes] = field(repr=False)
     shares: Mapping[int, HeldShares]
+    roster: bytes
     withheld: tuple[int, ...] = ()
 
 
@@ -103,30 +109,41 @@ class Masked:
         parameters: The round.
         client: Own share index.
         shares: For every peer whose mask was added and this client itself, the shares held.
+        roster: Digest of the roster as it was received.
+        context: Digest of what was broadcast to all, 32 bytes.
         withheld: The peers whose mask was added but whose shares were bad, ascending.
     """
 
     parameters: RoundParameters
     client: int
     shares: Mapping[int, HeldShares]
+    roster: bytes
+    context: bytes
     withheld: tuple[int, ...] = ()
+
+    @property
+    def dealers(self) -> frozenset[int]:
+        """Whose masks are in the masked vector: everybody who dealt, and this client."""
+        return frozenset(self.shares) | set(self.withheld)
 
 
 @dataclass(frozen=True)
 class Confirmed:
-    """Client, active adversary: one survivor list is signed, the others' signatures are awaited.
+    """Client, active adversary: one transcript is signed, the others' signatures are awaited.
 
     Attributes:
         parameters: The round.
         client: Own share index.
         shares: For every peer whose mask was added and this client itself, the shares held.
         survivors: The list that was signed; no other is ever answered.
+        transcript: Digest of all that was signed, 32 bytes.
     """
 
     parameters: RoundParameters
     client: int
     shares: Mapping[int, HeldShares]
     survivors: tuple[int, ...]
+    transcript: bytes
 
 
 @dataclass(frozen=True)
@@ -151,9 +168,15 @@ class Refusal:
 
 @dataclass(frozen=True)
 class CollectingKeys:
-    """Server: waiting for the public keys of the invited clients."""
+    """Server: waiting for the public keys of the invited clients.
+
+    Attributes:
+        parameters: The round.
+        context: Digest of what was broadcast to all, 32 bytes.
+    """
 
     parameters: RoundParameters
+    context: bytes
 
 
 @dataclass(frozen=True)
@@ -162,11 +185,13 @@ class CollectingShares:
 
     Attributes:
         parameters: The round.
+        context: Digest of what was broadcast to all, 32 bytes.
         roster: Public keys of the clients in U1.
         refused: Messages not taken so far.
     """
 
     parameters: RoundParameters
+    context: bytes
     roster: Mapping[int, PublicKeys]
     refused: tuple[Refusal, ...] = ()
 
@@ -193,11 +218,15 @@ class CollectingMasked:
 
     Attributes:
         parameters: The round.
+        context: Digest of what was broadcast to all, 32 bytes.
+        announced: Digest of the roster U1, from `transcript`.
         dealt: What the clients in U2 have published.
         refused: Messages not taken so far.
     """
 
     parameters: RoundParameters
+    context: bytes
+    announced: bytes
     dealt: Dealt
     refused: tuple[Refusal, ...] = ()
 
@@ -209,20 +238,24 @@ class CollectingMasked:
 
 @dataclass(frozen=True, eq=False)
 class CollectingConfirmations:
-    """Server, active adversary: the survivor list is out, signatures on it are awaited.
+    """Server, active adversary: the survivor list is out, signed transcripts are awaited.
 
     Attributes:
         parameters: The round.
+        transcript: Digest of all that the clients have to sign, 32 bytes.
         dealt: What the clients in U2 have published.
         survivors: The clients U3 whose vectors are in the sum, ascending.
         masked_sum: Sum of their masked vectors, shape (vector_length,), in ring words.
+        complaints: By client that complained, the dealers whose shares it does not have.
         refused: Messages not taken so far.
     """
 
     parameters: RoundParameters
+    transcript: bytes
     dealt: Dealt
     survivors: tuple[int, ...]
     masked_sum: Words = field(repr=False)
+    complaints: Complaints = field(default_factory=dict)
     refused: tuple[Refusal, ...] = ()
 
 
@@ -235,6 +268,7 @@ class CollectingUnmasking:
         dealt: What the clients in U2 have published.
         survivors: The clients U3 whose vectors are in the sum, ascending.
         masked_sum: Sum of their masked vectors, shape (vector_length,), in ring words.
+        complaints: By client that complained, the dealers whose shares it does not have.
         refused: Messages not taken so far.
     """
 
@@ -242,6 +276,7 @@ class CollectingUnmasking:
     dealt: Dealt
     survivors: tuple[int, ...]
     masked_sum: Words = field(repr=False)
+    complaints: Complaints = field(default_factory=dict)
     refused: tuple[Refusal, ...] = ()
 
 

@@ -204,7 +204,15 @@ def set_stage(
     clients = {}
     for name, examples in data.items():
         profile = ClientProfile(
-            name, RUN, method, examples, protection, "seeded", ClientSeeds(0, 1, 2), simulated=True
+            name,
+            RUN,
+            method,
+            examples,
+            protection,
+            "seeded",
+            ClientSeeds(0, 1, 2),
+            rounds=config.rounds,
+            simulated=True,
         )
         store = open_client_store(folder / f"{name}.db")
         clients[name] = Client(profile, store, make_trainer)

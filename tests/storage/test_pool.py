@@ -153,7 +153,7 @@ def test_a_row_holds_nothing_but_what_it_must(
         unit.commit()
     with raw() as connection:
         columns = [row[1] for row in connection.execute("PRAGMA table_info(pool)")]
-        assert columns == ["key", "run_id", "generation", "cover", "handle", "entry"]
+        assert columns == ["key", "run_id", "generation", "cover", "handle", "entry", "digest"]
         keys = [row[0] for row in connection.execute("SELECT key FROM pool")]
         assert {len(key) for key in keys} == {KEY_BYTES}
         assert len(set(keys)) == 5

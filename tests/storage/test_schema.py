@@ -77,18 +77,25 @@ def test_opening_again_changes_nothing(path: Path, database: storage.Database) -
     assert path.read_bytes() == before
 
 
-def test_a_newer_database_is_refused_and_left_alone(
-    path: Path, database: storage.Database, raw: Callable[[], Any]
+@pytest.mark.parametrize("revision", ["9999", "0001"], ids=["newer", "of development"])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_another_schema_is_refused_and_left_alone(
+    path: Path,
+    database: storage.Database,
+    raw: Callable[[], Any],
+    revision: str,
+    read_only: bool,
 ) -> None:
     database.close()
     with raw() as connection:
-        connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(storage.SchemaMismatch, match=r"'?9999'?.*newest is 0001"):
-        storage.open_database(f"sqlite:///{path}")
+        connection.execute("UPDATE alembic_version SET version_num = ?", [revision])
+    with pytest.raises(
+        storage.SchemaMismatch, match=rf"has schema '{revision}', .*newest is 0001_sealed"
+    ):
+        storage.open_database(f"sqlite:///{path}", read_only=read_only)
     with raw() as connection:
-        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [
-            ("9999",)
-        ]
+        found = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+    assert found == [(revision,)]
 
 
 def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
@@ -114,19 +121,17 @@ def test_the_two_kinds_of_database_refuse_each_other(
         storage.open_client_store(path)
 
 
-def test_an_upgrade_that_fails_leaves_an_empty_file(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_creation_that_fails_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         real = Operations.create_index
         patch.setattr(Operations, "create_index", lambda *_a, **_k: 1 / 0)
         assert real is not Operations.create_index
         with pytest.raises(ZeroDivisionError):
             storage.open_database(f"sqlite:///{path}")
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == []
+    assert list(path.parent.iterdir()) == []
     with storage.open_database(f"sqlite:///{path}"):
         pass
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_processes_may_race_to_create_it(path: Path) -> None:

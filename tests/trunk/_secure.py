@@ -149,6 +149,7 @@ def cohort(
             protection,
             "seeded",
             ClientSeeds(initialisation=0, batches=1, noise=2),
+            rounds=9,
             credentials=(credentials or {}).get(client, own),
             simulated=True,
         )

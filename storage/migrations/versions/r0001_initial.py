@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "0001_sealed"
 down_revision = None
 
 _AUDIT_TRIGGERS = tuple(
@@ -30,7 +30,7 @@ _LEDGER_TRIGGERS = (
     BEGIN SELECT RAISE(ABORT, 'only the status of a ledger row may change'); END
     """,
     """
-    CREATE TRIGGER ledger_settled_once BEFORE UPDATE OF status ON ledger
+    CREATE TRIGGER ledger_settled_once BEFORE UPDATE OF status, digest ON ledger
     WHEN OLD.status <> 'reserved'
     BEGIN SELECT RAISE(ABORT, 'a settled ledger row may not change'); END
     """,
@@ -79,6 +79,7 @@ def _create_run_tables() -> None:
         "runs",
         *(_text(name) for name in ("run_id", "name", "config_json", "config_digest")),
         *(_text(name) for name in ("versions_json", "status", "created")),
+        _bytes("digest"),
         sa.CheckConstraint(
             "status IN ('running', 'finished', 'interrupted', 'stopped', 'failed')",
             name="ck_runs_status",
@@ -90,6 +91,7 @@ def _create_run_tables() -> None:
         _text("run_id"),
         _integer("round_number"),
         _bytes("blob"),
+        _bytes("digest"),
         _of_run("states"),
         sa.PrimaryKeyConstraint("run_id", "round_number", name="pk_states"),
     )
@@ -99,6 +101,7 @@ def _create_run_tables() -> None:
         _integer("round_number"),
         _integer("attempt"),
         _text("document"),
+        _bytes("digest"),
         _of_run("rounds"),
         sa.PrimaryKeyConstraint("run_id", "round_number", name="pk_rounds"),
     )
@@ -112,6 +115,7 @@ def _create_attempts() -> None:
         *(_integer(name) for name in ("round_number", "attempt")),
         _text("plan"),
         sa.Column("is_open", sa.Boolean(), nullable=False),
+        _bytes("digest"),
         _of_run("attempts"),
         sa.PrimaryKeyConstraint(*key, name="pk_attempts"),
     )
@@ -121,6 +125,7 @@ def _create_attempts() -> None:
         *(_integer(name) for name in ("round_number", "attempt")),
         _text("stage"),
         _bytes("blob"),
+        _bytes("digest"),
         _of_run("stages"),
         sa.PrimaryKeyConstraint(*key, "stage", name="pk_stages"),
     )
@@ -144,6 +149,7 @@ def _create_ledger() -> None:
         _text("cohort_kind", nullable=True),
         *(_integer(name, nullable=True) for name in ("cohort_size", "cohort_population")),
         sa.Column("cohort_drawn", sa.Boolean(), nullable=True),
+        _bytes("digest"),
         sa.CheckConstraint(
             "status IN ('reserved', 'released', 'aborted')", name="ck_ledger_status"
         ),
@@ -178,6 +184,7 @@ def _create_pool() -> None:
         _bytes("cover"),
         _bytes("handle"),
         _bytes("entry"),
+        _bytes("digest"),
         _of_run("pool"),
         sa.PrimaryKeyConstraint("key", name="pk_pool"),
         sqlite_with_rowid=False,

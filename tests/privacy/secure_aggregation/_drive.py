@@ -107,7 +107,11 @@ def make_active(count: int = 5, **changes: object) -> RoundParameters:
     """Small parameters against an active adversary."""
     clients = changes.get("clients", tuple(range(1, count + 1)))
     identities = tuple(identity_of(index).public for index in clients)
-    active = {"adversary": Adversary.ACTIVE, "identities": identities}
+    active = {
+        "adversary": Adversary.ACTIVE,
+        "identities": identities,
+        "enrolment_serial": len(clients),
+    }
     return make_parameters(count, **(active | changes))
 
 

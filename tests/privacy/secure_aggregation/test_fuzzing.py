@@ -52,7 +52,7 @@ FROM_CLIENT = {
     Kind.ADVERTISED_KEYS: Phase.ADVERTISE_KEYS,
     Kind.DEALT_SHARES: Phase.SHARE_KEYS,
     Kind.MASKED_INPUT: Phase.MASKED_INPUT,
-    Kind.CONFIRMED_SURVIVORS: Phase.CONSISTENCY_CHECK,
+    Kind.CONFIRMED_TRANSCRIPT: Phase.CONSISTENCY_CHECK,
     Kind.REVEALED_SHARES: Phase.UNMASKING,
 }
 QUICK = 4_000
@@ -134,10 +134,10 @@ def feed_decoder(rng, name):
     body = rng.randbytes(rng.choice((0, 3, 4, 32, 64, 94, 98, 128, 132, 158, 162, 190, 68, 38)))
     message = rewrap(parameters, kind, sender, receiver, body)
     match kind:
-        case Kind.CONFIRMED_SURVIVORS:
-            messages.decode_confirmed_survivors(parameters, 1, (1, 2, 3), message)
+        case Kind.CONFIRMED_TRANSCRIPT:
+            messages.decode_confirmed_transcript(parameters, 1, bytes(32), message)
         case Kind.CONFIRMATIONS:
-            messages.decode_confirmations(parameters, 1, (1, 2, 3), message)
+            messages.decode_confirmations(parameters, 1, bytes(32), message)
         case _:
             getattr(messages, f"decode_{kind.name.lower()}")(parameters, 1, message)
 

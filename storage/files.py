@@ -1,0 +1,213 @@
+"""Database files: made whole or not at all, for their owner only, and still where they were."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from storage.errors import (
+    DatabaseBusy,
+    DatabaseDamaged,
+    DatabaseReplaced,
+    NotFound,
+    StorageError,
+    StorageFull,
+)
+
+LOG: Final = "-wal"
+INDEX: Final = "-shm"
+_BESIDE: Final = ("", LOG, INDEX, "-journal")
+_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+
+
+def beside(path: Path, ending: str) -> Path:
+    """One of the files that SQLite keeps beside a database."""
+    return path.with_name(path.name + ending)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder and those above it that are missing, each for its owner only.
+
+    A folder that exists is left as it is: it may be anybody's.
+
+    Raises:
+        OSError: If that is not possible.
+    """
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        # Another process may be at it.
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+
+
+def sync_folder(folder: Path) -> None:
+    """What was renamed in a folder is so after a power cut, too.
+
+    Raises:
+        OSError: If that is not possible.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def create_whole(path: Path, build: Callable[[Path], None]) -> None:
+    """Builds a new database under another name, then gives it its own; an existing file stays.
+
+    So an empty or half-made file is never one of ours that somebody is about to fill. Processes
+    that want to create the same one wait for each other.
+
+    Args:
+        path: Where the database belongs; its folder is made.
+        build: Fills the empty file whose path it is given, and closes it.
+
+    Raises:
+        StorageFull: The disk is full or may not be written to.
+        StorageError: It cannot be created for another reason.
+    """
+    if path.exists():
+        return
+    part = path.with_name(f".{path.name}.new")
+    try:
+        make_folder(path.parent)
+        with _alone_in(path.parent):
+            if path.exists():
+                return
+            # A process that was killed in here may have left one.
+            _remove(part)
+            try:
+                os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+                build(part)
+                _sync(part)
+                part.rename(path)
+                sync_folder(path.parent)
+            finally:
+                _remove(part)
+    except OSError as error:
+        kind = StorageFull if error.errno in _UNWRITABLE else StorageError
+        raise kind(f"database {path} cannot be created: {error.strerror}") from error
+
+
+def require_contents(path: Path) -> None:
+    """There is a file, and something in it.
+
+    Raises:
+        NotFound: There is none.
+        DatabaseDamaged: It is empty; SQLite would take it for a new database.
+    """
+    if not path.is_file():
+        raise NotFound(f"there is no database at {path}")
+    if path.stat().st_size == 0:
+        raise DatabaseDamaged(f"database {path} is damaged: the file is empty")
+
+
+@dataclass(frozen=True)
+class OpenFile:
+    """The file that a path named when it was opened.
+
+    SQLite goes on with a file that was deleted or replaced, and nobody would ever find what it
+    writes there.
+
+    Attributes:
+        path: The path.
+        device: Number of the file's device.
+        inode: Number of the file on it.
+    """
+
+    path: Path
+    device: int
+    inode: int
+
+    @classmethod
+    def at(cls, path: Path) -> OpenFile:
+        """The file that the path names now.
+
+        Raises:
+            NotFound: There is none.
+        """
+        require_contents(path)
+        found = path.stat()
+        return cls(path, found.st_dev, found.st_ino)
+
+    def require_same(self) -> None:
+        """The path names this file still.
+
+        Raises:
+            DatabaseReplaced: It names another one, or none.
+        """
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            raise DatabaseReplaced(
+                f"database {self.path} was deleted while it was open; nothing more is written"
+            ) from error
+        if (found.st_dev, found.st_ino) != (self.device, self.inode):
+            raise DatabaseReplaced(
+                f"database {self.path} was replaced by another file while it was open; nothing"
+                " more is written"
+            )
+
+
+def is_quiet(path: Path) -> bool:
+    """Nobody has the database open, and all of it is in its own file."""
+    log = beside(path, LOG)
+    if not log.exists():
+        return True
+    return log.stat().st_size == 0 and not beside(path, INDEX).exists()
+
+
+@contextmanager
+def read_while_quiet(path: Path) -> Iterator[None]:
+    """A block that reads a database as if nobody could write to it, and is told if somebody did.
+
+    Without its log there is nothing by which SQLite could tell a reader of a writer.
+
+    Raises:
+        DatabaseBusy: It was written to meanwhile, so what was read means nothing.
+    """
+    before = _stamp(path) if is_quiet(path) else None
+    changed = DatabaseBusy(f"database {path} was written to while it was read; try again")
+    try:
+        yield
+    except Exception as error:
+        if before is not None and _stamp(path) != before:
+            raise changed from error
+        raise
+    if before is not None and _stamp(path) != before:
+        raise changed
+
+
+def _stamp(path: Path) -> tuple[object, ...]:
+    try:
+        found = path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns, is_quiet(path)
+    except OSError as error:
+        return (error.errno,)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _remove(path: Path) -> None:
+    for ending in _BESIDE:
+        beside(path, ending).unlink(missing_ok=True)

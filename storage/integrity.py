@@ -1,0 +1,65 @@
+"""Whether a file is what was written: its pages, its indices, its schema with every trigger.
+
+SQLite answers from an index where it can, and does not notice by itself that an index says
+something else than its table, or that a trigger is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from storage.errors import DatabaseDamaged
+
+
+class Item(NamedTuple):
+    """A table, index or trigger: what it is, its name, its table, and the SQL that makes it."""
+
+    kind: str
+    name: str
+    table: str
+    sql: str | None
+
+
+Schema = frozenset[Item]
+
+
+def read_schema(connection: Connection) -> Schema:
+    """All tables, indices, triggers and views of a database, but what SQLite keeps about them."""
+    rows = connection.exec_driver_sql(
+        "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_stat%'"
+    )
+    return frozenset(Item(kind, name, table, _plain(sql)) for kind, name, table, sql in rows)
+
+
+def require_sound(connection: Connection, expected: Schema, where: object) -> None:
+    """The file's pages and indices fit together, and its schema is the expected one.
+
+    All pages are read, so it takes as long as reading the file.
+
+    Raises:
+        DatabaseDamaged: Naming the file and what is wrong first.
+    """
+    for reason in _reasons(connection, expected):
+        raise DatabaseDamaged(f"database {where} is damaged: {reason}")
+
+
+def _reasons(connection: Connection, expected: Schema) -> Iterable[str]:
+    found = read_schema(connection)
+    for item in sorted(expected - found):
+        same = any(other[:3] == item[:3] for other in found)
+        yield f"its {item.kind} {item.name} {'was changed' if same else 'is missing'}"
+    for item in sorted(found - expected):
+        yield f"it has a {item.kind} {item.name!r}, which does not belong there"
+    (problem,) = connection.exec_driver_sql("PRAGMA integrity_check(1)").one()
+    if problem != "ok":
+        yield f"SQLite's integrity check says {' '.join(problem.split())!r}"
+    orphan = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
+    if orphan is not None:
+        yield f"a row of table {orphan[0]} belongs to no row of table {orphan[2]}"
+
+
+def _plain(sql: str | None) -> str | None:
+    return None if sql is None else " ".join(sql.split())

@@ -1,0 +1,215 @@
+"""Opening to read: nothing is written, made or touched, wherever the files lie."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import storage
+from tests.storage._filling import (
+    ROW,
+    fill_database,
+    fill_store,
+    read_database,
+    read_store,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+Contents = dict[str, tuple[int, int, int, bytes]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "a folder # of 50% or more"
+    made.mkdir()
+    fill_database(made / "sotto.db")
+    fill_store(made / "client.db")
+    return made
+
+
+def contents(folder: Path) -> Contents:
+    """Every file with its mode, size, time of change and bytes, and the folder itself."""
+    found: Contents = {}
+    for path in (folder, *sorted(folder.rglob("*"))):
+        status = path.stat()
+        data = path.read_bytes() if path.is_file() else b""
+        found[str(path)] = (status.st_mode, status.st_size, status.st_mtime_ns, data)
+    return found
+
+
+def test_reading_changes_no_file(folder: Path) -> None:
+    before = contents(folder)
+    first = (read_database(folder / "sotto.db"), read_store(folder / "client.db"))
+    assert (read_database(folder / "sotto.db"), read_store(folder / "client.db")) == first
+    assert contents(folder) == before
+
+
+def test_what_is_read_is_what_a_writer_reads(folder: Path) -> None:
+    with storage.open_database(f"sqlite:///{folder}/sotto.db") as database:
+        for read_only in (False, True):
+            with database.unit_of_work(read_only=read_only) as unit:
+                assert unit.ledger.rows("r") == read_database(folder / "sotto.db")["r"][4]
+    store = storage.open_client_store(folder / "client.db")
+    reader = storage.open_client_store(folder / "client.db", read_only=True)
+    assert reader.identity == store.identity
+    assert reader.rows() == store.rows() != ()
+
+
+@pytest.fixture
+def medium(folder: Path, tmp_path: Path) -> Iterator[Path]:
+    """The folder once more, on a medium that nobody can write to."""
+    place = tmp_path / "medium"
+    place.mkdir()
+    command = ["mount", "--bind", "-o", "ro", str(folder), str(place)]
+    mounted = shutil.which("mount") and subprocess.run(command, check=False, capture_output=True)
+    if not mounted or mounted.returncode:
+        pytest.skip("nothing may be mounted here, so there is no read-only medium")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_medium_that_cannot_be_written_to(medium: Path, folder: Path) -> None:
+    with pytest.raises(OSError, match="Read-only"):
+        (medium / "x").touch()
+    assert read_database(medium / "sotto.db") == read_database(folder / "sotto.db")
+    assert read_store(medium / "client.db") == read_store(folder / "client.db")
+    with pytest.raises(storage.StorageError, match="cannot be opened"):
+        storage.open_database(f"sqlite:///{medium}/sotto.db")
+
+
+KILLED = """
+import os, signal, sys
+import storage
+from sqlalchemy import event
+database = storage.open_database(sys.argv[1])
+with database.unit_of_work() as unit:
+    unit.runs.set_status("r", "failed")
+    database.checkpoint = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    unit.commit()
+"""
+
+
+def kill_a_writer(path: Path) -> None:
+    """A process that is killed after its commit, before its log is emptied."""
+    command = [sys.executable, "-c", KILLED, f"sqlite:///{path}"]
+    done = subprocess.run(command, cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert (path.parent / "sotto.db-wal").stat().st_size > 0
+
+
+def test_after_a_kill_what_was_committed_is_read_and_nothing_changed(folder: Path) -> None:
+    path = folder / "sotto.db"
+    kill_a_writer(path)
+    before = contents(folder)
+    assert read_database(path)["runs"][0].status == "failed"
+    assert contents(folder) == before
+
+
+def test_a_log_without_its_index_is_named(folder: Path) -> None:
+    """What SQLite would have to write to read it; a writer does so and all is well."""
+    path = folder / "sotto.db"
+    kill_a_writer(path)
+    (folder / "sotto.db-shm").unlink()
+    before = contents(folder)
+    with pytest.raises(storage.StorageError, match=r"without sotto\.db-shm; open it for writing"):
+        read_database(path)
+    assert contents(folder) == before
+    storage.open_database(f"sqlite:///{path}").close()
+    assert read_database(path)["runs"][0].status == "failed"
+
+
+def test_beside_a_writer_each_unit_reads_one_moment(folder: Path) -> None:
+    url = f"sqlite:///{folder}/sotto.db"
+    with storage.open_database(url) as writing, storage.open_database(url, read_only=True) as db:
+        with db.unit_of_work() as unit:
+            before = unit.runs.list()
+            with writing.unit_of_work() as writer:
+                writer.runs.set_status("r", "stopped")
+                with pytest.raises(storage.CheckpointError):
+                    writer.commit()
+            assert unit.runs.list() == before
+        with db.unit_of_work() as unit:
+            assert unit.runs.get("r").status == "stopped"
+        writing.checkpoint()
+        assert (folder / "sotto.db-wal").stat().st_size == 0
+    assert sorted(os.listdir(folder)) == ["client.db", "sotto.db"]
+
+
+def test_a_write_in_the_middle_of_reading_is_noticed(folder: Path) -> None:
+    """With no log there is nothing that would keep a reader's view: it is told to try again."""
+    url = f"sqlite:///{folder}/sotto.db"
+    with storage.open_database(url, read_only=True) as database:
+        with (
+            pytest.raises(storage.DatabaseBusy, match="written to while it was read; try again"),
+            database.unit_of_work() as unit,
+        ):
+            unit.runs.list()
+            with storage.open_database(url) as writing, writing.unit_of_work() as writer:
+                writer.runs.set_status("r", "stopped")
+                writer.commit()
+        with database.unit_of_work() as unit:
+            assert unit.runs.get("r").status == "stopped"
+
+
+def test_nothing_can_be_written(folder: Path) -> None:
+    before = contents(folder)
+    works: list[Callable[[storage.UnitOfWork], object]] = [
+        lambda unit: unit.runs.set_status("r", "failed"),
+        lambda unit: unit.states.save("r", 3, b"x"),
+        lambda unit: unit.ledger.reserve([replace(ROW, round_number=9)]),
+        lambda unit: unit.audit.append("r", actor="a", action="b"),
+        lambda unit: unit.pool.keep_generations("r", 0),
+    ]
+    with storage.open_database(f"sqlite:///{folder}/sotto.db", read_only=True) as database:
+        assert database.is_read_only
+        for work in works:
+            with (
+                pytest.raises(storage.StorageError, match="read-only"),
+                database.unit_of_work() as unit,
+            ):
+                work(unit)
+        with (
+            pytest.raises(storage.StorageError, match="cannot be committed"),
+            database.unit_of_work() as unit,
+        ):
+            unit.commit()
+    store = storage.open_client_store(folder / "client.db", read_only=True)
+    for act in (
+        lambda: store.reserve_release(replace(ROW, round_number=9), payload=b"x"),
+        lambda: store.roll("r", (2, 1)),
+        lambda: store.sessions.forget("r"),
+        lambda: store.remember_serial(9),
+    ):
+        with pytest.raises(storage.StorageError, match="read-only"):
+            act()
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("is_store", [False, True])
+def test_what_is_not_there_is_not_made(tmp_path: Path, is_store: bool) -> None:
+    path = tmp_path / "new" / "sotto.db"
+    with pytest.raises(storage.NotFound, match=f"no database at {path}"):
+        if is_store:
+            storage.open_client_store(path, read_only=True)
+        else:
+            storage.open_database(f"sqlite:///{path}", read_only=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_version_of_a_store_is_refused(folder: Path) -> None:
+    for version in (2, 4):
+        with closing(sqlite3.connect(folder / "client.db")) as connection:
+            connection.execute(f"PRAGMA user_version={version}")
+        for read_only in (False, True):
+            with pytest.raises(storage.SchemaMismatch, match=f"it says {version}"):
+                storage.open_client_store(folder / "client.db", read_only=read_only)
