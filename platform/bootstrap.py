@@ -130,10 +130,10 @@ def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> 
     try:
         first = stored_config(database, source, surroundings)
         require_second_phase(config, first, database, surroundings.registry)
-        require_agreement(database, source)
         folder = run_folder(url, source)
         require_files(folder, source)
         require_clients(database, config, folder)
+        require_agreement(database, source)
         plan = plan_run(config, observer, surroundings, FirstRun(first, database))
         require_same_classes(folder, source, plan.learning.classes)
         require_first_releases(database, source, plan.protection)

@@ -36,6 +36,6 @@ def read_own_ledgers(config: RunConfig, folder: Path) -> tuple[OwnLedger, ...]:
     for name in client_names(config.task.clients):
         path = store_path(stores, name)
         if path.is_file() and path.stat().st_size:
-            store = open_client_store(path)
+            store = open_client_store(path, read_only=True)
             found.append(OwnLedger(name, store.identity.pseudonym, store.rows()))
     return tuple(found)

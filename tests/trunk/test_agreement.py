@@ -118,7 +118,7 @@ OF_CLIENTS = {
 def test_edited_client_store_is_noticed(sotto: Command, own_copy: Finished, name: str) -> None:
     statement, said = OF_CLIENTS[name]
     survivor = own_copy.survivors()[2][0]
-    execute(own_copy.folder / "clients" / f"{survivor}.db", statement)
+    execute(own_copy.folder / "clients" / f"{survivor}.db", statement, is_store=True)
     answer = verify(sotto, own_copy.storage)
     assert answer.code == 3 and said in answer.err and survivor in answer.err
 
