@@ -142,8 +142,22 @@ def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> 
     return plan
 
 
-def reopen_run(run_id: str, url: str, observer: Observer, surroundings: Surroundings) -> Wiring:
+def reopen_run(
+    run_id: str,
+    url: str,
+    observer: Observer,
+    surroundings: Surroundings,
+    *,
+    read_only: bool = False,
+) -> Wiring:
     """Sets up a run that exists, from the configuration that it was started with.
+
+    Args:
+        run_id: The run.
+        url: The coordinator's database.
+        observer: Told how far preparing has come.
+        surroundings: What the run takes from outside.
+        read_only: Whether nothing is written to the database and the clients' stores.
 
     Raises:
         UnknownRun: If there is none of this name.
@@ -151,7 +165,7 @@ def reopen_run(run_id: str, url: str, observer: Observer, surroundings: Surround
         RunStopped: If its records do not agree, a client that was charged is not here any more, or
             the run would go on with other parameters than it was charged for.
     """
-    database = open_storage(url)
+    database = open_existing(url) if read_only else open_storage(url)
     config = stored_config(database, run_id, surroundings)
     require_agreement(database, run_id)
     # The clients' stores lie beside the database, which may have moved since the run started.
@@ -352,7 +366,8 @@ def _wire(
     source = config.phase_two_of
     of_clients = folder if source is None else run_folder(config.storage.url, source)
     population = build_population(
-        config, run_id, of_clients, plan.learning, plan.protection, plan.budget.limits, source
+        *(config, run_id, of_clients, plan.learning, plan.protection, plan.budget.limits, source),
+        read_only=database.is_read_only,
     )
     handlers = {n: announcing(c.handle, observer) for n, c in population.clients.items()}
     transport = InProcessTransport(handlers, simulated_losses(config))

@@ -33,6 +33,7 @@ from platform.records import (
     summary_document,
     write_run_files,
 )
+from platform.resuming import require_spent_elsewhere
 from platform.run_lock import only_process_of
 from platform.second_phase import take_over, take_up
 from platform.spending import Spending
@@ -105,6 +106,7 @@ def _execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
 
 def _rounds(wiring: Wiring, federation: Federation, observer: Observer) -> Progress:
     if wiring.source_id is None:
+        require_spent_elsewhere(wiring)
         return federation.run_rounds()
     observer.run_started(wiring.run_id, wiring.config.rounds, wiring.config.rounds)
     return take_up(wiring, wiring.source_id)

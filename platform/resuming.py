@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from platform.agreement import require_agreement
 from platform.errors import RunStopped
 from platform.ledger import as_row
 from platform.protection import Protection
@@ -38,6 +39,21 @@ def require_same_releases(database: Database, run_id: str, protection: Protectio
     for number in sorted({row.round_number for row in charged}):
         rows = [row for row in charged if row.round_number == number]
         _require_same_rows(run_id, protection.in_round(number), rows)
+
+
+def require_spent_elsewhere(wiring: Wiring) -> None:
+    """Checks the records of all runs whose spending counts against a lifetime budget.
+
+    Raises:
+        RunStopped: If those of one do not agree.
+        AuditChainBroken: If the audit log of one was changed.
+    """
+    if wiring.budget.lifetime_budget is None:
+        return
+    with wiring.database.unit_of_work(read_only=True) as uow:
+        rows = uow.ledger.rows_of(tuple(wiring.population.pseudonyms.values()))
+    for run_id in sorted({row.run_id for row in rows} - {wiring.run_id}):
+        require_agreement(wiring.database, run_id)
 
 
 def _require_same_rows(run_id: str, protection: Protection, charged: Sequence[LedgerRow]) -> None:

@@ -11,7 +11,7 @@ from platform.agreement.files import file_disagreements, read_summary, summary_d
 from platform.agreement.ledgers import ledger_disagreements
 from platform.agreement.reading import RunRecords, read_records
 from platform.agreement.rounds import round_disagreements
-from platform.agreement.runs import run_disagreements
+from platform.agreement.runs import ending_disagreements, run_disagreements
 from platform.agreement.statements import statement_disagreements
 from platform.agreement.stores import config_of, read_own_ledgers
 from platform.config import RunConfig
@@ -100,6 +100,7 @@ def disagreements(
     yield from ledger_disagreements(records)
     if own is not None:
         yield from client_disagreements(records, own, rounds_then)
+    yield from ending_disagreements(records)
 
 
 def _examine(

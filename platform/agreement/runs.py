@@ -28,7 +28,6 @@ def run_disagreements(records: RunRecords) -> Iterator[str]:
             "its configuration is not the one that it was started with, whose SHA-256 is "
             f"{recorded[:16]}..."
         )
-    yield from _ending(records)
 
 
 def _is_config(text: str, recorded: str) -> bool:
@@ -39,7 +38,8 @@ def _is_config(text: str, recorded: str) -> bool:
         return False
 
 
-def _ending(records: RunRecords) -> Iterator[str]:
+def ending_disagreements(records: RunRecords) -> Iterator[str]:
+    """Where the run is not left as its audit log says that it ended."""
     ended = records.entries("run.finished")
     if (records.run.status == "finished") != bool(ended):
         told = ended[0].name if ended else "no audit entry says so"

@@ -37,5 +37,7 @@ def read_own_ledgers(config: RunConfig, folder: Path) -> tuple[OwnLedger, ...]:
         path = store_path(stores, name)
         if path.is_file() and path.stat().st_size:
             store = open_client_store(path, read_only=True)
-            found.append(OwnLedger(name, store.identity.pseudonym, store.rows()))
+            with store.kept_open():
+                store.verify_integrity()
+                found.append(OwnLedger(name, store.identity.pseudonym, store.rows()))
     return tuple(found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from platform.cli import exit_codes
 from platform.cli.access import resolved
 from platform.cli.output import console, print_json, printable, table
 from platform.errors import ConfigError
-from storage import AuditEntry, AuditHead, Database
+from storage import AuditEntry, AuditHead, Database, StorageError
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,7 @@ def verify_audit(run_id: str | None, head: str | None, storage: str, *, as_json:
     expected = None if head is None else parse_head(head)
     if expected is not None and run_id is None:
         raise ConfigError("--head: needs --run, since every run has a chain of its own")
-    with closing(open_existing(storage)) as database:
-        chosen = None if run_id is None else resolved(database, run_id, storage)
-        found = _verified(database, chosen, expected)
+    found = audited(storage, run_id, expected)
     if as_json:
         print_json(found)
     else:
@@ -82,25 +80,56 @@ def verify_audit(run_id: str | None, head: str | None, storage: str, *, as_json:
         raise typer.Exit(exit_codes.AUDIT_BROKEN)
 
 
-def _verified(database: Database, chosen: str | None, head: AuditHead | None) -> dict[str, Any]:
-    """The document of `audit verify`: each run, then what is wrong with all of them together."""
+def audited(storage: str, run_id: str | None = None, head: AuditHead | None = None) -> Any:
+    """The document of `audit verify`: each run, then what is wrong with all of them together.
+
+    Args:
+        storage: The coordinator's database.
+        run_id: One run, None for all.
+        head: The end of its audit chain at some earlier time, None if nobody kept one.
+
+    Raises:
+        UnknownRun: If there is no such run, or no database.
+    """
+    found: dict[str, Any] = {"runs": [], "problems": []}
+    try:
+        with closing(open_existing(storage)) as database:
+            chosen = None if run_id is None else resolved(database, run_id, storage)
+            if chosen is None:
+                found["problems"] += _of_all(database)
+            found["runs"] += _of_each(database, chosen, head)
+    except StorageError as error:
+        # What cannot be opened or listed is no bad input here: to find that is what this is for.
+        found["problems"].append(str(error))
+    return found
+
+
+def _of_each(
+    database: Database, chosen: str | None, head: AuditHead | None
+) -> Iterator[dict[str, Any]]:
     with database.unit_of_work(read_only=True) as uow:
-        names = [run.run_id for run in uow.runs.list()]
-        problems = list(registry_disagreements(uow)) if chosen is None else []
-    if chosen is None:
-        problems += erased_folders(database, set(names))
-    runs = []
-    for name in names if chosen is None else [chosen]:
+        names = [run.run_id for run in uow.runs.list()] if chosen is None else [chosen]
+    for name in names:
         reached, faults = faults_of(database, name, head)
-        runs.append(
-            {
-                "run": name,
-                "count": None if reached is None else reached.count,
-                "hash": None if reached is None else reached.hash,
-                "problems": [str(fault) for fault in faults],
-            }
-        )
-    return {"runs": runs, "problems": problems}
+        yield {
+            "run": name,
+            "count": None if reached is None else reached.count,
+            "hash": None if reached is None else reached.hash,
+            "problems": [str(fault) for fault in faults],
+        }
+
+
+def _of_all(database: Database) -> list[str]:
+    """What is wrong with the file as a whole, with the list of runs, or beside it."""
+    problems = []
+    try:
+        database.verify_integrity()
+    except StorageError as error:
+        problems.append(str(error))
+    with database.unit_of_work(read_only=True) as uow:
+        known = {run.run_id for run in uow.runs.list()}
+        problems += registry_disagreements(uow)
+    return [*problems, *erased_folders(database, known)]
 
 
 def _print_verified(found: Mapping[str, Any]) -> None:

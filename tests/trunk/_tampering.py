@@ -1,7 +1,7 @@
 """Edits of a run's files, as somebody makes them who has the files, and knows our code.
 
-Accidents and careless edits do not fit the rows' digests, and storage's own tests are about those. Here
-triggers are put back and digests computed anew, so that only other records can tell.
+Accidents and careless edits do not fit the rows' digests, and storage's own tests are about those.
+Here triggers are put back and digests computed anew, so that only other records can tell.
 """
 
 from __future__ import annotations

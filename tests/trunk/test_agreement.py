@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from platform.agreement import require_agreement
+from platform.errors import RunStopped
 from platform.federation import Federation
 from platform.finishing import execute as run_through
 from platform.observing import SilentObserver
@@ -206,3 +207,14 @@ def test_sound_crashed_run_goes_on(crashed: tuple[Storage, str], sotto: Command)
     resumed = storage.resume(run_id)
     assert verify(sotto, storage).code == 0
     assert json.loads((resumed.folder / "summary.json").read_text()) == resumed.summary
+
+
+def test_what_earlier_runs_spent_counts_only_if_their_records_agree(storage: Storage) -> None:
+    """Clients with a budget for life are the same in every run, and so is what they have spent."""
+    life = ("privacy.lifetime_budget=30.0", "rounds=1", "evaluation.local_twins=false")
+    first = storage.run(*life)
+    execute(storage.file, "UPDATE ledger SET standard_deviation = 99.0")
+    with opened(storage.create(*life)) as wiring:
+        with pytest.raises(RunStopped, match=f"{first.run_id}: .*standard_deviation is 99.0"):
+            run_through(wiring, SilentObserver())
+    assert storage.rows("SELECT 1 FROM ledger WHERE run_id != ?", first.run_id) == []

@@ -179,8 +179,8 @@ def test_commands_know_it(
     assert listed == {first.run_id: None, run_id: first.run_id}
     report = sotto("report", run_id, "--storage", place.url)
     assert "second phase of" in report.out and first.run_id in report.out
-    found = models.load_trained(run_id, place.url, 1)
-    earlier = models.load_trained(first.run_id, place.url, 1)
+    found = models.load_trained(run_id, place.url, 1, read_only=True)
+    earlier = models.load_trained(first.run_id, place.url, 1, read_only=True)
     np.testing.assert_allclose(
         found.state.personal["mixed"], 5.0 * earlier.state.personal["mixed"], rtol=1e-5
     )
