@@ -155,7 +155,13 @@ def make_active(clients: int, length: int) -> Round:
     for index, identity in identities.items():
         enrolment = enrolment.enrol(f"client-{index}", identity.public)
     keys = tuple(identity.public for identity in identities.values())
-    made = make_round(clients, length, adversary=Adversary.ACTIVE, identities=keys)
+    made = make_round(
+        clients,
+        length,
+        adversary=Adversary.ACTIVE,
+        identities=keys,
+        enrolment_serial=enrolment.serial,
+    )
     return Round(made.parameters, identities, enrolment)
 
 

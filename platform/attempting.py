@@ -146,8 +146,8 @@ class Attempts:
         self, plan: RoundPlan, progress: Progress, pool: Sequence[PoolEntry]
     ) -> RoundOutcome:
         wiring, method = self.wiring, self.wiring.method
-        is_poisson = wiring.config.cohort.sampling == "poisson" and not plan.collects
-        if is_poisson and len(plan.cohort) < plan.minimum:
+        is_secret = wiring.config.has_secret_cohorts and not plan.collects
+        if is_secret and not plan.cohort:
             return wiring.runner.noise_alone(plan)
         try:
             return wiring.runner.run(
@@ -157,8 +157,8 @@ class Attempts:
                 DatabaseJournal(wiring.database, plan.run_id, plan.round_number, plan.attempt),
             )
         except RoundAborted:
-            if is_poisson:
-                # Redrawing would tell how many had been drawn.
+            if is_secret:
+                # Nobody is left, and lost clients count as zero; redrawing would tell of the draw.
                 return wiring.runner.noise_alone(plan)
             raise
 

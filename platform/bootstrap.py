@@ -43,7 +43,7 @@ from platform.method_building import build_method, require_classes
 from platform.observing import Observer
 from platform.paths import with_absolute_paths
 from platform.pool import PoolRules
-from platform.protecting import amplifying_cohorts, coordinator_noise, protect_run
+from platform.protecting import amplifying_cohorts, coordinator_noise, protect_run, weighing
 from platform.protection import Protection
 from platform.resuming import require_same_wiring
 from platform.round import RoundRunner
@@ -288,7 +288,9 @@ def plan_run(
     folder, size = _cache_folder(config), method.pixel_size
     encoders = cached_encoders(backbone, folder, observer.preparing, size)
     learning = _learning(config, data, method, (backbone, device, encoders))
-    return RunPlan(config, learning, calibrated.protection, budget, pool_rules, kind)
+    most = max(examples.num_examples for examples in learning.train.values())
+    protection = weighing(calibrated.protection, config, most)
+    return RunPlan(config, learning, protection, budget, pool_rules, kind)
 
 
 def _build(

@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
+from functools import partial
 
 from methods import Arrays, ClientView
 from platform.client_profile import (
     ClientProfile,
     PersonalState,
     TrainerFactory,
-    batches_of,
     first_state,
-    noise_of,
-    train,
 )
 from platform.client_session import KINDS, Session, decode_session, encode_session
 from platform.codec import decode_arrays, encode_arrays
 from platform.errors import ConfigError, CoordinatorBehind, ProtocolError
-from platform.evaluation import client_accuracy
+from platform.expectations import expectations_of, require_assignment, require_invitation
 from platform.ledger import as_row
 from platform.messages import (
     Answer,
@@ -49,6 +47,7 @@ from platform.messages import (
 from platform.pool import Fetched, decode_experts, encode_experts, handle
 from platform.protection import Prepared, Protection
 from platform.seats import parameters_of
+from platform.totality import LocalRound, personalise, work
 from privacy import Authentication, ProtocolViolation, Release
 from privacy.secure_aggregation import (
     ClientState,
@@ -59,9 +58,6 @@ from privacy.secure_aggregation import (
 )
 from privacy.secure_aggregation import client as masking
 from storage import ClientStore, SessionRecord
-
-LARGEST_ATTEMPT = 1000
-"""Most attempts at one round, so that nobody can use up the numbers of those to come."""
 
 
 class Client:
@@ -86,6 +82,7 @@ class Client:
         self._make_trainer = make_trainer
         if profile.credentials is not None:
             store.remember_serial(profile.credentials.enrolment.serial)
+        self._expected = profile.expected or expectations_of(profile.method)
 
     @property
     def pseudonym(self) -> str:
@@ -189,11 +186,12 @@ class Client:
             return False
         state = self._saved(profile.source, committed) or self._first_state()
         taken = Fetched(state.experts, None) if fetched is None else fetched
-        personal = profile.method.personalise(
+        personal = personalise(
+            profile,
+            self._make_trainer,
             ClientView(broadcast, taken.experts, state.personal, taken.own),
-            profile.data,
-            self._make_trainer(None),
-            batches_of(profile, kept_as[0]),
+            kept_as[0],
+            partial(self._remember, kept_as),
         )
         self._roll(committed)
         self._store.put_pending(
@@ -219,6 +217,7 @@ class Client:
     def _join(self, request: bytes, invitation: Invitation, known: SessionRecord | None) -> bytes:
         """Checks all before anything changes; what is refused costs no more than its size."""
         envelope, seat = invitation.envelope, invitation.secure
+        require_invitation(self._expected, self.profile.protection, invitation)
         self._require_open(envelope.round_number)
         # What a round is for is a matter of its number, and never of what the coordinator says.
         protection = self.profile.protection.in_round(envelope.round_number)
@@ -262,13 +261,11 @@ class Client:
             raise ProtocolError("message: it names a commit that this client took no part in")
 
     def _require_open(self, round_number: int) -> None:
-        """Refuses a round that the run has not, and what comes after the pool."""
+        """Refuses what comes after the pool, which the number of a round alone does not tell."""
         profile = self.profile
         if profile.source_id is not None:
             raise ProtocolError("message: nothing leaves a client in a second phase")
         number = profile.protection.collects_at
-        if not 1 <= round_number <= (profile.rounds if number is None else number):
-            raise ProtocolError("message: the run has no such round")
         if number is None or round_number >= number:
             return
         if any(row.round_number >= number for row in self._store.rows(profile.run_id)):
@@ -306,23 +303,23 @@ class Client:
         return protection.at(session.clipping_norm)
 
     def _train(self, request: bytes, session: Session, assignment: Assignment) -> bytes:
+        require_assignment(self._expected, assignment)
         envelope, profile, secure = session.envelope, self.profile, session.secure
         if secure is not None:
             secure, _ = masking.step(secure, assignment.payload)
+        attempt = (envelope.round_number, envelope.attempt)
         protection = self._protection(session)
-        noise = noise_of(profile, envelope.round_number, attempt=envelope.attempt)
-        state = self.state(envelope.committed)
-        validation = self._validate(protection, assignment.broadcast, state)
-        result = train(
+        local = LocalRound(
             profile,
             self._make_trainer,
+            protection,
+            attempt,
             assignment.broadcast,
             assignment.experts,
-            state.personal,
-            round_number=envelope.round_number,
-            noise=noise,
+            self.state(envelope.committed),
         )
-        prepared = protection.prepare(result, assignment.broadcast, noise, validation)
+        ready = work(local, partial(self._remember, attempt))
+        prepared = ready.prepared
         session = replace(session, awaits="unmask", secure=secure, entry=prepared.entry)
         upload, session = self._upload(session, prepared, assignment)
         reply = encode_upload(upload)
@@ -330,35 +327,22 @@ class Client:
         with self._store.atomically():
             self._reserve(envelope, protection, prepared)
             self._store.put_pending(
-                profile.run_id,
-                envelope.round_number,
-                envelope.attempt,
-                personal=encode_arrays(result.personal),
-                experts=encode_experts(assignment.experts),
+                profile.run_id, *attempt, personal=ready.personal, experts=ready.experts
             )
             is_noiseless = protection.masked and not protection.has_client_noise
             self._keep(request, session, reply, is_noiseless=is_noiseless)
         return reply
 
-    def _validate(
-        self, protection: Protection, broadcast: Arrays, state: PersonalState
-    ) -> float | None:
-        """The model after the last round on the own validation images, if that is released.
-
-        The experts are those of the last round, as for every measurement between two rounds.
-        """
-        profile = self.profile
-        if protection.metric is None or profile.validation is None:
-            return None
-        return client_accuracy(
-            profile.method, broadcast, state, profile.validation, profile.classes
-        )
+    def _remember(self, attempt: Attempt, failure: str) -> None:
+        """Keeps what failed in the client's own store, where it stays."""
+        self._store.add_failure(self.profile.run_id, *attempt, reason=failure)
 
     def _upload(
         self, session: Session, prepared: Prepared, assignment: Assignment
     ) -> tuple[Upload, Session]:
         weight, envelope, secure = self.profile.data.num_examples, session.envelope, session.secure
         layout = self._protection(session).layout
+        layout.require_weight(weight)
         if isinstance(secure, ReadyToMask) and prepared.levels is not None:
             masked, payload = masking.mask(
                 secure,
@@ -424,8 +408,6 @@ def _require_new(envelope: Envelope, known: SessionRecord | None, protection: Pr
         ProtocolError: If it has answered this one, or sent what may leave it once a round.
     """
     number, attempt = envelope.round_number, envelope.attempt
-    if not 1 <= attempt <= LARGEST_ATTEMPT:
-        raise ProtocolError("message: the round has no such attempt")
     if known is None:
         return
     newest = (known.round_number, known.attempt)

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from methods import Arrays, ClientView, Examples, LocalResult, Method
+from platform.expectations import Expectations
 from platform.own_budget import Limits
 from platform.protection import Protection
 from platform.randomness import stream
@@ -43,13 +44,15 @@ class ClientProfile:
         protection: How uploads are protected.
         noise_source: Where noise comes from.
         seeds: Seeds of the simulation's streams.
-        rounds: Number of the run's rounds, the collection apart.
         limits: What the client lets itself be charged, None without a limit.
         credentials: Whom the client trusts in an active round, None against a semi-honest server.
         validation: What it does not train on, to validate with; None without.
         classes: The classes that are told apart in validation.
         simulated: Whether all clients are in the coordinator's process, with nobody to protect.
         source_id: The run whose rounds left state and entry behind, None for this run itself.
+        expected: What it may be told in this run; None takes what follows from the method alone.
+        shows_failures: Whether failures raise in place of giving the zero vector; for tests, and
+            without effect where a client is not `simulated`.
     """
 
     name: ClientId
@@ -59,13 +62,14 @@ class ClientProfile:
     protection: Protection
     noise_source: Literal["os", "seeded"]
     seeds: ClientSeeds
-    rounds: int
     limits: Limits | None = None
     credentials: Credentials | None = field(default=None, repr=False)
     simulated: bool = False
     validation: Examples | None = None
     classes: tuple[str, ...] = ()
     source_id: str | None = None
+    expected: Expectations | None = None
+    shows_failures: bool = False
 
     @property
     def source(self) -> str:

@@ -4,6 +4,10 @@ Layout, little-endian: magic `SOTTO`, one version byte, the header's length (uin
 (canonical JSON), then the buffers back to back. The header lists each buffer's name, dtype, shape
 and length, so a reader knows the exact size of the frame before it touches a buffer; anything else,
 trailing bytes included, is refused. Floats must be finite.
+
+What is read comes from a peer, so every number is bounded before anything is computed with it, on
+both sides: integers fit into 64 bits (a longer one is refused by its digits, before it is one),
+names, ranks, buffers and nesting have limits, and no key is repeated.
 """
 
 from __future__ import annotations
@@ -11,9 +15,9 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +28,15 @@ MAGIC = b"SOTTO"
 VERSION = 1
 PREFIX = struct.Struct("<5sBI")
 MAX_HEADER = 1 << 22
+MAX_BUFFERS = 1 << 16
+MAX_NAME = 256
+"""Characters of a kind or of a buffer's name."""
+MAX_RANK = 8
+MAX_DEPTH = 3
+"""How deep lists and objects may lie in the plain fields, these included."""
+LARGEST_INTEGER = (1 << 63) - 1
+_DIGITS = len(str(-LARGEST_INTEGER))
+_BRACKETS = 2 * MAX_BUFFERS + 64
 DTYPES = {
     "float32": "<f4",
     "float64": "<f8",
@@ -48,7 +61,8 @@ def encode_frame(frame: Frame) -> bytes:
     """The frame as bytes; equal frames give equal bytes.
 
     Raises:
-        ProtocolError: If an array has a dtype that messages do not carry, or is not finite.
+        ProtocolError: If an array has a dtype that messages do not carry, or is not finite, or the
+            frame is beyond what `decode_frame` reads.
     """
     buffers: list[bytes | memoryview] = []
     entries: list[dict[str, Any]] = []
@@ -59,8 +73,10 @@ def encode_frame(frame: Frame) -> bytes:
         entries.append({"name": name, "dtype": "bytes", "shape": [len(blob)]})
         buffers.append(blob)
     document = {"kind": frame.kind, "fields": dict(frame.fields), "buffers": entries}
+    _require_bounded(frame.kind, document["fields"], entries)
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
     header = text.encode()
+    _require_short(header)
     # One pass, as a network's parameters are megabytes in every message.
     return b"".join((PREFIX.pack(MAGIC, VERSION, len(header)), header, *buffers))
 
@@ -74,10 +90,11 @@ def decode_frame(data: bytes) -> Frame:
     try:
         header, offset = _header(data)
         kind, fields, entries = header["kind"], header["fields"], header["buffers"]
-        if set(header) != {"kind", "fields", "buffers"} or not isinstance(kind, str):
+        if set(header) != {"kind", "fields", "buffers"}:
             raise ProtocolError("message: the header is not valid")
+        _require_bounded(kind, fields, entries)
         arrays, blobs = _buffers(entries, memoryview(data)[offset:])
-        return Frame(kind, dict(fields), arrays, blobs)
+        return Frame(kind, fields, arrays, blobs)
     except (KeyError, TypeError, ValueError, struct.error, RecursionError) as error:
         raise ProtocolError("message: it does not parse") from error
 
@@ -110,38 +127,102 @@ def _header(data: bytes) -> tuple[dict[str, Any], int]:
     end = PREFIX.size + length
     if len(data) < end:
         raise ProtocolError("message: it is cut off")
-    header = json.loads(data[PREFIX.size : end])
+    text = data[PREFIX.size : end]
+    _require_short(text)
+    header = json.loads(
+        text.decode("ascii"),
+        parse_int=_integer,
+        parse_float=_number,
+        parse_constant=_refuse,
+        object_pairs_hook=_unique,
+    )
     if not isinstance(header, dict):
         raise ProtocolError("message: the header is not valid")
     return header, end
 
 
+def _require_short(header: bytes) -> None:
+    # Counted in the raw text: an empty list is two bytes here and dozens once it is parsed.
+    brackets = header.count(b"[") + header.count(b"{")
+    if len(header) > MAX_HEADER or brackets > _BRACKETS:
+        raise ProtocolError("message: its header is too long")
+
+
+def _integer(digits: str) -> int:
+    # The time to read a number grows with the square of its digits.
+    if len(digits) > _DIGITS:
+        raise ProtocolError("message: a number is out of range")
+    return int(digits)
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        _refuse(text)
+    return number
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ProtocolError("message: a number is not finite")
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ProtocolError("message: a key is repeated")
+    return found
+
+
+def _require_bounded(kind: Any, fields: Any, entries: Any) -> None:
+    if not isinstance(kind, str) or len(kind) > MAX_NAME or not isinstance(fields, dict):
+        raise ProtocolError("message: the header is not valid")
+    if not isinstance(entries, list) or len(entries) > MAX_BUFFERS:
+        raise ProtocolError("message: the list of buffers is not valid")
+    _require_plain(fields, MAX_DEPTH)
+    for entry in entries:
+        name, shape = entry["name"], entry["shape"]
+        if len(entry) != 3 or not isinstance(name, str) or len(name) > MAX_NAME:
+            raise ProtocolError("message: a buffer's name is not valid")
+        if not isinstance(shape, list) or len(shape) > MAX_RANK:
+            raise ProtocolError("message: a shape is not valid")
+        if not all(type(n) is int and 0 <= n <= LARGEST_INTEGER for n in shape):
+            raise ProtocolError("message: a shape is not valid")
+
+
+def _require_plain(value: Any, depth: int) -> None:
+    if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+        raise ProtocolError("message: a number is out of range")
+    if not isinstance(value, (list, dict)):
+        return
+    if depth == 0:
+        raise ProtocolError("message: its fields are nested too deeply")
+    for inner in value.values() if isinstance(value, dict) else value:
+        _require_plain(inner, depth - 1)
+
+
 def _buffers(
     entries: list[dict[str, Any]], data: memoryview
 ) -> tuple[dict[str, NDArray[Any]], dict[str, bytes]]:
+    sizes = [math.prod(e["shape"]) * np.dtype(DTYPES[e["dtype"]]).itemsize for e in entries]
+    # Before anything is copied: the buffers are exactly what is there.
+    if sum(sizes) != len(data):
+        raise ProtocolError("message: its buffers are cut off, or bytes are left over")
     arrays: dict[str, NDArray[Any]] = {}
     blobs: dict[str, bytes] = {}
     offset = 0
-    for entry in entries:
-        name, shape, dtype = str(entry["name"]), _shape(entry["shape"]), entry["dtype"]
-        size = math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize
-        chunk = data[offset : offset + size]
-        if len(chunk) != size or name in arrays or name in blobs:
-            raise ProtocolError("message: a buffer is cut off or repeated")
-        if dtype == "bytes":
+    for entry, size in zip(entries, sizes, strict=True):
+        name, dtype, chunk = entry["name"], entry["dtype"], data[offset : offset + size]
+        if name in arrays or name in blobs:
+            raise ProtocolError("message: a buffer is repeated")
+        if dtype == "bytes" and len(entry["shape"]) == 1:
             blobs[name] = bytes(chunk)
+        elif dtype == "bytes":
+            raise ProtocolError("message: a shape is not valid")
         else:
-            arrays[name] = _finite(name, np.frombuffer(chunk, DTYPES[dtype]).reshape(shape).copy())
+            values = np.frombuffer(chunk, DTYPES[dtype]).reshape(entry["shape"])
+            arrays[name] = _finite(name, values.copy())
         offset += size
-    if offset != len(data):
-        raise ProtocolError("message: bytes are left over")
     return arrays, blobs
-
-
-def _shape(value: Any) -> tuple[int, ...]:
-    if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in value):
-        raise ProtocolError("message: a shape is not valid")
-    return tuple(value)
 
 
 def _dtype(name: str, array: NDArray[Any]) -> str:

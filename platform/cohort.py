@@ -1,8 +1,8 @@
 """Who is invited to a round, and who is lost in a simulated one.
 
-A cohort is a secret of the coordinator where that is to amplify (`central_noise`): it is drawn from
-the operating system's entropy then, unless the run is a simulation with seeded noise. Everywhere
-else it is drawn from the run's seed and amplifies nothing.
+A cohort is a secret of the coordinator where that is to amplify (`central_noise` whose sum is
+released whoever came): it is drawn from the operating system's entropy then, unless the run is a
+simulation with seeded noise. Everywhere else it is drawn from the run's seed and amplifies nothing.
 """
 
 from __future__ import annotations
@@ -42,11 +42,22 @@ def _draw_in_secret(config: RunConfig, names: Sequence[ClientId]) -> tuple[Clien
 
 
 def simulated_losses(config: RunConfig) -> Losses:
-    """The configured share of each round's cohort, drawn from the seed."""
+    """The configured share of each round's cohort, drawn from the seed.
+
+    Of a secret cohort each client is lost on a coin of its own: what its draw is worth counts on
+    losses that do not depend on who else was drawn, nor on how many.
+    """
 
     def losses(round_number: int, attempt: int, cohort: Sequence[ClientId]) -> frozenset[ClientId]:
+        if config.has_secret_cohorts:
+            return frozenset(c for c in cohort if _is_lost(config, c, round_number, attempt))
         rng = stream(config.seed_of("cohort"), "lost", round_number, attempt)
         lost = rng.choice(len(cohort), round(config.cohort.dropout_rate * len(cohort)), False)
         return frozenset(cohort[i] for i in lost)
 
     return losses
+
+
+def _is_lost(config: RunConfig, client: ClientId, round_number: int, attempt: int) -> bool:
+    rng = stream(config.seed_of("cohort"), "lost", round_number, attempt, client)
+    return bool(rng.random() < config.cohort.dropout_rate)

@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 
 from platform.errors import ProtocolError
 from platform.layout import Summed
-from privacy import AdaptiveClipping, ClientMechanism, NoisedMetric, clip, noise_in_sum
+from privacy import (
+    AdaptiveClipping,
+    ClientMechanism,
+    NoisedMetric,
+    NoisyMechanism,
+    NoProtection,
+    clip,
+    noise_in_sum,
+    with_clipping_norm,
+)
 
 FLAG = "clip_flag"
 VALIDATION = "validation"
@@ -142,3 +151,14 @@ def _mean_of_survivors(summed: Summed, name: str) -> float | None:
     if not summed.survivors:
         return None
     return summed.extras[name] * (summed.total_weight / summed.survivors)
+
+
+def around(mechanism: ClientMechanism, clipping_norm: float) -> NoisyMechanism:
+    """The same mechanism around another norm.
+
+    Raises:
+        ProtocolError: If there is none to speak of.
+    """
+    if isinstance(mechanism, NoProtection):
+        raise ProtocolError("message: nothing is clipped in this run")
+    return with_clipping_norm(mechanism, clipping_norm)

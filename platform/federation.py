@@ -218,7 +218,7 @@ class Federation:
             unflatten(outcome.summed.vector, spec),
             outcome.summed.total_weight,
             cohort_size=int(outcome.summed.total_weight)
-            if wiring.config.has_secret_cohorts
+            if wiring.config.privacy.mechanism == "central_noise"
             else len(outcome.survivors),
             population=wiring.config.task.clients,
             individual=None

@@ -29,6 +29,11 @@ def require_fitting(config: RunConfig, method: Method) -> None:
             f"evaluation.release: {config.method.name} uploads nothing that a noised validation "
             "accuracy could come with; valid: none"
         )
+    if config.cohort.sampling == "poisson" and method.pool_policy() is not None:
+        raise ConfigError(
+            f"cohort.sampling: poisson amplifies nothing with {config.method.name}, whose pool "
+            "entries show who was drawn; valid: fixed_size"
+        )
     _require_pool(config, method, extras)
     _require_steps(config, method)
     if config.privacy.personal == "decoupled" and not method.decouples:

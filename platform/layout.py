@@ -24,7 +24,7 @@ from platform.vectors import Spec, vector_length
 from privacy import Grid
 
 LARGEST_WEIGHT = 1 << 20
-"""Most examples a client may claim; it fixes the ring, so it cannot depend on data."""
+"""Most examples that a client of any run may claim."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,14 @@ class UploadLayout:
         spec: The shared tensors.
         weighted: Whether weights apply (mechanism `none` and a tensor averaged by examples).
         extras: Names of the coordinates that follow the update's own.
+        largest_weight: Most examples that a client of this run may claim, which all parties know
+            before the first round, as it fixes the ring; from 1 to 2^20.
     """
 
     spec: Spec
     weighted: bool
     extras: tuple[str, ...] = ()
+    largest_weight: int = LARGEST_WEIGHT
 
     @property
     def coordinates(self) -> int:
@@ -90,18 +93,29 @@ class UploadLayout:
 
     def ring_bits(self, grid: Grid, clients: int) -> int:
         """The ring that holds the sum of a cohort of this size."""
-        return grid.ring_bits(clients * (LARGEST_WEIGHT if self.weighted else 1))
+        return grid.ring_bits(clients * (self.largest_weight if self.weighted else 1))
+
+    def require_weight(self, weight: int) -> None:
+        """Refuses a weight that this run's sums have no room for.
+
+        Raises:
+            ProtocolError: If weights apply and this one is not from 1 to the run's largest.
+        """
+        if self.weighted and not 1 <= weight <= self.largest_weight:
+            raise ProtocolError(
+                f"weight: {weight} is not valid; it must be 1 to {self.largest_weight}, the most "
+                "examples that a client of this run may have (secure_aggregation.largest_weight)"
+            )
 
     def weigh(self, levels: NDArray[np.uint64], weight: int) -> NDArray[np.uint64]:
         """The ring vector of one client: weighted levels and the weight.
 
         Raises:
-            ProtocolError: If the weight is not in 1..2^20.
+            ProtocolError: If the weight is not from 1 to the run's largest.
         """
         if not self.weighted:
             return levels
-        if not 1 <= weight <= LARGEST_WEIGHT:
-            raise ProtocolError(f"weight: {weight} is not valid; it must be 1 to {LARGEST_WEIGHT}")
+        self.require_weight(weight)
         factors = np.where(self._by_examples(), np.uint64(weight), np.uint64(1))
         return np.append(levels * factors, np.uint64(weight))
 
@@ -161,7 +175,21 @@ class UploadLayout:
         return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def build_layout(spec: Spec, mechanism: str, *, extras: tuple[str, ...] = ()) -> UploadLayout:
-    """The layout of a method's uploads under a mechanism."""
+def build_layout(
+    spec: Spec,
+    mechanism: str,
+    *,
+    extras: tuple[str, ...] = (),
+    largest_weight: int | None = None,
+) -> UploadLayout:
+    """The layout of a method's uploads under a mechanism.
+
+    Args:
+        spec: The shared tensors.
+        mechanism: Weights apply under `none` only.
+        extras: Names of the coordinates that follow the update's own.
+        largest_weight: Of the run, where it is known already.
+    """
     by_examples = any(t.weighting is Weighting.EXAMPLES for t in spec.values())
-    return UploadLayout(spec, mechanism == "none" and by_examples, extras)
+    most = LARGEST_WEIGHT if largest_weight is None else largest_weight
+    return UploadLayout(spec, mechanism == "none" and by_examples, extras, most)

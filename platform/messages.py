@@ -29,6 +29,8 @@ Stage = Literal["advertise", "share", "train", "confirm", "unmask"]
 Arrays = Mapping[str, NDArray[Any]]
 Attempt = tuple[int, int]
 """A round number and its attempt, both from 1."""
+MAX_EXPERTS = 9_999
+"""Most experts of one message, so that numbers of four digits keep their order."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,13 @@ def decode_relay(data: bytes) -> Relay:
 
 
 def encode_assignment(message: Assignment) -> bytes:
-    """Serialises an assignment."""
+    """Serialises an assignment.
+
+    Raises:
+        ProtocolError: If it has more experts than a message carries.
+    """
+    if len(message.experts) > MAX_EXPERTS:
+        raise ProtocolError(f"message: it carries at most {MAX_EXPERTS} experts")
     arrays = {f"broadcast/{name}": value for name, value in message.broadcast.items()}
     for i, expert in enumerate(message.experts):
         arrays.update({f"expert/{i:04d}/{name}": value for name, value in expert.items()})
@@ -233,13 +241,13 @@ def decode_assignment(data: bytes) -> Assignment:
     """
     frame, envelope = _open(data, "assignment")
     (count,) = _integers([frame.fields.get("experts")], 1)
-    if count > len(frame.arrays):
+    broadcast, experts = _split(frame.arrays)
+    if count != len(experts) or count > MAX_EXPERTS:
         raise ProtocolError("message: an expert is missing")
-    experts = tuple(_under(frame.arrays, f"expert/{i:04d}/") for i in range(count))
-    if not all(experts):
+    if any(f"{i:04d}" not in experts for i in range(count)):
         raise ProtocolError("message: an expert is missing")
-    broadcast = _under(frame.arrays, "broadcast/")
-    return Assignment(envelope, _blob(frame, "payload"), broadcast, experts)
+    ordered = tuple(experts[f"{i:04d}"] for i in range(count))
+    return Assignment(envelope, _blob(frame, "payload"), broadcast, ordered)
 
 
 def encode_upload(message: Upload) -> bytes:
@@ -377,5 +385,17 @@ def _blob(frame: Frame, name: str) -> bytes:
     return frame.blobs[name]
 
 
-def _under(arrays: Arrays, prefix: str) -> dict[str, NDArray[Any]]:
-    return {n.removeprefix(prefix): a for n, a in arrays.items() if n.startswith(prefix)}
+def _split(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, dict[str, NDArray[Any]]]]:
+    """The broadcast, and each expert under its number as text, in one pass over the arrays."""
+    broadcast: dict[str, NDArray[Any]] = {}
+    experts: dict[str, dict[str, NDArray[Any]]] = {}
+    for name, value in arrays.items():
+        part, slash, rest = name.partition("/")
+        number, second, tensor = rest.partition("/")
+        if part == "broadcast" and slash:
+            broadcast[rest] = value
+        elif part == "expert" and second:
+            experts.setdefault(number, {})[tensor] = value
+        else:
+            raise ProtocolError("message: an array belongs to nothing")
+    return broadcast, experts

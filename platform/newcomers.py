@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from methods import Arrays, ClientView
-from platform.client_profile import ClientProfile, PersonalState, batches_of, first_state
+from platform.client_profile import ClientProfile, PersonalState, first_state
 from platform.evaluation import Accuracy, Model, measure
+from platform.totality import forget, personalise
 from platform.wiring import Wiring
 
 
@@ -68,11 +69,12 @@ def _models(wiring: Wiring, state: Arrays, *, personalised: bool) -> Iterator[Mo
     for profile in _profiles(wiring):
         personal = first_state(profile)
         if personalised:
-            personal = wiring.method.personalise(
+            personal = personalise(
+                profile,
+                wiring.population.make_trainer,
                 ClientView(broadcast, (), personal),
-                profile.data,
-                wiring.population.make_trainer(None),
-                batches_of(profile, wiring.config.rounds + 1),
+                wiring.config.rounds + 1,
+                forget,
             )
         yield Model(profile.name, broadcast, PersonalState(personal, ()))
 

@@ -1,7 +1,8 @@
 """The empirical audit of a run as it was planned: canaries through the code that protects clients.
 
 Every channel on which something leaves a client is audited: the sum, the pool entry, and under
-`dp_sgd` the training from which both are made. The claim is the ledger's row for the release and
+`dp_sgd` the training from which both are made. So is what a client whose training fails shows of
+itself, which must be nothing. The claim is the ledger's row for the release and
 its price; what is guessed from is what the real code hands on. The statistics are those of
 `privacy.auditing`; the decision is taken at a family-wise error over all channels and checks.
 """
@@ -15,12 +16,15 @@ from typing import Any
 from platform.bootstrap import RunPlan
 from platform.client_profile import ClientProfile, ClientSeeds
 from platform.errors import ConfigError
+from platform.privacy_auditing.failures import FailureAudit, FailureGame, audit_failures
 from platform.privacy_auditing.outcome import ChannelAudit, Progress
 from platform.privacy_auditing.records import RecordGame, audit_training
 from platform.privacy_auditing.uploads import UploadGame, audit_upload
 from privacy import Channel, Release
 
 FAMILY_WISE_ERROR = 1e-6
+SHARE_OF_FAILURES = 1e-3
+"""What of that is for clients that fail: they are told apart by certainties, hardly by noise."""
 AUDIT = "audit"
 
 
@@ -68,11 +72,11 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
             protection.training,
             charges["sum"],
             plan.canaries,
-            plan.family_wise_error,
+            plan.family_wise_error * (1.0 - SHARE_OF_FAILURES),
         )
         return [audit_training(game, tell)]
     channels = tuple(_released(plan))
-    error = plan.family_wise_error / len(channels)
+    error = plan.family_wise_error * (1.0 - SHARE_OF_FAILURES) / len(channels)
     return [
         audit_upload(
             UploadGame(
@@ -88,6 +92,16 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
         )
         for channel in channels
     ]
+
+
+def audit_failing(plan: AuditPlan) -> FailureAudit:
+    """Audits what is seen of clients whose training fails, from the broadcast to the last answer.
+
+    Args:
+        plan: What to audit; its canaries play no part.
+    """
+    error = plan.family_wise_error * SHARE_OF_FAILURES
+    return audit_failures(FailureGame(plan.run, _profile(plan), error))
 
 
 def _charges(plan: AuditPlan) -> tuple[Release, ...]:
@@ -131,6 +145,5 @@ def _profile(plan: AuditPlan) -> ClientProfile:
             batches=config.seed_of("batches"),
             noise=config.seed,
         ),
-        rounds=config.rounds,
         simulated=True,
     )

@@ -12,7 +12,7 @@ from platform.attempt import RoundPlan
 from platform.config import RunConfig
 from platform.errors import ConfigError
 from platform.fitting import extras_of, require_fitting
-from platform.layout import build_layout
+from platform.layout import LARGEST_WEIGHT, build_layout
 from platform.protection import Protection
 from platform.randomness import stream
 from platform.secure_terms import secure_terms
@@ -81,6 +81,29 @@ def coordinator_noise(config: RunConfig, plan: RoundPlan) -> NoiseSource:
     if config.privacy.noise_source == "os":
         return SystemNoise()
     return SeededNoise(stream(config.seed, "central noise", plan.round_number, plan.attempt))
+
+
+def weighing(protection: Protection, config: RunConfig, most: int) -> Protection:
+    """The protection of a simulation whose largest client has this many examples.
+
+    Without a configured largest weight it is that number: a larger one costs every coordinate of
+    every masked vector its bits.
+
+    Raises:
+        ConfigError: If the configured largest weight is below it.
+    """
+    configured = config.secure_aggregation.largest_weight
+    if not protection.layout.weighted:
+        return protection
+    if configured is None:
+        layout = dataclasses.replace(protection.layout, largest_weight=most)
+        return dataclasses.replace(protection, layout=layout)
+    if configured < most:
+        raise ConfigError(
+            f"secure_aggregation.largest_weight: {configured} is less than the {most} examples of "
+            f"a client; valid: {most} to {LARGEST_WEIGHT}"
+        )
+    return protection
 
 
 def amplifying_cohorts(config: RunConfig, method: Method) -> CohortKind | None:
@@ -239,7 +262,12 @@ def _protection(config: RunConfig, method: Method, multiplier: float | None) -> 
         policy = None
     extras = extras_of(config)
     masked = config.secure_aggregation.enabled and bool(method.shared_spec())
-    layout = build_layout(method.shared_spec(), section.mechanism, extras=extras.names)
+    layout = build_layout(
+        method.shared_spec(),
+        section.mechanism,
+        extras=extras.names,
+        largest_weight=config.secure_aggregation.largest_weight,
+    )
     pool_mechanism = None
     if policy is not None and _has_bare_entries(config, method):
         pool_mechanism = _pool_mechanism(config, multiplier)

@@ -26,17 +26,11 @@ from platform.entries import (
     require_storable,
 )
 from platform.errors import ProtocolError, RunStopped
-from platform.extras import Extras
+from platform.extras import Extras, around
 from platform.layout import Summed, Totals, UploadLayout
+from platform.prepared import Prepared as Prepared
 from platform.secure_terms import SecureTerms
-from platform.vectors import (
-    Spec,
-    flatten,
-    require_spec,
-    tensor_at,
-    unflatten,
-    vector_length,
-)
+from platform.vectors import Spec, flatten, require_spec, tensor_at, unflatten, vector_length
 from privacy import (
     AdaptiveClipping,
     CentralNoise,
@@ -47,7 +41,6 @@ from privacy import (
     Grid,
     NoisedMetric,
     NoiseSource,
-    NoisyMechanism,
     NoProtection,
     Release,
     UploadSaturated,
@@ -58,28 +51,10 @@ from privacy import (
     release_of_fits,
     release_of_upload,
     signal_to_noise,
-    with_clipping_norm,
 )
 from privacy.secure_aggregation import largest_norm, require_plausible_norm
 
 LEVELS = "levels"
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What may leave the client in one attempt.
-
-    Attributes:
-        levels: The protected update as integers, before weights; None where it travels exactly.
-        vector: The protected update as numbers.
-        entry: The pool entry as it is sent, empty without one.
-        channels: Which releases these are.
-    """
-
-    levels: NDArray[np.uint64] | None
-    vector: NDArray[np.float64]
-    entry: Arrays
-    channels: tuple[Channel, ...]
 
 
 @dataclass(frozen=True)
@@ -167,6 +142,11 @@ class Protection:
         return (*self.channels, *(name for name in later if name not in self.channels))
 
     @property
+    def noises_entry(self) -> bool:
+        """Whether a pool entry travels as a noised difference; else as it is."""
+        return not isinstance(self.entry_mechanism, NoProtection)
+
+    @property
     def entry_mechanism(self) -> ClientMechanism:
         """What is done to a pool entry."""
         return self.mechanism if self.pool_mechanism is None else self.pool_mechanism
@@ -197,10 +177,10 @@ class Protection:
             raise ProtocolError("message: the clipping norm is not a length")
         return dataclasses.replace(
             self,
-            mechanism=_around(self.mechanism, self.extras.joint_norm(clipping_norm)),
+            mechanism=around(self.mechanism, self.extras.joint_norm(clipping_norm)),
             pool_mechanism=None
             if self.pool_mechanism is None
-            else _around(self.pool_mechanism, clipping_norm),
+            else around(self.pool_mechanism, clipping_norm),
             clipping_norm=clipping_norm,
             update_norm=clipping_norm,
         )
@@ -234,11 +214,25 @@ class Protection:
         vector = flatten(result.update, spec)
         if self.exact:
             return Prepared(None, vector, self._exact_entry(result), self.channels)
-        vector = self.extras.append(vector, validation)
-        grid = self.grid()
-        levels = _protect(vector, self.mechanism, grid, noise, spec)
-        values = grid.dequantise(levels)
+        levels = self._carry(self.extras.append(vector, validation), noise)
         entry = self._protect_entry(result, broadcast, levels, noise)
+        return Prepared(levels, self.grid().dequantise(levels), entry, self.channels)
+
+    def prepare_nothing(self, broadcast: Arrays, noise: NoiseSource) -> Prepared:
+        """Protects the zero vector, all that is appended included: a failed round's upload.
+
+        Zero lies in every ball, so noise, masks and charge are those of any other upload. The pool
+        entry differs in nothing from the broadcast.
+        """
+        zero, spec = np.zeros(self.layout.protected), self.pool_spec
+        levels = None if self.exact else self._carry(zero, noise)
+        values = zero if levels is None else self.grid().dequantise(levels)
+        if spec is None:
+            return Prepared(levels, values, {}, self.channels)
+        if levels is not None and self.noises_entry:
+            entry = self._noised_entry(np.zeros(vector_length(spec)), levels, noise)
+        else:
+            entry = unflatten(flatten(entry_base(broadcast, spec), spec), spec)
         return Prepared(levels, values, entry, self.channels)
 
     def verify_entry(self, entry: Arrays) -> None:
@@ -252,7 +246,7 @@ class Protection:
         if LEVELS not in entry:
             require_spec(entry, spec)
             require_storable(flatten(entry, spec))
-        if (LEVELS in entry) is isinstance(self.entry_mechanism, NoProtection):
+        if (LEVELS in entry) is not self.noises_entry:
             raise ProtocolError("message: the pool entry is not protected as this run asks")
         if LEVELS not in entry:
             return
@@ -366,18 +360,30 @@ class Protection:
         levels: NDArray[np.uint64],
         noise: NoiseSource,
     ) -> Arrays:
-        if self.pool_spec is None or result.pool_entry is None:
+        if self.pool_spec is None:
             return {}
-        if isinstance(self.entry_mechanism, NoProtection):
+        if not self.noises_entry:
             return self._exact_entry(result)
-        base, grid = entry_base(broadcast, self.pool_spec), self._entry_grid()
-        difference = {name: result.pool_entry[name] - base[name] for name in self.pool_spec}
+        # None at all is another than was announced: that a client has none tells of its data.
+        entry = result.pool_entry or {}
+        require_spec(entry, self.pool_spec)
+        base = entry_base(broadcast, self.pool_spec)
+        difference = {name: entry[name] - base[name] for name in self.pool_spec}
         if self.pool_noise == "same":
             require_same(result.update, difference)
-            return {LEVELS: levels.astype(level_type(grid))}
-        vector = flatten(difference, self.pool_spec)
-        own = _protect(vector, self.entry_mechanism, grid, noise, self.pool_spec)
-        return {LEVELS: own.astype(level_type(grid))}
+        return self._noised_entry(flatten(difference, self.pool_spec), levels, noise)
+
+    def _noised_entry(
+        self, difference: NDArray[np.float64], levels: NDArray[np.uint64], noise: NoiseSource
+    ) -> Arrays:
+        grid = self._entry_grid()
+        if self.pool_noise == "independent":
+            spec = self.pool_spec or {}
+            levels = _protect(difference, self.entry_mechanism, grid, noise, spec)
+        return {LEVELS: levels.astype(level_type(grid))}
+
+    def _carry(self, vector: NDArray[np.float64], noise: NoiseSource) -> NDArray[np.uint64]:
+        return _protect(vector, self.mechanism, self.grid(), noise, self.layout.spec)
 
 
 def _protect(
@@ -395,9 +401,3 @@ def _protect(
             f"secure_aggregation.value_bound: {bound:g} is too small for tensor "
             f"{tensor_at(error.index, spec)!r}; raise it"
         ) from error
-
-
-def _around(mechanism: ClientMechanism, clipping_norm: float) -> NoisyMechanism:
-    if isinstance(mechanism, NoProtection):
-        raise ProtocolError("message: nothing is clipped in this run")
-    return with_clipping_norm(mechanism, clipping_norm)

@@ -224,11 +224,12 @@ def sampling_assumption(wiring: Wiring) -> str:
     training, config = wiring.protection.training, wiring.config
     if training is not None and training.sampling_probability < 1.0:
         return f"Poisson batches, probability {training.sampling_probability:g}, kept secret"
+    if wiring.cohort_kind is None:
+        return "none"
+    drawn = f"{config.cohort_size} of {config.task.clients} clients"
     if wiring.cohort_kind == "poisson":
-        return f"for observer: Poisson cohorts, probability {config.cohort_rate:g}, kept secret"
-    if wiring.cohort_kind == "fixed_size":
-        return f"for observer: {config.cohort_size} of {config.task.clients} clients, kept secret"
-    return "none"
+        drawn = f"Poisson cohorts, probability {config.cohort_rate:g}"
+    return f"for observer: {drawn}, kept secret; losses do not depend on who else was drawn"
 
 
 def write_run_files(folder: Path, summary: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from platform.entries import LARGEST_COORDINATE
 from platform.errors import PlatformError, RoundAborted
 from platform.exchange import Exchange
 from platform.journal import Journal, MemoryJournal, StageResult
-from platform.layout import LARGEST_WEIGHT, Summed, Totals
+from platform.layout import Summed, Totals, UploadLayout
 from platform.masked_sum import MaskedSum, seat_of
 from platform.messages import (
     Assignment,
@@ -89,9 +89,9 @@ class RoundRunner:
             raise RoundAborted(phase, str(error), uploads_asked=exchange.uploads_asked) from error
 
     def noise_alone(self, plan: RoundPlan) -> RoundOutcome:
-        """What a round of `central_noise` yields that nobody took part in: the noise.
+        """What a round of `central_noise` yields that nobody is left in: the noise.
 
-        A cohort drawn in secret is never redrawn, because that would tell its size.
+        For empty sums only. Noise in place of a sum of few would hang the sum on one client's coin.
         """
         empty = np.zeros(self.protection.layout.protected)
         return self._outcome(self._exchange(plan), (), Totals(empty, 0, 0), {})
@@ -180,7 +180,7 @@ class RoundRunner:
         plan, layout = exchange.plan, exchange.protection.layout
 
         def add_up() -> StageResult:
-            usable = {c: u for c, u in ask().items() if _is_usable(u, layout.protected)}
+            usable = {c: u for c, u in ask().items() if _is_usable(u, layout)}
             _require_minimum(plan, len(usable))
             vectors = {c: u.vector for c, u in usable.items() if u.vector is not None}
             return StageResult(
@@ -279,11 +279,11 @@ def _is_entry(protection: Protection, disclosure: Disclosure) -> bool:
     return True
 
 
-def _is_usable(upload: Upload, coordinates: int) -> bool:
+def _is_usable(upload: Upload, layout: UploadLayout) -> bool:
     vector = upload.vector
-    if vector is None or vector.shape != (coordinates,):
-        return False
-    if not 1 <= upload.weight <= LARGEST_WEIGHT:
+    # Where all weigh alike, everybody states 1.
+    most = layout.largest_weight if layout.weighted else 1
+    if vector is None or vector.shape != (layout.protected,) or not 1 <= upload.weight <= most:
         return False
     return not vector.size or float(np.abs(vector).max()) <= LARGEST_COORDINATE
 

@@ -90,8 +90,8 @@ def _regular(config: RunConfig) -> SecureTerms | None:
     try:
         found = plan(
             clients,
-            # Half a client keeps the product with n from falling below the whole number.
-            corrupt_rate=min((section.corrupt + 0.5) / clients, 0.999),
+            # Half a client less, rounded up, is the whole number whatever the division rounds to.
+            corrupt_rate=max(section.corrupt - 0.5, 0.0) / clients,
             dropout_rate=max(section.tolerated_dropout_rate, config.cohort.dropout_rate),
             graph="k_regular" if asked else "auto",
         )

@@ -25,6 +25,7 @@ from platform.data.preparing import Encoders, prepared_arrays
 from platform.data.rows import Rows
 from platform.enrolling import credentials_of
 from platform.evaluation import EvaluationPlan, EvaluationSet, NewClient
+from platform.expectations import expectations_of
 from platform.observing import Observer
 from platform.own_budget import Limits
 from platform.protection import Protection
@@ -165,6 +166,12 @@ def build_population(
     make_trainer = trainer_factory(config, learning.device, protection)
     stores = stores_folder(config, folder)
     credentials = partial(_credentials, config, protection)
+    expected = expectations_of(
+        learning.method,
+        rounds=protection.collects_at or config.rounds,
+        clients=config.task.clients,
+        generations=config.pool.generations,
+    )
 
     clients: dict[ClientId, Client] = {}
     for name, examples in learning.train.items():
@@ -176,13 +183,13 @@ def build_population(
             protection=protection,
             noise_source=config.privacy.noise_source,
             seeds=_seeds(config),
-            rounds=config.rounds,
             limits=limits,
             credentials=credentials(name),
             simulated=True,
             validation=learning.evaluation.validation.get(name),
             classes=learning.classes,
             source_id=source_id,
+            expected=expected,
         )
         store = open_client_store(store_path(stores, name), read_only=read_only)
         clients[name] = Client(profile, store, make_trainer)

@@ -17,12 +17,11 @@ from platform.client_profile import (
     ClientProfile,
     PersonalState,
     TrainerFactory,
-    batches_of,
     first_state,
     noise_of,
-    train,
 )
 from platform.randomness import stream
+from platform.totality import forget, personalise, train_or_stay
 
 
 def train_twin(
@@ -49,11 +48,10 @@ def train_twin(
     personal = first_state(profile)
     for round_number in rounds:
         broadcast = method.broadcast(state, profile.name)
-        result = train(
+        result = train_or_stay(
             profile,
             make_trainer,
             broadcast,
-            (),
             personal,
             round_number=round_number,
             noise=noise_of(profile, round_number, "twin's noise"),
@@ -62,11 +60,8 @@ def train_twin(
         state = method.server_update(state, _alone(profile, result.update), (), rng)
         personal = result.personal
     broadcast = method.broadcast(state, profile.name)
-    last = batches_of(profile, final_round)
-    plain = make_trainer(None)
-    personal = method.personalise(
-        ClientView(broadcast, personal=personal), profile.data, plain, last
-    )
+    view = ClientView(broadcast, personal=personal)
+    personal = personalise(profile, make_trainer, view, final_round, forget)
     return broadcast, PersonalState(personal, ())
 
 

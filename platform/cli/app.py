@@ -318,7 +318,7 @@ def main() -> None:
             raise
         from platform.cli.output import printable
 
-        typer.echo(f"error: {printable(error)}", err=True)
+        typer.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(code)
 
 

@@ -19,24 +19,33 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def printable(value: object) -> str:
-    """A value as text in which nothing moves a terminal's cursor or starts a line of its own.
+def printable(text: str) -> str:
+    r"""A text on one line that a terminal can only show, never obey.
 
-    Names and texts of a run may come from a file that somebody else wrote.
+    Names come from files and stores that anybody may have written: escape sequences, line breaks
+    and marks that turn the direction of writing are shown as escapes such as `\x1b`.
     """
-    text = str(value)
     if text.isprintable():
         return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class _Plain(Console):
+    """Shows text as it is, also where it looks like markup, and escapes what is no text."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Prints; a text may have several lines of its own."""
+        shown = (_lines(item) if isinstance(item, str) else item for item in objects)
+        super().print(*shown, **options)
+
+
+def _lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def console(*, error: bool = False) -> Console:
     """Where people read; wide enough for a report even if the terminal's width is unknown."""
-    # File names and details are shown as they are, also where they look like markup.
-    plain = Console(stderr=error, highlight=False, markup=False, emoji=False)
+    plain = _Plain(stderr=error, highlight=False, markup=False, emoji=False)
     if not plain.is_terminal:
         plain.width = 120
     return plain
@@ -82,12 +91,13 @@ class WithBar:
 
 def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     """A table of text; numbers to the right."""
-    shown = Table(title=title, title_justify="left", header_style="bold")
+    heading = None if title is None else _lines(title)
+    shown = Table(title=heading, title_justify="left", header_style="bold")
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
-        shown.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        shown.add_column(printable(column), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        shown.add_row(*("" if value is None else printable(value) for value in row))
+        shown.add_row(*("" if value is None else printable(str(value)) for value in row))
     return shown
 
 

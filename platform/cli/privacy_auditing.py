@@ -13,8 +13,9 @@ from platform.cli import exit_codes
 from platform.cli.output import WithBar, console, epsilon, print_json, table
 from platform.config import load_config
 from platform.observing import SilentObserver
-from platform.privacy_audit import AuditPlan, audit_run
+from platform.privacy_audit import AuditPlan, audit_failing, audit_run
 from platform.privacy_auditing.drawing import draw, require_drawable
+from platform.privacy_auditing.failures import FAILURES, FailureAudit
 from platform.privacy_auditing.outcome import ChannelAudit
 
 COLUMNS = ("channel", "claimed mu", "seen mu", "interval", "claimed eps", "seen eps", "verdict")
@@ -33,13 +34,14 @@ def audit_privacy_command(
     run = plan_run(load_config(config, overrides), SilentObserver(), Surroundings())
     with AuditProgress() as progress:
         audits = audit_run(AuditPlan(run, canaries), progress)
+        failing = audit_failing(AuditPlan(run, canaries))
     if plot is not None:
         draw(audits, plot)
     if as_json:
-        print_json([audit.document() for audit in audits])
+        print_json([*(audit.document() for audit in audits), failing.document()])
     else:
-        _show(audits, plot)
-    if not all(audit.passed for audit in audits):
+        _show(audits, failing, plot)
+    if not all(audit.passed for audit in (*audits, failing)):
         raise typer.Exit(exit_codes.FAILED)
 
 
@@ -60,11 +62,11 @@ class AuditProgress(WithBar):
         self._progress.update(self._tasks[channel], completed=min(done, total))
 
 
-def _show(audits: Sequence[ChannelAudit], plot: Path | None) -> None:
+def _show(audits: Sequence[ChannelAudit], failing: FailureAudit, plot: Path | None) -> None:
     out = console()
     unit = audits[0].result.unit
     title = f"{audits[0].mechanism}: one release of one client, unit {unit}"
-    out.print(table(title, COLUMNS, [_row(audit) for audit in audits]))
+    out.print(table(title, COLUMNS, [*map(_row, audits), _row_of_failures(failing)]))
     for audit in audits:
         for reason in audit.reasons:
             out.print(f"{audit.channel}: {reason}", soft_wrap=True)
@@ -73,6 +75,13 @@ def _show(audits: Sequence[ChannelAudit], plot: Path | None) -> None:
             f"noise with probability {audit.result.power:.3f}",
             soft_wrap=True,
         )
+    for reason in failing.reasons:
+        out.print(f"{FAILURES}: {reason}", soft_wrap=True)
+    out.print(
+        f"{FAILURES}: {failing.rounds} rounds under hostile messages, of which {failing.failed} "
+        f"failed inside the client; {failing.split} messages failed on some data only",
+        soft_wrap=True,
+    )
     if plot is not None:
         out.print(f"picture: {plot}", soft_wrap=True)
 
@@ -89,3 +98,8 @@ def _row(audit: ChannelAudit) -> tuple[str, ...]:
         epsilon(result.epsilon_lower_bound_95),
         "not refuted" if audit.passed else "REFUTED",
     )
+
+
+def _row_of_failures(failing: FailureAudit) -> tuple[str, ...]:
+    verdict = "not refuted" if failing.passed else "REFUTED"
+    return (FAILURES, *["-"] * (len(COLUMNS) - 2), verdict)

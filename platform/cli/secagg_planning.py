@@ -17,7 +17,7 @@ from privacy.secure_aggregation.planning import CORRECTNESS_BITS, SECURITY_BITS,
 # Wire sizes of `docs/secure-aggregation.md`: bytes that a client sends for each neighbour (box and
 # revealed share; against an active adversary two commitments more) and once.
 _PER_NEIGHBOUR = {False: 98 + 38, True: 98 + 64 + 38}
-_ONCE = {False: 4 * 68 + 64 + 32 + 38, True: 5 * 116 + 64 + 32 + 64 + 38}
+_ONCE = {False: 4 * 68 + 64 + 32 + 38, True: 5 * 116 + 64 + 32 + 64 + 32 + 38}
 
 _REGIMES: tuple[tuple[bool, GraphChoice], ...] = (
     (False, "complete"),
@@ -95,9 +95,6 @@ def _plan(question: PlanQuestion, active: bool, graph: GraphChoice) -> Plan:
 
 def _numbers(question: PlanQuestion, found: Plan) -> dict[str, Any]:
     sent = found.neighbours * _PER_NEIGHBOUR[found.active] + _ONCE[found.active]
-    if found.active:
-        # The survivor list that each client signs names everybody.
-        sent += 4 * question.clients
     return {
         "neighbours": found.neighbours,
         "threshold": found.threshold,

@@ -11,7 +11,7 @@ import typer
 from rich.progress import TaskID, TextColumn
 
 from platform.cli import exit_codes
-from platform.cli.output import WithBar, console, epsilon, fraction, print_json
+from platform.cli.output import WithBar, console, epsilon, fraction, print_json, printable
 from platform.environment import resolve_device
 from platform.sweeping.grid import (
     Cell,
@@ -99,7 +99,7 @@ def sweep_command(
 def _report_failures(outcomes: tuple[Outcome, ...]) -> None:
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     for outcome in failed:
-        typer.echo(f"error: cell ({outcome.cell}): {outcome.error}", err=True)
+        typer.echo(printable(f"error: cell ({outcome.cell}): {outcome.error}"), err=True)
     if failed:
         typer.echo(f"{len(failed)} of {len(outcomes)} cells failed", err=True)
         raise typer.Exit(exit_codes.FAILED)

@@ -40,6 +40,11 @@ def privacy_problems(config: RunConfig) -> Iterator[str]:
     if mechanism == "none":
         yield from _without_noise(config)
         return
+    if config.secure_aggregation.largest_weight is not None:
+        yield (
+            f"secure_aggregation.largest_weight: {config.secure_aggregation.largest_weight} has no "
+            f"meaning under privacy.mechanism = {mechanism}, where all weigh alike; leave it out"
+        )
     yield from _amount_of_noise(config)
     yield from _noise_distribution(config)
     yield from _pool(config)
@@ -222,8 +227,19 @@ def _cohort_sampling(config: RunConfig) -> Iterator[str]:
             "cohort.sampling: poisson amplifies only against the observer of central_noise; "
             f"valid under {config.privacy.mechanism}: fixed_size"
         )
-    elif config.secure_aggregation.enabled:
+        return
+    if config.secure_aggregation.enabled:
         yield (
             "cohort.sampling: poisson cohorts may have any size, so no threshold can be met; "
             "valid with secure_aggregation.enabled = true: fixed_size"
+        )
+    if config.cohort.minimum != 1:
+        yield (
+            f"cohort.minimum: {config.cohort.minimum} would let one client's coin decide whether a "
+            "whole sum is released, which voids what cohort.sampling = poisson is for; valid: 1"
+        )
+    if config.cohort.retries:
+        yield (
+            f"cohort.retries: {config.cohort.retries} would draw a secret cohort again, which "
+            "voids what cohort.sampling = poisson is for; valid: 0"
         )

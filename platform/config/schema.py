@@ -164,6 +164,7 @@ class SecureAggregationConfig(Section):
     tolerated_dropout_rate: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     corrupt: Annotated[int, Field(ge=0)] = 0
     value_bound: Positive | None = None
+    largest_weight: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
     bits: Annotated[int, Field(ge=8, le=32)] = 20
 
 
@@ -250,9 +251,15 @@ class RunConfig(Section):
 
     @property
     def has_secret_cohorts(self) -> bool:
-        """Whether who is drawn is the coordinator's secret, for amplification."""
+        """Whether who is drawn is the coordinator's secret, for amplification.
+
+        Only where a round's sum is released whoever came: a rule that opens it, or draws again,
+        depending on how many were there hangs the whole sum on one client's coin.
+        """
         drawn = self.cohort.sampling == "poisson" or self.cohort_size < self.task.clients
-        return self.privacy.mechanism == "central_noise" and drawn
+        is_central = self.privacy.mechanism == "central_noise"
+        always = self.cohort.minimum == 1 and self.cohort.retries == 0
+        return drawn and is_central and always and not self.secure_aggregation.enabled
 
     @property
     def noise_distribution(self) -> Literal["gaussian", "discrete_gaussian", "skellam"]:

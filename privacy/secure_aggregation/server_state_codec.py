@@ -178,7 +178,7 @@ def _read_confirmations(
 
 def _read_unmasking(parameters: RoundParameters, fields: list[bytes]) -> CollectingUnmasking:
     *dealt, survivors, masked_sum, complaints, refused = fields
-    return CollectingUnmasking(
+    state = CollectingUnmasking(
         parameters,
         _unpack_dealt(parameters, dealt),
         survivors=_unpack_indices(survivors),
@@ -186,6 +186,19 @@ def _read_unmasking(parameters: RoundParameters, fields: list[bytes]) -> Collect
         complaints=_unpack_complaints(complaints),
         refused=_unpack_refused(refused),
     )
+    _require_consistent(state)
+    return state
+
+
+def _require_consistent(state: CollectingUnmasking) -> None:
+    survivors, dealers = frozenset(state.survivors), state.dealt.roster.keys()
+    if (
+        len(survivors) < state.parameters.least_survivors
+        or not survivors <= dealers
+        or not state.complaints.keys() <= survivors
+        or not all(each and dealers >= set(each) for each in state.complaints.values())
+    ):
+        raise refusal()
 
 
 _READERS: Mapping[int, Callable[[RoundParameters, list[bytes]], ServerState]] = MappingProxyType(

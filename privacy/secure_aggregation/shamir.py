@@ -99,11 +99,11 @@ def lagrange_at_zero(indices: Sequence[int]) -> tuple[int, ...]:
         own * math.prod([other - own for other in indices if other != own]) % PRIME
         for own in indices
     ]
-    return tuple(product * inverse % PRIME for inverse in _invert(denominators))
+    return tuple(product * inverse % PRIME for inverse in invert_all(denominators))
 
 
-def _invert(values: Sequence[int]) -> list[int]:
-    """Invert all values modulo PRIME with one inversion (Montgomery's trick)."""
+def invert_all(values: Sequence[int]) -> list[int]:
+    """Invert field elements, none of them 0, with one inversion (Montgomery's trick)."""
     prefixes = list(itertools.accumulate(values, lambda a, b: a * b % PRIME, initial=1))
     running = pow(prefixes.pop(), -1, PRIME)
     inverses = []

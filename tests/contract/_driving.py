@@ -125,7 +125,16 @@ def make_clients(
     for name, examples in data.items():
         seeds = ClientSeeds(initialisation=0, batches=1, noise=2)
         profile = ClientProfile(
-            name, RUN, method, examples, protection, "seeded", seeds, rounds=9, simulated=True
+            name,
+            RUN,
+            method,
+            examples,
+            protection,
+            "seeded",
+            seeds,
+            simulated=True,
+            # A method that fails would pass for one that learns nothing.
+            shows_failures=True,
         )
         store = open_client_store(folder / f"{name}.db")
         clients[name] = Client(profile, store, lambda noise: local_trainer(learning_rate=0.1))

@@ -178,6 +178,12 @@ def draw_experts(method: Method, count: int | None = None) -> tuple[Arrays, ...]
     )
 
 
+def handed_out(method: Method) -> tuple[Arrays, ...]:
+    """The experts of a round; of a pool that is made once a client refuses any."""
+    policy = method.pool_policy()
+    return () if policy is None or policy.fixed else draw_experts(method)
+
+
 def frozen(arrays: Arrays) -> Arrays:
     """The arrays, read-only: whoever writes to them raises."""
     for value in arrays.values():

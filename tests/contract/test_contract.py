@@ -43,6 +43,7 @@ from tests.contract.conftest import (
     draw_experts,
     draw_raw,
     frozen,
+    handed_out,
 )
 
 NEEDS = {"features", "tokens", "pixels", "text", "domains"}
@@ -405,6 +406,29 @@ def server_update(method: Method, state: Arrays, results: dict[str, LocalResult]
     shown = individual if method.visibility is Visibility.PER_CLIENT else None
     aggregate = Aggregate(frozen(sums), 16.0, len(results), POPULATION, shown)
     return method.server_update(frozen(state), aggregate, pool, rng(9))
+
+
+def test_a_broadcast_has_the_same_arrays_in_every_round(method: Method):
+    """Clients refuse any others, so that nobody can choose where training breaks."""
+
+    def looks(state: Arrays, client: str | None) -> dict:
+        broadcast = method.broadcast(state, client)
+        return {name: (array.shape, array.dtype) for name, array in broadcast.items()}
+
+    names, state = ("client-0", "client-1"), method.init_server(rng(1))
+    first = looks(state, None)
+    personal = {name: method.init_client(rng(1), rng(2)) for name in names}
+    experts = handed_out(method)
+    for _ in range(2):
+        results = {}
+        for i, name in enumerate(names):
+            view = ClientView(method.broadcast(state, name), experts, personal[name])
+            assert looks(state, name) == first
+            trainer = local_trainer()
+            results[name] = method.client_update(view, draw_examples(method, i), trainer, rng())
+            personal[name] = results[name].personal
+        state = server_update(method, state, results)
+    assert looks(state, "client-0") == looks(state, "new") == looks(state, None) == first
 
 
 def test_a_method_that_keeps_nothing_says_so_truly(method: Method):

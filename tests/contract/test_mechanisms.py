@@ -35,7 +35,7 @@ from tests.contract._mechanisms import (
     set_stage,
     why_refused,
 )
-from tests.contract.conftest import Case, draw_examples, draw_experts
+from tests.contract.conftest import Case, draw_examples, handed_out
 
 SIZES = (6, 9, 12)
 STEP = 2 * 8.0 / (2**20 - 1)
@@ -109,7 +109,7 @@ def test_a_round_is_right_or_refused(case: Case, asked: Asked, task, method: Met
     data = {n: draw_examples(method, i, SIZES[i]) for i, n in enumerate(NAMES)}
     stage = set_stage(config, checked, data, stores)
     assert stage.protection.masked == (asked.masks and bool(method.shared_spec()))
-    outcome = stage.play(draw_experts(method))
+    outcome = stage.play(handed_out(method))
     assert outcome.survivors == NAMES
 
     spec = method.shared_spec()
@@ -209,7 +209,7 @@ def test_central_noise_is_divided_by_the_planned_size(
     checked = CheckedMethod(build(case, config, task))
     data = {n: draw_examples(method, i, SIZES[i]) for i, n in enumerate(NAMES)}
     stage = set_stage(config, checked, data, stores)
-    outcome = stage.play(draw_experts(method), lost=NAMES[:1])
+    outcome = stage.play(handed_out(method), lost=NAMES[:1])
     assert outcome.survivors == NAMES[1:]
     spec = method.shared_spec()
     total = sum(clipped(flatten(result.update, spec)) for result in checked.results)
@@ -229,7 +229,7 @@ def test_noise_is_that_of_the_ledger(case: Case, task, method: Method, stores: P
     built = build(case, config, task)
     data = {n: draw_examples(method, i, SIZES[i]) for i, n in enumerate(NAMES)}
     stage = set_stage(config, built, data, stores)
-    outcome = stage.play(draw_experts(method))
+    outcome = stage.play(handed_out(method))
     sums = outcome.summed.vector * stage.protection.layout.divisors(len(NAMES), len(NAMES))
     # 60 coordinates or more: one deviation of the estimate is 9% or less.
     assert sums.std() == pytest.approx(1000.0 * NORM, rel=0.5)

@@ -19,7 +19,7 @@ from tests.contract._driving import (
     pool_of_rounds,
     quick_folder,
 )
-from tests.contract.conftest import POPULATION, draw_examples, draw_experts
+from tests.contract.conftest import POPULATION, draw_examples, handed_out
 
 NAMES = tuple(f"client-{i}" for i in range(6))
 LOST = ("client-1", "client-4")
@@ -58,7 +58,7 @@ def test_a_masked_sum_is_the_plain_sum(method: Method, stores, sizes):
         if not method.shared_spec():
             assert not make_protection(method, Setting(masked=True)).masked
         return
-    data, experts = data_of(method, sizes), draw_experts(method)
+    data, experts = data_of(method, sizes), handed_out(method)
     checked = CheckedMethod(method)
     (stores / "plain").mkdir()
     (stores / "secure").mkdir()
@@ -111,7 +111,7 @@ def test_pool_entries_are_the_survivors(method: Method, stores, secure):
         return
     setting = Setting(masked=secure, threshold=THRESHOLD, lost=LOST)
     checked = CheckedMethod(method)
-    outcome = play(checked, data_of(method), stores, setting, experts=draw_experts(method))
+    outcome = play(checked, data_of(method), stores, setting, experts=handed_out(method))
     assert outcome.entries_void is None
     protection = make_protection(method, setting)
     broadcast = method.broadcast(method.init_server(np.random.default_rng(7)), None)

@@ -67,6 +67,14 @@ def enrolled(names: Sequence[ClientId]) -> Enrolment:
 
 
 @dataclass(frozen=True)
+class Frank(InProcessTransport):
+    """Tells of a refusal, which to a coordinator is silence like any other."""
+
+    def _deliver(self, client: ClientId, message: bytes) -> bytes | Dropout:
+        return self.handlers[client](message)
+
+
+@dataclass(frozen=True)
 class Cohort:
     """Real clients of one round, client i with the number i + 1."""
 
@@ -94,6 +102,7 @@ class Cohort:
             smallest_sum=self.terms.smallest_sum,
             degree=self.terms.degree,
             identities=keys,
+            enrolment_serial=len(keys),
         )
 
     def transport(
@@ -101,7 +110,7 @@ class Cohort:
     ) -> InProcessTransport:
         gone = frozenset(lost)
         handlers = {name: client.handle for name, client in self.clients.items()}
-        return InProcessTransport(handlers, lambda *_: gone, lost_at)
+        return Frank(handlers, lambda *_: gone, lost_at)
 
     def run(self, transport: Transport | None = None) -> RoundOutcome:
         runner = RoundRunner(transport or self.transport(), self.protection)
@@ -149,7 +158,6 @@ def cohort(
             protection,
             "seeded",
             ClientSeeds(initialisation=0, batches=1, noise=2),
-            rounds=9,
             credentials=(credentials or {}).get(client, own),
             simulated=True,
         )

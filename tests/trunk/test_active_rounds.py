@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from platform.client import round_parameters
 from platform.errors import PlatformError, ProtocolError, RoundAborted
 from platform.messages import (
     Disclosure,
@@ -22,6 +21,7 @@ from platform.messages import (
     encode_invitation,
     encode_relay,
 )
+from platform.seats import round_parameters
 from platform.secure_terms import SecureTerms
 from platform.simulation import client_names
 from platform.transport import Transport
@@ -29,7 +29,7 @@ from privacy import PrivacyError
 from privacy.secure_aggregation import Credentials, Enrolment, Identity, RoundParameters
 from privacy.secure_aggregation.messages import decode_survivors, encode_survivors
 from tests.contract._driving import quick_folder
-from tests.trunk._secure import Cohort, Lying, cohort, enrolled, identity
+from tests.trunk._secure import RUN, Cohort, Lying, cohort, enrolled, identity
 
 FIVE = SecureTerms(clients=5, active=True, threshold=4, smallest_sum=4, corrupt=1)
 SIX = SecureTerms(clients=6, active=True, threshold=5, smallest_sum=6, corrupt=1)
@@ -170,7 +170,7 @@ def test_a_lie_in_an_invitation_is_refused(stores: Path, name: str) -> None:
     with pytest.raises(REFUSALS):
         found.run(transport)
     assert ("advertise", victim) not in transport.answers
-    assert found.clients[victim]._session is None
+    assert found.clients[victim]._store.sessions.newest(RUN) is None
 
 
 def test_the_terms_of_the_lies_are_met_by_the_truth(stores: Path) -> None:
@@ -258,6 +258,7 @@ def parameters_of(found: Cohort) -> RoundParameters:
         plan.corrupt,
         plan.smallest_sum,
         identities=keys(found),
+        enrolment_serial=plan.enrolment_serial,
     )
     return round_parameters(plan.envelope(plan.cohort[0]), seat)
 
@@ -321,17 +322,27 @@ def test_a_second_list_after_the_first_was_signed_is_refused(stores: Path) -> No
 
 
 def test_shares_are_shown_once(stores: Path) -> None:
-    """The confirmations again, or the list again, after the answer: refused."""
-    found, seen = cohort(stores, FIVE), {}
+    """The same request gets the same bytes; the list again, or fewer confirmations, get none."""
+    found, seen, lists = cohort(stores, FIVE), {}, {}
 
     def keep(client: str, message: bytes) -> bytes:
         seen[client] = message
         return message
 
-    found.run(Lying(found.transport(), "unmask", keep))
+    def list_kept(client: str, message: bytes) -> bytes:
+        lists[client] = message
+        return message
+
+    first = Lying(found.transport(), "confirm", list_kept)
+    transport = Lying(first, "unmask", keep)
+    found.run(transport)
     for client, message in seen.items():
-        with pytest.raises(ProtocolError, match="not what this client awaits"):
-            found.clients[client].handle(message)
+        assert found.clients[client].handle(message) == transport.answers["unmask", client]
+        relay = decode_relay(message)
+        changed = encode_relay(dataclasses.replace(relay, payload=relay.payload + b"\0"))
+        for other in (changed, lists[client]):
+            with pytest.raises(ProtocolError, match="not what this client awaits"):
+                found.clients[client].handle(other)
 
 
 def test_no_answer_before_the_shares_carries_them(stores: Path) -> None:

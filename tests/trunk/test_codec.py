@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 from platform.codec import (
+    LARGEST_INTEGER,
     MAGIC,
+    MAX_BUFFERS,
     MAX_HEADER,
+    MAX_NAME,
+    MAX_RANK,
     PREFIX,
     VERSION,
     Frame,
@@ -34,11 +38,12 @@ arrays = st.sampled_from(DTYPES).flatmap(
     )
 )
 names = st.text(max_size=8)
+integers = st.integers(-LARGEST_INTEGER, LARGEST_INTEGER)
 frames = st.builds(
     Frame,
     kind=st.text(max_size=8),
     fields=st.dictionaries(
-        names, st.none() | st.integers() | st.text(max_size=5) | st.lists(st.integers(), max_size=3)
+        names, st.none() | integers | st.text(max_size=5) | st.lists(integers, max_size=3)
     ),
     arrays=st.dictionaries(names.map(lambda n: f"a{n}"), arrays, max_size=3),
     blobs=st.dictionaries(names.map(lambda n: f"b{n}"), st.binary(max_size=20), max_size=3),
@@ -241,9 +246,9 @@ def test_other_dtypes_are_not_sent(dtype):
 
 def test_a_repeated_name_is_refused():
     body = b"\0" * 8
-    with pytest.raises(ProtocolError, match="repeated"):
+    with pytest.raises(ProtocolError, match="is repeated"):
         decode_frame(buffers(entry(), entry(), body=body))
-    with pytest.raises(ProtocolError, match="repeated"):
+    with pytest.raises(ProtocolError, match="is repeated"):
         decode_frame(buffers(entry(), entry(dtype="bytes", shape=[4]), body=body))
 
 
@@ -301,3 +306,122 @@ def test_errors_do_not_repeat_what_was_sent():
     with pytest.raises(ProtocolError) as caught:
         decode_frame(frame_bytes({"kind": secret, "fields": 1, "buffers": []}))
     assert secret not in str(caught.value)
+
+
+# --- bounds before arithmetic ---------------------------------------------------------------------
+
+LONG = b"7" * 4_200
+"""Digits that Python still turns into a number, in a time that grows with their square."""
+
+
+def test_numbers_are_refused_by_their_digits(monkeypatch):
+    """Of 400 such numbers the product alone took most of a minute."""
+    shapes = b"[" + b",".join([LONG] * 400) + b"]"
+    entries = b'[{"dtype":"float32","name":"x","shape":' + shapes + b"}]"
+    in_fields = b'{"kind":"k","fields":{"round":' + LONG + b'},"buffers":[]}'
+    monkeypatch.setattr("platform.codec.math.prod", lambda _: pytest.fail("it was multiplied"))
+    for text in (b'{"kind":"k","fields":{},"buffers":' + entries + b"}", in_fields):
+        with pytest.raises(ProtocolError, match="a number is out of range"):
+            decode_frame(frame_bytes(text))
+
+
+@pytest.mark.parametrize("number", [LARGEST_INTEGER + 1, -LARGEST_INTEGER - 1, 10**30])
+def test_integers_fit_into_64_bits_on_both_sides(number):
+    with pytest.raises(ProtocolError, match="out of range"):
+        encode_frame(Frame("k", {"n": [number]}, {}, {}))
+    with pytest.raises(ProtocolError, match="out of range"):
+        decode_frame(frame_bytes({"kind": "k", "fields": {"n": number}, "buffers": []}))
+
+
+@pytest.mark.parametrize("number", ["1e999", "-1e400", "NaN", "Infinity", "-Infinity"])
+def test_plain_numbers_are_finite(number):
+    text = f'{{"kind":"k","fields":{{"n":{number}}},"buffers":[]}}'
+    with pytest.raises(ProtocolError, match="a number is not finite"):
+        decode_frame(frame_bytes(text.encode()))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"kind":"k","kind":"k","fields":{},"buffers":[]}',
+        b'{"kind":"k","fields":{"round":1,"round":2},"buffers":[]}',
+        b'{"kind":"k","fields":{},"buffers":[{"name":"x","name":"x","dtype":"bytes","shape":[0]}]}',
+    ],
+)
+def test_a_repeated_key_is_refused(text):
+    """Of two readers one would take the first and one the last."""
+    with pytest.raises(ProtocolError, match="a key is repeated"):
+        decode_frame(frame_bytes(text))
+
+
+def test_fields_are_plain():
+    inside = {"a": [[1]]}
+    assert decode_frame(encode_frame(Frame("k", inside, {}, {}))).fields == inside
+    deeper = {"a": [[[1]]]}
+    with pytest.raises(ProtocolError, match="nested"):
+        encode_frame(Frame("k", deeper, {}, {}))
+    with pytest.raises(ProtocolError, match="nested"):
+        decode_frame(frame_bytes({"kind": "k", "fields": deeper, "buffers": []}))
+
+
+def test_a_header_is_ascii():
+    document = {"kind": "k", "fields": {}, "buffers": []}
+    for coding in ("utf-16", "utf-32"):
+        with pytest.raises(ProtocolError):
+            decode_frame(frame_bytes(json.dumps(document).encode(coding)))
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Frame("k" * (MAX_NAME + 1), {}, {}, {}),
+        Frame("k", {}, {"n" * (MAX_NAME + 1): np.zeros(1)}, {}),
+        Frame("k", {}, {"x": np.zeros((1,) * (MAX_RANK + 1))}, {}),
+        Frame("k", {"text": "x" * MAX_HEADER}, {}, {}),
+        Frame("k", {}, {}, dict.fromkeys(map(str, range(MAX_BUFFERS + 1)), b"")),
+        Frame("k", {"n": [[] for _ in range(2 * MAX_BUFFERS + 64)]}, {}, {}),
+    ],
+    ids=["kind", "name", "rank", "header", "buffers", "brackets"],
+)
+def test_what_nobody_reads_is_not_sent(frame):
+    with pytest.raises(ProtocolError):
+        encode_frame(frame)
+
+
+def test_empty_lists_cost_no_more_than_their_bytes(monkeypatch):
+    """Two bytes each in a message, dozens in memory: they are counted before they are made."""
+    text = b'{"kind":"k","buffers":[],"fields":{"n":[' + b"[]," * 1_000_000 + b"[]]}}"
+    monkeypatch.setattr("platform.codec.json.loads", lambda *_, **__: pytest.fail("it was parsed"))
+    with pytest.raises(ProtocolError, match="too long"):
+        decode_frame(frame_bytes(text))
+
+
+def test_nothing_is_copied_before_all_is_there(monkeypatch):
+    """The first buffer is there, the second is not."""
+    monkeypatch.setattr("platform.codec.np.frombuffer", lambda *_: pytest.fail("it was copied"))
+    with pytest.raises(ProtocolError, match="cut off"):
+        decode_frame(buffers(entry(), entry("y", shape=(2**40,)), body=b"\0" * 8))
+
+
+TOKENS = [
+    *(b'{}[],:"'[i : i + 1] for i in range(7)),
+    *(b'"kind"', b'"fields"', b'"buffers"', b'"name"', b'"dtype"', b'"shape"', b'"float32"'),
+    *(b"0", b"-1", b"1e9", b"1e999", b"9" * 30, b"null", b"true", b'"\\ud800"', b"\xff", b" "),
+]
+
+
+@given(st.lists(st.sampled_from(TOKENS), max_size=40).map(b"".join), st.binary(max_size=16))
+@settings(max_examples=300)
+def test_any_text_gives_a_frame_or_a_refusal_and_nothing_else(text, body):
+    for header in (
+        text,
+        b'{"kind":"k","fields":{},"buffers":[' + text + b"]}",
+        b'{"kind":"k","buffers":[],"fields":' + text + b"}",
+        b'{"kind":"k","fields":{},"buffers":[{"name":"x","dtype":"bytes","shape":' + text + b"}]}",
+        +text + b"}]}",
+    ):
+        try:
+            frame = decode_frame(frame_bytes(header, body))
+        except ProtocolError:
+            continue
+        decode_frame(encode_frame(frame))

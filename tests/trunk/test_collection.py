@@ -43,6 +43,7 @@ from tests.trunk._runs import (
     gaussian_epsilon,
     opened,
 )
+from tests.trunk._secure import Frank
 from tests.trunk.conftest import MakeStorage
 
 ROUNDS = 2
@@ -389,22 +390,20 @@ def timeless(summary: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def test_an_interrupted_collection_with_fresh_noise_pays_twice_and_has_no_pool(
+def test_an_interrupted_collection_with_fresh_noise_pays_once(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = storage.gathering()
     fresh = (*SHORT, "privacy.noise_source=os")
     with monkeypatch.context() as patch, opened(place.create(*fresh)) as wiring:
-        crash_at(patch, Spending, "reserve", 3, after=True)
+        crash_at(patch, Client, "_disclose", 10, after=True)
         with pytest.raises(Crash):
             execute(wiring, SilentObserver())
     resumed = place.resume(wiring.run_id)
-    # The budget was for one entry, and that may have left its owner.
     assert storage.rows(KEYS)[-1] == (3, "pool", 5)
-    assert [d["phase"] for d in resumed.summary["rounds"]] == ["rounds", "rounds"]
-    assert "privacy.target_epsilon" in resumed.summary["warnings"][0]
-    assert resumed.summary["final"]["epsilon"]["server"] <= 8.0
-    assert resumed.summary["phases"]["before"] == resumed.summary["rounds"][-1]["accuracy"]
+    assert [d["phase"] for d in resumed.summary["rounds"]] == ["rounds", "rounds", "collection"]
+    assert len(entries(resumed)) == 4
+    assert 7.9 < resumed.summary["final"]["epsilon"]["server"] <= 8.0
 
 
 REFUSED = {
@@ -558,7 +557,10 @@ def test_a_client_takes_the_rounds_purpose_from_its_number_alone(storage: Storag
             collects=True,
         )
         method, state = wiring.method, Federation(wiring, SilentObserver()).initial_state()
-        runner = RoundRunner(wiring.runner.transport, dataclasses.replace(protection, masked=False))
+        inner = wiring.runner.transport
+        assert isinstance(inner, InProcessTransport)
+        frank = Frank(inner.handlers, inner.losses)
+        runner = RoundRunner(frank, dataclasses.replace(protection, masked=False))
         with pytest.raises(ProtocolError, match="masks"):
             runner.run(plan, lambda client: method.broadcast(state, client), lambda handles: ())
 

@@ -95,17 +95,51 @@ def test_a_weight_out_of_range_is_refused(weight):
         build_layout(SPEC, "none").weigh(np.zeros(4, np.uint64), weight)
 
 
-def test_the_ring_holds_the_largest_weights():
-    """Below 2^8 x 2^20 examples x 10 clients needs 32 bits; 2^20 x 2^20 x 10 needs 44."""
-    layout = build_layout(SPEC, "none")
-    assert layout.ring_bits(QUANTISER, 10) == 32
-    assert layout.ring_bits(Quantiser(1.0, 20), 10) == 44
-    assert build_layout(SPEC, "upload_noise").ring_bits(Quantiser(1.0, 20), 10) == 24
+@pytest.mark.parametrize("weight", [0, 9, 2**20])
+def test_a_weight_above_the_run_s_largest_is_refused(weight):
+    layout = build_layout(SPEC, "none", largest_weight=8)
+    with pytest.raises(ProtocolError, match=r"it must be 1 to 8, the most examples"):
+        layout.weigh(np.zeros(4, np.uint64), weight)
+    layout.weigh(np.zeros(4, np.uint64), 8)
+    # Without weights nobody's number of examples matters.
+    build_layout(SPEC, "upload_noise", largest_weight=8).require_weight(weight)
+
+
+@pytest.mark.parametrize(
+    ("bits", "clients", "largest", "ring"),
+    [
+        # Levels below 2^8, times weights, times clients, must stay below 2^ring.
+        (8, 10, None, 32),
+        (8, 10, 2**20, 32),
+        (8, 10, 8, 16),
+        (8, 32, 8, 16),
+        (8, 33, 8, 17),
+        (8, 32, 9, 17),
+        (20, 10, None, 44),
+        (20, 10, 16, 28),
+        (20, 16, 16, 28),
+        (20, 17, 16, 29),
+        (20, 10, 1, 24),
+    ],
+)
+def test_the_ring_is_as_small_as_the_largest_weight_allows(bits, clients, largest, ring):
+    layout, grid = build_layout(SPEC, "none", largest_weight=largest), Quantiser(1.0, bits)
+    assert layout.ring_bits(grid, clients) == ring
+    assert build_layout(SPEC, "upload_noise").ring_bits(grid, 10) == max(16, bits + 4)
+
+
+@pytest.mark.parametrize(("clients", "largest"), [(10, 2**20), (32, 8), (33, 8), (7, 3), (1, 5)])
+def test_the_largest_sum_does_not_wrap_around(clients, largest):
+    """Every client at the top level with the largest weight: the sum opens as it was put in."""
+    layout = build_layout(SPEC, "none", largest_weight=largest)
+    ring = layout.ring_bits(QUANTISER, clients)
     levels = np.full(4, QUANTISER.largest_level, np.uint64)
-    total = 15 * layout.weigh(levels, LARGEST_WEIGHT).astype(object)
-    assert max(total) < 2**32
-    assert 17 * 255 * 2**20 >= 2**32
-    assert layout.ring_bits(QUANTISER, 17) == 33
+    total = clients * layout.weigh(levels, largest).astype(object)
+    assert max(total) < 2**ring
+    kept = np.array([int(value) % 2**ring for value in total], np.uint64)
+    opened = layout.average(layout.open_sum(kept, clients, QUANTISER))
+    np.testing.assert_allclose(opened.vector, [1.0, 1.0, 1.0, clients])
+    assert opened.total_weight == clients * largest
 
 
 def test_a_sum_without_any_weight_is_refused():

@@ -89,6 +89,7 @@ def test_an_entry_with_noise_of_its_own_has_a_grid_of_its_own(
 
 C, RATIO, FLAG_RATIO = 2.0, 0.75, 0.3
 CENTRAL = ("privacy.mechanism=central_noise", "secure_aggregation.enabled=false")
+SECRET = (*CENTRAL, "cohort.size=3", "cohort.minimum=1", "cohort.retries=0")
 
 
 def central(multiplier: float, *, hides_size: bool = False) -> Protection:
@@ -165,7 +166,8 @@ def test_a_secret_number_and_noise_alone_tell_no_mean(survivors: int, hides_size
     ("overrides", "hides"),
     [
         (CENTRAL, False),
-        ((*CENTRAL, "cohort.size=3"), True),
+        ((*CENTRAL, "cohort.size=3"), False),
+        (SECRET, True),
         ((*CENTRAL, "privacy.relation=add_or_remove_one"), True),
         (("cohort.size=3", "privacy.relation=add_or_remove_one"), False),
         (("cohort.size=3", *LAWS["discrete"]), False),
@@ -179,7 +181,7 @@ def test_what_counts_on_a_secret_number(
 
 def test_a_number_that_the_report_states_is_no_secret(pooled: Auditor) -> None:
     """With a pool nothing amplifies, so nothing is withheld."""
-    given = (*NOISED, *QUIET, *CENTRAL, POOL[0], "cohort.size=3")
+    given = (*NOISED, *QUIET, *SECRET, POOL[0])
     assert pooled.plan(*given).protection.hides_size is False
 
 
@@ -221,7 +223,7 @@ def test_the_mean_of_those_who_came(storage: Storage, mechanism: tuple[str, ...]
 
 
 def test_a_secret_cohort_releases_no_mean_and_says_so(storage: Storage) -> None:
-    run = storage.run(*NO_POOL, *NOISED, *QUIET, BEST, *CENTRAL, "cohort.size=3", "rounds=2")
+    run = storage.run(*NO_POOL, *NOISED, *QUIET, BEST, *SECRET, "rounds=2")
     assert [d["released_validation"] for d in run.summary["rounds"]] == [None, None]
     assert run.summary["best_on_validation"] is None
     words = " ".join(run.summary["warnings"])

@@ -19,6 +19,13 @@ from tests.trunk._runs import ADAPTIVE, FIXED, NO_POOL, RECORDS, Finished, Stora
 
 MASKS_OFF = "secure_aggregation.enabled=false"
 CONTROLLED = ("method.name=scaffold", "method.network=features")
+POISSON = (
+    "privacy.mechanism=central_noise",
+    "cohort.sampling=poisson",
+    "cohort.minimum=1",
+    "cohort.retries=0",
+    MASKS_OFF,
+)
 ONE_STEP = ("rounds=2", "cohort.dropout_rate=0")
 
 # --- refused before anything is written -----------------------------------------------------------
@@ -135,6 +142,15 @@ REFUSED = {
         ["privacy.mechanism=central_noise", "cohort.sampling=poisson"],
         "cohort.sampling: poisson cohorts may have any size",
     ),
+    "poisson with a minimum": (
+        [*POISSON, "cohort.minimum=2"],
+        "cohort.minimum: 2 would let one client's coin decide whether a whole sum is released",
+    ),
+    "poisson drawn again": (
+        [*POISSON, "cohort.retries=1"],
+        "cohort.retries: 1 would draw a secret cohort again",
+    ),
+    "poisson with a pool": (POISSON, "cohort.sampling: poisson amplifies nothing with pfedmoap"),
     "budget without noise": (
         ["privacy.mechanism=none", "privacy.lifetime_budget=1"],
         "privacy.lifetime_budget: 1.0 has no meaning",

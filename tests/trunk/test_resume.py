@@ -20,11 +20,13 @@ from platform.federation import Federation
 from platform.finishing import execute
 from platform.messages import Stage
 from platform.observing import SilentObserver
-from platform.spending import Spending
+from platform.round import RoundRunner
 from platform.transport import InProcessTransport
 from platform.wiring import Wiring
 from storage import Database, StorageFull
 from tests.trunk._runs import (
+    FIXED,
+    NO_POOL,
     NONE,
     ONCE,
     OS,
@@ -57,61 +59,6 @@ def charges(storage: Storage) -> list[tuple[Any, ...]]:
     return storage.rows(query)
 
 
-def test_spare_attempt_pays_for_one_interruption(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_id = crash(storage, monkeypatch, OS, "privacy.spare_attempts=1")
-    resumed = storage.resume(run_id)
-    assert charges(storage) == [(1, 1, 5), (2, 1, 5), (2, 2, 5), (3, 1, 5)]
-    assert [r["round"] for r in resumed.summary["rounds"]] == [1, 2, 3]
-    spent = resumed.summary["final"]["epsilon"]["server"]
-    assert spent == pytest.approx(gaussian_epsilon(resumed.noise_multiplier, 4), rel=1e-6)
-    assert 7.99 < spent <= 8.0
-    assert not any("ended" in text for text in resumed.summary["warnings"])
-    assert any("round 2 stay charged" in text for text in resumed.summary["warnings"])
-
-
-def test_two_interruptions_are_two_charges(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_id = crash(storage, monkeypatch, OS)
-    with monkeypatch.context() as patch, opened(storage.reopen(run_id)) as wiring:
-        crash_at(patch, Spending, "reserve", 1, after=True)
-        with pytest.raises(Crash):
-            execute(wiring, SilentObserver())
-    resumed = storage.resume(run_id)
-    assert charges(storage) == [(1, 1, 5), (2, 1, 5), (2, 2, 5)]
-    assert [r["round"] for r in resumed.summary["rounds"]] == [1]
-    assert resumed.summary["final"]["epsilon"]["server"] <= 8.0
-    assert "ended before round 2" in resumed.summary["warnings"][0]
-
-
-def test_explicit_noise_without_a_target_goes_on_and_states_the_cost(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    explicit = ("privacy.target_epsilon=null", "privacy.noise_multiplier=5.0", "rounds=2")
-    resumed = storage.resume(crash(storage, monkeypatch, OS, *explicit))
-    assert charges(storage) == [(1, 1, 5), (2, 1, 5), (2, 2, 5)]
-    spent = [r["epsilon"]["server"] for r in resumed.summary["rounds"]]
-    assert spent == pytest.approx([gaussian_epsilon(5.0, 1), gaussian_epsilon(5.0, 3)], rel=1e-6)
-
-
-def test_run_that_can_afford_no_round_is_reported_all_the_same(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch, sotto: Command, tmp_path: Path
-) -> None:
-    with monkeypatch.context() as patch, opened(storage.create(OS, "rounds=1")) as wiring:
-        crash_at(patch, Client, "_train", 1, after=True)
-        with pytest.raises(Crash):
-            execute(wiring, SilentObserver())
-    resumed = storage.resume(wiring.run_id)
-    assert resumed.summary["rounds"] == []
-    assert 7.9 < resumed.summary["final"]["epsilon"]["server"] <= 8.0
-    for command in ("report", "export"):
-        extra = ["--output", str(tmp_path / "out")] if command == "export" else []
-        answer = sotto(command, "latest", "--storage", storage.url, *extra)
-        assert (answer.code, answer.err) == (0, "")
-
-
 def lose(wiring: Wiring, stage: Stage, rounds: set[int]) -> Wiring:
     """The wiring with all but two clients of some rounds silent from a stage on."""
     transport = wiring.runner.transport
@@ -126,6 +73,61 @@ def lose(wiring: Wiring, stage: Stage, rounds: set[int]) -> Wiring:
     )
     runner = dataclasses.replace(wiring.runner, transport=silent)
     return dataclasses.replace(wiring, runner=runner)
+
+
+def lost(storage: Storage, number: int, *overrides: str) -> str:
+    """A run whose first attempt at a round is lost once vectors have left; its id."""
+    with opened(storage.create(OS, ONCE, *overrides)) as wiring, pytest.raises(RunStopped):
+        execute(lose(wiring, "unmask", {number}), SilentObserver())
+    return wiring.run_id
+
+
+def test_spare_attempt_pays_for_one_that_was_lost(storage: Storage) -> None:
+    resumed = storage.resume(lost(storage, 2, "privacy.spare_attempts=1"))
+    assert charges(storage) == [(1, 1, 5), (2, 1, 5), (2, 2, 5), (3, 1, 5)]
+    assert [r["round"] for r in resumed.summary["rounds"]] == [1, 2, 3]
+    spent = resumed.summary["final"]["epsilon"]["server"]
+    assert spent == pytest.approx(gaussian_epsilon(resumed.noise_multiplier, 4), rel=1e-6)
+    assert 7.99 < spent <= 8.0
+    assert not any("ended" in text for text in resumed.summary["warnings"])
+    assert any("round 2 stay charged" in text for text in resumed.summary["warnings"])
+
+
+def test_interruptions_cost_nothing(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = crash(storage, monkeypatch, OS)
+    for owner, name, nth in (
+        (RoundRunner, "run", 1),
+        (Client, "_disclose", 2),
+        (Client, "_disclose", 1),
+    ):
+        with monkeypatch.context() as patch, opened(storage.reopen(run_id)) as wiring:
+            crash_at(patch, owner, name, nth, after=True)
+            with pytest.raises(Crash):
+                execute(wiring, SilentObserver())
+    resumed = storage.resume(run_id)
+    assert charges(storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]
+    assert [r["round"] for r in resumed.summary["rounds"]] == [1, 2, 3]
+    assert 7.99 < resumed.summary["final"]["epsilon"]["server"] <= 8.0
+
+
+def test_explicit_noise_without_a_target_goes_on_and_states_the_cost(storage: Storage) -> None:
+    explicit = ("privacy.target_epsilon=null", "privacy.noise_multiplier=5.0", "rounds=2")
+    resumed = storage.resume(lost(storage, 2, *explicit))
+    assert charges(storage) == [(1, 1, 5), (2, 1, 5), (2, 2, 5)]
+    spent = [r["epsilon"]["server"] for r in resumed.summary["rounds"]]
+    assert spent == pytest.approx([gaussian_epsilon(5.0, 1), gaussian_epsilon(5.0, 3)], rel=1e-6)
+
+
+def test_run_that_can_afford_no_round_is_reported_all_the_same(
+    storage: Storage, sotto: Command, tmp_path: Path
+) -> None:
+    resumed = storage.resume(lost(storage, 1, "rounds=1"))
+    assert resumed.summary["rounds"] == []
+    assert 7.9 < resumed.summary["final"]["epsilon"]["server"] <= 8.0
+    for command in ("report", "export"):
+        extra = ["--output", str(tmp_path / "out")] if command == "export" else []
+        answer = sotto(command, "latest", "--storage", storage.url, *extra)
+        assert (answer.code, answer.err) == (0, "")
 
 
 @pytest.mark.parametrize("stage", ["advertise", "share"])
@@ -158,19 +160,46 @@ def test_round_aborted_after_uploads_stays_charged(storage: Storage, stage: Stag
     assert '"charged":true' in detail.replace(" ", "")
 
 
-def test_aborted_round_with_seeded_noise_is_repeated_free_of_charge(
-    storage: Storage, noised_run: Finished
-) -> None:
+def test_aborted_round_with_seeded_noise_is_charged_like_any_other(storage: Storage) -> None:
+    """A simulation pays what a federation would: a further attempt has other noise."""
     with opened(storage.create(ONCE)) as wiring, pytest.raises(RunStopped):
         execute(lose(wiring, "unmask", {2}), SilentObserver())
     resumed = storage.resume(wiring.run_id)
-    assert charges(storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]
-    assert (
-        comparable(resumed.summary)["final"]["epsilon"] == (noised_run.summary["final"]["epsilon"])
-    )
-    # Another client trained in the aborted attempt than in the repeated one, so only the charges
-    # are the same here; a plain interruption gives identical results (test_kill).
-    assert len(resumed.summary["rounds"]) == 3
+    assert charges(storage) == [(1, 1, 5), (2, 1, 5), (2, 2, 5)]
+    assert "ended before round 3" in resumed.summary["warnings"][0]
+
+
+@pytest.mark.parametrize("mechanism", ["none", "central_noise"])
+def test_masked_round_without_client_noise_is_lost_once_vectors_have_left(
+    storage: Storage, mechanism: str
+) -> None:
+    """Another attempt would give another sum of the same vectors; the round has no result."""
+    exact = (f"privacy.mechanism={mechanism}", *(() if mechanism == "none" else FIXED), *NO_POOL)
+    with opened(storage.create(*exact, OS)) as wiring, pytest.raises(RunStopped) as stopped:
+        execute(lose(wiring, "unmask", {2}), SilentObserver())
+    assert "round 2 was aborted in phase unmasking" in str(stopped.value)
+    assert "it stays without a result; resume with --resume" in str(stopped.value)
+    before = Finished(storage, wiring.run_id, {}).state()
+    resumed = storage.resume(wiring.run_id)
+    assert storage.rows("SELECT round_number, attempt FROM rounds") == [(1, 1), (2, 1), (3, 1)]
+    assert [len(names) for names in resumed.survivors().values()] == [5, 0, 4]
+    assert any("round 2 has no result" in text for text in resumed.summary["warnings"])
+    lost_rounds = storage.rows("SELECT round_number FROM audit WHERE action = 'round.lost'")
+    assert lost_rounds == [(2,)]
+    assert set(before) == set(resumed.state())
+
+
+def test_a_round_lost_while_it_is_written_down_is_lost_once(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, opened(storage.create(NONE, *NO_POOL)) as wiring:
+        crash_at(patch, AuditTrail, "round_lost", 1)
+        with pytest.raises(Crash):
+            execute(lose(wiring, "unmask", {2}), SilentObserver())
+    resumed = storage.resume(wiring.run_id)
+    # The attempt goes on where it was: this time everybody answers.
+    assert storage.rows("SELECT round_number, attempt FROM rounds") == [(1, 1), (2, 1), (3, 1)]
+    assert [len(names) for names in resumed.survivors().values()] == [5, 5, 4]
 
 
 def test_run_moves_with_its_folder(

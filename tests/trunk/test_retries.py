@@ -15,6 +15,7 @@ from platform.errors import RunStopped
 from platform.finishing import execute
 from platform.messages import Stage, decode_answer, peek
 from platform.observing import SilentObserver
+from platform.round import RoundRunner
 from platform.spending import Spending
 from platform.transport import ClientId, Dropout, InProcessTransport
 from platform.wiring import Wiring
@@ -199,28 +200,28 @@ def test_no_retries_stop_at_once(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "after", "expected"),
+    ("owner", "name", "after"),
     [
-        # The retry's rows are there: seeded noise makes the same vectors, so it is repeated free.
-        ((), True, [(1, 1), (2, 1), (2, 2)]),
-        # They are not: the attempt that was aborted is repeated, the very same once more.
-        ((), False, [(1, 1), (2, 1)]),
-        # Fresh noise is a further release.
-        ((OS,), True, [(1, 1), (2, 1), (2, 2), (2, 3)]),
-        ((OS,), False, [(1, 1), (2, 1), (2, 2)]),
+        # Charge and attempt are one transaction, so both are there or neither.
+        (Spending, "reserve", True),
+        (Spending, "reserve", False),
+        (RoundRunner, "run", False),
     ],
-    ids=["seeded, reserved", "seeded, not yet", "os, reserved", "os, not yet"],
+    ids=["charging", "before", "opened"],
 )
+@pytest.mark.parametrize("overrides", [(), (OS,)], ids=["seeded", "os"])
 def test_a_run_killed_between_two_tries_goes_on_with_its_ledger(
     storage: Storage,
     monkeypatch: pytest.MonkeyPatch,
     overrides: Sequence[str],
+    owner: type,
+    name: str,
     after: bool,
-    expected: list[tuple[int, int]],
 ) -> None:
+    expected = [(1, 1), (2, 1), (2, 2)]
     with monkeypatch.context() as patch, opened(storage.create(*FOUR, *overrides)) as wiring:
         spoiled, _ = failing(wiring, "train", {(2, 1)})
-        crash_at(patch, Spending, "reserve", 3, after=after)
+        crash_at(patch, owner, name, 3, after=after)
         with pytest.raises(Crash):
             execute(spoiled, SilentObserver())
     before = rows(storage)
@@ -248,4 +249,5 @@ def test_an_abort_that_cannot_be_written_down_is_not_retried(
     assert set(transport.keys) == {(1, 1)}
     assert aborts(storage) == []
     storage.resume(wiring.run_id)
-    assert [row[:2] for row in rows(storage)][:2] == [(1, 1), (1, 2)]
+    # The attempt is open still, so it goes on, and this time everybody answers.
+    assert [row[:2] for row in rows(storage)][:2] == [(1, 1), (2, 1)]

@@ -317,7 +317,7 @@ def test_a_vector_too_large_for_the_state_is_a_dropout(stores):
     np.testing.assert_allclose(outcome.summed.vector, mean_of(1, 3, 4, 5))
 
 
-@pytest.mark.parametrize("weight", [0, 2**20 + 1, 2**63, 10**30], ids=str)
+@pytest.mark.parametrize("weight", [0, 2**20 + 1, 2**63 - 1], ids=str)
 def test_a_weight_that_no_client_can_have_is_a_dropout(stores, weight):
     """Without masks the weight travels in the clear and is bounded as under masks: 1 to 2^20."""
     outcome = spoiled(stores, PLAIN, "train", client_1=with_fields(weight=weight))

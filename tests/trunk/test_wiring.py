@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sqlite3
 from contextlib import closing
 from itertools import pairwise
@@ -15,14 +14,11 @@ from platform.errors import ProtocolError, RunStopped
 from platform.federation import Federation
 from platform.finishing import execute
 from platform.observing import SilentObserver
-from platform.transport import InProcessTransport
 from platform.twin import train_twin
-from privacy import Release, epsilon
 from tests.trunk._runs import (
     ADAPTIVE,
     FIXED,
     NO_POOL,
-    OS,
     RECORDS,
     Crash,
     Storage,
@@ -31,12 +27,6 @@ from tests.trunk._runs import (
     opened,
 )
 
-CENTRAL = (
-    "privacy.mechanism=central_noise",
-    *NO_POOL,
-    *FIXED,
-    "secure_aggregation.enabled=false",
-)
 ONE_STEP = ("rounds=2", "cohort.dropout_rate=0")
 
 # --- budgets --------------------------------------------------------------------------------------
@@ -88,107 +78,6 @@ def test_a_client_holds_to_its_own_ledger(storage: Storage) -> None:
     assert rows() == [2] * 5
     # Nothing left anybody, and the coordinator knows: its reservation is free again.
     assert storage.rows("SELECT DISTINCT status FROM ledger") == [("aborted",)]
-
-
-# --- central noise --------------------------------------------------------------------------------
-
-
-def central_release(number: int, probability: float) -> Release:
-    """A round of Poisson cohorts by the formula's own names."""
-    return Release(
-        mechanism="dp_sgd",
-        standard_deviation=4.0,
-        clipping_norm=1.0,
-        relation="add_or_remove_one",
-        channel="sum",
-        run_id="r",
-        round_number=number,
-        attempt=1,
-        pseudonym="p",
-        status="reserved",
-        sampling="poisson",
-        sampling_probability=probability,
-    )
-
-
-POISSON = (*CENTRAL, "privacy.relation=add_or_remove_one", "cohort.sampling=poisson")
-
-
-def test_poisson_cohorts_amplify_against_the_observer_only(storage: Storage) -> None:
-    run = storage.run(*POISSON, "cohort.size=2", "cohort.dropout_rate=0", "rounds=2", "seed=5")
-    summary, final = run.summary, run.summary["final"]
-    assert final["epsilon"]["server"] == "inf"
-    sampled = [central_release(n, 0.4) for n in (1, 2)]
-    expected = epsilon(sampled, 1e-5).epsilon
-    assert final["epsilon"]["observer"] == pytest.approx(expected, rel=0.02)
-    assert final["epsilon"]["observer"] < gaussian_epsilon(8.0, 2)
-    assert summary["sampling"] == "for observer: Poisson cohorts, probability 0.4, kept secret"
-    assert all(r["cohort"] is None and r["dropped"] is None for r in summary["rounds"])
-    # Everybody has a row in every round, drawn or not.
-    assert storage.rows("SELECT round_number, count(*) FROM ledger GROUP BY 1") == [(1, 5), (2, 5)]
-
-
-def test_an_undersized_poisson_round_is_noise_alone_and_charged(storage: Storage) -> None:
-    run = storage.run(
-        *POISSON,
-        "cohort.size=2",
-        "cohort.minimum=2",
-        "cohort.dropout_rate=0",
-        "rounds=1",
-        "privacy.noise_source=seeded",
-        "seeds.cohort=0",
-        "evaluation.every=1",
-    )
-    small = run
-    for seed in range(1, 12):
-        if not small.survivors()[1]:
-            break
-        small = storage.run(
-            *POISSON, "cohort.size=2", "cohort.dropout_rate=0", "rounds=1", f"seeds.cohort={seed}"
-        )
-    assert small.survivors()[1] == []
-    query = "SELECT count(*) FROM ledger WHERE run_id = ?"
-    assert storage.rows(query, small.run_id) == [(5,)]
-    assert small.summary["rounds"][0]["bytes_up"] == 0
-    assert 0 < small.summary["final"]["epsilon"]["observer"] < 10
-
-
-def test_a_second_draw_of_a_round_amplifies_nothing(storage: Storage) -> None:
-    """Which draws are thrown away may depend on them, so even an attempt that cost nothing counts.
-
-    Cohorts from the operating system's entropy; the first attempt ends before anybody trains.
-    """
-    few = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1")
-    once = storage.run(*CENTRAL, OS, *few)
-    with opened(storage.create(*CENTRAL, OS, *few)) as wiring, pytest.raises(RunStopped):
-        transport = wiring.runner.transport
-        assert isinstance(transport, InProcessTransport)
-        silent = dataclasses.replace(
-            transport, losses=lambda number, attempt, cohort: frozenset(cohort), lost_at="advertise"
-        )
-        runner = dataclasses.replace(wiring.runner, transport=silent)
-        execute(dataclasses.replace(wiring, runner=runner), SilentObserver())
-    twice = storage.resume(wiring.run_id)
-    spent = [run.summary["final"]["epsilon"]["observer"] for run in (once, twice)]
-    # The bound after rounding to the grid is a little above C.
-    assert spent[1] == pytest.approx(gaussian_epsilon(4.0, 1), rel=1e-3)
-    assert spent[0] < spent[1]
-
-
-def test_fixed_size_amplifies_without_personal_state_only(storage: Storage) -> None:
-    common = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1")
-    kinds = {}
-    for method in (NO_POOL, ("method.name=coop", "method.context_tokens=2"), ()):
-        # The pool's method is the configuration's own; an entry shows who was drawn.
-        named = [o for o in CENTRAL if not o.startswith("method.")]
-        with opened(storage.create(*named, *method, *common)) as wiring:
-            kinds[wiring.config.method.name] = (
-                wiring.cohort_kind,
-                wiring.method.has_personal_state,
-            )
-    assert kinds["promptfl"] == ("fixed_size", False)
-    assert kinds["pfedmoap"] == (None, True)
-    assert all(kind is None for kind, personal in kinds.values() if personal)
 
 
 # --- adaptive clipping ----------------------------------------------------------------------------

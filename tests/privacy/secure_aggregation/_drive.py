@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privacy.secure_aggregation import (
+    NO_CONTEXT,
     Adversary,
     ClientState,
     Credentials,
@@ -55,6 +56,7 @@ class Trace:
         states: By phase and client, the state from which the client's message was made.
         after: By phase and client, the state after it.
         sent: By phase and client, the client's message, before any tampering.
+        arrived: By phase and client, the messages that were tampered with, as they arrived.
         answers: By phase and client, the server's message after that phase.
         server_states: By phase, the server's state that waited for the phase's messages.
         finished: The last state of the server.
@@ -64,6 +66,7 @@ class Trace:
     states: dict[Phase, dict[int, ClientState]] = field(default_factory=dict)
     after: dict[Phase, dict[int, ClientState]] = field(default_factory=dict)
     sent: dict[Phase, dict[int, bytes]] = field(default_factory=dict)
+    arrived: dict[Phase, dict[int, bytes]] = field(default_factory=dict)
     answers: dict[Phase, Mapping[int, bytes]] = field(default_factory=dict)
     server_states: dict[Phase, ServerState] = field(default_factory=dict)
     finished: Finished | None = None
@@ -150,6 +153,7 @@ def play(
     tamper: Tamper = lambda phase, sender, message: message,
     label: str = "",
     entropy: Mapping[int, Callable[[int], bytes]] | None = None,
+    context: bytes = NO_CONTEXT,
 ) -> Trace:
     """Run a round to its end or its error.
 
@@ -160,9 +164,18 @@ def play(
         tamper: What becomes of a client's message on the way to the server; None loses it.
         label: Gives another fixed entropy.
         entropy: For every client its source of bytes, in place of the label's.
+        context: Digest of what was broadcast to all.
     """
     trace = Trace(parameters)
-    fill(trace, vectors, lost=lost or {}, tamper=tamper, label=label, entropy=entropy)
+    fill(
+        trace,
+        vectors,
+        lost=lost or {},
+        tamper=tamper,
+        label=label,
+        entropy=entropy,
+        context=context,
+    )
     return trace
 
 
@@ -174,11 +187,12 @@ def fill(
     tamper: Tamper,
     label: str,
     entropy: Mapping[int, Callable[[int], bytes]] | None = None,
+    context: bytes = NO_CONTEXT,
 ) -> None:
     """Run the round of an empty trace, so that a trace of an aborted round can be read too."""
     parameters = trace.parameters
     entropy = entropy or {i: FixedEntropy(f"{label}/{i}") for i in parameters.clients}
-    server_state: ServerState = server.start(parameters)
+    server_state: ServerState = server.start(parameters, context=context)
     states: dict[int, ClientState] = {}
     inbox: Mapping[int, bytes] = dict.fromkeys(parameters.clients, b"")
     silent: set[int] = set()
@@ -189,20 +203,28 @@ def fill(
             if index in silent:
                 continue
             before[index], states[index], outbox[index] = _answer(
-                phase, states.get(index), message, parameters, index, vectors, entropy[index]
+                phase,
+                states.get(index),
+                message,
+                parameters,
+                index,
+                vectors,
+                entropy[index],
+                context,
             )
         trace.states[phase], trace.sent[phase] = before, dict(outbox)
         trace.after[phase] = {index: states[index] for index in outbox}
         trace.server_states[phase] = server_state
         arrived = {i: tamper(phase, i, message) for i, message in outbox.items()}
         received = {i: message for i, message in arrived.items() if message is not None}
+        trace.arrived[phase] = {i: m for i, m in received.items() if m != outbox[i]}
         server_state, inbox = server.step(server_state, received)
         trace.answers[phase] = inbox
     assert isinstance(server_state, Finished)
     trace.finished = server_state
 
 
-def _answer(phase, state, message, parameters, index, vectors, entropy):
+def _answer(phase, state, message, parameters, index, vectors, entropy, context):
     identity = identity_of(index) if parameters.is_active else None
     if phase is Phase.ADVERTISE_KEYS:
         credentials = credentials_of(parameters, index)
@@ -210,5 +232,5 @@ def _answer(phase, state, message, parameters, index, vectors, entropy):
     if phase is Phase.MASKED_INPUT:
         ready, nothing = client.step(state, message, entropy=entropy, identity=identity)
         assert nothing == b""
-        return ready, *client.mask(ready, vectors[index], identity=identity)
+        return ready, *client.mask(ready, vectors[index], context=context, identity=identity)
     return state, *client.step(state, message, entropy=entropy, identity=identity)

@@ -11,6 +11,7 @@ import hmac
 import struct
 from itertools import count
 
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -43,9 +44,10 @@ def encode_parameters(p):
     seed, run = bytes.fromhex(p["graph_seed"]), p["run_id"].encode()
     active = p["adversary"] == "active"
     return b"".join((
-        bytes([2, p["ring_bits"], active]),
+        bytes([3, p["ring_bits"], active]),
         u32(p["round_number"], p["attempt"], p["threshold"], p["corrupt"], p["smallest_sum"]),
         u32(p["vector_length"], p["degree"]),
+        struct.pack("<Q", p["enrolment_serial"]),
         bytes([len(seed), 32 * active]),
         struct.pack("<H", len(run)),
         u32(len(p["clients"])),
@@ -97,13 +99,14 @@ class SecondClient:
         self.active = self.p["adversary"] == "active"
         self.drawn = [bytes.fromhex(each) for each in vector["drawn"][str(index)]]
         self.x = vector["vectors"][str(index)]
+        self.context = bytes.fromhex(vector["context"])
         if self.active:
             key = bytes.fromhex(vector["signing_keys"][str(index)])
             self.signing = Ed25519PrivateKey.from_private_bytes(key)
 
     def header(self, kind, sender, receiver):
         numbers = u32(self.p["round_number"], self.p["attempt"], sender, receiver)
-        return b"SA" + bytes([2, kind]) + self.digest + numbers
+        return b"SA" + bytes([3, kind]) + self.digest + numbers
 
     def message(self, kind, body):
         whole = self.header(kind, self.index, 0) + body
@@ -163,20 +166,34 @@ class SecondClient:
         total = list(self.x)
         info = NAME + b"self-mask" + self.digest + u32(self.index)
         masks = [(1, hkdf(self.seed, info, 32))]
+        self.dealers, withheld = sorted([self.index, *boxes]), []
         for peer, box in boxes.items():
             key = self.channel_keys(peer)[peer > self.index]
-            plain = AESGCM(key).decrypt(box[:12], box[12:94], self.header(3, peer, self.index))
-            self.held[peer] = [plain[:33], plain[33:]]
+            try:
+                plain = AESGCM(key).decrypt(box[:12], box[12:94], self.header(3, peer, self.index))
+                self.held[peer] = [plain[:33], plain[33:]]
+            except InvalidTag:
+                withheld.append(peer)
             pairwise = self.derive(b"pairwise-mask", self.mask, peer, self.roster[peer][32:64], 32)
             masks.append((1 if self.index < peer else -1, pairwise))
         for sign, key in masks:
             words = keystream(key, len(total), size)
             total = [(a + sign * b) % 2**bits for a, b in zip(total, words, strict=True)]
         whole = sum(value << (at * bits) for at, value in enumerate(total))
-        return self.message(5, whole.to_bytes(-(-len(total) * bits // 8), "little"))
+        packed = whole.to_bytes(-(-len(total) * bits // 8), "little")
+        return self.message(5, u32(*sorted(withheld)) + packed)
 
     def confirm(self, survivors_message):
-        return self.message(7, survivors_message[52:-16])
+        announced = b"".join(u32(i) + keys[:64] for i, keys in sorted(self.roster.items()))
+        survivors = sorted(read_records(survivors_message[52:-16], 0))
+        return self.message(7, sha(b"".join((
+            NAME + b"transcript",
+            self.digest,
+            sha(NAME + b"roster" + self.digest + announced),
+            u32(len(self.dealers), *self.dealers),
+            u32(len(survivors), *survivors),
+            self.context,
+        ))))  # fmt: skip
 
     def reveal(self, survivors_message):
         alive = read_records(survivors_message[52:-16], 0)

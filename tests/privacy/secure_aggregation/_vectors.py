@@ -1,8 +1,9 @@
 """Writes the test vectors; run as a module after a deliberate change of the protocol.
 
 A vector holds everything that another implementation needs to come out with the same bytes: the
-parameters, the signing keys, each client's vector and the random bytes it draws, in order, and for
-every phase every message in both directions. Intermediate values help to find where two
+parameters, the signing keys, the digest of the broadcast, each client's vector and the random bytes
+it draws, in order, and for every phase every message in both directions. Messages that were changed
+on their way to the server stand in `arrived` as well. Intermediate values help to find where two
 implementations part.
 """
 
@@ -10,12 +11,26 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
-from privacy.secure_aggregation import Phase, encode_client_state
+from privacy.secure_aggregation import (
+    Phase,
+    RoundParameters,
+    encode_client_state,
+    encode_server_state,
+)
 from privacy.secure_aggregation.keys import self_mask_key
+from privacy.secure_aggregation.messages import (
+    decode_dealt_shares,
+    decode_revealed_shares,
+    encode_dealt_shares,
+    encode_revealed_shares,
+)
 from tests.privacy.secure_aggregation._drive import (
     FixedEntropy,
+    Tamper,
+    identity_of,
     make_active,
     make_parameters,
     make_regular,
@@ -52,7 +67,36 @@ CASES = {
         {5},
     ),
     "active-32": (make_active(4, threshold=3, vector_length=3, corrupt=1), {3}),
+    # Client 2 seals rubbish for client 4, which complains; client 1 reveals a wrong share of 3's.
+    "faults-32": (make_parameters(6, threshold=3, vector_length=3), {6}),
+    "faults-active-16": (
+        make_active(6, threshold=4, vector_length=3, corrupt=1, ring_bits=16, smallest_sum=5),
+        {6},
+    ),
 }
+
+
+def spoil(parameters: RoundParameters) -> Tamper:
+    """The faults of the cases that are named after them."""
+
+    def tamper(phase: Phase, sender: int, message: bytes) -> bytes:
+        identity = identity_of(sender) if parameters.is_active else None
+        if (phase, sender) == (Phase.SHARE_KEYS, 2):
+            dealing = decode_dealt_shares(parameters, 2, message)
+            changed = replace(dealing, boxes=dict(dealing.boxes) | {4: bytes(94)})
+            return encode_dealt_shares(parameters, 2, changed, identity=identity)
+        if (phase, sender) == (Phase.UNMASKING, 1):
+            revealed = decode_revealed_shares(parameters, 1, message)
+            revealed[3] = replace(revealed[3], share=bytes(33))
+            return encode_revealed_shares(parameters, 1, revealed, identity=identity)
+        return message
+
+    return tamper
+
+
+def untouched(phase: Phase, sender: int, message: bytes) -> bytes:
+    """What happens to the messages of all other cases."""
+    return message
 
 
 def record(name: str) -> dict[str, object]:
@@ -60,7 +104,15 @@ def record(name: str) -> dict[str, object]:
     parameters, lost = CASES[name]
     vectors = make_vectors(parameters, seed=len(name))
     entropy = {i: Recorder(f"{name}/{i}") for i in parameters.clients}
-    trace = play(parameters, vectors, lost={LAST: lost}, entropy=entropy)
+    context = hashlib.sha256(name.encode()).digest()
+    trace = play(
+        parameters,
+        vectors,
+        lost={LAST: lost},
+        tamper=spoil(parameters) if name.startswith("faults") else untouched,
+        entropy=entropy,
+        context=context,
+    )
     advertised, ready = trace.after[Phase.ADVERTISE_KEYS], trace.states[LAST]
     some = min(ready)
     return {
@@ -68,7 +120,7 @@ def record(name: str) -> dict[str, object]:
             field: getattr(parameters, field)
             for field in (
                 "run_id", "round_number", "attempt", "clients", "threshold", "vector_length",
-                "ring_bits", "corrupt", "adversary", "degree", "smallest_sum",
+                "ring_bits", "corrupt", "adversary", "degree", "smallest_sum", "enrolment_serial",
             )
         }
         | {
@@ -82,10 +134,16 @@ def record(name: str) -> dict[str, object]:
             for i in (parameters.clients if parameters.is_active else ())
         },
         "holders": {str(i): parameters.holders(i) for i in parameters.clients},
+        "context": context.hex(),
         "vectors": {str(i): vectors[i].tolist() for i in parameters.clients},
         "drawn": {str(i): [each.hex() for each in entropy[i].drawn] for i in entropy},
         "lost_before_masked_input": sorted(lost),
         "sent": {p: {str(i): m.hex() for i, m in trace.sent[p].items()} for p in trace.sent},
+        "arrived": {
+            p: {str(i): m.hex() for i, m in changed.items()}
+            for p, changed in trace.arrived.items()
+            if changed
+        },
         "answers": {
             p: {str(i): m.hex() for i, m in trace.answers[p].items()} for p in trace.answers
         },
@@ -103,7 +161,16 @@ def record(name: str) -> dict[str, object]:
             "states_of_one_client": {
                 p: encode_client_state(states[some]).hex() for p, states in trace.after.items()
             },
+            "server_states": {
+                p: encode_server_state(state).hex() for p, state in trace.server_states.items()
+            },
+            "transcript": {
+                str(i): state.transcript.hex()
+                for i, state in trace.after.get(Phase.CONSISTENCY_CHECK, {}).items()
+            },
+            "complaints": {str(i): s.withheld for i, s in ready.items() if s.withheld},
         },
+        "refused": [[each.client, each.phase] for each in trace.finished.refused],
         "survivors": list(trace.finished.survivors),
         "total": trace.finished.total.tolist(),
     }  # fmt: skip

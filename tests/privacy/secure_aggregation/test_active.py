@@ -24,6 +24,7 @@ from privacy.secure_aggregation import (
 )
 from privacy.secure_aggregation.messages import (
     ForwardedShares,
+    MaskedInput,
     Revealed,
     ShareType,
     decode_confirmations,
@@ -33,7 +34,6 @@ from privacy.secure_aggregation.messages import (
     decode_roster,
     encode_advertised_keys,
     encode_confirmations,
-    encode_confirmed_survivors,
     encode_dealt_shares,
     encode_forwarded_shares,
     encode_masked_input,
@@ -168,12 +168,11 @@ class TestLyingServer:
                 trace.sent[Phase.ADVERTISE_KEYS] | {3: told},
             )[0].refused == (Refusal(3, Phase.ADVERTISE_KEYS),)
 
-    def confirmations(self, survivors, signers):
-        """Signatures of honest clients on a list that they were shown."""
+    def confirmations(self, trace, survivors, signers):
+        """Signatures of clients on the transcript that ends with a list that they were shown."""
+        states = trace.after[Phase.MASKED_INPUT]
         return {
-            index: encode_confirmed_survivors(
-                PARAMETERS, index, survivors, identity=identity_of(index)
-            )[-64:]
+            index: step(states[index], encode_survivors(PARAMETERS, index, survivors))[1][-64:]
             for index in signers
         }
 
@@ -192,11 +191,11 @@ class TestLyingServer:
         states = {i: self.confirmed(trace, i, each) for i, each in shown.items()}
         for index, state in states.items():
             signers = {i for i, each in shown.items() if each == shown[index]}
-            proof = self.confirmations(shown[index], signers)
+            proof = self.confirmations(trace, shown[index], signers)
             refuses(state, encode_confirmations(PARAMETERS, index, proof))
             # Signatures on the other list are no help.
             others = shown.keys() - signers
-            wrong = self.confirmations(shown[min(others)], others)
+            wrong = self.confirmations(trace, shown[min(others)], others)
             refuses(state, encode_confirmations(PARAMETERS, index, proof | wrong))
 
     def test_no_two_lists_can_both_be_confirmed(self):
@@ -212,7 +211,7 @@ class TestLyingServer:
                     (first, set(signed_first)),
                     (second, honest - set(signed_first)),
                 ):
-                    proof = self.confirmations(chosen, (signers | liars) & set(chosen))
+                    proof = self.confirmations(trace, chosen, (signers | liars) & set(chosen))
                     if not signers or len(proof) < PARAMETERS.threshold:
                         continue
                     asked = min(signers)
@@ -226,9 +225,9 @@ class TestLyingServer:
         # A client that confirmed one list answers for no other, whatever it is shown.
         state = self.confirmed(trace, OWN, (1, 2, 3, 4, 6))
         refuses(state, encode_survivors(PARAMETERS, OWN, (1, 2, 3, 4)))
-        proof = self.confirmations((1, 2, 3, 4), (1, 2, 3, 4))
+        proof = self.confirmations(trace, (1, 2, 3, 4), (1, 2, 3, 4))
         refuses(state, encode_confirmations(PARAMETERS, OWN, proof))
-        good = self.confirmations((1, 2, 3, 4, 6), (1, 2, 3, 4, 6))
+        good = self.confirmations(trace, (1, 2, 3, 4, 6), (1, 2, 3, 4, 6))
         done, message = step(state, encode_confirmations(PARAMETERS, OWN, good))
         assert isinstance(done, Done)
         revealed = decode_revealed_shares(PARAMETERS, OWN, message)
@@ -241,7 +240,7 @@ class TestLyingServer:
     def test_too_few_or_forged_confirmations(self, trace):
         survivors = (1, 2, 3, 4, 6)
         state = self.confirmed(trace, OWN, survivors)
-        good = self.confirmations(survivors, survivors)
+        good = self.confirmations(trace, survivors, survivors)
         few = {i: good[i] for i in (1, 2, 3)}
         refuses(state, encode_confirmations(PARAMETERS, OWN, few))
         refuses(state, encode_confirmations(PARAMETERS, OWN, few | {4: good[3]}))
@@ -308,13 +307,12 @@ class TestLyingClient:
         assert caught.value.culprits == (1, 3)
         assert caught.value.phase == Phase.UNMASKING
 
-    def test_withheld_shares_are_done_without(self, trace):
+    def test_shares_that_are_held_back_without_a_complaint_are_a_dropout(self, trace):
         good = self.revealed(trace, 4)
-        finished = self.replay(trace, {4: self.reveal(4, {4: good[4]})})
-        assert finished.refused == ()
-        assert np.array_equal(finished.total, trace.finished.total)
-        finished = self.replay(trace, {4: self.reveal(4, {})})
-        assert np.array_equal(finished.total, trace.finished.total)
+        for kept in ({4: good[4]}, {}):
+            finished = self.replay(trace, {4: self.reveal(4, kept)})
+            assert finished.refused == (Refusal(4, Phase.UNMASKING),)
+            assert np.array_equal(finished.total, trace.finished.total)
 
     def test_shares_of_the_wrong_kind_are_refused_whole(self, trace):
         good, kinds = self.revealed(trace, 1), self.revealed(trace, 1)
@@ -366,9 +364,12 @@ class TestLyingClient:
             boxes = dict(dealing.boxes) | dict.fromkeys((1, 2, 4), bytes(94))
             return dataclasses.replace(dealing, boxes=boxes)
 
-        with pytest.raises(FaultyShares, match="client 3 came") as caught:
+        with pytest.raises(
+            TooFewLeft, match=r"3 holders of shares of client 3 .* 'masked_input'"
+        ) as caught:
             self.deal(spoil)
         assert caught.value.culprits == (3,)
+        assert caught.value.phase == Phase.MASKED_INPUT
 
     def test_a_wrong_commitment_to_the_seed_names_the_dealer(self):
         def spoil(dealing):
@@ -390,16 +391,18 @@ class TestLyingClient:
     def test_a_confirmation_of_another_list_is_refused(self, trace):
         state = trace.server_states[Phase.CONSISTENCY_CHECK]
         assert isinstance(state, CollectingConfirmations)
-        message = encode_confirmed_survivors(PARAMETERS, 3, (1, 2, 3, 4), identity=identity_of(3))
+        shown = encode_survivors(PARAMETERS, 3, (1, 2, 3, 4))
+        _, message = step(trace.after[Phase.MASKED_INPUT][3], shown)
         following, answers = server.step(state, trace.sent[Phase.CONSISTENCY_CHECK] | {3: message})
         assert following.refused == (Refusal(3, Phase.CONSISTENCY_CHECK),)
         assert 3 not in answers
-        proof = decode_confirmations(PARAMETERS, 1, (1, 2, 3, 4, 6), answers[1])
+        proof = decode_confirmations(PARAMETERS, 1, state.transcript, answers[1])
         assert proof == (1, 2, 4, 6)
 
     def test_any_vector_is_taken(self, trace):
         # What no protocol of this kind prevents: SECURITY.md says so.
-        shifted = encode_masked_input(PARAMETERS, 3, np.zeros(8, "<u4"), identity=identity_of(3))
+        zeros = MaskedInput(np.zeros(8, "<u4"))
+        shifted = encode_masked_input(PARAMETERS, 3, zeros, identity=identity_of(3))
         state = trace.server_states[Phase.MASKED_INPUT]
         following, _ = server.step(state, trace.sent[Phase.MASKED_INPUT] | {3: shifted})
         assert following.survivors == (1, 2, 3, 4, 6)

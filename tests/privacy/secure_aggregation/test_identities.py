@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from types import MappingProxyType
 
@@ -170,13 +171,17 @@ class TestWhoMayInvite:
         full = enrolment_of(self.parameters.clients)
         return Credentials(identity_of(index), enrolment or full, **rest)
 
+    def under(self, enrolment):
+        """The same invitation under another enrolment file."""
+        return dataclasses.replace(self.parameters, enrolment_serial=enrolment.serial)
+
     def test_an_enrolled_cohort_is_accepted(self):
         client.advertise(self.parameters, 1, credentials=self.credentials(corrupt_rate=0.25))
 
     def test_a_phantom_is_refused(self):
         without = enrolment_of((1, 2, 3))
         with pytest.raises(Authentication, match="not enrolled"):
-            client.advertise(self.parameters, 1, credentials=self.credentials(without))
+            client.advertise(self.under(without), 1, credentials=self.credentials(without))
 
     def test_a_revoked_or_rotated_identity_is_refused(self):
         full = enrolment_of(self.parameters.clients)
@@ -185,7 +190,33 @@ class TestWhoMayInvite:
             full.rotate("client-3", identity_of(33).public),
         ):
             with pytest.raises(Authentication, match="not enrolled"):
-                client.advertise(self.parameters, 1, credentials=self.credentials(changed))
+                client.advertise(self.under(changed), 1, credentials=self.credentials(changed))
+
+    def test_another_file_is_refused_and_it_is_said_which_is_newer(self):
+        # The same people in both: what differs is only which file the server goes by.
+        full = enrolment_of(self.parameters.clients)
+        newer = full.enrol("client-9", identity_of(9).public)
+        with pytest.raises(Authentication, match=r"an older enrolment file, serial 4.* serial 5"):
+            client.advertise(self.parameters, 1, credentials=self.credentials(newer))
+        with pytest.raises(Authentication, match=r"a newer enrolment file, serial 5.* serial 4"):
+            client.advertise(self.under(newer), 1, credentials=self.credentials(full))
+        client.advertise(self.under(newer), 1, credentials=self.credentials(newer))
+
+    @pytest.mark.parametrize(
+        ("rate", "clients", "corrupt"),
+        [(0.34, 10, 4), (0.3, 10, 3), (0.31, 10, 4), (0.07, 100, 7), (0.0, 10, 0), (0.01, 10, 1)],
+    )
+    def test_the_share_it_insists_on_is_rounded_up(self, rate, clients, corrupt):
+        def invited(withstood):
+            # As high a threshold as there is, so that only the bound itself is too low.
+            offered = make_active(clients, corrupt=withstood, threshold=clients)
+            credentials = Credentials(identity_of(1), enrolment_of(offered.clients), rate)
+            return client.advertise(offered, 1, credentials=credentials)
+
+        invited(corrupt)
+        if corrupt:
+            with pytest.raises(Authentication, match="too few corrupted"):
+                invited(corrupt - 1)
 
     def test_a_seat_under_another_identity_is_refused(self):
         with pytest.raises(Authentication, match="seat"):

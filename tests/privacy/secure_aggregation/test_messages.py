@@ -14,7 +14,8 @@ from privacy.errors import ProtocolViolation
 from privacy.secure_aggregation import messages
 from privacy.secure_aggregation.envelope import Envelope, Kind
 from privacy.secure_aggregation.keys import PublicKeys
-from privacy.secure_aggregation.messages import pack_records, unpack_records
+from privacy.secure_aggregation.masking import word_type
+from privacy.secure_aggregation.messages import MaskedInput, pack_records, unpack_records
 from tests.privacy.secure_aggregation._drive import make_parameters
 
 PARAMETERS = make_parameters(3)
@@ -38,7 +39,7 @@ def envelope(kind):
 
 def test_a_message_byte_by_byte():
     message = messages.encode_advertised_keys(PARAMETERS, 2, KEYS)
-    header = b"SA\x02\x01" + PARAMETERS.digest + struct.pack("<4I", 3, 0, 2, 0)
+    header = b"SA\x03\x01" + PARAMETERS.digest + struct.pack("<4I", 3, 0, 2, 0)
     assert message[:52] == header
     assert message[52:116] == b"c" * 32 + b"m" * 32
     assert message[116:] == hashlib.sha256(message[:116]).digest()[:16]
@@ -47,14 +48,14 @@ def test_a_message_byte_by_byte():
 
 def test_a_message_from_the_server_names_its_receiver():
     message = messages.encode_survivors(PARAMETERS, 2, (1, 2))
-    assert message[:4] == b"SA\x02\x06"
+    assert message[:4] == b"SA\x03\x06"
     assert message[36:52] == struct.pack("<4I", 3, 0, 0, 2)
     assert message[52:-16] == struct.pack("<2I", 1, 2)
 
 
 def test_the_parameters_byte_by_byte():
-    fields = (2, 32, 0, 3, 0, 3, 0, 0, 8, 0, 0, 0, 3, 3)
-    expected = struct.pack("<BBBIIIIIIIBBHI", *fields)
+    fields = (3, 32, 0, 3, 0, 3, 0, 0, 8, 0, 0, 0, 0, 3, 3)
+    expected = struct.pack("<BBBIIIIIIIQBBHI", *fields)
     expected += b"run" + struct.pack("<3I", 1, 2, 3)
     assert PARAMETERS.encode() == expected
     prefix = b"sotto/secure-aggregation/parameters"
@@ -63,11 +64,30 @@ def test_the_parameters_byte_by_byte():
 
 def test_a_vector_is_read_in_place():
     words = np.arange(8, dtype="<u4")
-    message = messages.encode_masked_input(PARAMETERS, 2, words)
+    message = messages.encode_masked_input(PARAMETERS, 2, MaskedInput(words))
     read = messages.decode_masked_input(PARAMETERS, 2, message)
-    assert np.array_equal(read, words)
-    assert np.shares_memory(read, np.frombuffer(message, np.uint8))
-    assert not read.flags.writeable
+    assert read.withheld == ()
+    assert np.array_equal(read.vector, words)
+    assert np.shares_memory(read.vector, np.frombuffer(message, np.uint8))
+    assert not read.vector.flags.writeable
+
+
+@pytest.mark.parametrize("bits", [16, 21, 32, 64])
+def test_complaints_stand_before_the_vector(bits):
+    parameters = make_parameters(3, ring_bits=bits, vector_length=5)
+    words = np.arange(5).astype(word_type(bits))
+    plain = messages.encode_masked_input(parameters, 2, MaskedInput(words))
+    message = messages.encode_masked_input(parameters, 2, MaskedInput(words, (1, 3)))
+    assert message[52:60] == struct.pack("<2I", 1, 3)
+    assert message[60:-16] == plain[52:-16]
+    read = messages.decode_masked_input(parameters, 2, message)
+    assert read.withheld == (1, 3)
+    assert np.array_equal(read.vector, words)
+    sender = Envelope(parameters, Kind.MASKED_INPUT, sender=2)
+    for complaints in ((3, 1), (1, 1), (0, 1)):
+        body = struct.pack("<2I", *complaints) + plain[52:-16]
+        with pytest.raises(ProtocolViolation):
+            messages.decode_masked_input(parameters, 2, sender.close(body))
 
 
 def test_records_are_ascending_and_distinct():
@@ -89,7 +109,7 @@ def test_records_are_ascending_and_distinct():
     [
         (Kind.ADVERTISED_KEYS, (0, 63, 65, 128)),
         (Kind.DEALT_SHARES, (0, 28, 31, 33)),
-        (Kind.MASKED_INPUT, (0, 31, 33, 28, 36, 64)),
+        (Kind.MASKED_INPUT, (0, 28, 31, 33, 34, 35, 37)),
     ],
 )
 def test_a_body_of_another_length_is_refused(kind, sizes):

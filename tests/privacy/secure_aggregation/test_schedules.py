@@ -2,12 +2,14 @@
 
 A state machine drives one round, drawn at random with its cohort, graph, adversary, ring and
 threshold. Between the steps it loses, truncates, flips, repeats, delays, swaps and replaces
-messages in both directions, also by messages of another attempt at the same round. The oracle
-never looks into the protocol: it keeps the plain vectors and adds them up.
+messages in both directions, also by messages of another attempt at the same round, lets dealers
+seal boxes that nobody can read, and makes every party a new process that has stored bytes only. The
+oracle never looks into the protocol: it keeps the plain vectors and adds them up.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
@@ -27,9 +29,12 @@ from privacy.secure_aggregation import (
     Phase,
     client,
     decode_client_state,
+    decode_server_state,
     encode_client_state,
+    encode_server_state,
     server,
 )
+from privacy.secure_aggregation.messages import decode_dealt_shares, encode_dealt_shares
 from tests.privacy.secure_aggregation._drive import (
     FixedEntropy,
     credentials_of,
@@ -42,7 +47,17 @@ from tests.privacy.secure_aggregation._drive import (
     play,
 )
 
-SPOILING = ("lost", "truncated", "flipped", "doubled", "swapped", "replayed", "delayed", "foreign")
+SPOILING = (
+    "lost",
+    "truncated",
+    "flipped",
+    "doubled",
+    "swapped",
+    "replayed",
+    "delayed",
+    "foreign",
+    "misdealt",
+)
 
 
 @st.composite
@@ -82,7 +97,8 @@ class Schedule(RuleBasedStateMachine):
         self.vectors = make_vectors(parameters, seed)
         self.random = random.Random(seed)
         self.entropy = {i: FixedEntropy(f"{seed}/{i}") for i in parameters.clients}
-        self.server = server.start(parameters)
+        self.context = self.random.randbytes(32)
+        self.server = server.start(parameters, context=self.context)
         self.states = {}
         self.phases = list(parameters.phases)
         self.up: dict[int, bytes] = {}
@@ -97,7 +113,7 @@ class Schedule(RuleBasedStateMachine):
         if self.foreign is None:
             fields = {name: getattr(self.parameters, name) for name in (
                 "clients", "threshold", "vector_length", "ring_bits", "corrupt", "adversary",
-                "identities", "degree", "graph_seed", "smallest_sum",
+                "identities", "degree", "graph_seed", "smallest_sum", "enrolment_serial",
             )}  # fmt: skip
             other = make_parameters(2, attempt=1, **fields)
             self.foreign = play(other, self.vectors, label="foreign")
@@ -116,12 +132,27 @@ class Schedule(RuleBasedStateMachine):
             return message + message
         if how == "swapped":
             return messages[self.random.choice(sorted(messages))]
+        if how == "misdealt":
+            return self._misdealt(index, message)
         if how == "replayed" and self.past:
             return self.random.choice(self.past)[1]
         if how == "foreign" and self.phases:
             return self._foreign(self.phases[0], index, upward)
         self.late.append((index, message))
         return None
+
+    def _misdealt(self, index, message):
+        """Dealt shares of which some boxes cannot be read; another message stays as it is."""
+        try:
+            dealing = decode_dealt_shares(self.parameters, index, message)
+        except ProtocolViolation:
+            return message
+        unreadable = [peer for peer in dealing.boxes if self.random.random() < 0.3]
+        changed = dataclasses.replace(
+            dealing, boxes=dealing.boxes | dict.fromkeys(unreadable, bytes(94))
+        )
+        identity = identity_of(index) if self.parameters.is_active else None
+        return encode_dealt_shares(self.parameters, index, changed, identity=identity)
 
     @precondition(lambda self: not self.over and self.up)
     @rule(which=st.integers(0, 11), how=st.sampled_from(SPOILING))
@@ -134,7 +165,7 @@ class Schedule(RuleBasedStateMachine):
             self.up[index] = spoilt
 
     @precondition(lambda self: not self.over and self.down and len(self.phases) < 5)
-    @rule(which=st.integers(0, 11), how=st.sampled_from(SPOILING[:-1]))
+    @rule(which=st.integers(0, 11), how=st.sampled_from(SPOILING[:-2]))
     def spoil_downward(self, which, how):
         index = sorted(self.down)[which % len(self.down)]
         if not self.down[index]:
@@ -189,7 +220,9 @@ class Schedule(RuleBasedStateMachine):
             raise ProtocolViolation("a client that never advertised")
         following, outgoing = client.step(state, message, entropy=entropy, identity=identity)
         if phase is Phase.MASKED_INPUT:
-            return client.mask(following, self.vectors[index], identity=identity)
+            following = decode_client_state(encode_client_state(following))
+            vector, context = self.vectors[index], self.context
+            return client.mask(following, vector, context=context, identity=identity)
         return following, outgoing
 
     @precondition(lambda self: not self.over and not self.down)
@@ -201,7 +234,9 @@ class Schedule(RuleBasedStateMachine):
         self.random.shuffle(shuffled)
         self.up = {}
         try:
-            self.server, answers = server.step(self.server, dict(shuffled))
+            # The server too may be a new process after every phase.
+            stored = decode_server_state(encode_server_state(self.server))
+            self.server, answers = server.step(stored, dict(shuffled))
         except ThresholdNotMet as error:
             assert error.phase == phase
             assert phase.value in str(error)

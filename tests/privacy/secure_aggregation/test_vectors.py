@@ -19,7 +19,9 @@ from privacy.secure_aggregation import (
     Phase,
     client,
     decode_client_state,
+    decode_server_state,
     encode_client_state,
+    encode_server_state,
     server,
 )
 from privacy.secure_aggregation.parameters import decode_parameters
@@ -44,6 +46,7 @@ class Player:
     def __init__(self, vector, index):
         self.parameters = decode_parameters(bytes.fromhex(vector["parameters"]["encoded"]))
         self.index = index
+        self.context = bytes.fromhex(vector["context"])
         self.values = np.array(vector["vectors"][str(index)], np.uint64)
         self.drawn = [bytes.fromhex(each) for each in vector["drawn"][str(index)]]
         key = vector["signing_keys"].get(str(index))
@@ -65,7 +68,9 @@ class Player:
             self.state, message, entropy=self.entropy, identity=self.identity
         )
         if phase is Phase.MASKED_INPUT:
-            self.state, outgoing = client.mask(self.state, self.values, identity=self.identity)
+            self.state, outgoing = client.mask(
+                self.state, self.values, context=self.context, identity=self.identity
+            )
         return outgoing
 
     def credentials(self):
@@ -74,6 +79,7 @@ class Player:
         enrolment = Enrolment()
         for place, key in enumerate(self.parameters.identities):
             enrolment = enrolment.enrol(f"member-{place}", key)
+        assert enrolment.serial == self.parameters.enrolment_serial
         return Credentials(self.identity, enrolment)
 
 
@@ -96,13 +102,16 @@ def test_the_clients_send_what_is_on_file(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_server_answers_what_is_on_file(name):
     vector = load(name)
-    state = server.start(decode_parameters(bytes.fromhex(vector["parameters"]["encoded"])))
-    for phase in state.parameters.phases:
-        state, answers = server.step(state, by_client(vector["sent"][phase]))
+    parameters = decode_parameters(bytes.fromhex(vector["parameters"]["encoded"]))
+    state = server.start(parameters, context=bytes.fromhex(vector["context"]))
+    for phase in parameters.phases:
+        changed = by_client(vector["arrived"].get(phase, {}))
+        state, answers = server.step(state, by_client(vector["sent"][phase]) | changed)
         assert answers == by_client(vector["answers"][phase])
     assert isinstance(state, Finished)
     assert state.total.tolist() == vector["total"]
     assert list(state.survivors) == vector["survivors"]
+    assert [[each.client, each.phase] for each in state.refused] == vector["refused"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -140,9 +149,19 @@ def test_the_total_on_file_is_the_sum_of_the_vectors_on_file(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_states_on_file_are_still_read(name):
-    states = load(name)["intermediate"]["states_of_one_client"]
-    for data in map(bytes.fromhex, states.values()):
+    states = load(name)["intermediate"]
+    for data in map(bytes.fromhex, states["states_of_one_client"].values()):
         assert encode_client_state(decode_client_state(data)) == data
+    for data in map(bytes.fromhex, states["server_states"].values()):
+        assert encode_server_state(decode_server_state(data)) == data
+
+
+def test_the_faults_on_file_are_complained_of_repaired_and_named():
+    for name in ("faults-32", "faults-active-16"):
+        vector = load(name)
+        assert vector["intermediate"]["complaints"] == {"4": [2]}
+        assert vector["refused"] == [[1, "unmasking"]]
+        assert vector["arrived"].keys() == {"share_keys", "unmasking"}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,285 @@
+"""The game behind the channel "failures": does anything but noised numbers tell clients apart?
+
+The other games send canaries at the clipped vector. Here a client plays a whole round, from the
+message with the broadcast to its last answer: the real `Client` with a store of its own, on several
+data sets any two of which are neighbours under `replace_one`, among them none at all and one of
+numbers at the end of their range. The coordinator is hostile: it chooses broadcasts and experts, so
+large that a loss is infinite for one class and not for another.
+
+What anybody sees without noise must be the same for all data: whether there is an answer, its
+length, its names and types, and the client's ledger. What a failed client uploaded must be noise
+around zero. Masks are left out; they hide numbers from this audit and change none.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from methods import Arrays, Examples
+from platform.bootstrap import RunPlan
+from platform.client import Client
+from platform.client_profile import ClientProfile
+from platform.codec import decode_frame
+from platform.entries import entry_base
+from platform.messages import (
+    Assignment,
+    Envelope,
+    Invitation,
+    Relay,
+    decode_upload,
+    encode_assignment,
+    encode_invitation,
+    encode_relay,
+)
+from platform.privacy_auditing.outcome import Vector, problems_of
+from platform.protection import Protection
+from platform.randomness import stream
+from platform.simulation import trainer_factory
+from privacy import CentralNoise, noise_in_sum
+from privacy.auditing import AuditError, verify_distribution, verify_noise_variance
+from storage import open_client_store
+
+FAILURES = "failures"
+HUGE = 3.0e38
+"""As large as float32 has it, so that a sum of two is infinite."""
+LARGE = 1.0e30
+CLASSES = 3
+"""Classes that the coordinator asks for one by one."""
+
+
+@dataclass(frozen=True)
+class FailureGame:
+    """What is audited.
+
+    Attributes:
+        run: The run as it was planned.
+        profile: Of the client, whose data is one of the data sets.
+        error: Probability that a right build fails here.
+    """
+
+    run: RunPlan
+    profile: ClientProfile
+    error: float
+
+
+@dataclass(frozen=True)
+class FailureAudit:
+    """What the game gave.
+
+    Attributes:
+        mechanism: What protects the client.
+        rounds: How many hostile rounds were played.
+        failed: In how many of them something failed inside the client.
+        split: How many messages made some data sets fail and others not.
+        reasons: One sentence for each contradiction.
+    """
+
+    mechanism: str
+    rounds: int
+    failed: int
+    split: int
+    reasons: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing tells clients apart."""
+        return not self.reasons
+
+    def document(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "channel": FAILURES,
+            "mechanism": self.mechanism,
+            "rounds": self.rounds,
+            "failed": self.failed,
+            "split": self.split,
+            "passed": self.passed,
+            "reasons": list(self.reasons),
+        }
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What the coordinator sends."""
+
+    name: str
+    broadcast: Arrays
+    experts: tuple[Arrays, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One round of one client.
+
+    Attributes:
+        facts: All that is visible and not noised.
+        vector: The upload, None where there is none.
+        failed: Whether something failed inside.
+    """
+
+    facts: tuple[Any, ...]
+    vector: Vector | None
+    failed: bool
+
+
+def audit_failures(game: FailureGame) -> FailureAudit:
+    """Plays every hostile message with every data set."""
+    rounds: list[_Seen] = []
+    reasons: list[str] = []
+    split = 0
+    for number, protection in _parts(game):
+        uploads: list[Vector] = []
+        for told in _messages(game, protection):
+            seen = [_play(game, told, data, number, len(rounds) + i) for i, data in _data(game)]
+            rounds += seen
+            split += len({one.failed for one in seen}) > 1
+            if len({one.facts for one in seen}) > 1:
+                reasons.append(f"{told.name}: clients are told apart by what is not noised")
+            uploads += [one.vector for one in seen if one.failed and one.vector is not None]
+        reasons += _problems(protection, uploads, game.error)
+    mechanism = game.run.config.privacy.mechanism
+    return FailureAudit(
+        mechanism, len(rounds), sum(r.failed for r in rounds), split, tuple(reasons)
+    )
+
+
+def _parts(game: FailureGame) -> Iterator[tuple[int, Protection]]:
+    """A round of the run and, where there is one, the collection; with their numbers."""
+    protection = game.run.protection
+    yield 1, protection
+    if protection.collection is not None and protection.collects_at is not None:
+        yield protection.collects_at, protection.collection
+
+
+def _messages(game: FailureGame, protection: Protection) -> Iterator[_Told]:
+    config, method = game.run.config, game.profile.method
+    rng = stream(config.seed, "audit's broadcasts")
+    honest = method.broadcast(method.init_server(rng), game.profile.name)
+    yield _Told("the first broadcast", honest)
+    yield _Told("a huge broadcast", _signs(honest, HUGE, rng))
+    yield _Told("a large broadcast", _signs(honest, LARGE, rng))
+    count = len(game.run.learning.classes)
+    for wanted in np.unique(game.profile.data.arrays["labels"])[:CLASSES].tolist():
+        yield _Told(f"a broadcast against class {wanted}", _against(honest, wanted, count))
+    policy = method.pool_policy()
+    if policy is None or protection.pool_spec is None or policy.fixed:
+        return
+    base = entry_base(honest, policy.spec)
+    for size in (HUGE, LARGE):
+        yield _Told("huge experts", honest, (_signs(base, size, rng),) * policy.k)
+
+
+def _signs(arrays: Arrays, size: float, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    """Floating-point arrays of one size and random signs."""
+    return {
+        name: (size * rng.choice([-1.0, 1.0], array.shape)).astype(array.dtype)
+        if array.dtype.kind == "f"
+        else array
+        for name, array in arrays.items()
+    }
+
+
+def _against(arrays: Arrays, label: int, classes: int) -> dict[str, NDArray[Any]]:
+    """Whatever there is one of for each class is as small as can be for this one, else as large."""
+    hostile = {name: np.array(array) for name, array in arrays.items()}
+    for array in hostile.values():
+        if array.dtype.kind == "f" and array.shape == (classes,):
+            array[:] = HUGE
+            array[label] = -HUGE
+    return hostile
+
+
+def _data(game: FailureGame) -> Iterator[tuple[int, Examples]]:
+    """The client's data, others in its place, and none."""
+    own, count = game.profile.data.arrays, len(game.run.learning.classes)
+    other = {**own, "labels": (own["labels"] + 1) % count}
+    wild = {
+        name: np.full_like(array, HUGE) if array.dtype == np.float32 else array
+        for name, array in own.items()
+    }
+    none = {name: array[:0] for name, array in own.items()}
+    return enumerate(map(Examples, (own, other, wild, none)))
+
+
+def _play(game: FailureGame, told: _Told, data: Examples, number: int, streams: int) -> _Seen:
+    """One round of a client that was never asked before."""
+    protection, learning = game.run.protection, game.run.learning
+    profile = replace(
+        game.profile,
+        # Its own, so that noise from a seed is its own.
+        name=f"audit-{streams:05d}",
+        data=data,
+        protection=replace(protection, masked=False, terms=None),
+        validation=None if protection.metric is None else data,
+        classes=learning.classes,
+    )
+    make_trainer = trainer_factory(game.run.config, learning.device, protection)
+    with tempfile.TemporaryDirectory(prefix="sotto-audit-") as folder:
+        store = open_client_store(Path(folder) / "client.db")
+        client = Client(profile, store, make_trainer)
+        answers = _answers(client, told, number)
+        rows = [replace(row, pseudonym="") for row in store.rows()]
+        failed = bool(store.failures(profile.run_id)) or isinstance(answers[-1], str)
+    looks = tuple(map(_looks, answers))
+    uploads = [decode_upload(a).vector for a in answers[1:2] if isinstance(a, bytes)]
+    return _Seen((looks, tuple(rows)), uploads[0] if uploads else None, failed)
+
+
+def _answers(client: Client, told: _Told, number: int) -> Sequence[bytes | str]:
+    """What the client answers to each message; the error's name where it ends."""
+    envelope = Envelope(client.profile.run_id, number, 1)
+    norm = client.profile.protection.in_round(number).clipping_norm
+    answers: list[bytes | str] = []
+    try:
+        for message in (
+            encode_invitation(Invitation(envelope, (), None, norm)),
+            encode_assignment(Assignment(envelope, b"", told.broadcast, told.experts)),
+            encode_relay(Relay(envelope, b"")),
+        ):
+            answers.append(client.handle(message))
+    # Whatever it is, somebody sees that there is no answer.
+    except Exception as error:
+        answers.append(type(error).__name__)
+    return answers
+
+
+def _looks(answer: bytes | str) -> tuple[Any, ...]:
+    """An answer but for its numbers."""
+    if isinstance(answer, str):
+        return (answer,)
+    frame = decode_frame(answer)
+    arrays = {name: (array.shape, array.dtype.name) for name, array in frame.arrays.items()}
+    blobs: Mapping[str, int] = {name: len(blob) for name, blob in frame.blobs.items()}
+    return (frame.kind, repr(frame.fields), repr(arrays), repr(blobs), len(answer))
+
+
+def _problems(protection: Protection, uploads: Sequence[Vector], error: float) -> tuple[str, ...]:
+    """Whether what failed clients uploaded is noise of the right size around zero."""
+    samples = np.concatenate([np.zeros(0), *uploads])
+    if not samples.size:
+        return ()
+    # Where the coordinator noises the sum, a client adds nothing.
+    is_bare = isinstance(protection.mechanism, CentralNoise)
+    deviation = 0.0 if is_bare else noise_in_sum(protection.mechanism, 1)
+    if not deviation:
+        return problems_of((partial(_require_zero, samples),))
+    return problems_of(
+        (
+            partial(verify_noise_variance, samples, deviation, error / 2.0),
+            partial(verify_distribution, samples, deviation, error / 2.0),
+        )
+    )
+
+
+def _require_zero(samples: Vector) -> float:
+    if samples.any():
+        raise AuditError("what a failed client uploads is not zero")
+    return 0.0

@@ -1,0 +1,195 @@
+"""Boxes that cannot be read: the holder says so in time, and the round goes on without it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+
+import pytest
+
+from privacy.secure_aggregation import (
+    CollectingUnmasking,
+    Phase,
+    Refusal,
+    TooFewLeft,
+    server,
+)
+from privacy.secure_aggregation.messages import (
+    MaskedInput,
+    decode_dealt_shares,
+    decode_masked_input,
+    decode_revealed_shares,
+    encode_dealt_shares,
+    encode_masked_input,
+    encode_revealed_shares,
+)
+from privacy.secure_aggregation.quorum import blame
+from tests.privacy.secure_aggregation._drive import (
+    Trace,
+    fill,
+    identity_of,
+    make_active,
+    make_parameters,
+    make_regular,
+    make_vectors,
+    plain_sum,
+)
+
+REGIMES = {
+    "semi-honest": make_parameters(6, threshold=4, corrupt=1),
+    "active": make_active(6, threshold=4, corrupt=1),
+    "regular": make_regular(12),
+}
+by_regime = pytest.mark.parametrize("name", REGIMES)
+
+
+def spoiling(parameters, unreadable):
+    """By dealer, the holders for which it seals rubbish."""
+
+    def tamper(phase, dealer, message):
+        if phase is not Phase.SHARE_KEYS or dealer not in unreadable:
+            return message
+        dealing = decode_dealt_shares(parameters, dealer, message)
+        boxes = dict(dealing.boxes) | dict.fromkeys(unreadable[dealer], bytes(94))
+        identity = identity_of(dealer) if parameters.is_active else None
+        changed = dataclasses.replace(dealing, boxes=boxes)
+        return encode_dealt_shares(parameters, dealer, changed, identity=identity)
+
+    return tamper
+
+
+def spoilt(parameters, unreadable, lost=None):
+    """A round with unreadable boxes; its trace is kept where it was given up."""
+    trace, vectors = Trace(parameters), make_vectors(parameters)
+    tamper = spoiling(parameters, unreadable)
+    try:
+        fill(trace, vectors, lost=lost or {}, tamper=tamper, label="")
+    except TooFewLeft as error:
+        return trace, error
+    return trace, None
+
+
+def peers(parameters, client, count):
+    return [each for each in parameters.holders(client) if each != client][:count]
+
+
+@by_regime
+def test_the_round_goes_on_without_one_unreadable_box(name):
+    parameters = REGIMES[name]
+    (holder,) = peers(parameters, 3, 1)
+    trace, error = spoilt(parameters, {3: [holder]})
+    assert error is None
+    waiting = trace.server_states[Phase.UNMASKING]
+    assert isinstance(waiting, CollectingUnmasking)
+    assert waiting.complaints == {holder: (3,)}
+    assert trace.finished.refused == ()
+    expected = plain_sum(parameters, make_vectors(parameters), parameters.clients)
+    assert trace.finished.total.tolist() == expected
+    said = decode_revealed_shares(parameters, holder, trace.sent[Phase.UNMASKING][holder])
+    assert said.keys() == set(parameters.holders(holder)) - {3}
+
+
+@by_regime
+def test_a_lost_dealer_of_an_unreadable_box_is_unmasked_by_the_others(name):
+    parameters = REGIMES[name]
+    (holder,) = peers(parameters, 3, 1)
+    trace, error = spoilt(parameters, {3: [holder]}, {Phase.MASKED_INPUT: {3}})
+    assert error is None
+    survivors = tuple(i for i in parameters.clients if i != 3)
+    expected = plain_sum(parameters, make_vectors(parameters), survivors)
+    assert trace.finished.total.tolist() == expected
+
+
+@by_regime
+def test_a_sum_that_could_not_be_opened_is_given_up_before_anybody_is_asked(name):
+    parameters = REGIMES[name]
+    spare = len(parameters.holders(3)) - parameters.threshold
+    trace, error = spoilt(parameters, {3: peers(parameters, 3, spare)})
+    assert error is None
+    trace, error = spoilt(parameters, {3: peers(parameters, 3, spare + 1)})
+    assert error is not None
+    assert (error.phase, error.culprits) == (Phase.MASKED_INPUT, (3,))
+    assert "3 holders of shares of client 3 are left at phase 'masked_input'" in str(error)
+    # Nobody was shown a list of survivors, so nobody revealed or signed anything.
+    assert Phase.MASKED_INPUT not in trace.answers
+
+
+def test_complaints_and_losses_count_together():
+    parameters = REGIMES["semi-honest"]
+    unreadable = {3: [1, 2]}
+    assert spoilt(parameters, unreadable)[1] is None
+    for phase in (Phase.MASKED_INPUT, Phase.UNMASKING):
+        _, error = spoilt(parameters, unreadable, {phase: {5}})
+        assert (error.phase, error.culprits) == (phase, (3,))
+        # Who complained and is lost is not missed twice.
+        assert spoilt(parameters, unreadable, {phase: {1}})[1] is None
+
+
+def test_a_holder_that_can_read_nothing_is_named_and_its_dealers_are_not():
+    parameters = make_parameters(4, threshold=4)
+    _, error = spoilt(parameters, {dealer: [2] for dealer in (1, 3, 4)})
+    assert (error.phase, error.culprits) == (Phase.MASKED_INPUT, (2,))
+
+
+def complain(trace, client, withheld):
+    """The masked input of one client with other complaints."""
+    parameters = trace.parameters
+    sent = decode_masked_input(parameters, client, trace.sent[Phase.MASKED_INPUT][client])
+    identity = identity_of(client) if parameters.is_active else None
+    masked = MaskedInput(sent.vector, withheld)
+    return encode_masked_input(parameters, client, masked, identity=identity)
+
+
+@by_regime
+def test_complaints_of_those_who_dealt_it_nothing_are_refused(name):
+    parameters = REGIMES[name]
+    trace, _ = spoilt(parameters, {}, {Phase.SHARE_KEYS: {parameters.clients[-1]}})
+    stranger = next(
+        (i for i in parameters.clients if i not in parameters.holders(1)), parameters.clients[-1]
+    )
+    state, sent = trace.server_states[Phase.MASKED_INPUT], trace.sent[Phase.MASKED_INPUT]
+    for withheld in ((1,), (stranger,), (77,)):
+        following, _ = server.step(state, sent | {1: complain(trace, 1, withheld)})
+        assert following.refused == (Refusal(1, Phase.MASKED_INPUT),)
+    (dealer,) = peers(parameters, 1, 1)
+    following, _ = server.step(state, sent | {1: complain(trace, 1, (dealer,))})
+    assert following.refused == ()
+    assert following.complaints == {1: (dealer,)}
+
+
+@by_regime
+def test_what_was_complained_of_is_withheld_and_nothing_else(name):
+    parameters = REGIMES[name]
+    (holder,) = peers(parameters, 3, 1)
+    trace, _ = spoilt(parameters, {3: [holder]})
+    state, sent = trace.server_states[Phase.UNMASKING], trace.sent[Phase.UNMASKING]
+    good = decode_revealed_shares(parameters, holder, sent[holder])
+    identity = identity_of(holder) if parameters.is_active else None
+    less = {dealer: each for dealer, each in good.items() if dealer != holder}
+    for revealed in (less, good | {3: good[holder]}, {}):
+        said = encode_revealed_shares(parameters, holder, revealed, identity=identity)
+        finished, _ = server.step(state, sent | {holder: said})
+        assert finished.refused == (Refusal(holder, Phase.UNMASKING),)
+        assert finished.total.tolist() == trace.finished.total.tolist()
+
+
+def test_nobody_honest_is_named_among_at_most_as_many_liars_as_planned():
+    # Liars complain of anybody and spoil any box; honest clients complain of liars only.
+    rng, named = random.Random(3), 0
+    for count, corrupt in itertools.product(range(4, 10), range(4)):
+        if 3 * corrupt >= count:
+            continue
+        parameters = make_active(count, corrupt=corrupt, threshold=count)
+        for _ in range(50):
+            liars = set(rng.sample(parameters.clients, corrupt))
+            complaints = {}
+            for author in parameters.clients:
+                pool = parameters.clients if author in liars else sorted(liars)
+                chosen = {d for d in pool if d != author and rng.random() < 0.7}
+                if chosen:
+                    complaints[author] = tuple(sorted(chosen))
+            blamed = blame(parameters, complaints)
+            assert blamed <= liars
+            named += len(blamed)
+    assert named

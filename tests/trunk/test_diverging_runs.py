@@ -1,0 +1,67 @@
+"""Runs whose training leaves all numbers behind: under a mechanism they go on to their end."""
+
+from __future__ import annotations
+
+import pytest
+
+from platform.errors import RunStopped
+from platform.finishing import execute
+from platform.observing import SilentObserver
+from platform.wiring import Wiring
+from tests.trunk._runs import FIXED, RECORDS, Storage, opened
+
+WILD = "training={local_steps: 2, batch_size: 4, learning_rate: 1.0e+30}"
+MODULES = (
+    "method={name: pm_moe, base: fedper, gate_rounds: 1, "
+    "base_options: {network: cnn, image_size: 16, channels: [2, 3], feature_width: 8}}",
+    "task={dataset: digits, clients: 4, shots: 3, model: null, new_clients: 1}",
+    "rounds=2",
+    "cohort.dropout_rate=0",
+    "privacy.noise_source=os",
+    WILD,
+    *FIXED,
+)
+SECURE = "secure_aggregation={enabled: true, threshold: 3}"
+
+
+def failures(wiring: Wiring) -> dict[str, list[tuple[int, int]]]:
+    """Round and attempt of what failed, as each client's own store has it."""
+    return {
+        name: [entry[:2] for entry in client._store.failures(wiring.run_id)]
+        for name, client in wiring.population.clients.items()
+    }
+
+
+@pytest.mark.parametrize("mechanism", ["upload_noise", "central_noise"])
+def test_modules_that_diverge_stop_nobody(storage: Storage, mechanism: str):
+    """Tried before clients were total: two such runs stopped in their first round for good."""
+    with opened(storage.create(*MODULES, SECURE, f"privacy.mechanism={mechanism}")) as wiring:
+        summary = execute(wiring, SilentObserver())
+        kept = failures(wiring)
+        charged = [len(c._store.rows(wiring.run_id)) for c in wiring.population.clients.values()]
+    # The third is the collection.
+    assert [entry["round"] for entry in summary["rounds"]] == [1, 2, 3]
+    assert all({(1, 1), (2, 1)} <= set(entries) for entries in kept.values())
+    # Two sums and one entry, as for clients that learnt something.
+    assert charged == [3] * 4
+    everything = "".join(
+        file.read_text(errors="replace") for file in (storage.folder / wiring.run_id).glob("*.*")
+    )
+    assert "NonFinite" not in everything
+    assert b"NonFinite" not in storage.file.read_bytes()
+
+
+def test_without_a_mechanism_they_stop(storage: Storage):
+    with opened(storage.create(*MODULES, "privacy={mechanism: none}", SECURE)) as wiring:
+        with pytest.raises(RunStopped, match="not finite"):
+            execute(wiring, SilentObserver())
+
+
+def test_noised_steps_that_overflow_stop_nobody(storage: Storage):
+    """Under `dp_sgd` the result of noised steps tells no more than they do."""
+    wild = "training={local_steps: 2, batch_size: 4, learning_rate: 3.0e+38}"
+    with opened(storage.create(*RECORDS, wild, "rounds=1", "cohort.dropout_rate=0")) as wiring:
+        summary = execute(wiring, SilentObserver())
+        kept = failures(wiring)
+    assert len(summary["rounds"]) == 1
+    assert all((1, 1) in entries for entries in kept.values())

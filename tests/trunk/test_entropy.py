@@ -1,0 +1,125 @@
+"""What must never repeat itself: two processes with one seed, and where a secret cohort comes from.
+
+A generator with a constant seed passes every test on distributions within one process. Two
+processes that start alike tell it from the operating system's entropy.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import subprocess
+import sys
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from platform.attempt import RoundPlan
+from platform.client_profile import ClientProfile, noise_of
+from platform.cohort import draw_cohort
+from platform.config import RunConfig, parse_config
+from platform.protecting import coordinator_noise
+from privacy import IntegerUploadNoise, UploadNoise, grid_of, protect_upload
+from tests.privacy.training._linear import fit, make_examples, mechanism, trainer
+
+NAMES = tuple(f"client-{i:02d}" for i in range(40))
+CHILD = """
+import json, random
+import numpy as np
+import torch
+random.seed(7); np.random.seed(7); torch.manual_seed(7)
+from tests.trunk.test_entropy import everything
+print(json.dumps(everything()))
+"""
+
+
+def secret(sampling: str = "poisson", source: str = "os", size: int = 20) -> RunConfig:
+    privacy = {"mechanism": "central_noise", "clipping_norm": 1.0, "noise_multiplier": 1.0}
+    return parse_config(
+        {
+            "name": "c",
+            "task": {"clients": 40},
+            "method": {"name": "promptfl"},
+            "training": {"local_steps": 1},
+            "cohort": {"size": size, "minimum": 1, "retries": 0, "sampling": sampling},
+            "privacy": {**privacy, "noise_source": source},
+        }
+    )
+
+
+def everything() -> dict[str, list[Any]]:
+    """What a run draws from the operating system, each once; all seeds are constants."""
+    profile = cast(ClientProfile, SimpleNamespace(noise_source="os"))
+    plan = RoundPlan("r", 1, 1, NAMES, {}, minimum=1, threshold=None)
+    zeros, noise = np.zeros(8), noise_of(profile, 1)
+    on_reals = UploadNoise(1.0, 1.0, "replace_one")
+    on_grid = IntegerUploadNoise(clipping_norm=1.0, noise_multiplier=1.0, scale=2.0**16)
+    # Next to no noise: what moves then is who is in the batch.
+    silent = mechanism(noise_multiplier=1e-9, sampling_probability=0.5)
+    protected = {
+        name: protect_upload(zeros, how, grid_of(how, 8, bits=20, clients=1), noise).levels
+        for name, how in (("gaussian", on_reals), ("discrete gaussian", on_grid))
+    }
+    return {
+        **{name: levels.tolist() for name, levels in protected.items()},
+        "central noise": coordinator_noise(secret(), plan).standard_normal(8).tolist(),
+        "batch": fit(trainer(silent, noise), make_examples(np.eye(64)))["shared"].round(3).tolist(),
+        "poisson cohort": list(draw_cohort(secret(), NAMES, 1)),
+        "fixed-size cohort": list(draw_cohort(secret("fixed_size"), NAMES, 1)),
+    }
+
+
+@pytest.fixture(scope="module")
+def processes(child_environment: dict[str, str]) -> list[Mapping[str, list[Any]]]:
+    """The same from two processes whose seeds are all alike."""
+    command = [sys.executable, "-c", CHILD]
+    return [
+        json.loads(subprocess.check_output(command, env=child_environment, text=True))
+        for _ in range(2)
+    ]
+
+
+DRAWS = (
+    *("gaussian", "discrete gaussian", "central noise"),
+    *("batch", "poisson cohort", "fixed-size cohort"),
+)
+
+
+@pytest.mark.parametrize("what", DRAWS)
+def test_two_processes_never_draw_alike(
+    processes: list[Mapping[str, list[Any]]], what: str
+) -> None:
+    """By chance at most once in 2^34 times, for the cohort of fixed size."""
+    assert set(processes[0]) == set(DRAWS)
+    assert processes[0][what] != processes[1][what]
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed_size"])
+def test_a_secret_cohort_is_not_the_recorded_seed_s(sampling: str) -> None:
+    """Whoever has the report has the seed, so nothing of the draw may follow from it."""
+    hidden = [draw_cohort(secret(sampling), NAMES, 3) for _ in range(4)]
+    assert len(set(hidden)) == 4
+    recorded = [draw_cohort(secret(sampling, "seeded"), NAMES, 3) for _ in range(4)]
+    assert len(set(recorded)) == 1
+    assert not set(hidden) & set(recorded)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed_size"])
+def test_a_secret_cohort_follows_the_operating_system_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, sampling: str
+) -> None:
+    """With the system's bytes held fixed, so is the cohort, whatever the seeds."""
+    source = np.random.default_rng(0)
+    monkeypatch.setattr(secrets.SystemRandom, "random", lambda _: source.random())
+    monkeypatch.setattr(
+        secrets.SystemRandom, "getrandbits", lambda _, bits: int(source.integers(1 << bits))
+    )
+    found = set()
+    for seed in range(3):
+        source = np.random.default_rng(0)
+        config = secret(sampling).model_copy(update={"seed": seed})
+        found.add(draw_cohort(config, NAMES, seed + 1))
+    assert len(found) == 1

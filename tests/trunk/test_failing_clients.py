@@ -1,0 +1,402 @@
+"""Clients are total: whatever fails inside one, what leaves it is what always leaves it.
+
+The attack is a coordinator that chooses its broadcasts. A bias that is as large as a number can be
+makes the loss of some classes infinite and of others not, so that whoever errors holds them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import platform.totality
+from methods import Arrays, Examples, LocalResult, PoolPolicy, TensorSpec, Visibility
+from platform import messages
+from platform.client import Client
+from platform.extras import Extras
+from platform.layout import build_layout
+from platform.messages import Assignment, Envelope, Invitation, Relay, Upload
+from platform.wiring import Wiring
+from privacy import (
+    AdaptiveClipping,
+    CentralNoise,
+    ClientMechanism,
+    IntegerUploadNoise,
+    NoisedMetric,
+    NoProtection,
+    SeededNoise,
+    UploadNoise,
+)
+from storage import LedgerRow, StorageError
+from tests.contract._driving import RUN, Setting, make_clients, make_protection, quick_folder
+from tests.trunk._runs import FIXED, Storage, opened
+
+NETWORK = (
+    "task={dataset: digits, clients: 4, shots: 3, model: null, partition: {kind: pathological}}",
+    "rounds=20",
+    "method={name: fedavg, network: cnn, image_size: 16, channels: [2, 3], feature_width: 8}",
+    "training={local_epochs: 1, batch_size: 8, learning_rate: 0.1}",
+    "cohort.dropout_rate=0",
+    "evaluation.local_twins=false",
+)
+IN_THE_CLEAR = "secure_aggregation={enabled: false}"
+HUGE = np.float32(3.4e38)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One hostile round with one client: what it answered, None if it raised."""
+
+    upload: Upload | None
+    charged: int
+
+
+def send(client: Client, number: int, broadcast: Arrays, experts: tuple[Arrays, ...] = ()) -> Probe:
+    """Plays a round without masks with a broadcast of one's choice."""
+    envelope = Envelope(client.profile.run_id, number, 1)
+    client.handle(messages.encode_invitation(Invitation(envelope, (), None)))
+    assignment = Assignment(envelope, b"", broadcast, experts)
+    try:
+        answer = client.handle(messages.encode_assignment(assignment))
+    except Exception:
+        answer = None
+    rows = [row for row in client._store.rows() if row.round_number == number]
+    return Probe(None if answer is None else messages.decode_upload(answer), len(rows))
+
+
+def against(broadcast: Arrays, target: int) -> dict[str, np.ndarray]:
+    """The broadcast with a bias that makes the loss of one class infinite, and of no other."""
+    hostile = {name: np.array(value) for name, value in broadcast.items()}
+    (bias,) = [name for name in hostile if name.startswith("head") and hostile[name].ndim == 1]
+    hostile[bias][:] = HUGE
+    hostile[bias][target] = -HUGE
+    return hostile
+
+
+def labels_of(wiring: Wiring) -> Mapping[str, frozenset[int]]:
+    return {
+        name: frozenset(client.profile.data.arrays["labels"].tolist())
+        for name, client in wiring.population.clients.items()
+    }
+
+
+def first_broadcast(wiring: Wiring) -> Arrays:
+    method = wiring.method
+    return method.broadcast(method.init_server(np.random.default_rng(0)))
+
+
+@pytest.mark.parametrize("mechanism", ["upload_noise", "central_noise"])
+def test_who_errors_says_nothing_of_labels(storage: Storage, mechanism: str):
+    """Tried before clients were total: all label sets were read off, at no charge."""
+    with opened(
+        storage.create(*NETWORK, *FIXED, IN_THE_CLEAR, f"privacy.mechanism={mechanism}")
+    ) as wiring:
+        classes, labels = range(len(wiring.classes)), labels_of(wiring)
+        assert len(set(labels.values())) > 1
+        for name, client in wiring.population.clients.items():
+            plain = first_broadcast(wiring)
+            probes = [send(client, k + 1, against(plain, k)) for k in classes]
+            seen = {k for k, probe in zip(classes, probes, strict=True) if probe.upload is None}
+            assert seen == set(), f"{name} holds {sorted(labels[name])}"
+            assert [probe.charged for probe in probes] == [1] * len(classes)
+
+
+# --- one client, every way to fail ----------------------------------------------------------------
+
+SPEC = {"x": TensorSpec((3,)), "y": TensorSpec((2,))}
+START = {"x": np.array([1.0, 2.0, 3.0], np.float32), "y": np.full(2, -0.5, np.float32)}
+ZERO = {name: np.zeros(tensor.shape, np.float32) for name, tensor in SPEC.items()}
+OWN = {"own": np.array([4.0], np.float32)}
+ENVELOPE = Envelope(RUN, 1, 1)
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A method that fails as it is told; `zero` does not fail and has learnt nothing."""
+
+    how: str
+    select: str = "nearest"
+    needs: frozenset = frozenset()
+    visibility: Visibility = Visibility.AGGREGATE_ONLY
+
+    def shared_spec(self):
+        return SPEC
+
+    def pool_policy(self):
+        return PoolPolicy(SPEC, 2)
+
+    def init_server(self, rng):
+        return START
+
+    def init_client(self, shared_rng, client_rng):
+        return OWN
+
+    def broadcast(self, state, client=None):
+        return state
+
+    def client_update(self, view, data, trainer, rng):
+        update, entry = dict(ZERO), {n: np.array(a) for n, a in view.broadcast.items()}
+        personal = dict(view.personal if self.how == "zero" else {"own": np.ones(1, np.float32)})
+        match self.how:
+            case "raises":
+                raise ValueError("the label 7 is nobody's")
+            case "runs out of memory":
+                raise MemoryError
+            case "recurses":
+                return self.client_update(view, data, trainer, rng)
+            case "NaN" | "infinity":
+                value = np.nan if self.how == "NaN" else np.inf
+                update["x"] = entry["x"] = np.full(3, value, np.float32)
+            case "a tensor less":
+                del update["x"]
+            case "a tensor more":
+                update["z"] = np.zeros(1)
+            case "another shape":
+                update["x"] = np.zeros((3, 1), np.float32)
+            case "text":
+                update["x"] = np.array(["a", "b", "c"])
+            case "no entry":
+                entry = None
+            case "another entry":
+                entry["x"] = np.full(3, np.nan, np.float32)
+            case "an entry of another shape":
+                entry["x"] = np.float32(1.0).reshape(())
+            case "a personal part with NaN":
+                personal["own"] = np.full(1, np.nan, np.float32)
+            case "a personal part of objects":
+                personal["own"] = np.array([object()])
+            case "nothing":
+                return None
+        return LocalResult(update, entry, personal)
+
+
+FAILURES = (
+    "raises",
+    "runs out of memory",
+    "recurses",
+    "NaN",
+    "infinity",
+    "a tensor less",
+    "a tensor more",
+    "another shape",
+    "text",
+    "no entry",
+    "another entry",
+    "an entry of another shape",
+    "a personal part with NaN",
+    "a personal part of objects",
+    "nothing",
+)
+MECHANISMS: dict[str, tuple[ClientMechanism, str]] = {
+    "gaussian, same": (UploadNoise(1.0, 2.0), "same"),
+    "gaussian, independent": (UploadNoise(1.0, 2.0), "independent"),
+    "discrete": (
+        IntegerUploadNoise(clipping_norm=1.0, noise_multiplier=2.0, scale=2.0**16),
+        "same",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Left:
+    """All that one round of one client left behind, inside and outside."""
+
+    upload: bytes
+    disclosure: bytes
+    rows: tuple[LedgerRow, ...]
+    personal: bytes
+    experts: bytes
+    failures: tuple[tuple[int, int, str], ...]
+
+
+def client_of(how: str, folder: Path, mechanism: ClientMechanism, noise: str = "same") -> Client:
+    data = {"client-0": Examples({"labels": np.arange(2)})}
+    setting = Setting(mechanism=mechanism, pool_noise=noise)
+    (client,) = make_clients(Failing(how), data, folder / how, setting).values()
+    # All clients have one name for the ledger, so that rows can be compared.
+    client._store.identity = dataclasses.replace(
+        client._store.identity, pseudonym="p", handle_secret=b"s" * 32
+    )
+    profile = dataclasses.replace(client.profile, shows_failures=False)
+    return Client(profile, client._store, client._make_trainer)
+
+
+def play(client: Client) -> Left:
+    """One round with experts, up to the pool entry."""
+    client.handle(messages.encode_invitation(Invitation(ENVELOPE, (), None)))
+    assignment = messages.encode_assignment(Assignment(ENVELOPE, b"", START, (ZERO,)))
+    upload = client.handle(assignment)
+    disclosure = client.handle(messages.encode_relay(Relay(ENVELOPE, b"")))
+    pending = client._store.pending(RUN)
+    return Left(
+        upload,
+        disclosure,
+        client._store.rows(),
+        pending.personal,
+        pending.experts,
+        client._store.failures(RUN),
+    )
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with quick_folder() as found:
+        yield found
+
+
+@pytest.mark.parametrize(("mechanism", "noise"), MECHANISMS.values(), ids=MECHANISMS.keys())
+@pytest.mark.parametrize("how", FAILURES)
+def test_a_failed_round_is_one_that_learnt_nothing(folder, how, mechanism, noise):
+    """Noise from one seed: the very bytes of a client whose update is zero and whose entry is the
+    broadcast. So from fresh noise it is the same distribution."""
+    failed = play(client_of(how, folder, mechanism, noise))
+    honest = play(client_of("zero", folder, mechanism, noise))
+    assert failed.upload == honest.upload
+    assert failed.disclosure == honest.disclosure
+    assert failed.rows == honest.rows and len(failed.rows) == (1 if noise == "same" else 2)
+    assert failed.personal == honest.personal
+    assert honest.failures == ()
+    ((number, attempt, reason),) = failed.failures
+    assert (number, attempt) == (1, 1)
+    assert "label" not in reason and "7" not in reason.split("(")[0]
+
+
+def test_experts_of_a_failed_round_are_not_kept(folder):
+    """The personal part and the experts that it goes with stay together."""
+    failed, honest = (
+        play(client_of(how, folder, UploadNoise(1.0, 2.0))) for how in ("NaN", "zero")
+    )
+    assert failed.experts != honest.experts
+    assert failed.experts == platform.totality.encode_experts(())
+
+
+@pytest.mark.parametrize("extras", [Extras(AdaptiveClipping()), Extras(None, NoisedMetric())])
+def test_appended_coordinates_of_a_failed_round_are_zero(extras):
+    """A flag of +-b would say that it fitted, or did not; an accuracy of 0 would be -b."""
+    setting = Setting(mechanism=UploadNoise(10.0, 0.0))
+    bare = make_protection(Failing("zero"), setting)
+    protection = dataclasses.replace(
+        bare,
+        pool_spec=None,
+        layout=build_layout(SPEC, "upload_noise", extras=extras.names),
+        adaptive=extras.adaptive,
+        metric=extras.metric,
+        update_norm=1.0,
+    )
+    noise = SeededNoise(np.random.default_rng(0))
+    vector = protection.prepare_nothing(START, noise).vector
+    assert vector.shape == (6,)
+    assert np.abs(vector).max() <= protection.grid().step
+    fits = protection.prepare(LocalResult(ZERO, None, {}), START, noise, validation=0.0).vector
+    assert abs(fits[-1]) > 0.05
+
+
+def test_a_norm_of_zero_is_in_every_ball(folder):
+    """Under central noise nothing is noised on the client, so the zero itself is sent."""
+    mechanism = CentralNoise(clipping_norm=1.0, noise_multiplier=1.0, scale=2.0**16)
+    protection = dataclasses.replace(
+        make_protection(Failing("zero"), Setting(mechanism=mechanism)), pool_spec=None
+    )
+    prepared = protection.prepare_nothing(START, SeededNoise(np.random.default_rng(0)))
+    assert not prepared.vector.any()
+
+
+def test_an_overflow_of_huge_experts_is_a_failure(folder):
+    """1e30 is a number that a message carries; its square is none."""
+    client = client_of("zero", folder, UploadNoise(1.0, 2.0))
+
+    class Squaring(Failing):
+        def client_update(self, view, data, trainer, rng):
+            square = np.square(view.experts[0]["x"])
+            update = {**ZERO, "x": square - square}
+            return LocalResult(update, dict(view.broadcast), {})
+
+    profile = dataclasses.replace(client.profile, method=Squaring("squares"))
+    client = Client(profile, client._store, client._make_trainer)
+    huge = {**ZERO, "x": np.full(3, 1e30, np.float32)}
+    client.handle(messages.encode_invitation(Invitation(ENVELOPE, (), None)))
+    answer = client.handle(messages.encode_assignment(Assignment(ENVELOPE, b"", START, (huge,))))
+    assert messages.decode_upload(answer).vector is not None
+    assert len(client._store.failures(RUN)) == 1
+
+
+# --- what stays an error --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["raises", "NaN", "another shape"])
+def test_without_a_mechanism_failures_raise(folder, how):
+    with pytest.raises(Exception) as caught:
+        play(client_of(how, folder, NoProtection(8.0)))
+    assert not isinstance(caught.value, AssertionError)
+
+
+def test_a_test_can_ask_for_failures_and_a_real_client_cannot(folder):
+    client = client_of("raises", folder, UploadNoise(1.0, 2.0))
+    shown = dataclasses.replace(client.profile, shows_failures=True)
+    with pytest.raises(ValueError, match="nobody's"):
+        play(Client(shown, client._store, client._make_trainer))
+    real = dataclasses.replace(shown, simulated=False, noise_source="os")
+    assert play(Client(real, client._store, client._make_trainer)).failures
+
+
+def test_errors_of_the_store_stay_errors(folder, monkeypatch):
+    """Nothing may leave that is not in the ledger, whatever came of the training."""
+    for how in ("raises", "zero"):
+        client = client_of(how, folder, UploadNoise(1.0, 2.0))
+
+        def full(*_, **__):
+            raise StorageError("the disk is full")
+
+        monkeypatch.setattr(client._store, "reserve_release", full)
+        with pytest.raises(StorageError, match="full"):
+            play(client)
+
+
+def test_errors_of_the_noise_stay_errors(folder, monkeypatch):
+    """A client without entropy sends nothing: zero without noise would be told apart."""
+
+    class Dry(SeededNoise):
+        def standard_normal(self, size):
+            raise OSError("no entropy")
+
+    dry = Dry(np.random.default_rng(0))
+    monkeypatch.setattr(platform.totality, "noise_of", lambda *_: dry)
+    client = client_of("zero", folder, UploadNoise(1.0, 2.0))
+    with pytest.raises(OSError, match="no entropy"):
+        play(client)
+    assert client._store.rows() == ()
+
+
+def test_ctrl_c_is_no_failure(folder, monkeypatch):
+    client = client_of("zero", folder, UploadNoise(1.0, 2.0))
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(platform.totality, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        play(client)
+
+
+def test_a_failed_client_does_the_work_of_another(folder, monkeypatch):
+    """It trains again, on a broadcast that nobody chose, before it answers."""
+    seen: list[Arrays] = []
+    original = platform.totality.train
+
+    def watched(profile, make_trainer, broadcast, *others, **named):
+        seen.append(broadcast)
+        return original(profile, make_trainer, broadcast, *others, **named)
+
+    monkeypatch.setattr(platform.totality, "train", watched)
+    client = client_of("raises", folder, UploadNoise(1.0, 2.0))
+    hostile = {name: array + 1 for name, array in START.items()}
+    client.handle(messages.encode_invitation(Invitation(ENVELOPE, (), None)))
+    client.handle(messages.encode_assignment(Assignment(ENVELOPE, b"", hostile, ())))
+    first, second = seen
+    assert all(np.array_equal(first[name], hostile[name]) for name in hostile)
+    assert all(np.array_equal(second[name], START[name]) for name in START)

@@ -1,0 +1,120 @@
+"""The largest weight of a run: known to all before the first round, and no bit more than it needs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platform.errors import ConfigError, ProtocolError
+from tests.contract import _driving
+from tests.trunk._runs import NO_POOL, NONE, Storage, opened
+from tests.trunk.test_round import (
+    PLAIN,
+    SECURE,
+    Counting,
+    Spoiling,
+    data,
+    invitation,
+    seat,
+    with_fields,
+)
+
+SMALL = (NONE, *NO_POOL, "rounds=1", "cohort.dropout_rate=0")
+LARGEST = "secure_aggregation.largest_weight={}"
+
+
+@pytest.fixture
+def stores() -> Iterator[Path]:
+    with _driving.quick_folder() as folder:
+        yield folder
+
+
+def most_examples(wiring) -> int:
+    return max(c.profile.data.num_examples for c in wiring.population.clients.values())
+
+
+def test_a_simulation_takes_it_from_the_data(storage: Storage) -> None:
+    with opened(storage.create(*SMALL)) as wiring:
+        layout, grid = wiring.protection.layout, wiring.protection.grid()
+        assert layout.weighted
+        assert layout.largest_weight == most_examples(wiring) == 4
+        # 20 bits a level, 5 clients of at most 4 examples: 2^20 x 20 < 2^25, in place of 2^43.
+        assert layout.ring_bits(grid, 5) == 25
+        for client in wiring.population.clients.values():
+            assert client.profile.protection.layout == layout
+
+
+def test_a_configured_one_holds_for_coordinator_and_clients(storage: Storage) -> None:
+    with opened(storage.create(*SMALL, LARGEST.format(7))) as wiring:
+        assert wiring.protection.layout.largest_weight == 7
+        assert wiring.runner.protection.layout.largest_weight == 7
+
+
+def test_results_do_not_depend_on_it(storage: Storage) -> None:
+    one, other = (storage.run(*SMALL, LARGEST.format(n)) for n in (4, 2**20))
+    assert all((one.state()[name] == array).all() for name, array in other.state().items())
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((*SMALL, LARGEST.format(1)), "1 is less than the 4 examples of a client; valid: 4 to"),
+        ((LARGEST.format(5),), "5 has no meaning under privacy.mechanism = upload_noise"),
+        ((*SMALL, LARGEST.format(0)), "0 is not valid"),
+        ((*SMALL, LARGEST.format(2**20 + 1)), "is not valid"),
+    ],
+)
+def test_refused_in_one_sentence(storage: Storage, given: tuple[str, ...], words: str) -> None:
+    with pytest.raises(ConfigError, match=r"^secure_aggregation\.largest_weight: ") as refused:
+        storage.create(*given)
+    assert words in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.fixture
+def limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Coordinator and clients of a run whose largest weight is 4."""
+    original = _driving.make_protection
+
+    def make(method: Any, setting: Any) -> Any:
+        protection = original(method, setting)
+        layout = dataclasses.replace(protection.layout, largest_weight=4)
+        return dataclasses.replace(protection, layout=layout)
+
+    monkeypatch.setattr(_driving, "make_protection", make)
+    return iter(())
+
+
+@pytest.mark.parametrize("setting", [SECURE, PLAIN], ids=["masked", "plain"])
+def test_a_client_with_more_examples_sends_nothing(
+    stores: Path, limited: None, setting: Any
+) -> None:
+    """Client 5 of 1 to 5 examples says so; without it the round is as ever."""
+    with pytest.raises(ProtocolError, match=r"^weight: 5 is not valid; it must be 1 to 4, the "):
+        _driving.play(Counting(), data(), stores, setting)
+    (stores / "light").mkdir()
+    light = data(sizes=(1, 2, 3, 4, 4))
+    outcome = _driving.play(Counting(), light, stores / "light", setting)
+    assert outcome.summed.total_weight == 14.0
+
+
+def test_a_weight_in_the_clear_above_the_largest_is_a_dropout(stores: Path, limited: None) -> None:
+    light = data(sizes=(1, 2, 3, 4, 4))
+    clients = _driving.make_clients(Counting(), light, stores, PLAIN)
+    liar = Spoiling(
+        _driving.transport_to(clients, PLAIN), "train", {"client-1": with_fields(weight=5)}
+    )
+    outcome = _driving.play(Counting(), light, stores / "unused", PLAIN, transport=liar)
+    assert "client-1" not in outcome.survivors and len(outcome.survivors) == 4
+
+
+def test_a_client_refuses_a_ring_for_other_weights(stores: Path, limited: None) -> None:
+    """5 clients x 4 x 2^20 needs 25 bits; the ring for 2^20 examples has 43."""
+    client = _driving.make_clients(Counting(), data(), stores, SECURE)["client-1"]
+    for ring in (24, 26, 43):
+        with pytest.raises(ProtocolError, match="the vector is not this run's"):
+            client.handle(invitation(seat(ring_bits=ring)))
+    assert client.handle(invitation(seat(ring_bits=25)))

@@ -1,0 +1,133 @@
+"""The audit of failing clients: a right build passes, and each way to show a failure is refuted."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import platform.totality
+from platform.bootstrap import RunPlan, plan_run
+from platform.client import Client
+from platform.observing import SilentObserver
+from platform.privacy_audit import AuditPlan, audit_failing
+from platform.privacy_auditing.failures import FailureAudit
+from platform.protection import Protection
+from tests.trunk._runs import FIXED, GATHERING, RECORDS, SMALL, Storage, command_line
+
+NETWORK = (
+    "task={dataset: digits, clients: 4, shots: 3, model: null}",
+    "method={name: fedavg, network: cnn, image_size: 16, channels: [2, 3], feature_width: 8}",
+    "rounds=2",
+    *FIXED,
+)
+MECHANISMS = {
+    "upload": (),
+    "upload, discrete": ("privacy.noise_distribution=discrete_gaussian",),
+    "distributed": ("privacy.mechanism=distributed_noise",),
+    "central": ("privacy.mechanism=central_noise",),
+    "adaptive": ("privacy.adaptive_clipping={}",),
+}
+
+
+def plan(storage: Storage, *overrides: str) -> RunPlan:
+    return plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings)
+
+
+def audit(run: RunPlan) -> FailureAudit:
+    return audit_failing(AuditPlan(run, canaries=0))
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS.keys())
+def test_the_right_build_is_not_refuted_and_clients_did_fail(storage: Storage, mechanism):
+    verdict = audit(plan(storage, *NETWORK, *mechanism))
+    assert verdict.passed, verdict.reasons
+    # One message a class, at least, on which some neighbours fail and others do not.
+    assert verdict.split >= 2
+    assert 0 < verdict.failed < verdict.rounds
+
+
+@pytest.mark.parametrize("noise", ["same", "independent"])
+def test_hostile_experts_are_played(storage: Storage, noise: str):
+    run = plan(storage, *FIXED, f"pool.noise={noise}")
+    verdict = audit(run)
+    assert verdict.passed, verdict.reasons
+    assert verdict.failed > 0
+
+
+def test_a_collection_is_played(storage: Storage):
+    verdict = audit(plan(storage.gathering(), *GATHERING, *FIXED, "pool.noise=null"))
+    assert verdict.passed, verdict.reasons
+
+
+def test_records_that_are_not_finite_show_nothing(storage: Storage):
+    """Under `dp_sgd` they count as zero in the noised sum, and nothing fails."""
+    verdict = audit(plan(storage, *NETWORK[:3], *RECORDS))
+    assert verdict.passed, verdict.reasons
+
+
+# --- mutants --------------------------------------------------------------------------------------
+
+
+def test_failures_that_raise_are_refuted(storage: Storage, monkeypatch):
+    """As it was: who errors holds the class, and no ledger knows."""
+    run = plan(storage, *NETWORK)
+    monkeypatch.setattr(platform.totality, "_hides_in_round", lambda *_: False)
+    verdict = audit(run)
+    assert not verdict.passed
+    assert any("against class" in reason for reason in verdict.reasons)
+
+
+def test_a_zero_without_noise_is_refuted(storage: Storage, monkeypatch):
+    run = plan(storage, *NETWORK)
+    original = Protection.prepare_nothing
+
+    def bare(self: Protection, *arguments: Any) -> Any:
+        prepared = original(self, *arguments)
+        return dataclasses.replace(prepared, vector=np.zeros(prepared.vector.size))
+
+    monkeypatch.setattr(Protection, "prepare_nothing", bare)
+    verdict = audit(run)
+    assert not verdict.passed
+    assert "variance" in " ".join(verdict.reasons)
+
+
+def test_a_failure_without_a_charge_is_refuted(storage: Storage, monkeypatch):
+    run = plan(storage, *NETWORK)
+    original = Client._reserve
+
+    def unless_failed(self: Client, session: Any, prepared: Any) -> None:
+        if not self._store.failures(self.profile.run_id):
+            original(self, session, prepared)
+
+    monkeypatch.setattr(Client, "_reserve", unless_failed)
+    assert not audit(run).passed
+
+
+def test_a_failed_client_without_a_pool_entry_is_refuted(storage: Storage, monkeypatch):
+    run = plan(storage, *FIXED)
+    original = Protection.prepare_nothing
+
+    def silent(self: Protection, *arguments: Any) -> Any:
+        return dataclasses.replace(original(self, *arguments), entry={})
+
+    monkeypatch.setattr(Protection, "prepare_nothing", silent)
+    assert not audit(run).passed
+
+
+def test_the_command_shows_the_channel(storage: Storage, tmp_path, monkeypatch, capsys):
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    call = command_line(monkeypatch, capsys)
+    arguments = ("audit-privacy", str(path), "--canaries", "100")
+    settings = [part for key in NETWORK for part in ("--set", key)]
+    answer = call(*arguments, *settings, "--json")
+    assert answer.code == 0, answer.err
+    assert [part["channel"] for part in answer.document] == ["sum", "failures"]
+    assert answer.document[-1]["split"] >= 2
+    monkeypatch.setattr(platform.totality, "_hides_in_round", lambda *_: False)
+    answer = call(*arguments, *settings)
+    assert answer.code == 1
+    assert "failures" in answer.out and "told apart" in answer.out
