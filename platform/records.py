@@ -141,7 +141,7 @@ def summary_document(
     """
     config, mechanism = wiring.config, wiring.config.privacy.mechanism
     protected = mechanism != "none"
-    shown = [{key: {**DEFAULTS, **d}[key] for key in ROUND_KEYS} for d in rounds]
+    shown = [shown_round(document) for document in rounds]
     # The collection sums nothing and trains no shared tensor.
     trained = in_rounds(shown)
     last = trained[-1] if trained else {**dict.fromkeys(ROUND_KEYS), **DEFAULTS}
@@ -183,6 +183,12 @@ def summary_document(
         "evaluation": evaluation_document(config),
         "warnings": list(warnings),
     }
+
+
+def shown_round(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What a summary shows of a round's stored document."""
+    known = {**DEFAULTS, **document}
+    return {key: known.get(key) for key in ROUND_KEYS}
 
 
 def _phases(
@@ -236,8 +242,13 @@ def sampling_assumption(wiring: Wiring) -> str:
 
 def write_run_files(folder: Path, summary: Mapping[str, Any]) -> None:
     """Writes `summary.json` and `metrics.csv`, each whole or not at all."""
-    write_text(folder / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
+    write_text(folder / "summary.json", summary_text(summary))
     write_text(folder / "metrics.csv", metrics_csv(summary["rounds"]))
+
+
+def summary_text(summary: Mapping[str, Any]) -> str:
+    """What `summary.json` holds."""
+    return json.dumps(summary, indent=2, allow_nan=False) + "\n"
 
 
 def read_summary(folder: Path) -> dict[str, Any]:

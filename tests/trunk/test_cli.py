@@ -150,7 +150,9 @@ def test_runs_are_listed_newest_first(sotto: Command, storage: Storage) -> None:
     listed = sotto("runs", "--storage", storage.url, "--json").document
     assert [item["run"] for item in listed] == [w.run_id for w in reversed(made)]
     assert {item["status"] for item in listed} == {"running"}
-    assert sotto("report", "latest", "--storage", storage.url).code == 2
+    document = sotto("report", "latest", "--storage", storage.url, "--json").document
+    assert document["finished"] is False and document["rounds"] == []
+    assert sotto("export", "latest", "--storage", storage.url).code == 2
 
 
 def test_runs_before_the_first_makes_no_database(sotto: Command, tmp_path: Path) -> None:
