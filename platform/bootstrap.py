@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from methods import Method, MethodError, Registry, Task
+from platform.agreement import require_agreement
 from platform.audit_trail import AuditTrail
 from platform.cohort import simulated_losses
 from platform.config import (
@@ -36,7 +37,7 @@ from platform.data.preparing import Encoders, prepared_batch
 from platform.enrolling import read_enrolment
 from platform.environment import config_digest, environment, resolve_device, use_threads
 from platform.errors import ConfigError, UnknownRun
-from platform.files import make_folder, write_text
+from platform.files import write_text
 from platform.fitting import pool_minimum
 from platform.method_building import build_method, require_classes
 from platform.observing import Observer
@@ -44,7 +45,7 @@ from platform.paths import with_absolute_paths
 from platform.pool import PoolRules
 from platform.protecting import amplifying_cohorts, coordinator_noise, protect_run, weighing
 from platform.protection import Protection
-from platform.resuming import require_same_config, require_same_wiring
+from platform.resuming import require_same_wiring
 from platform.round import RoundRunner
 from platform.second_phase import (
     FirstRun,
@@ -61,6 +62,7 @@ from platform.transport import InProcessTransport
 from platform.wiring import Budget, Learning, Wiring
 from privacy import CohortKind
 from storage import Database, NotFound, open_database
+from storage.files import make_folder
 
 if TYPE_CHECKING:
     from methods._clip import Backbone
@@ -128,11 +130,11 @@ def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> 
     database = open_existing(url)
     try:
         first = stored_config(database, source, surroundings)
-        require_same_config(database, source)
         require_second_phase(config, first, database, surroundings.registry)
         folder = run_folder(url, source)
         require_files(folder, source)
         require_clients(database, config, folder)
+        require_agreement(database, source)
         plan = plan_run(config, observer, surroundings, FirstRun(first, database))
         require_same_classes(folder, source, plan.learning.classes)
         require_first_releases(database, source, plan.protection)
@@ -141,18 +143,32 @@ def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> 
     return plan
 
 
-def reopen_run(run_id: str, url: str, observer: Observer, surroundings: Surroundings) -> Wiring:
+def reopen_run(
+    run_id: str,
+    url: str,
+    observer: Observer,
+    surroundings: Surroundings,
+    *,
+    read_only: bool = False,
+) -> Wiring:
     """Sets up a run that exists, from the configuration that it was started with.
+
+    Args:
+        run_id: The run.
+        url: The coordinator's database.
+        observer: Told how far preparing has come.
+        surroundings: What the run takes from outside.
+        read_only: Whether nothing is written to the database and the clients' stores.
 
     Raises:
         UnknownRun: If there is none of this name.
         ConfigError: If its configuration cannot be run here.
-        RunStopped: If a client that was charged is not here any more, or the run would go on with
-            other parameters than it was charged for.
+        RunStopped: If its records do not agree, a client that was charged is not here any more, or
+            the run would go on with other parameters than it was charged for.
     """
-    database = open_storage(url)
+    database = open_existing(url) if read_only else open_storage(url)
     config = stored_config(database, run_id, surroundings)
-    require_same_config(database, run_id)
+    require_agreement(database, run_id)
     # The clients' stores lie beside the database, which may have moved since the run started.
     config = config.model_copy(update={"storage": StorageConfig(url=url)})
     plan = _plan(config, observer, surroundings)
@@ -353,7 +369,8 @@ def _wire(
     source = config.phase_two_of
     of_clients = folder if source is None else run_folder(config.storage.url, source)
     population = build_population(
-        config, run_id, of_clients, plan.learning, plan.protection, plan.budget.limits, source
+        *(config, run_id, of_clients, plan.learning, plan.protection, plan.budget.limits, source),
+        read_only=database.is_read_only,
     )
     handlers = {n: announcing(c.handle, observer) for n, c in population.clients.items()}
     transport = InProcessTransport(handlers, simulated_losses(config))

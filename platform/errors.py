@@ -8,7 +8,8 @@ PlatformError
 |  `- CoordinatorBehind a client knows of more than the coordinator: its database is an old copy
 |- RoundAborted         a round ended without a result; the phase is named
 `- RunStopped           the run cannot go on
-   `- RunBusy           another process runs it just now
+   |- RunBusy           another process runs it just now
+   `- RecordsDisagree   what is kept of a run in several places does not tell the same
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ class DataError(ConfigError):
 
 class UnknownRun(PlatformError):
     """The named run is not in the database."""
+
+
+class UnreadableSummary(PlatformError):
+    """A run's summary is missing, empty or cut."""
 
 
 class ProtocolError(PlatformError):
@@ -60,3 +65,12 @@ class RunStopped(PlatformError):
 
 class RunBusy(RunStopped):
     """Another process runs the run just now; two at once would charge clients twice."""
+
+
+class RecordsDisagree(RunStopped):
+    """Two records of a run that were written together tell different things."""
+
+    def __init__(self, run_id: str, disagreement: str) -> None:
+        """Names the run and which record disagrees with which."""
+        super().__init__(f"run {run_id}: {disagreement}")
+        self.run_id = run_id

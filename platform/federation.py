@@ -248,10 +248,11 @@ class Federation:
         settled = self._settled(plan, outcome)
         pseudonyms = [wiring.population.pseudonyms[client] for client in settled]
         channels = wiring.protection.in_round(number).channels
+        blob = None if plan.collects else encode_arrays(state)
+        stored = {**document, "survivors": list(outcome.survivors)}
         with transaction(wiring.database) as uow:
-            if not plan.collects:
-                uow.states.save(run_id, number, encode_arrays(state))
-            stored = {**document, "survivors": list(outcome.survivors)}
+            if blob is not None:
+                uow.states.save(run_id, number, blob)
             uow.rounds.add(run_id, number, attempt, stored)
             if channels:
                 # A lost client's row stays reserved, hence charged: what it sent is not known.
@@ -260,9 +261,9 @@ class Federation:
             close_if_open(uow, plan)
             trail = AuditTrail(uow.audit, run_id)
             if document["lost"] is None:
-                trail.round_committed(plan, outcome)
+                trail.round_committed(plan, outcome, document=stored, state=blob)
             else:
-                trail.round_lost(plan, document["lost"])
+                trail.round_lost(plan, document["lost"], document=stored, state=blob)
 
     def _settled(self, plan: RoundPlan, outcome: RoundOutcome) -> list[ClientId]:
         """Whose rows are final: the survivors' and, where all are charged, who was not drawn."""

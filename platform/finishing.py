@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from methods import Arrays
+from platform.agreement import require_agreement
+from platform.agreement.files import finished_digests
 from platform.audit_trail import AuditTrail
 from platform.caveats import run_warnings
 from platform.client_profile import ClientProfile
+from platform.digests import bytes_digest, rows_digest
 from platform.evaluation import Measured, Model, measure
 from platform.expert_weights import mean_expert_weights
 from platform.federation import Federation
@@ -23,7 +26,14 @@ from platform.observing import Observer
 from platform.phases import in_rounds
 from platform.pool import FixedPool, fixed_pool
 from platform.progress import Progress
-from platform.records import NO_ACCURACY, read_summary, summary_document, write_run_files
+from platform.records import (
+    NO_ACCURACY,
+    metrics_csv,
+    read_summary,
+    summary_document,
+    write_run_files,
+)
+from platform.resuming import require_spent_elsewhere
 from platform.run_lock import only_process_of
 from platform.second_phase import take_over, take_up
 from platform.spending import Spending
@@ -71,6 +81,7 @@ def _execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
     final = measure(wiring.method, wiring.models(progress.state, last), wiring.evaluation)
     newcomers = measure_newcomers(wiring, progress.state)
     local = None if first else _measured_twins(wiring, federation, observer, documents)
+    require_agreement(wiring.database, wiring.run_id)
     summary = summary_document(
         wiring,
         documents,
@@ -95,6 +106,7 @@ def _execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
 
 def _rounds(wiring: Wiring, federation: Federation, observer: Observer) -> Progress:
     if wiring.source_id is None:
+        require_spent_elsewhere(wiring)
         return federation.run_rounds()
     observer.run_started(wiring.run_id, wiring.config.rounds, wiring.config.rounds)
     return take_up(wiring, wiring.source_id)
@@ -195,10 +207,20 @@ def _twins(
 
 
 def _close(wiring: Wiring, summary: dict[str, Any], ended_early: str | None) -> None:
+    """Writes the report and says in the audit log what it was, with what it rests on.
+
+    Files first: a finished run always has its report. Killed between the two it has not finished,
+    and what goes on with it writes both anew.
+    """
     with transaction(wiring.database) as uow:
-        AuditTrail(uow.audit, wiring.run_id).run_ended("finished", ended_early)
+        state = uow.states.latest(wiring.run_id)
+        digests = {
+            **finished_digests(wiring.folder, summary, metrics_csv(summary["rounds"])),
+            "ledger_sha256": rows_digest(uow.ledger.rows(wiring.run_id), with_status=True),
+            "state_sha256": None if state is None else bytes_digest(state.blob),
+        }
+        AuditTrail(uow.audit, wiring.run_id).run_finished(ended_early, digests)
         head = uow.audit.head(wiring.run_id)
         summary["audit_head"] = {"count": head.count, "hash": head.hash}
-        # Files first: a finished run always has its report.
         write_run_files(wiring.folder, summary)
         uow.runs.set_status(wiring.run_id, "finished")

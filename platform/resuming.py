@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
-from platform.config import dump_tree
-from platform.environment import config_digest
+from platform.agreement import require_agreement
 from platform.errors import RunStopped
 from platform.ledger import as_row
 from platform.protection import Protection
@@ -16,23 +14,6 @@ from storage import Database, LedgerRow
 SIZES = ("standard_deviation", "clipping_norm")
 FACTS = ("mechanism", "relation", "sampling", "sampling_probability", "count", *SIZES)
 """What all ledger rows of one channel of a run have in common, its sizes last."""
-
-
-def require_same_config(database: Database, run_id: str) -> None:
-    """Checks that a run's stored configuration is the one that it was started with.
-
-    Raises:
-        RunStopped: If it is not.
-    """
-    with database.unit_of_work(read_only=True) as uow:
-        row = uow.runs.get(run_id)
-    recorded = row.config_digest
-    # The stored text, not what became of it: a later version may have keys that it has not.
-    if config_digest(dump_tree(json.loads(row.config_json))) != recorded:
-        raise RunStopped(
-            f"run {run_id}: its configuration is not the one that it was started with, whose "
-            f"SHA-256 is {recorded[:16]}...; put that back or start a new run"
-        )
 
 
 def require_same_wiring(wiring: Wiring) -> None:
@@ -58,6 +39,21 @@ def require_same_releases(database: Database, run_id: str, protection: Protectio
     for number in sorted({row.round_number for row in charged}):
         rows = [row for row in charged if row.round_number == number]
         _require_same_rows(run_id, protection.in_round(number), rows)
+
+
+def require_spent_elsewhere(wiring: Wiring) -> None:
+    """Checks the records of all runs whose spending counts against a lifetime budget.
+
+    Raises:
+        RunStopped: If those of one do not agree.
+        AuditChainBroken: If the audit log of one was changed.
+    """
+    if wiring.budget.lifetime_budget is None:
+        return
+    with wiring.database.unit_of_work(read_only=True) as uow:
+        rows = uow.ledger.rows_of(tuple(wiring.population.pseudonyms.values()))
+    for run_id in sorted({row.run_id for row in rows} - {wiring.run_id}):
+        require_agreement(wiring.database, run_id)
 
 
 def _require_same_rows(run_id: str, protection: Protection, charged: Sequence[LedgerRow]) -> None:

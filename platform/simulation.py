@@ -148,6 +148,8 @@ def build_population(
     protection: Protection,
     limits: Limits,
     source_id: str | None = None,
+    *,
+    read_only: bool = False,
 ) -> Population:
     """All clients, their stores opened (and made, at the first time).
 
@@ -159,6 +161,7 @@ def build_population(
         protection: How uploads are protected.
         limits: What a client lets itself be charged.
         source_id: The run that they took part in, None for this one.
+        read_only: Whether their stores are there already and nothing is written to them.
     """
     make_trainer = trainer_factory(config, learning.device, protection)
     stores = stores_folder(config, folder)
@@ -188,7 +191,7 @@ def build_population(
             source_id=source_id,
             expected=expected,
         )
-        store = open_client_store(store_path(stores, name))
+        store = open_client_store(store_path(stores, name), read_only=read_only)
         clients[name] = Client(profile, store, make_trainer)
     pseudonyms = {name: client.pseudonym for name, client in clients.items()}
     known = {n: c.profile.credentials for n, c in clients.items()}

@@ -1,13 +1,14 @@
-"""Finding a run that exists."""
+"""Finding a run that exists, and its report if its records agree."""
 
 from __future__ import annotations
 
-import json
+from contextlib import closing
 from typing import Any
 
-from platform.bootstrap import open_existing, run_folder
+from platform.agreement import Agreed, require_agreement
+from platform.bootstrap import open_existing
 from platform.errors import UnknownRun
-from storage import NotFound
+from storage import Database, NotFound
 
 LATEST = "latest"
 
@@ -18,7 +19,16 @@ def resolve_run(run_id: str, storage: str) -> str:
     Raises:
         UnknownRun: If there is no such run.
     """
-    database = open_existing(storage)
+    with closing(open_existing(storage)) as database:
+        return resolved(database, run_id, storage)
+
+
+def resolved(database: Database, run_id: str, storage: str) -> str:
+    """The run's full id in an open database; `latest` is the newest run.
+
+    Raises:
+        UnknownRun: If there is no such run.
+    """
     try:
         with database.unit_of_work(read_only=True) as uow:
             if run_id != LATEST:
@@ -28,22 +38,33 @@ def resolve_run(run_id: str, storage: str) -> str:
         raise UnknownRun(
             f"RUN: {run_id!r} is unknown in {storage}; `runs` lists the known ones"
         ) from error
-    finally:
-        database.close()
     if not known:
         raise UnknownRun(f"RUN: there is no run in {storage} yet")
     return known[-1].run_id
 
 
+def agreed_run(run_id: str, storage: str) -> Agreed:
+    """A run whose records agree, finished or not.
+
+    Raises:
+        UnknownRun: If there is no such run.
+        RunStopped: If its records do not agree.
+        AuditChainBroken: If its audit log was changed.
+    """
+    with closing(open_existing(storage)) as database:
+        return require_agreement(database, resolved(database, run_id, storage))
+
+
 def require_summary(run_id: str, storage: str) -> dict[str, Any]:
-    """A finished run's summary.
+    """A finished run's summary, if its records agree.
 
     Raises:
         UnknownRun: If there is no such run, or it has not finished.
+        RunStopped: If its records do not agree.
+        AuditChainBroken: If its audit log was changed.
     """
-    found = resolve_run(run_id, storage)
-    path = run_folder(storage, found) / "summary.json"
-    if not path.is_file():
+    agreed = agreed_run(run_id, storage)
+    if agreed.summary is None:
+        found = agreed.records.run_id
         raise UnknownRun(f"RUN: {found} has not finished; go on with `run --resume {found}`")
-    summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return summary
+    return dict(agreed.summary)

@@ -1,7 +1,8 @@
 """Commands and exit codes.
 
-Exit codes: 0 done; 1 a run could not go on; 2 bad input; 3 an audit log does not verify;
-130 interrupted. Heavy imports happen inside the commands, so that `--help` answers at once.
+Exit codes: 0 done; 1 a run could not go on, or its records do not agree; 2 bad input; 3 an audit
+log, or what it tells of, does not verify; 129, 130 and 143 ended by SIGHUP, Ctrl-C and SIGTERM.
+Heavy imports happen inside the commands, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -234,7 +235,7 @@ def audit_verify(
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
-    """Recompute the hash chains; exit code 3 if one does not hold."""
+    """Hold all records of runs against each other; exit code 3 if some do not agree."""
     from platform.cli.auditing import verify_audit
 
     verify_audit(run_id, head, storage, as_json=as_json)

@@ -49,15 +49,17 @@ class TrainedModel:
     client: str | None
 
 
-def load_trained(run_id: str, storage: str, client: int | None) -> TrainedModel:
-    """Loads a finished run.
+def load_trained(run_id: str, storage: str, client: int | None, *, read_only: bool) -> TrainedModel:
+    """Loads a finished run, to be read only or to say in its audit log what is made of it.
 
     Raises:
         UnknownRun: If there is no such run, or it has not finished.
         ConfigError: If there is no such client.
     """
     summary = require_summary(run_id, storage)
-    wiring = reopen_run(summary["run_id"], storage, SilentObserver(), Surroundings())
+    wiring = reopen_run(
+        *(summary["run_id"], storage, SilentObserver(), Surroundings()), read_only=read_only
+    )
     with wiring.database.unit_of_work(read_only=True) as uow:
         latest = uow.states.latest(wiring.source)
     # A run that could afford no round has the state that it started from.
@@ -85,7 +87,7 @@ def export_command(
     """
     from safetensors.numpy import save
 
-    model = load_trained(run_id, storage, client)
+    model = load_trained(run_id, storage, client, read_only=False)
     arrays = _export_arrays(model)
     folder = output if output is not None else Path("exports") / model.wiring.run_id
     header = {"run_id": model.wiring.run_id, "method": str(model.summary["method"])}
@@ -115,7 +117,7 @@ def predict_command(
     what = dataset_info(require_summary(run_id, storage)["dataset"]).modality.removesuffix("s")
     read = read_text if what == "text" else read_image
     examples = [read(path) for path in files]
-    model = load_trained(run_id, storage, client)
+    model = load_trained(run_id, storage, client, read_only=True)
     if client is None and not model.broadcast and model.summary["method"] != "zero_shot":
         raise ConfigError(
             f"--client: {model.summary['method']} shares nothing, so a client must be chosen; "

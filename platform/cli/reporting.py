@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from platform.cli.access import require_summary
-from platform.cli.output import console, epsilon, fraction, print_json, table
+from platform.agreement.statements import unfinished_document
+from platform.cli.access import agreed_run
+from platform.cli.output import console, epsilon, fraction, print_json, printable, table
 from platform.cli.watching import heading, round_line
 
 HEADLINES: Final = {
@@ -17,21 +18,43 @@ HEADLINES: Final = {
 
 
 def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
-    """Prints a finished run.
+    """Prints a run, if what is stated of it follows from its records.
 
     Raises:
-        UnknownRun: If there is no such run, or it has not finished.
+        UnknownRun: If there is no such run.
+        RunStopped: If its records do not agree; nothing of it is printed then.
+        AuditChainBroken: If its audit log was changed.
     """
-    summary = require_summary(run_id, storage)
+    agreed = agreed_run(run_id, storage)
+    summary = agreed.summary
+    document = unfinished_document(agreed) if summary is None else summary
     if as_json:
-        print_json(summary)
+        print_json(document)
         return
     out = console()
-    out.print(f"run {summary['run_id']}")
-    out.print(heading(summary["delta"]))
-    for document in summary["rounds"]:
-        out.print(round_line(document))
-    print_summary(summary)
+    out.print(f"run {printable(document['run_id'])}")
+    out.print(heading(document["delta"]))
+    for one in document["rounds"]:
+        out.print(printable(round_line(one)))
+    if summary is None:
+        _print_unfinished(document)
+    else:
+        print_summary(summary)
+
+
+def _print_unfinished(document: Mapping[str, Any]) -> None:
+    spent, run_id = document["epsilon"], document["run_id"]
+    rows = [
+        ("method, data", f"{document['method']} on {document['dataset']}"),
+        ("status", f"{document['status']}, not finished"),
+        ("rounds", f"{len(document['rounds'])} of {document['planned_rounds']}"),
+        *[(f"epsilon for {name}, so far", _claim(document, spent[name])) for name in spent],
+    ]
+    out = console()
+    out.print()
+    out.print(table(None, ("result", "value"), rows))
+    text = f"note: the run has not finished; go on with `run --resume {run_id}`"
+    out.print(printable(text), soft_wrap=True)
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
@@ -40,7 +63,7 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     out.print()
     out.print(table(None, ("result", "value"), _rows(summary)))
     for text in summary["warnings"]:
-        out.print(f"note: {text}", soft_wrap=True)
+        out.print(f"note: {printable(text)}", soft_wrap=True)
 
 
 def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

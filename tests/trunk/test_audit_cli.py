@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from storage import open_database
 from tests.trunk._runs import Answer, Command, Finished
 
 FIELDS = ["sequence", "run", "actor", "action", "round", "channel", "time", "detail", "hash"]
@@ -114,8 +115,9 @@ def test_sound_log_verifies(sotto: Command, noised_run: Finished) -> None:
         shown = verify(sotto, noised_run, *arguments)
         assert (shown.code, shown.err) == (0, "")
         assert f"{count} entries hold, head {digest}" in shown.out.replace("\n", " ")
-    (document,) = verify(sotto, noised_run, *chosen, "--json").document
-    assert document == {"run": noised_run.run_id, "count": int(count), "hash": digest}
+    document = verify(sotto, noised_run, *chosen, "--json").document
+    run = {"run": noised_run.run_id, "count": int(count), "hash": digest, "problems": []}
+    assert document == {"runs": [run], "problems": []}
 
 
 def tamper(run: Finished, *statements: str) -> None:
@@ -155,18 +157,27 @@ def test_tampered_row_is_found_and_named(
     sotto: Command, own_copy: Finished, statement: str
 ) -> None:
     tamper(own_copy, statement)
-    for arguments in ((), ("--json",), ("--run", own_copy.run_id)):
+    for arguments in ((), ("--run", own_copy.run_id)):
         answer = verify(sotto, own_copy, *arguments)
         assert (answer.code, answer.out) == (3, "")
         assert "broken at entry 5" in answer.err and answer.err.count("\n") == 1
         assert own_copy.run_id in answer.err
+    answer = verify(sotto, own_copy, "--json")
+    (run,) = answer.document["runs"]
+    assert (answer.code, answer.err, run["run"]) == (3, "", own_copy.run_id)
+    (problem,) = run["problems"]
+    assert "broken at entry 5" in problem and (run["count"], run["hash"]) == (None, None)
 
 
-def test_cut_tail_is_found_by_the_head_of_the_summary(sotto: Command, own_copy: Finished) -> None:
+def test_cut_tail_is_found_by_what_it_told_of_and_by_the_head(
+    sotto: Command, own_copy: Finished
+) -> None:
     count = own_copy.summary["audit_head"]["count"]
     tamper(own_copy, f"DELETE FROM audit WHERE sequence > {count - 2}")  # noqa: S608
-    # A shorter chain is sound in itself; that is what the head is for.
-    assert verify(sotto, own_copy).code == 0
+    # A shorter chain is sound in itself, but not beside the rows that it told of.
+    answer = verify(sotto, own_copy)
+    assert answer.code == 3 and "no audit entry says so" in answer.err
+    assert "0 entries of round 3" not in answer.err and "pool" in answer.err
     answer = verify(sotto, own_copy, "--run", own_copy.run_id, "--head", own_copy.head)
     assert answer.code == 3 and f"there are {count} entries" in answer.err
     stated = json.loads((own_copy.folder / "summary.json").read_text())["audit_head"]
@@ -177,11 +188,12 @@ def test_rewritten_tail_is_found_by_the_head(sotto: Command, own_copy: Finished)
     """Cut off and grown again: as long as before, but not the same."""
     count = own_copy.summary["audit_head"]["count"]
     tamper(own_copy, f"DELETE FROM audit WHERE sequence = {count}")  # noqa: S608
-    with own_copy.storage.reopen(own_copy.run_id).database as database:
+    with open_database(own_copy.storage.url) as database:
         with database.unit_of_work() as unit:
             unit.audit.append(own_copy.run_id, actor="coordinator", action="run.finished")
             unit.commit()
-    assert verify(sotto, own_copy).code == 0
+    answer = verify(sotto, own_copy)
+    assert answer.code == 3 and "its ledger is not the one" in answer.err
     answer = verify(sotto, own_copy, "--run", own_copy.run_id, "--head", own_copy.head)
     assert answer.code == 3 and f"broken at entry {count}" in answer.err
 

@@ -30,7 +30,15 @@ SHARES = DistributedNoise(
 )
 CENTRAL = CentralNoise(clipping_norm=1.0, noise_multiplier=1.0, scale=2.0**16)
 DRAWN = CohortSampling(kind="poisson", size=5, population=10, is_drawn=True)
-PLAIN = {"attempt", "clients", "clipping_norm", "mechanism", "relation", "standard_deviation"}
+PLAIN = {
+    "attempt",
+    "clients",
+    "rows_sha256",
+    "clipping_norm",
+    "mechanism",
+    "relation",
+    "standard_deviation",
+}
 
 
 class Log:

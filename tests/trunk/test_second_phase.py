@@ -18,9 +18,11 @@ from platform.cli import models, running
 from platform.client import Client
 from platform.codec import decode_arrays
 from platform.config import RunConfig, parse_config
-from platform.errors import ConfigError, UnknownRun
+from platform.errors import ConfigError, RunStopped, UnknownRun
 from platform.finishing import execute, final_attempt
 from platform.observing import SilentObserver
+from platform.second_phase import require_same_classes
+from storage import open_database
 from tests.trunk._runs import (
     GATHERING,
     NONE,
@@ -177,8 +179,8 @@ def test_commands_know_it(
     assert listed == {first.run_id: None, run_id: first.run_id}
     report = sotto("report", run_id, "--storage", place.url)
     assert "second phase of" in report.out and first.run_id in report.out
-    found = models.load_trained(run_id, place.url, 1)
-    earlier = models.load_trained(first.run_id, place.url, 1)
+    found = models.load_trained(run_id, place.url, 1, read_only=True)
+    earlier = models.load_trained(first.run_id, place.url, 1, read_only=True)
     np.testing.assert_allclose(
         found.state.personal["mixed"], 5.0 * earlier.state.personal["mixed"], rtol=1e-5
     )
@@ -237,11 +239,11 @@ def test_runs_that_have_no_pool_are_refused(
     with closing(sqlite3.connect(place.file)) as connection:
         connection.execute("DELETE FROM pool")
         connection.commit()
-    with pytest.raises(ConfigError, match="has no pool that was made once"):
+    with pytest.raises(RunStopped, match=f"{first.run_id}: the pool has 0 entries of round 3"):
         follow(place, first)
-    with closing(sqlite3.connect(place.file)) as connection:
-        connection.execute("UPDATE runs SET status = 'interrupted'")
-        connection.commit()
+    with open_database(place.url) as database, database.unit_of_work() as uow:
+        uow.runs.set_status(first.run_id, "interrupted")
+        uow.commit()
     with pytest.raises(ConfigError, match=r"has not finished \(it is interrupted\); valid"):
         follow(place, first)
 
@@ -253,13 +255,24 @@ def test_a_run_whose_pool_is_made_in_every_round_has_none(storage: Storage) -> N
 
 
 def test_unequal_class_lists_are_refused(place: Storage, first: Finished) -> None:
-    path = place.folder / first.run_id / "effective.yaml"
-    facts = yaml.safe_load(path.read_text())
-    assert len(facts["classes"]) > 2
-    facts["classes"][0] = "another"
-    path.write_text(yaml.safe_dump(facts))
-    with pytest.raises(ConfigError, match=r"unequal class lists: .* now and another"):
+    folder = place.folder / first.run_id
+    classes = yaml.safe_load((folder / "effective.yaml").read_text())["classes"]
+    require_same_classes(folder, first.run_id, classes)
+    with pytest.raises(
+        ConfigError, match=rf"unequal class lists: another, .* now and {classes[0]}"
+    ):
+        require_same_classes(folder, first.run_id, ["another", *classes[1:]])
+
+
+@pytest.mark.parametrize("name", ["effective.yaml", "summary.json"])
+def test_a_first_run_whose_files_were_edited_is_refused(
+    place: Storage, first: Finished, name: str
+) -> None:
+    path = place.folder / first.run_id / name
+    path.write_text(path.read_text() + "\n")
+    with pytest.raises(RunStopped, match=rf"{first.run_id}: {name}"):
         follow(place, first)
+    assert len(place.rows("SELECT * FROM runs")) == 1
 
 
 def test_before_it_has_personalised_a_client_is_where_the_first_run_left_it(

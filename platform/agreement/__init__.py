@@ -1,0 +1,33 @@
+"""What a run's records must agree on before a number that rests on them is stated.
+
+A run leaves its traces in several places: rounds, states, pool and ledger of the coordinator, its
+audit log, the clients' own ledgers, and the files of its folder. Each was written when the others
+were, so each is a witness of the others. Wherever epsilon is priced for a statement they are heard
+together, and one that says otherwise is named. Nothing here repairs anything.
+"""
+
+from __future__ import annotations
+
+from platform.agreement.checking import (
+    Agreed,
+    Fault,
+    disagreements,
+    faults_of,
+    require_agreement,
+)
+from platform.agreement.clients import OwnLedger
+from platform.agreement.reading import RunRecords, read_records
+from platform.agreement.registry import erased_folders, registry_disagreements
+
+__all__ = [
+    "Agreed",
+    "Fault",
+    "OwnLedger",
+    "RunRecords",
+    "disagreements",
+    "erased_folders",
+    "faults_of",
+    "read_records",
+    "registry_disagreements",
+    "require_agreement",
+]

@@ -1,0 +1,159 @@
+"""The whole of a run's records against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from platform.agreement.clients import OwnLedger, client_disagreements
+from platform.agreement.files import file_disagreements, read_summary, summary_disagreements
+from platform.agreement.ledgers import ledger_disagreements
+from platform.agreement.reading import RunRecords, read_records
+from platform.agreement.rounds import round_disagreements
+from platform.agreement.runs import ending_disagreements, run_disagreements
+from platform.agreement.statements import statement_disagreements
+from platform.agreement.stores import config_of, read_own_ledgers
+from platform.config import RunConfig
+from platform.errors import RecordsDisagree
+from privacy import PrivacyError
+from storage import AuditChainBroken, AuditHead, Database, RoundRecord, StorageError
+
+Fault = RecordsDisagree | AuditChainBroken
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """A run whose records tell the same.
+
+    Attributes:
+        config: Its configuration.
+        records: What the coordinator's database holds of it.
+        spending: The same of the run whose ledger is its own: itself, or its first run.
+        summary: What `summary.json` says, None of a run that has not finished.
+    """
+
+    config: RunConfig
+    records: RunRecords
+    spending: RunRecords
+    summary: Mapping[str, Any] | None
+
+
+def require_agreement(database: Database, run_id: str) -> Agreed:
+    """Checks that all records of a run tell the same, and those of its first run.
+
+    Args:
+        database: Where the run is; its folder lies beside the file.
+        run_id: The run.
+
+    Returns:
+        What was checked, from which whatever is stated of the run follows.
+
+    Raises:
+        RecordsDisagree: Naming the first that does not.
+        AuditChainBroken: If its audit log was changed.
+        NotFound: If there is no such run.
+    """
+    agreed, faults = _examine(database, run_id, None)
+    if agreed is None or faults:
+        raise faults[0]
+    return agreed
+
+
+def faults_of(
+    database: Database, run_id: str, head: AuditHead | None = None
+) -> tuple[AuditHead | None, list[Fault]]:
+    """All that is wrong with a run's records, most telling first.
+
+    Args:
+        database: Where the run is; its folder lies beside the file.
+        run_id: The run.
+        head: The end of its audit chain at some earlier time, None if nobody kept one.
+
+    Returns:
+        The end of the chain now, None where it does not hold, and every fault.
+
+    Raises:
+        NotFound: If there is no such run.
+    """
+    agreed, faults = _examine(database, run_id, head)
+    return (None if agreed is None else agreed.records.head), faults
+
+
+def disagreements(
+    records: RunRecords,
+    own: Sequence[OwnLedger] | None,
+    rounds_then: Sequence[RoundRecord],
+    *,
+    kept: int,
+) -> Iterator[str]:
+    """Where the records of one run do not tell the same, most telling first.
+
+    Args:
+        records: The coordinator's.
+        own: The clients' own ledgers, None where they are not to be had.
+        rounds_then: The rounds that were over before `own` was read.
+        kept: Generations of the pool that are kept.
+    """
+    yield from run_disagreements(records)
+    yield from round_disagreements(records, kept)
+    yield from ledger_disagreements(records)
+    if own is not None:
+        yield from client_disagreements(records, own, rounds_then)
+    yield from ending_disagreements(records)
+
+
+def _examine(
+    database: Database, run_id: str, head: AuditHead | None
+) -> tuple[Agreed | None, list[Fault]]:
+    """What could be read, and all that is wrong with it."""
+    with database.unit_of_work(read_only=True) as uow:
+        run = uow.runs.get(run_id)
+    faults: list[Fault] = []
+    agreed: Agreed | None = None
+    try:
+        config = config_of(run)
+        source = config.phase_two_of
+        if source is not None:
+            faults += _examine(database, source, None)[1]
+        agreed, own, rounds_then = _read(database, run_id, config, head)
+        found = disagreements(agreed.records, own, rounds_then, kept=config.pool.generations)
+        faults += [RecordsDisagree(run_id, problem) for problem in found]
+        agreed, problems = _files(agreed, database)
+        faults += [RecordsDisagree(run_id, problem) for problem in problems]
+    except AuditChainBroken as error:
+        faults.append(error)
+    except (PrivacyError, StorageError, ValueError) as error:
+        faults.append(RecordsDisagree(run_id, str(error)))
+    return agreed, faults
+
+
+def _read(
+    database: Database, run_id: str, config: RunConfig, head: AuditHead | None
+) -> tuple[Agreed, tuple[OwnLedger, ...], Sequence[RoundRecord]]:
+    folder, source = database.path.parent, config.phase_two_of or run_id
+    # The stores in between: what a run that goes on meanwhile adds is in one of both readings.
+    with database.unit_of_work(read_only=True) as uow:
+        rounds_then = read_records(uow, run_id, head).rounds
+    own = read_own_ledgers(config, folder / source)
+    with database.unit_of_work(read_only=True) as uow:
+        records = read_records(uow, run_id, head)
+        spending = records if source == run_id else read_records(uow, source)
+    return Agreed(config, records, spending, None), own, rounds_then
+
+
+def _files(agreed: Agreed, database: Database) -> tuple[Agreed, list[str]]:
+    records, folder = agreed.records, database.path.parent / agreed.records.run_id
+    problems = list(file_disagreements(records, folder))
+    ended = records.entries("run.finished")
+    if not ended:
+        return agreed, problems
+    try:
+        text, summary = read_summary(folder)
+    except ValueError as error:
+        return agreed, [str(error), *problems]
+    stated = [
+        *statement_disagreements(summary, agreed.spending, agreed.config),
+        *summary_disagreements(text, summary, ended[0]),
+    ]
+    return replace(agreed, summary=summary), stated + problems

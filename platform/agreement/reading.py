@@ -1,0 +1,98 @@
+"""What the coordinator's database holds of one run, read at one moment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from platform.audit_trail import parsed_detail
+from storage import (
+    AuditEntry,
+    AuditHead,
+    LedgerRow,
+    RoundRecord,
+    RunRecord,
+    StateRecord,
+    UnitOfWork,
+)
+
+ENDINGS = ("round.committed", "round.lost")
+"""What the audit log says of a round that is over."""
+
+
+@dataclass(frozen=True)
+class TrailEntry:
+    """One audit entry, its detail parsed.
+
+    Attributes:
+        entry: As it is stored.
+        detail: The JSON object in it.
+    """
+
+    entry: AuditEntry
+    detail: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """How a message names it."""
+        return f"audit entry {self.entry.sequence} ({self.entry.action})"
+
+
+@dataclass(frozen=True)
+class RunRecords:
+    """One run in the coordinator's database.
+
+    Attributes:
+        run: The run's own row.
+        rounds: The rounds that are over, in order.
+        state: The newest server state, None before the first.
+        ledger: The coordinator's ledger.
+        trail: The audit log, whose chain holds.
+        head: The end of that chain.
+        generations: How many pool entries each generation that is alive has.
+    """
+
+    run: RunRecord
+    rounds: tuple[RoundRecord, ...]
+    state: StateRecord | None
+    ledger: tuple[LedgerRow, ...]
+    trail: tuple[TrailEntry, ...]
+    head: AuditHead
+    generations: Mapping[int, int]
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        return self.run.run_id
+
+    def entries(self, *actions: str) -> tuple[TrailEntry, ...]:
+        """The audit entries of some actions, in order."""
+        return tuple(item for item in self.trail if item.entry.action in actions)
+
+
+def read_records(uow: UnitOfWork, run_id: str, head: AuditHead | None = None) -> RunRecords:
+    """Reads a run, after its audit chain was found to hold.
+
+    Args:
+        uow: A transaction, so that all of it is of one moment.
+        run_id: The run.
+        head: The end of its audit chain at some earlier time, None if nobody kept one.
+
+    Raises:
+        AuditChainBroken: If the chain does not hold, or does not go through `head`.
+        NotFound: If there is no such run.
+        ValueError: If a document in it is no JSON object.
+    """
+    reached = uow.audit.verify(run_id, head)
+    generations = Counter(entry.generation for entry in uow.pool.entries(run_id))
+    return RunRecords(
+        run=uow.runs.get(run_id),
+        rounds=uow.rounds.all(run_id),
+        state=uow.states.latest(run_id),
+        ledger=uow.ledger.rows(run_id),
+        trail=tuple(TrailEntry(e, parsed_detail(e)) for e in uow.audit.query(run=run_id)),
+        head=reached,
+        generations=generations,
+    )

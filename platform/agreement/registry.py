@@ -1,0 +1,85 @@
+"""Whether the runs of a database are those that were set up in it, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from platform.audit_trail import parsed_detail, run_number
+from storage import AuditChainBroken, AuditEntry, AuditHead, Database, NotFound, UnitOfWork
+
+TRACES: Final = ("summary.json", "metrics.csv", "clients", "run.lock")
+"""What is in a run's folder only once its database knows the run."""
+
+
+def registry_disagreements(uow: UnitOfWork) -> Iterator[str]:
+    """Where the runs are not those that were set up one after the other.
+
+    Each run names the one before it and the end of that one's chain. So an erased run leaves a
+    gap, unless it was the newest, which nothing names.
+    """
+    known = {run.run_id for run in uow.runs.list()}
+    entries = {entry.run: entry for entry in uow.audit.query(action="run.created")}
+    numbers: dict[int, str] = {}
+    for run_id in sorted(known - entries.keys()):
+        yield f"run {run_id}: no audit entry says that it was set up"
+    for run_id, entry in sorted(entries.items()):
+        detail = parsed_detail(entry)
+        number = run_number(detail)
+        if number in numbers:
+            yield f"runs {numbers[number]} and {run_id} are both number {number} of the database"
+        numbers[number] = run_id
+        before = detail.get("before")
+        if isinstance(before, Mapping):
+            yield from _before(uow, entry, before)
+    missing = set(range(1, max(numbers, default=0))) - numbers.keys()
+    for number in sorted(missing):
+        yield f"run number {number} of the database is missing: it was erased"
+
+
+def _before(uow: UnitOfWork, entry: AuditEntry, before: Mapping[str, Any]) -> Iterator[str]:
+    name, count, digest = (before.get(key) for key in ("run", "count", "hash"))
+    said = f"run {name}, which was set up before run {entry.run}"
+    if not (isinstance(name, str) and isinstance(count, int) and isinstance(digest, str)):
+        yield f"run {entry.run}: audit entry 1 (run.created) names no run before it"
+        return
+    try:
+        uow.audit.verify(name, AuditHead(count, digest))
+    except NotFound:
+        yield f"{said}, is missing: it was erased"
+    except AuditChainBroken as error:
+        yield f"{said}, is not as it was then: {error}"
+
+
+def erased_folders(database: Database, known: set[str]) -> Iterator[str]:
+    """Folders of runs beside the database that it does not know, in sentences.
+
+    What another database in the same folder knows is told by the configuration in the run's own
+    folder, which names its database's file.
+
+    Args:
+        database: The database.
+        known: Its runs.
+    """
+    for folder in sorted(path for path in database.path.parent.iterdir() if path.is_dir()):
+        if folder.name in known or not (folder / "config.yaml").is_file():
+            continue
+        # A run that was killed while it was set up leaves its configuration only.
+        trace = next((name for name in TRACES if (folder / name).exists()), None)
+        if trace is not None and _database_of(folder / "config.yaml") in (None, database.path.name):
+            yield (
+                f"folder {folder.name!r} has {trace} and config.yaml of a run that the database "
+                "does not know: it was erased"
+            )
+
+
+def _database_of(path: Path) -> str | None:
+    """Name of the database's file by a run's configuration, None where it does not say."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return Path(str(tree["storage"]["url"])).name
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, yaml.YAMLError):
+        return None

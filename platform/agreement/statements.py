@@ -1,0 +1,117 @@
+"""Whether a summary states what the ledger and the rounds say: every epsilon is priced anew."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from platform.agreement.reading import RunRecords
+from platform.config import RunConfig
+from platform.ledger import as_releases
+from platform.records import SCHEMA_VERSION, UNITS, epsilon_document, shown_round
+from privacy import Epsilons, epsilons
+from storage import LedgerRow
+
+if TYPE_CHECKING:
+    from platform.agreement.checking import Agreed
+
+TOLERANCE: Final = 1e-6
+"""Relative: another version of a numerical library may price the last digits otherwise."""
+
+
+def price(rows: Sequence[LedgerRow], config: RunConfig) -> Epsilons:
+    """Epsilon against each adversary for a ledger, the worst client's.
+
+    Raises:
+        UnsupportedEvent: If the ledger's releases cannot be priced together.
+    """
+    section = config.privacy
+    return epsilons(as_releases(rows), section.target_delta, section.accountant)
+
+
+def statement_disagreements(
+    summary: Mapping[str, Any], records: RunRecords, config: RunConfig
+) -> Iterator[str]:
+    """Where a summary states another number than follows from the records.
+
+    Args:
+        summary: What `summary.json` holds.
+        records: Of the run whose rounds and ledger these are.
+        config: The run's configuration.
+    """
+    spent = price(records.ledger, config)
+    expected = {
+        "delta": config.privacy.target_delta,
+        "accountant": spent.accountant,
+        "final": {"epsilon": epsilon_document(spent)},
+        "rounds": [_round(records, row.round_number, config) for row in records.rounds],
+    }
+    stated = {name: summary.get(name) for name in expected}
+    final = summary.get("final")
+    # The rest of it is of models that nobody keeps apart from the run's own report.
+    stated["final"] = {"epsilon": final.get("epsilon")} if isinstance(final, dict) else final
+    for path, found, right in differences(stated, expected):
+        yield f"summary.json: {path} is {found!r} there, but {right!r} follows from the records"
+
+
+def unfinished_document(agreed: Agreed) -> dict[str, Any]:
+    """What can be said of a run that has not finished: its rounds, and what it has spent so far.
+
+    Epsilon counts what was reserved too, as it may have left a client.
+    """
+    config, run = agreed.config, agreed.records.run
+    spent = price(agreed.spending.ledger, config)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": run.run_id,
+        "status": run.status,
+        "finished": False,
+        "config": config.name,
+        "method": config.method.name,
+        "dataset": config.task.dataset,
+        "mechanism": config.privacy.mechanism,
+        "unit": UNITS[config.privacy.mechanism],
+        "delta": config.privacy.target_delta,
+        "accountant": spent.accountant,
+        "epsilon": epsilon_document(spent),
+        "planned_rounds": config.rounds,
+        "rounds": [shown_round(row.document) for row in agreed.spending.rounds],
+    }
+
+
+def _round(records: RunRecords, number: int, config: RunConfig) -> dict[str, Any]:
+    """A round as a summary shows it, its cumulative epsilon priced from the ledger as it was."""
+    (document,) = (row.document for row in records.rounds if row.round_number == number)
+    spent = [row for row in records.ledger if row.round_number <= number]
+    return {**shown_round(document), "epsilon": epsilon_document(price(spent, config))}
+
+
+def differences(found: Any, right: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where one JSON value differs from another: path, value found, value expected."""
+    if isinstance(found, Mapping) and isinstance(right, Mapping):
+        for name in {**right, **found}:
+            inner = f"{path}.{name}" if path else str(name)
+            yield from differences(found.get(name), right.get(name), inner)
+    elif isinstance(found, list) and isinstance(right, list) and len(found) == len(right):
+        for index, (mine, theirs) in enumerate(zip(found, right, strict=True)):
+            yield from differences(mine, theirs, f"{path}[{index}]")
+    elif not _same(found, right):
+        yield path, _short(found), _short(right)
+
+
+def _same(found: Any, right: Any) -> bool:
+    if _is_number(found) and _is_number(right):
+        return math.isclose(found, right, rel_tol=TOLERANCE)
+    return type(found) is type(right) and bool(found == right)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _short(value: Any) -> Any:
+    """A list or an object would fill the sentence."""
+    if isinstance(value, (list, Mapping)):
+        return f"{type(value).__name__} of {len(value)}"
+    return value

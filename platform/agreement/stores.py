@@ -1,0 +1,43 @@
+"""The clients' own ledgers, read from their stores where these lie beside the database."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from platform.agreement.clients import OwnLedger
+from platform.config import RunConfig, parse_config
+from platform.errors import ConfigError
+from platform.simulation import client_names, store_path, stores_folder
+from storage import RunRecord, open_client_store
+
+
+def config_of(run: RunRecord) -> RunConfig:
+    """The configuration in a run's row.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    try:
+        return parse_config(json.loads(run.config_json))
+    except (ConfigError, TypeError) as error:
+        raise ValueError(f"its configuration is not valid: {error}") from error
+
+
+def read_own_ledgers(config: RunConfig, folder: Path) -> tuple[OwnLedger, ...]:
+    """What the clients of a simulation keep themselves; a store that is missing is left out.
+
+    Args:
+        config: The run's.
+        folder: Of the run whose clients these are.
+    """
+    stores = stores_folder(config, folder)
+    found = []
+    for name in client_names(config.task.clients):
+        path = store_path(stores, name)
+        if path.is_file() and path.stat().st_size:
+            store = open_client_store(path, read_only=True)
+            with store.kept_open():
+                store.verify_integrity()
+                found.append(OwnLedger(name, store.identity.pseudonym, store.rows()))
+    return tuple(found)

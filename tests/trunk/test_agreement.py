@@ -1,0 +1,220 @@
+"""Records of a run that were edited: report and `audit verify` say which, and resume stops."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from platform.agreement import require_agreement
+from platform.errors import RunStopped
+from platform.federation import Federation
+from platform.finishing import execute as run_through
+from platform.observing import SilentObserver
+from storage import open_database
+from tests.trunk._runs import OS, Answer, Command, Crash, Finished, Storage, crash_at, opened
+from tests.trunk._tampering import execute, stores
+
+
+def verify(sotto: Command, storage: Storage, *arguments: str) -> Answer:
+    return sotto("audit", "verify", *arguments, "--storage", storage.url)
+
+
+def test_sound_runs_agree(sotto: Command, noised_run: Finished, plain_run: Finished) -> None:
+    for run in (noised_run, plain_run):
+        answer = verify(sotto, run.storage)
+        assert (answer.code, answer.err) == (0, "")
+        with open_database(run.storage.url) as database:
+            agreed = require_agreement(database, run.run_id)
+        assert agreed.summary == run.summary
+
+
+FEWER_ROWS = "DELETE FROM ledger WHERE round_number = 2"
+ABORTED = "UPDATE ledger SET status = 'aborted' WHERE round_number = 2"
+EDITS = {
+    "rows-deleted": ((FEWER_ROWS,), "round 2"),
+    "rows-aborted": ((ABORTED,), "is aborted"),
+    "one-row-deleted": (
+        (
+            "DELETE FROM ledger WHERE round_number = 2 AND channel = 'sum' AND pseudonym ="
+            " (SELECT min(pseudonym) FROM ledger)",
+        ),
+        "4 rows of round 2, attempt 1, channel sum",
+    ),
+    "more-noise": (
+        ("UPDATE ledger SET standard_deviation = 99.0 WHERE round_number = 2",),
+        "standard_deviation is 99.0",
+    ),
+    "less-norm": (("UPDATE ledger SET clipping_norm = 0.5 WHERE round_number = 2",), "0.5"),
+    "other-relation": (("UPDATE ledger SET relation = 'add_or_remove_one'",), "relation"),
+    "fewer-compositions": (("UPDATE ledger SET count = 2 WHERE round_number = 1",), "count"),
+    "never-released": (
+        ("UPDATE ledger SET status = 'reserved' WHERE round_number = 3",),
+        "released rows of round 3",
+    ),
+    "other-attempt": (("UPDATE ledger SET attempt = 7 WHERE round_number = 3",), "attempt 7"),
+    "other-client": (
+        (
+            "UPDATE ledger SET pseudonym = 'nobody' WHERE round_number = 1 AND pseudonym ="
+            " (SELECT min(pseudonym) FROM ledger)",
+        ),
+        "round 1",
+    ),
+    "round-deleted": (("DELETE FROM rounds WHERE round_number = 2",), "round 2"),
+    "last-round-deleted": (("DELETE FROM rounds WHERE round_number = 3",), "round 3"),
+    "round-edited": (
+        ("UPDATE rounds SET document = replace(document, '\"cohort\":5', '\"cohort\":6')",),
+        "round 1: the SHA-256 of its document",
+    ),
+    "round-no-json": (("UPDATE rounds SET document = '{' WHERE round_number = 1",), ""),
+    "attempt-edited": (("UPDATE rounds SET attempt = 2 WHERE round_number = 1",), "attempt is 2"),
+    "newest-state-deleted": (
+        ("DELETE FROM states WHERE round_number = 3",),
+        "newest state is of round 2",
+    ),
+    "states-deleted": (("DELETE FROM states",), "newest state is none"),
+    "state-edited": (
+        ("UPDATE states SET blob = zeroblob(length(blob)) WHERE round_number = 3",),
+        "state of round 3",
+    ),
+    "pool-thinned": (("DELETE FROM pool WHERE key = (SELECT min(key) FROM pool)",), "3 entries"),
+    "pool-deleted": (("DELETE FROM pool",), "0 entries of round 3"),
+    "pool-renumbered": (("UPDATE pool SET generation = 1",), "entries of round 1"),
+    "config-edited": (
+        ("UPDATE runs SET config_json = replace(config_json, '8.0', '9.0')",),
+        "configuration",
+    ),
+    "config-no-json": (("UPDATE runs SET config_json = '['",), ""),
+    "config-digest-edited": (("UPDATE runs SET config_digest = '0'",), "SHA-256"),
+    "status-edited": (("UPDATE runs SET status = 'interrupted'",), "status is 'interrupted'"),
+    "audit-cut": (("DELETE FROM audit WHERE sequence > 10",), "no audit entry"),
+    "audit-emptied": (("DELETE FROM audit",), "run.created"),
+    "audit-edited": (("UPDATE audit SET actor = 'x' WHERE sequence = 4",), "broken at entry 4"),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_edited_database_is_noticed(sotto: Command, own_copy: Finished, name: str) -> None:
+    statements, said = EDITS[name]
+    execute(own_copy.storage.file, *statements)
+    answer = verify(sotto, own_copy.storage)
+    assert answer.code == 3 and said in answer.err
+    assert own_copy.run_id in answer.err and "Traceback" not in answer.err
+    assert "hold" not in answer.out
+    reported = sotto("report", "latest", "--storage", own_copy.storage.url)
+    assert reported.code in (1, 3) and reported.out == ""
+    assert reported.err.startswith("error: ") and reported.err.count("\n") == 1
+
+
+OF_CLIENTS = {
+    "rows-deleted": ("DELETE FROM ledger WHERE round_number = 2", "own ledger"),
+    "more-noise": ("UPDATE ledger SET standard_deviation = 99.0", "standard_deviation is 99.0"),
+    "rows-renamed": ("UPDATE ledger SET attempt = 7 WHERE round_number = 3", "attempt 7"),
+}
+
+
+@pytest.mark.parametrize("name", OF_CLIENTS)
+def test_edited_client_store_is_noticed(sotto: Command, own_copy: Finished, name: str) -> None:
+    statement, said = OF_CLIENTS[name]
+    survivor = own_copy.survivors()[2][0]
+    execute(own_copy.folder / "clients" / f"{survivor}.db", statement, is_store=True)
+    answer = verify(sotto, own_copy.storage)
+    assert answer.code == 3 and said in answer.err and survivor in answer.err
+
+
+def test_missing_client_store_is_noticed(sotto: Command, own_copy: Finished) -> None:
+    stores(own_copy)[0].unlink()
+    answer = verify(sotto, own_copy.storage)
+    assert answer.code == 3 and "a client's store is missing" in answer.err
+    assert not stores(own_copy)[0].name.startswith("client-00000")
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory, features: Path) -> tuple[Storage, str]:
+    """A run with fresh noise that crashed in its third round, with two committed."""
+    folder = tmp_path_factory.mktemp("begun")
+    (folder / "cache").symlink_to(features, target_is_directory=True)
+    storage = Storage(folder)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
+        with opened(storage.create(OS)) as wiring:
+            crash_at(patch, Federation, "_commit", 3)
+            run_through(wiring, SilentObserver())
+    return storage, storage.only_run()
+
+
+@pytest.fixture
+def crashed(begun: tuple[Storage, str], tmp_path: Path) -> tuple[Storage, str]:
+    """A copy of it that a test may damage."""
+    folder = tmp_path / "crashed"
+    shutil.copytree(begun[0].folder, folder, symlinks=True)
+    return Storage(folder), begun[1]
+
+
+RESUMED = {
+    "rows-deleted": (FEWER_ROWS, "round 2"),
+    "rows-aborted": (ABORTED, "is aborted"),
+    "open-rows-aborted": (
+        "UPDATE ledger SET status = 'aborted' WHERE round_number = 3",
+        "is aborted",
+    ),
+    "newest-state-deleted": ("DELETE FROM states WHERE round_number = 2", "newest state"),
+    "last-round-deleted": ("DELETE FROM rounds WHERE round_number = 2", "round 2"),
+    "state-edited": ("UPDATE states SET blob = zeroblob(length(blob))", "state of round 2"),
+    "audit-edited": ("UPDATE audit SET actor = 'x' WHERE sequence = 4", "broken at entry 4"),
+}
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_run_with_edited_records_does_not_go_on(
+    sotto: Command, crashed: tuple[Storage, str], name: str
+) -> None:
+    storage, run_id = crashed
+    statement, said = RESUMED[name]
+    execute(storage.file, statement)
+    before = storage.rows("SELECT count(*) FROM audit"), storage.rows("SELECT * FROM ledger")
+    answer = sotto("run", "--resume", run_id, "--storage", storage.url)
+    assert answer.code in (1, 3) and run_id in answer.err and said in answer.err
+    assert answer.err.count("\n") == 1
+    after = storage.rows("SELECT count(*) FROM audit"), storage.rows("SELECT * FROM ledger")
+    assert after == before
+
+
+def test_epsilon_cannot_be_lowered_by_what_the_coordinator_alone_keeps(
+    sotto: Command, crashed: tuple[Storage, str]
+) -> None:
+    """Ledger, rounds, states and audit log cut back together: the clients remember still."""
+    storage, run_id = crashed
+    ((first,),) = storage.rows(
+        "SELECT min(sequence) FROM audit WHERE round_number = 2 AND action = 'release.reserved'"
+    )
+    execute(
+        storage.file,
+        "DELETE FROM ledger WHERE round_number >= 2",
+        "DELETE FROM rounds WHERE round_number >= 2",
+        "DELETE FROM states WHERE round_number >= 2",
+        "UPDATE pool SET generation = 1",
+        f"DELETE FROM audit WHERE sequence >= {first}",  # noqa: S608
+    )
+    answer = sotto("run", "--resume", run_id, "--storage", storage.url)
+    assert answer.code == 1 and "own ledger is not in the coordinator's" in answer.err
+
+
+def test_sound_crashed_run_goes_on(crashed: tuple[Storage, str], sotto: Command) -> None:
+    storage, run_id = crashed
+    assert verify(sotto, storage).code == 0
+    resumed = storage.resume(run_id)
+    assert verify(sotto, storage).code == 0
+    assert json.loads((resumed.folder / "summary.json").read_text()) == resumed.summary
+
+
+def test_what_earlier_runs_spent_counts_only_if_their_records_agree(storage: Storage) -> None:
+    """Clients with a budget for life are the same in every run, and so is what they have spent."""
+    life = ("privacy.lifetime_budget=30.0", "rounds=1", "evaluation.local_twins=false")
+    first = storage.run(*life)
+    execute(storage.file, "UPDATE ledger SET standard_deviation = 99.0")
+    with opened(storage.create(*life)) as wiring:
+        with pytest.raises(RunStopped, match=f"{first.run_id}: .*standard_deviation is 99.0"):
+            run_through(wiring, SilentObserver())
+    assert storage.rows("SELECT 1 FROM ledger WHERE run_id != ?", first.run_id) == []

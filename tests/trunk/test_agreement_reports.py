@@ -1,0 +1,306 @@
+"""What `report` refuses to print, what it prints of a run that has not finished, erased runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platform.bootstrap import create_run
+from platform.config import parse_config
+from platform.digests import document_digest
+from platform.federation import Federation
+from platform.finishing import execute as run_through
+from platform.observing import SilentObserver
+from storage.audit import entry_hash
+from tests.trunk._runs import (
+    OS,
+    Command,
+    Crash,
+    Finished,
+    Storage,
+    crash_at,
+    gaussian_epsilon,
+    opened,
+)
+from tests.trunk._tampering import edit_summary, execute
+
+ONE_ROUND = ("privacy.mechanism=none", "rounds=1", "evaluation.local_twins=false")
+
+
+def refused(sotto: Command, run: Finished, *said: str) -> None:
+    """Neither `report` nor `audit verify` lets it pass, and each says why in one sentence."""
+    for as_json in ((), ("--json",)):
+        answer = sotto("report", run.run_id, "--storage", run.storage.url, *as_json)
+        assert (answer.code, answer.out) == (1, "")
+        assert answer.err.startswith(f"error: run {run.run_id}: ") and answer.err.count("\n") == 1
+        assert all(text in answer.err for text in said)
+    verified = sotto("audit", "verify", "--storage", run.storage.url)
+    assert verified.code == 3 and all(text in verified.err for text in said)
+    chosen = ("--run", run.run_id, "--head", run.head)
+    assert sotto("audit", "verify", *chosen, "--storage", run.storage.url).code == 3
+
+
+def set_final_epsilon(summary: dict[str, Any]) -> None:
+    summary["final"]["epsilon"]["server"] = 0.1
+
+
+def set_round_epsilon(summary: dict[str, Any]) -> None:
+    summary["rounds"][1]["epsilon"]["peers"] = 0.1
+
+
+def set_accuracy(summary: dict[str, Any]) -> None:
+    summary["final"]["accuracy"]["mean"] = 0.99
+
+
+def set_round_accuracy(summary: dict[str, Any]) -> None:
+    summary["rounds"][2]["accuracy"]["mean"] = 0.99
+
+
+def set_delta(summary: dict[str, Any]) -> None:
+    summary["delta"] = 1e-9
+
+
+def drop_warnings(summary: dict[str, Any]) -> None:
+    summary["warnings"] = []
+
+
+def add_text(summary: dict[str, Any]) -> None:
+    summary["method"] = "\x1b[2J"
+
+
+EDITS: dict[str, tuple[Callable[[dict[str, Any]], None], tuple[str, ...]]] = {
+    "epsilon": (set_final_epsilon, ("final.epsilon.server is 0.1 there, but 7.99",)),
+    "epsilon-of-a-round": (set_round_epsilon, ("rounds[1].epsilon.peers is 0.1 there",)),
+    "accuracy": (set_accuracy, ("summary.json",)),
+    "accuracy-of-a-round": (set_round_accuracy, ("rounds[2].accuracy.mean is 0.99 there",)),
+    "delta": (set_delta, ("delta is 1e-09 there, but 1e-05",)),
+    "warnings": (drop_warnings, ("summary.json",)),
+    "control-characters": (add_text, ("summary.json",)),
+}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_edited_summary_is_not_reported(sotto: Command, own_copy: Finished, name: str) -> None:
+    change, said = EDITS[name]
+    edit_summary(own_copy, change)
+    refused(sotto, own_copy, *said)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff\xfe",
+        b"null",
+        b"{}",
+        b'{"audit_head": 3}',
+        b"[" * 100_000,
+        b'"\x1b"',
+    ],
+    ids=["empty", "cut", "list", "no-text", "null", "bare", "wrong-type", "nested", "escape"],
+)
+def test_summary_that_is_none_is_one_sentence(
+    sotto: Command, own_copy: Finished, data: bytes
+) -> None:
+    (own_copy.folder / "summary.json").write_bytes(data)
+    refused(sotto, own_copy, "summary.json")
+
+
+def test_cut_summary_is_one_sentence(sotto: Command, own_copy: Finished) -> None:
+    path = own_copy.folder / "summary.json"
+    path.write_bytes(path.read_bytes()[:-200])
+    refused(sotto, own_copy, "summary.json")
+
+
+@pytest.mark.parametrize("name", ["summary.json", "metrics.csv", "config.yaml", "effective.yaml"])
+def test_every_file_of_a_finished_run_is_bound(
+    sotto: Command, own_copy: Finished, name: str
+) -> None:
+    path = own_copy.folder / name
+    whole = path.read_bytes()
+    path.write_bytes(whole + b" ")
+    refused(sotto, own_copy, name)
+    path.unlink()
+    refused(sotto, own_copy, name)
+    path.write_bytes(whole)
+    assert sotto("report", "latest", "--storage", own_copy.storage.url).code == 0
+
+
+def test_forged_summary_with_a_forged_entry_differs_from_the_ledger(
+    sotto: Command, own_copy: Finished
+) -> None:
+    """Its digest in the audit log, recomputed chain and all, does not make an epsilon smaller."""
+    edit_summary(own_copy, set_final_epsilon)
+    path = own_copy.folder / "summary.json"
+    summary = json.loads(path.read_text())
+    head = summary.pop("audit_head")
+    rows = own_copy.storage.rows("SELECT * FROM audit ORDER BY sequence")
+    run, sequence, actor, action, number, channel, time, text, _ = rows[-1]
+    detail = {**json.loads(text), "summary_sha256": document_digest(summary)}
+    text = json.dumps(detail, sort_keys=True, separators=(",", ":"))
+    digest = entry_hash(
+        rows[-2][-1],
+        **{"sequence": sequence, "run": run, "actor": actor, "action": action, "round": number},
+        **{"channel": channel, "time": time, "detail": text},
+    )
+    change = f"UPDATE audit SET detail = '{text}', hash = '{digest}' WHERE sequence = {sequence}"  # noqa: S608
+    execute(own_copy.storage.file, change)
+    path.write_text(
+        json.dumps({**summary, "audit_head": {**head, "hash": digest}}, indent=2) + "\n"
+    )
+    refused(sotto, own_copy, "final.epsilon.server is 0.1 there")
+
+
+def crashed(storage: Storage, monkeypatch: pytest.MonkeyPatch, nth: int) -> str:
+    with opened(storage.create(OS)) as wiring, monkeypatch.context() as patch, suppress(Crash):
+        crash_at(patch, Federation, "_commit", nth)
+        run_through(wiring, SilentObserver())
+    return storage.only_run()
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+def test_unfinished_run_is_reported_with_what_it_has_spent(
+    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    run_id = crashed(storage, monkeypatch, nth)
+    document = sotto("report", run_id, "--storage", storage.url, "--json").document
+    assert document["run_id"] == run_id and document["finished"] is False
+    assert [one["round"] for one in document["rounds"]] == list(range(1, nth))
+    # The attempt in progress may have left its clients, so it is counted.
+    sigma = storage.reopen(run_id).budget.noise_multiplier
+    assert sigma is not None
+    expected = gaussian_epsilon(sigma, nth)
+    assert document["epsilon"]["server"] == pytest.approx(expected, rel=1e-6)
+    shown = sotto("report", run_id, "--storage", storage.url)
+    assert (shown.code, shown.err) == (0, "")
+    for text in ("not finished", f"{nth - 1} of 3", "so far", f"run --resume {run_id}"):
+        assert text in shown.out
+
+
+def test_kill_between_files_and_database_leaves_an_unfinished_run(
+    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(storage.create()) as wiring, monkeypatch.context() as patch, suppress(Crash):
+        crash_at(
+            patch, __import__("platform.finishing").finishing, "write_run_files", 1, after=True
+        )
+        run_through(wiring, SilentObserver())
+    run_id = storage.only_run()
+    assert (storage.folder / run_id / "summary.json").is_file()
+    assert sotto("report", run_id, "--storage", storage.url, "--json").document["finished"] is False
+    assert sotto("audit", "verify", "--storage", storage.url).code == 0
+    resumed = storage.resume(run_id)
+    assert sotto("audit", "verify", "--storage", storage.url).code == 0
+    assert sotto("report", run_id, "--storage", storage.url, "--json").document == resumed.summary
+
+
+@pytest.fixture(scope="module")
+def three(make_storage: Callable[[str], Storage]) -> tuple[Storage, list[str]]:
+    """Three runs in one database."""
+    storage = make_storage("three")
+    return storage, [storage.run(*ONE_ROUND).run_id for _ in range(3)]
+
+
+def erase(storage: Storage, run_id: str, *, folder: bool) -> None:
+    """As if the run had never been, but for what others say of it."""
+    tables = ("audit", "ledger", "rounds", "states", "pool", "runs")
+    have = {name for (name,) in storage.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    more = sorted(have & {"stages", "attempts"})
+    for table in (*more, *tables):
+        if storage.rows(f"SELECT 1 FROM {table} WHERE run_id = ?", run_id):  # noqa: S608
+            execute(storage.file, f"DELETE FROM {table} WHERE run_id = '{run_id}'")  # noqa: S608
+    if folder:
+        shutil.rmtree(storage.folder / run_id)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_erased_run_is_noticed_by_the_run_after_it(
+    sotto: Command, three: tuple[Storage, list[str]], tmp_path: Path, which: int
+) -> None:
+    storage = Storage(tmp_path / "copy")
+    shutil.copytree(three[0].folder, storage.folder, symlinks=True)
+    assert sotto("audit", "verify", "--storage", storage.url).code == 0
+    erase(storage, three[1][which], folder=True)
+    answer = sotto("audit", "verify", "--storage", storage.url)
+    assert answer.code == 3 and f"run {three[1][which]}" in answer.err and "erased" in answer.err
+
+
+def test_erased_newest_run_is_noticed_by_its_folder(
+    sotto: Command, three: tuple[Storage, list[str]], tmp_path: Path
+) -> None:
+    storage = Storage(tmp_path / "copy")
+    shutil.copytree(three[0].folder, storage.folder, symlinks=True)
+    erase(storage, three[1][2], folder=False)
+    answer = sotto("audit", "verify", "--storage", storage.url, "--json")
+    assert answer.code == 3
+    (problem,) = answer.document["problems"]
+    assert three[1][2] in problem and "summary.json" in problem
+    # Nothing inside can tell of the newest run once its folder is gone as well: SECURITY.md.
+    shutil.rmtree(storage.folder / three[1][2])
+    assert sotto("audit", "verify", "--storage", storage.url).code == 0
+
+
+def test_another_databases_runs_in_the_same_folder_are_no_traces(
+    sotto: Command, three: tuple[Storage, list[str]], tmp_path: Path
+) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(three[0].folder, folder, symlinks=True)
+    other = f"sqlite:///{folder / 'other.db'}"
+    tree = three[0].config(*ONE_ROUND).model_dump(mode="json")
+    create_run(
+        parse_config({**tree, "storage": {"url": other}}), SilentObserver(), three[0].surroundings
+    ).database.close()
+    assert sotto("audit", "verify", "--storage", f"sqlite:///{folder / 'sotto.db'}").code == 0
+
+
+def test_cut_tail_of_an_older_run_is_noticed(
+    sotto: Command, three: tuple[Storage, list[str]], tmp_path: Path
+) -> None:
+    storage = Storage(tmp_path / "copy")
+    shutil.copytree(three[0].folder, storage.folder, symlinks=True)
+    ((last,),) = storage.rows("SELECT max(sequence) FROM audit WHERE run_id = ?", three[1][0])
+    cut = f"DELETE FROM audit WHERE run_id = '{three[1][0]}' AND sequence = {last}"  # noqa: S608
+    execute(storage.file, cut)
+    answer = sotto("audit", "verify", "--storage", storage.url)
+    assert answer.code == 3 and f"run {three[1][0]}, which was set up before" in answer.err
+
+
+def test_every_run_is_verified_and_every_fault_named(
+    sotto: Command, three: tuple[Storage, list[str]], tmp_path: Path
+) -> None:
+    storage = Storage(tmp_path / "copy")
+    shutil.copytree(three[0].folder, storage.folder, symlinks=True)
+    for run_id in three[1][:2]:
+        execute(storage.file, f"DELETE FROM states WHERE run_id = '{run_id}'")  # noqa: S608
+        (storage.folder / run_id / "metrics.csv").unlink()
+    answer = sotto("audit", "verify", "--storage", storage.url)
+    assert answer.code == 3 and f"{three[1][2]}: " in answer.out
+    for run_id in three[1][:2]:
+        told = [line for line in answer.err.splitlines() if run_id in line]
+        assert any("state" in line for line in told) and any("metrics.csv" in line for line in told)
+    document = sotto("audit", "verify", "--storage", storage.url, "--json").document
+    assert [bool(run["problems"]) for run in document["runs"]] == [True, True, False]
+    chosen = sotto("audit", "verify", "--run", three[1][2], "--storage", storage.url)
+    assert chosen.code == 0
+
+
+def test_control_characters_of_stored_texts_do_not_reach_the_terminal(
+    sotto: Command, own_copy: Finished
+) -> None:
+    execute(
+        own_copy.storage.file,
+        "UPDATE runs SET name = 'x' || char(27) || '[2J' || char(10) || 'y'",
+        "UPDATE audit SET actor = char(27) || ']0;t' || char(7) || char(8238)",
+    )
+    for command in (("runs",), ("audit", "query"), ("audit", "verify"), ("report", "latest")):
+        answer = sotto(*command, "--storage", own_copy.storage.url)
+        assert not {"\x1b", "\x07", "\u202e"} & set(answer.out + answer.err)
+    assert "x\\x1b[2J\\ny" in sotto("runs", "--storage", own_copy.storage.url).out
