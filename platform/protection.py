@@ -364,9 +364,8 @@ class Protection:
             return {}
         if not self.noises_entry:
             return self._exact_entry(result)
-        entry = result.pool_entry or {}  # that a client has none would tell of its data
+        entry, base = result.pool_entry or {}, entry_base(broadcast, self.pool_spec)
         require_spec(entry, self.pool_spec)
-        base = entry_base(broadcast, self.pool_spec)
         difference = {name: entry[name] - base[name] for name in self.pool_spec}
         if self.pool_noise == "same":
             require_same(result.update, difference)
