@@ -218,3 +218,19 @@ def test_what_earlier_runs_spent_counts_only_if_their_records_agree(storage: Sto
         with pytest.raises(RunStopped, match=f"{first.run_id}: .*standard_deviation is 99.0"):
             run_through(wiring, SilentObserver())
     assert storage.rows("SELECT 1 FROM ledger WHERE run_id != ?", first.run_id) == []
+
+
+def test_a_run_is_read_while_it_goes_on(storage: Storage) -> None:
+    """Its records agree at every moment, also between what clients write and what is committed."""
+    seen = []
+
+    class Reading(SilentObserver):
+        def client_answered(self) -> None:
+            with open_database(storage.url, read_only=True) as database:
+                agreed = require_agreement(database, storage.only_run())
+            seen.append(len(agreed.records.rounds))
+
+    observer = Reading()
+    with opened(storage.create(OS, "rounds=2", observer=observer)) as wiring:
+        run_through(wiring, observer)
+    assert set(seen) == {0, 1}
