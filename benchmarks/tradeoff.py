@@ -87,7 +87,7 @@ class Setting:
 FIELDS = (
     *(field.name for field in dataclasses.fields(Setting)),
     *("epsilon_server", "epsilon_peers", "epsilon_observer"),
-    *("accuracy", "worst", "gain_over_local", "signal_to_noise", "seconds"),
+    *("accuracy", "worst", "gain_over_local", "seconds"),
 )
 
 
@@ -113,7 +113,6 @@ def measure(row: Row, folder: str) -> Row:
         "accuracy": round(100 * final["accuracy"]["mean"], 3),
         "worst": round(100 * final["accuracy"]["worst"], 3),
         "gain_over_local": round(100 * summary["gain_over_local"], 3),
-        "signal_to_noise": final["signal_to_noise"],
         "seconds": round(seconds, 1),
     }
 
@@ -157,8 +156,8 @@ def table(rows: Sequence[dict[str, Any]], tokens: int) -> list[str]:
         f"## {tokens} token{'s' if tokens > 1 else ''}",
         "",
         "| mechanism | epsilon server / peers / observer | accuracy | worst client | "
-        "gain over local | signal to noise | seconds a run |",
-        "|---|---|---|---|---|---|---|",
+        "gain over local | seconds a run |",
+        "|---|---|---|---|---|---|",
     ]
     for name, targets in targets_of():
         for target in targets:
@@ -169,13 +168,10 @@ def table(rows: Sequence[dict[str, Any]], tokens: int) -> list[str]:
             spent = "-"
             if of[0]["epsilon_server"] != "":
                 spent = " / ".join(f"{float(of[0][f'epsilon_{name}']):.2f}" for name in who)
-            ratio = "-"
-            if of[0]["signal_to_noise"] not in ("", None):
-                ratio = f"{statistics.mean(float(r['signal_to_noise']) for r in of):.2f}"
             cells = (
                 *(LABELS[name], spent),
                 *(cell(of, field) for field in ("accuracy", "worst", "gain_over_local")),
-                *(ratio, cell(of, "seconds")),
+                cell(of, "seconds"),
             )
             lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
@@ -260,7 +256,7 @@ def report(rows: Sequence[dict[str, Any]], seeds: Sequence[int], jobs: int) -> s
         "PromptFL on `shapes`, 100 clients with two images of each of 20 classes, 10 rounds,",
         "everybody in every round: `configs/tradeoff.yaml`. Mean ± standard deviation over seeds",
         f"{', '.join(map(str, seeds))}. Accuracy in percent (mean over clients), gain over local",
-        "training in points, signal to noise of the last round's aggregate.",
+        "training in points.",
         "",
         "The three mechanisms do not promise the same: `dp_sgd` protects one *image* of a client",
         "that is added or removed, the other two a whole *client* that is replaced. Epsilons are",

@@ -13,6 +13,7 @@ from platform.extras import NoisedMean
 from platform.layout import Summed
 from platform.messages import Attempt, Envelope
 from platform.transport import ClientId
+from privacy import SignalToNoise
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class RoundOutcome:
         entries_void: Why the round's entries were discarded, None if they were not.
         traffic: Bytes sent.
         clipped_fraction: Noised fraction of clipped updates, under adaptive clipping only.
-        signal_to_noise: Of the aggregate, where noise of known size is in it.
+        signal_to_noise: Interval for the aggregate, where noise of known size is in it.
         released_validation: Noised mean of the survivors' validation accuracies, where they came
             with the uploads and the survivors may be counted.
     """
@@ -116,5 +117,5 @@ class RoundOutcome:
     entries_void: str | None
     traffic: Traffic
     clipped_fraction: float | None = None
-    signal_to_noise: float | None = None
+    signal_to_noise: SignalToNoise | None = None
     released_validation: NoisedMean | None = None

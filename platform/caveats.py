@@ -122,6 +122,11 @@ def _pool(
     if rules.policy.fixed:
         yield from _fixed_pool(wiring, is_made=is_made)
         return
+    if wiring.protection.masked and wiring.protection.pool_noise == "same":
+        yield (
+            "pool.noise same: the coordinator reads every survivor's upload by name, as a pool "
+            "entry; secure aggregation hides nothing here that epsilon does not bound"
+        )
     safe = 2 * (rules.policy.k + 1)
     if rules.minimum < safe:
         yield f"pool.minimum {rules.minimum} is below 2(K+1) = {safe}"
@@ -167,6 +172,13 @@ def _aggregation(wiring: Wiring) -> Iterator[str]:
         yield "secure aggregation: semi-honest server; an active one is not covered"
     elif wiring.protection.layout.spec:
         yield "secure aggregation is off: the server sees every client's upload"
+    if wiring.protection.masked and not wiring.protection.has_client_noise:
+        yield (
+            "each secure sum holds at least "
+            f"{0 if terms is None else terms.smallest_sum} vectors, each client's in one sum a "
+            "round; not covered: sums of several rounds or runs subtracted from each other, a "
+            "server that chooses its broadcasts, clients' stores put back to an older copy"
+        )
 
 
 def _selection(wiring: Wiring, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -65,6 +65,7 @@ def _require_pool(config: RunConfig, method: Method, extras: Extras) -> None:
         _require_fixed_pool(config, policy)
     elif policy is not None and config.pool_noise == "same":
         _require_bare_entries(extras)
+        _require_one_vector(config, method, policy)
         if norm is not None:
             raise ConfigError(
                 f"pool.clipping_norm: {norm} has no meaning with pool.noise = same, whose entries "
@@ -113,6 +114,17 @@ def _require_bare_entries(extras: Extras) -> None:
         raise ConfigError(
             "evaluation.release: a pool entry that is the upload itself would carry its owner's "
             "noised validation accuracy; valid with pool.noise: independent"
+        )
+
+
+def _require_one_vector(config: RunConfig, method: Method, policy: PoolPolicy) -> None:
+    """One noised vector cannot be both; a client would find out alone and keep it to itself."""
+    shared = {name: tensor.shape for name, tensor in method.shared_spec().items()}
+    entry = {name: tensor.shape for name, tensor in policy.spec.items()}
+    if config.privacy.mechanism == "upload_noise" and shared != entry:
+        raise ConfigError(
+            f"pool.noise: 'same' needs a pool entry that is the shared update itself, and "
+            f"{config.method.name}'s has other tensors; valid: independent"
         )
 
 

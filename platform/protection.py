@@ -43,6 +43,7 @@ from privacy import (
     NoiseSource,
     NoProtection,
     Release,
+    SignalToNoise,
     UploadSaturated,
     grid_of,
     noise_for_sum,
@@ -304,7 +305,7 @@ class Protection:
         )
         require_plausible_norm(totals.sums, bound)
 
-    def signal_to_noise(self, summed: Summed, survivors: int, planned: int) -> float | None:
+    def signal_to_noise(self, summed: Summed, survivors: int, planned: int) -> SignalToNoise | None:
         """The aggregate's, None where no noise of known size is in it."""
         deviation = noise_in_sum(self.mechanism, survivors)
         if not deviation or not self.layout.coordinates:

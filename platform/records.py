@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from platform.attempt import RoundOutcome, RoundPlan
+from platform.errors import UnreadableSummary
 from platform.evaluation import Accuracy, Measured, RoundMeasures, accuracy_document
 from platform.files import write_text
 from platform.newcomers import Newcomers
 from platform.phases import COLLECTION, ROUNDS, in_rounds
 from platform.selection import best_on_validation, evaluation_document
 from platform.wiring import Wiring
-from privacy import Epsilons
+from privacy import Epsilons, SignalToNoise
 
 SCHEMA_VERSION = 1
 ADVERSARIES = ("server", "peers", "observer")
@@ -53,6 +54,8 @@ ROUND_KEYS = (
     "epsilon",
     *MEASURES,
 )
+SUMMARY_KEYS = frozenset({"schema_version", "run_id", "rounds", "final", "warnings"})
+"""Some of a summary's keys, without which a file is none."""
 NO_ACCURACY = accuracy_document(None)
 DEFAULTS = {"phase": ROUNDS, "validation": NO_ACCURACY, "released_validation": None}
 """Of keys that rounds of earlier versions do not have."""
@@ -86,7 +89,7 @@ def round_document(
         "seconds": round(seconds, 3),
         "clipping_norm": plan.clipping_norm,
         "clipped_fraction": outcome.clipped_fraction,
-        "signal_to_noise": outcome.signal_to_noise,
+        "signal_to_noise": _interval(outcome.signal_to_noise),
     }
 
 
@@ -99,6 +102,11 @@ def _released(plan: RoundPlan, outcome: RoundOutcome) -> dict[str, float] | None
     if released is None:
         return None
     return {"round": plan.round_number - 1, "mean": released.mean, "std": released.deviation}
+
+
+def _interval(found: SignalToNoise | None) -> dict[str, float] | None:
+    """Both ends, 0 the lower one below detection; None where no noise of known size is in a sum."""
+    return None if found is None else {"low": found.low, "high": found.high}
 
 
 def epsilon_document(epsilon: Epsilons) -> dict[str, float | str]:
@@ -244,8 +252,18 @@ def summary_text(summary: Mapping[str, Any]) -> str:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """A finished run's `summary.json`."""
-    found: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    """A finished run's `summary.json`.
+
+    Raises:
+        UnreadableSummary: If there is none, or it is not what a run writes.
+    """
+    path = folder / "summary.json"
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnreadableSummary(f"{str(path)!r} is not a readable summary: {error}") from error
+    if not isinstance(found, dict) or not SUMMARY_KEYS <= found.keys():
+        raise UnreadableSummary(f"{str(path)!r} is not a whole summary of a run")
     return found
 
 
@@ -254,16 +272,19 @@ def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     scores = ("mean", "weighted", "std", "worst")
+    plain = [name for name in MEASURES if name != "signal_to_noise"]
+    columns = (*plain, "signal_to_noise_low", "signal_to_noise_high")
     writer.writerow(
         (
             *("round", "phase", "cohort", "dropped"),
             *(f"accuracy_{score}" for score in scores),
             *("validation", "released_validation"),
             *(f"epsilon_{name}" for name in ADVERSARIES),
-            *MEASURES,
+            *columns,
         )
     )
     for document in rounds:
+        interval = document["signal_to_noise"] or {}
         writer.writerow(
             (
                 *(document[name] for name in ("round", "phase", "cohort", "dropped")),
@@ -271,7 +292,8 @@ def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:
                 document["validation"]["mean"],
                 (document["released_validation"] or {}).get("mean"),
                 *(document["epsilon"][name] for name in ADVERSARIES),
-                *(document[name] for name in MEASURES),
+                *(document[name] for name in plain),
+                *(interval.get(end) for end in ("low", "high")),
             )
         )
     return text.getvalue()

@@ -18,6 +18,7 @@ from methods import Method, Registry
 from platform.audit_trail import AuditTrail
 from platform.codec import decode_arrays
 from platform.config import RunConfig
+from platform.config.plain_yaml import read_yaml, yaml_problem
 from platform.errors import ConfigError, RunStopped
 from platform.method_building import options_of_others
 from platform.progress import Progress
@@ -164,8 +165,14 @@ def require_same_classes(folder: Path, source: str, classes: Sequence[str]) -> N
     Raises:
         ConfigError: If the lists are unequal.
     """
-    facts = yaml.safe_load((folder / "effective.yaml").read_text(encoding="utf-8"))
-    known = facts.get("classes")
+    try:
+        facts = read_yaml((folder / "effective.yaml").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(
+            f"phase_two_of: effective.yaml of run {source} is not readable: {yaml_problem(error)}; "
+            "valid: a finished run whose folder is as it was left"
+        ) from error
+    known = facts.get("classes") if isinstance(facts, dict) else []
     # Runs of earlier versions do not state them.
     if known is not None and list(classes) != known:
         raise ConfigError(

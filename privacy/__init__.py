@@ -22,7 +22,7 @@ from privacy.accounting import (
     require_affordable,
     support_table,
 )
-from privacy.adaptive_clipping import AdaptiveClipping, signal_to_noise
+from privacy.adaptive_clipping import AdaptiveClipping
 from privacy.central import CentralNoise, noise_for_sum
 from privacy.clipping import ClippedUpdate, clip
 from privacy.distributed import (
@@ -83,6 +83,7 @@ from privacy.noised_metric import NoisedMetric
 from privacy.quantisation import Quantised, Quantiser
 from privacy.randomness import NoiseSource, SeededNoise, SystemNoise
 from privacy.record_level import DpSgd, release_of_fits
+from privacy.signal_to_noise import SignalToNoise, signal_to_noise
 from privacy.uploads import (
     ClientMechanism,
     NoisyMechanism,
@@ -140,6 +141,7 @@ __all__ = [
     "Sampling",
     "SeededNoise",
     "SensitivityViolation",
+    "SignalToNoise",
     "SignedGrid",
     "Status",
     "Support",

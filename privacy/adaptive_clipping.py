@@ -77,22 +77,3 @@ class AdaptiveClipping:
         """Return the next round's C."""
         excess = (1.0 - clipped_fraction) - self.quantile
         return clipping_norm * math.exp(-self.learning_rate * excess)
-
-
-def signal_to_noise(aggregate: NDArray[np.float64], standard_deviation: float) -> float:
-    """Return how much longer the signal in a noised aggregate is than its noise, as a ratio.
-
-    Computed from the noised aggregate and the known noise only, so it costs nothing. The squared
-    norm of n coordinates holds n standard_deviation^2 of noise on average; what is above that is
-    taken for signal.
-
-    Args:
-        aggregate: Shape (n,), with noise.
-        standard_deviation: Of the noise on each coordinate, above zero.
-
-    Returns:
-        sqrt(signal / noise) of the energies, 0 where the noise alone would be longer.
-    """
-    require_positive(standard_deviation=standard_deviation)
-    noise = max(1, aggregate.size) * standard_deviation**2
-    return math.sqrt(max(0.0, float(aggregate @ aggregate) - noise) / noise)

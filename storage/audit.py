@@ -137,11 +137,14 @@ class AuditRepository:
             detail_contains: Text that the detail's canonical JSON contains, case-sensitive.
 
         Raises:
+            AuditChainBroken: The chain of a run that was asked for does not hold.
             NotFound: Unknown run.
             InvalidRecordError: A moment has no time zone.
         """
-        if run is not None:
-            require_run(self._session, run)
+        runs = self._session.scalars(select(Audit.run_id).distinct()) if run is None else [run]
+        # An entry that was changed may meet other conditions than the one that was written.
+        for known in list(runs):
+            self.verify(known)
         equal = (
             (Audit.run_id, run),
             (Audit.actor, actor),
@@ -226,18 +229,26 @@ class AuditRepository:
 
 
 def _seal(head: AuditHead, entry: AuditEntry) -> AuditEntry:
-    """The entry with the hash that it must have after ``head``."""
-    sealed = entry_hash(
-        head.hash,
-        sequence=entry.sequence,
-        run=entry.run,
-        actor=entry.actor,
-        action=entry.action,
-        round=entry.round,
-        channel=entry.channel,
-        time=entry.time,
-        detail=entry.detail,
-    )
+    """The entry with the hash that it must have after ``head``.
+
+    Raises:
+        AuditChainBroken: A value is of a type that none of ours is.
+    """
+    try:
+        sealed = entry_hash(
+            head.hash,
+            sequence=entry.sequence,
+            run=entry.run,
+            actor=entry.actor,
+            action=entry.action,
+            round=entry.round,
+            channel=entry.channel,
+            time=entry.time,
+            detail=entry.detail,
+        )
+    # Bytes where a text was written: SQLite keeps any type in any column.
+    except TypeError as error:
+        raise AuditChainBroken(entry.run, entry.sequence, "it holds bytes") from error
     return AuditEntry(
         entry.sequence,
         entry.run,

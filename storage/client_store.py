@@ -10,33 +10,39 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from threading import RLock
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
-from sqlalchemy import ColumnElement, Connection, Row, delete
+from sqlalchemy import Connection, delete
 from sqlalchemy.orm import Session
 
 from storage._validate import require_bytes, require_count, require_text
 from storage.client_files import connected, create_store, require_sound_store
+from storage.client_rows import (
+    drop_slot,
+    equal_to,
+    fill_slot,
+    identity_row,
+    receipts_of,
+    slot_of,
+)
 from storage.client_sessions import ClientSessions
 from storage.client_tables import (
     CLIENT_TABLES,
     ClientLedger,
     Failures,
     Identity,
-    Personal,
     Receipts,
     Tombstones,
 )
-from storage.engine import BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE, file_of
+from storage.engine import BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE
 from storage.errors import (
     AlreadyExistsError,
     ClientAheadError,
-    DatabaseDamaged,
     InvalidRecordError,
     ReleaseRefusedError,
 )
@@ -51,7 +57,6 @@ from storage.records import (
     Receipt,
 )
 from storage.sealing import insert_sealed, read_sealed, update_sealed, verify_rows
-from storage.tables import Sealed
 
 HANDLE_SECRET_BYTES = 32
 _PSEUDONYM_BYTES = 16
@@ -150,14 +155,14 @@ class ClientStore:
         require_count(round_number=round_number, attempt=attempt)
         require_bytes(personal=personal, experts=experts)
         with self._transaction() as session:
-            committed = _slot(session, run_id, "committed")
+            committed = slot_of(session, run_id, "committed")
             if committed is not None and (round_number, attempt) <= committed[:2]:
                 raise InvalidRecordError(
                     f"round {round_number}, attempt {attempt} is not newer than round"
                     f" {committed.round_number}, attempt {committed.attempt}, which is committed"
                 )
             state = PersonalState(round_number, attempt, personal, experts)
-            _fill_slot(session, run_id, "pending", state)
+            fill_slot(session, run_id, "pending", state)
 
     def roll(self, run_id: str, last_committed: tuple[int, int] | None) -> None:
         """Bring the personal part to where the coordinator is; the pending slot is empty after it.
@@ -177,8 +182,8 @@ class ClientStore:
         """
         require_text(run_id=run_id)
         with self._transaction() as session:
-            pending = _slot(session, run_id, "pending")
-            committed = _slot(session, run_id, "committed")
+            pending = slot_of(session, run_id, "pending")
+            committed = slot_of(session, run_id, "committed")
             if committed is not None and committed[:2] > (last_committed or (-1, -1)):
                 raise ClientAheadError(
                     f"the client committed round {committed.round_number}, attempt"
@@ -186,18 +191,18 @@ class ClientStore:
                     " its database is older than the client's"
                 )
             if pending is not None and pending[:2] == last_committed:
-                _fill_slot(session, run_id, "committed", pending)
-            _drop_slot(session, run_id, "pending")
+                fill_slot(session, run_id, "committed", pending)
+            drop_slot(session, run_id, "pending")
 
     def committed(self, run_id: str) -> PersonalState | None:
         """The last committed personal part, or None before the first."""
         with self._transaction(read_only=True) as session:
-            return _slot(session, run_id, "committed")
+            return slot_of(session, run_id, "committed")
 
     def pending(self, run_id: str) -> PersonalState | None:
         """The personal part that waits for the coordinator's commit, if any."""
         with self._transaction(read_only=True) as session:
-            return _slot(session, run_id, "pending")
+            return slot_of(session, run_id, "pending")
 
     def reserve_release(self, row: LedgerRow, *, payload: bytes) -> Release:
         """Write a release to the client's own ledger, durably; send only after this returns.
@@ -226,13 +231,13 @@ class ClientStore:
             "channel": row.channel,
         }
         with self._transaction() as session:
-            tombstones = read_sealed(session, Tombstones, *_equal(Tombstones, key))
+            tombstones = read_sealed(session, Tombstones, *equal_to(Tombstones, key))
             if not tombstones:
                 insert_sealed(session, Tombstones, {**key, "payload_digest": digest})
                 insert_rows(session, ClientLedger, [row])
                 return "reserved"
             (before,) = tombstones
-            ledger = read_rows(session, ClientLedger, _equal(ClientLedger, key))
+            ledger = read_rows(session, ClientLedger, equal_to(ClientLedger, key))
             known = [replace(old, status="reserved") for old in ledger]
             if before.payload_digest != digest or known != [row]:
                 raise ReleaseRefusedError(
@@ -278,7 +283,7 @@ class ClientStore:
         with self._transaction() as session:
             old = [
                 known
-                for known in _receipts(session, run_id)
+                for known in receipts_of(session, run_id)
                 if (known.round_number, known.attempt) == (round_number, attempt)
             ]
             if not old:
@@ -292,7 +297,7 @@ class ClientStore:
     def receipts(self, run_id: str) -> tuple[Receipt, ...]:
         """The run's receipts, by round and attempt."""
         with self._transaction(read_only=True) as session:
-            return _receipts(session, run_id)
+            return receipts_of(session, run_id)
 
     def add_failure(self, run_id: str, round_number: int, attempt: int, *, reason: str) -> None:
         """Remember what went wrong inside the client; of an attempt the last is kept.
@@ -328,7 +333,7 @@ class ClientStore:
         """
         require_count(serial=serial)
         with self._transaction() as session:
-            newest = _identity_row(session).enrolment_serial
+            newest = identity_row(session).enrolment_serial
             if serial < newest:
                 raise InvalidRecordError(
                     f"the enrolment file has serial {serial}, but this client has used {newest}"
@@ -357,7 +362,7 @@ class ClientStore:
 
     def _read_identity(self) -> ClientIdentity:
         with self._transaction(read_only=True) as session:
-            row = _identity_row(session)
+            row = identity_row(session)
             return ClientIdentity(row.pseudonym, row.handle_secret)
 
 
@@ -392,39 +397,3 @@ def open_client_store(
             f" {store.identity.pseudonym!r}"
         )
     return store
-
-
-def _identity_row(session: Session) -> Row[Any]:
-    rows = read_sealed(session, Identity)
-    if len(rows) != 1:
-        raise DatabaseDamaged(
-            f"database {file_of(session)} is damaged: it says {len(rows)} times whose it is"
-        )
-    return rows[0]
-
-
-def _equal(table: type[Sealed], key: Mapping[str, object]) -> list[ColumnElement[bool]]:
-    return [getattr(table, name) == value for name, value in key.items()]
-
-
-def _slot(session: Session, run_id: str, slot: str) -> PersonalState | None:
-    rows = read_sealed(session, Personal, Personal.run_id == run_id, Personal.slot == slot)
-    if not rows:
-        return None
-    row = rows[0]
-    return PersonalState(row.round_number, row.attempt, row.personal, row.experts)
-
-
-def _fill_slot(session: Session, run_id: str, slot: str, state: PersonalState) -> None:
-    _drop_slot(session, run_id, slot)
-    insert_sealed(session, Personal, {"run_id": run_id, "slot": slot, **state._asdict()})
-
-
-def _drop_slot(session: Session, run_id: str, slot: str) -> None:
-    session.execute(delete(Personal).where(Personal.run_id == run_id, Personal.slot == slot))
-
-
-def _receipts(session: Session, run_id: str) -> tuple[Receipt, ...]:
-    order = (Receipts.round_number, Receipts.attempt)
-    rows = read_sealed(session, Receipts, Receipts.run_id == run_id, order=order)
-    return tuple(Receipt(run_id, row.round_number, row.attempt, row.receipt) for row in rows)

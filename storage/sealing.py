@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Row, Select, UnaryExpression, insert, select, update
@@ -24,7 +23,6 @@ from storage.tables import Sealed
 # Changing what is hashed, or how, needs a new marker.
 ROW_PREFIX: Final = b"sotto-row-v1\n"
 
-_AT_ONCE: Final = 16
 
 Condition = ColumnElement[bool]
 Order = InstrumentedAttribute[Any] | UnaryExpression[Any]
@@ -108,13 +106,13 @@ def update_sealed(
 
 
 def verify_rows(session: Session, tables: Sequence[type[Sealed]]) -> None:
-    """Reads every row of some tables, a few at a time, and checks it against its digest.
+    """Reads every row of some tables, one at a time, and checks it against its digest.
 
     Raises:
         DatabaseDamaged: Naming the first row that does not fit.
     """
     for table in tables:
-        query = select(*table.__table__.columns).execution_options(yield_per=_AT_ONCE)
+        query = select(*table.__table__.columns).execution_options(yield_per=1)
         for _ in _checked(session, table, query):
             pass
 
@@ -138,12 +136,8 @@ def _sealed(table: type[Sealed], row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _digest(table: type[Sealed], row: Mapping[str, Any]) -> bytes:
-    return row_digest(table.__tablename__, {name: row[name] for name in _names(table)})
-
-
-@cache
-def _names(table: type[Sealed]) -> tuple[str, ...]:
-    return tuple(column.name for column in table.__table__.columns if column.name != "digest")
+    values = {name: value for name, value in row.items() if name != "digest"}
+    return row_digest(table.__tablename__, values)
 
 
 def _encoded(item: object) -> tuple[bytes, bytes]:

@@ -1,8 +1,8 @@
 """Commands and exit codes.
 
 Exit codes: 0 done; 1 a run could not go on, or its records do not agree; 2 bad input; 3 an audit
-log, or what it tells of, does not verify; 130 interrupted. Heavy imports happen inside the
-commands, so that `--help` answers at once.
+log, or what it tells of, does not verify; 129, 130 and 143 ended by SIGHUP, Ctrl-C and SIGTERM.
+Heavy imports happen inside the commands, so that `--help` answers at once.
 """
 
 from __future__ import annotations

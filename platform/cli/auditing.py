@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -18,6 +19,9 @@ from platform.cli.access import resolved
 from platform.cli.output import console, print_json, printable, table
 from platform.errors import ConfigError
 from storage import AuditEntry, AuditHead, Database, DatabaseBusy, StorageError
+
+LARGEST_ROUND = 2**63 - 1
+"""The largest number that a database holds."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class AuditFilter:
 
 def print_audit(wanted: AuditFilter, storage: str, *, as_json: bool) -> None:
     """Prints the entries that meet every condition, oldest first."""
+    _require_round(wanted.round_number)
     with closing(open_existing(storage)) as database:
         run_id = None if wanted.run_id is None else resolved(database, wanted.run_id, storage)
         with database.unit_of_work(read_only=True) as uow:
@@ -162,11 +167,16 @@ def parse_head(text: str) -> AuditHead:
         ConfigError: If it is not of this form.
     """
     count, _, digest = text.partition(":")
-    if not count.isdigit() or len(digest) != 64:
+    if not re.fullmatch(r"[0-9]{1,18}", count) or not re.fullmatch(r"[0-9a-f]{64}", digest):
         raise ConfigError(
             f"--head: {text!r} is not valid; it must be COUNT:HASH as summary.json states it"
         )
     return AuditHead(int(count), digest)
+
+
+def _require_round(number: int | None) -> None:
+    if number is not None and not 0 <= number <= LARGEST_ROUND:
+        raise ConfigError(f"--round: {number} is not valid; it must be 0 to {LARGEST_ROUND}")
 
 
 def _time(option: str, text: str | None) -> datetime | None:
@@ -176,4 +186,9 @@ def _time(option: str, text: str | None) -> datetime | None:
         parsed = datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigError(f"{option}: {text!r} is not an ISO time such as 2026-01-31") from error
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    if parsed.tzinfo is None:
+        return parsed.replace(tzinfo=UTC)
+    try:
+        return parsed.astimezone(UTC)
+    except OverflowError as error:
+        raise ConfigError(f"{option}: {text!r} is no time between the years 1 and 9999") from error

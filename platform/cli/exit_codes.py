@@ -6,4 +6,5 @@ FAILED = 1
 """A run could not go on, its records do not agree, or a claim was refuted."""
 BAD_INPUT = 2
 AUDIT_BROKEN = 3
-INTERRUPTED = 130
+SIGNALLED = 128
+"""Plus the number of the signal that ended it: 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM."""

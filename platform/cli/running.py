@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import typer
-
 from platform.bootstrap import Surroundings, create_run, open_storage, reopen_run, stored_config
-from platform.cli import exit_codes
 from platform.cli.access import resolve_run
+from platform.cli.interrupting import farewell, interruptible
 from platform.cli.output import print_json
 from platform.cli.reporting import print_summary
 from platform.cli.watching import ScreenObserver
@@ -71,12 +69,11 @@ def resume_command(run_id: str, storage: str, *, as_json: bool) -> None:
 def _execute(config: RunConfig, wire: Callable[[ScreenObserver], Wiring], *, as_json: bool) -> None:
     screen = ScreenObserver(config.privacy.target_delta, quiet=as_json)
     try:
-        with screen:
+        with interruptible(), screen:
             summary = execute(wire(screen), screen)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         where = f"; resume with --resume {screen.run_id}" if screen.run_id else ""
-        typer.echo(f"interrupted{where}", err=True)
-        raise typer.Exit(exit_codes.INTERRUPTED) from None
+        raise farewell(error, f"interrupted{where}") from None
     if as_json:
         print_json(summary)
     else:

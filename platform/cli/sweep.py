@@ -11,6 +11,7 @@ import typer
 from rich.progress import TaskID, TextColumn
 
 from platform.cli import exit_codes
+from platform.cli.interrupting import farewell, interruptible
 from platform.cli.output import WithBar, console, epsilon, fraction, print_json, printable
 from platform.environment import resolve_device
 from platform.sweeping.grid import (
@@ -83,12 +84,11 @@ def sweep_command(
     url = absolute_storage(options.storage)
     with only_sweep_in(folder):
         try:
-            with ScreenSweepObserver(quiet=as_json) as screen:
+            with interruptible(), ScreenSweepObserver(quiet=as_json) as screen:
                 outcomes = run_cells(grid.cells, screen, jobs=jobs or _jobs(grid), url=url)
             tables = publish(grid, outcomes, folder)
-        except KeyboardInterrupt:
-            typer.echo("interrupted; continue with the same command", err=True)
-            raise typer.Exit(exit_codes.INTERRUPTED) from None
+        except KeyboardInterrupt as error:
+            raise farewell(error, "interrupted; continue with the same command") from None
     if as_json:
         print_json(document(grid, outcomes, folder))
     elif tables:

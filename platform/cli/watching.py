@@ -9,7 +9,7 @@ from rich.progress import TaskID
 
 from platform.cli.output import WithBar, console, epsilon, fraction, size
 
-LAYOUT = "{:>5} {:>7} {:>8} {:>6} {:>6} {:>17} {:>5} {:>7} {:>7} {:>4}"
+LAYOUT = "{:>5} {:>7} {:>8} {:>5} {:>5} {:>17} {:>9} {:>6} {:>6} {:>4}"
 NAMES = ("round", "cohort", "accuracy", "std", "worst", "epsilon s/p/o", "s/n", "up", "down", "s")
 
 
@@ -17,7 +17,7 @@ def heading(delta: float) -> str:
     """The lines above the rounds, which fit into 80 columns."""
     legend = (
         f"epsilon of server/peers/observer at delta {delta:g}, cumulative; cohort (lost);\n"
-        "s/n: signal to noise in the aggregate; bytes a client"
+        's/n: signal to noise, 95% interval or "below" detection; bytes a client'
     )
     return f"{legend}\n{LAYOUT.format(*NAMES)}"
 
@@ -33,7 +33,7 @@ def round_line(document: Mapping[str, Any]) -> str:
             fraction(accuracy["std"]),
             fraction(accuracy["worst"]),
             "/".join(epsilon(spent[name]) for name in ("server", "peers", "observer")),
-            _ratio(document["signal_to_noise"]),
+            _interval(document["signal_to_noise"]),
             size(document["bytes_up"]),
             size(document["bytes_down"]),
             f"{document['seconds']:.1f}",
@@ -67,8 +67,12 @@ def _labelled(label: str, value: float | None) -> str:
     return "" if value is None else f" {label} {fraction(value)}"
 
 
-def _ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _interval(ends: Mapping[str, float] | None) -> str:
+    if ends is None:
+        return "-"
+    if not ends["low"]:
+        return "below"
+    return "-".join(f"{end:.2f}" if end < 100.0 else f"{end:.0f}" for end in ends.values())
 
 
 class ScreenObserver(WithBar):

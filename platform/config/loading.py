@@ -7,7 +7,6 @@ both happen before any other override, whatever the order on the command line.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from platform.config.plain_yaml import DEEPEST, dump_yaml, read_yaml, yaml_problem
 from platform.config.privacy_rules import NOISE_KEYS
 from platform.config.schema import RunConfig
 from platform.errors import ConfigError
@@ -75,33 +75,7 @@ def dump_config(config: RunConfig) -> str:
 
 def dump_tree(tree: Mapping[str, Any]) -> str:
     """A configuration that was stored as plain data, as the YAML that it was started with."""
-    text: str = yaml.dump(dict(tree), Dumper=_Dumper, sort_keys=False)
-    return text
-
-
-class _Loader(yaml.SafeLoader):
-    """Plain data only, and 1e-5 is a number as in YAML 1.2; PyYAML would make it a text."""
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes a text that `_Loader` would take for a number."""
-
-
-for _side in (_Loader, _Dumper):
-    _side.add_implicit_resolver(
-        "tag:yaml.org,2002:float",
-        re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-        list("-+.0123456789"),
-    )
-
-
-def read_yaml(text: str) -> Any:
-    """A YAML document as plain data.
-
-    Raises:
-        yaml.YAMLError: If it does not parse, or asks for anything but plain data.
-    """
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+    return dump_yaml(tree)
 
 
 def _find(path: Path, sources: Sources) -> Path:
@@ -123,7 +97,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         tree = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
+        reason = yaml_problem(error)
         raise ConfigError(f"CONFIG: {str(path)!r} is not readable YAML: {reason}") from error
     if not isinstance(tree, dict):
         raise ConfigError(f"CONFIG: {str(path)!r} holds no mapping; valid: sections with keys")
@@ -132,12 +106,14 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
     key, separator, value = text.partition("=")
-    if not separator or not all(key.split(".")):
+    parts = tuple(key.split("."))
+    if not separator or not all(parts) or len(parts) > DEEPEST:
         raise ConfigError(f"--set: {text!r} is not valid; it must be section.key=value")
     try:
-        return tuple(key.split(".")), read_yaml(value)
+        return parts, read_yaml(value)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--set: {text!r} has no valid YAML value") from error
+        problem = yaml_problem(error)
+        raise ConfigError(f"--set: {text!r} has no valid YAML value: {problem}") from error
 
 
 def _apply(

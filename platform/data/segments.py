@@ -1,13 +1,15 @@
 """Segments: rows that were computed of images, and which image each row is of.
 
-A segment is two files of one name: the rows as a NumPy array, and the images' digests, 32 bytes a
-row. Both are written under another name first and never changed later. The rows get their name
-before the digests do, and a segment exists if its digests do, so a reader sees all of it or nothing
-whatever another process is doing or died of. Names are drawn, so two writers never meet.
+A segment is two files of one name: the rows as a NumPy array, and digests, 32 bytes each: first of
+the images, then of the rows, by which a row that a disk or a cable has changed is noticed. Both are
+written under another name first and never changed later. The rows get their name before the digests
+do, and a segment exists if its digests do, so a reader sees all of it or nothing whatever another
+process is doing or died of. Names are drawn, so two writers never meet.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import secrets
@@ -27,6 +29,7 @@ ROWS: Final = ".npy"
 DIGESTS: Final = ".digests"
 PART: Final = ".part"
 DIGEST_BYTES: Final = 32
+ROW_PREFIX: Final = b"sotto-cached-row-v1\n"
 ATTEMPTS: Final = 10
 """At writing a segment, since its folder may be cleared meanwhile."""
 
@@ -62,7 +65,7 @@ class Segment:
     def num_images(self) -> int:
         """Number of rows; 0 where another process has removed them."""
         with suppress(OSError):
-            return self.digests_path.stat().st_size // DIGEST_BYTES
+            return self.digests_path.stat().st_size // (2 * DIGEST_BYTES)
         return 0
 
     def last_used(self) -> float:
@@ -90,17 +93,52 @@ def find_segments(folder: Path) -> list[Segment]:
     return [Segment(folder, name.removesuffix(DIGESTS)) for name in found]
 
 
-def read_digests(segment: Segment) -> list[bytes]:
-    """The digests, one a row, at least one.
+@dataclass(frozen=True)
+class Digests:
+    """The digests of a segment.
+
+    Attributes:
+        images: Which image each row is of, at least one.
+        rows: Of the rows, one after the other.
+    """
+
+    images: Sequence[bytes]
+    rows: bytes
+
+    def fits(self, place: int, rows: NDArray[Any]) -> bool:
+        """Whether a row is what was written."""
+        kept = self.rows[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES]
+        return row_digest(self.images[place], rows[place : place + 1]) == kept
+
+
+def row_digest(image: bytes, row: NDArray[Any]) -> bytes:
+    """SHA-256 of a marker, the image's digest, the type and shape of a row, and its bytes.
+
+    It shows accidents; somebody who changes a row can compute it anew.
+
+    Args:
+        image: Digest of the image, 32 bytes.
+        row: (1, ...), contiguous.
+    """
+    kind = f"{row.dtype.str} {row.shape[1:]}".encode("ascii")
+    hasher = hashlib.sha256(ROW_PREFIX + image + len(kind).to_bytes(2, "big") + kind)
+    hasher.update(np.ascontiguousarray(row).data)
+    return hasher.digest()
+
+
+def read_digests(segment: Segment) -> Digests:
+    """The digests of a segment.
 
     Raises:
         ValueError: If the file is damaged.
         OSError: If it is gone, or cannot be read now; that says nothing of what it holds.
     """
     data = segment.digests_path.read_bytes()
-    if not data or len(data) % DIGEST_BYTES:
+    if not data or len(data) % (2 * DIGEST_BYTES):
         raise ValueError(f"{len(data)} bytes are no digests")
-    return [data[i : i + DIGEST_BYTES] for i in range(0, len(data), DIGEST_BYTES)]
+    middle = len(data) // 2
+    images = [data[i : i + DIGEST_BYTES] for i in range(0, middle, DIGEST_BYTES)]
+    return Digests(images, data[middle:])
 
 
 def open_rows(path: Path, count: int, into_memory: int) -> NDArray[Any]:
@@ -130,7 +168,7 @@ def open_rows(path: Path, count: int, into_memory: int) -> NDArray[Any]:
 
 def write_segment(
     folder: Path,
-    digests: Sequence[bytes],
+    digests: Digests,
     blocks: Sequence[NDArray[Any]],
     *,
     into_memory: int = 0,
@@ -139,7 +177,7 @@ def write_segment(
 
     Args:
         folder: Made if missing.
-        digests: One a row.
+        digests: Of the images and of the rows.
         blocks: The rows, in arrays of one dtype that differ in length only.
         into_memory: As for `open_rows`.
 
@@ -184,20 +222,20 @@ def remove_leftovers(folder: Path, before: float) -> None:
 
 
 def _write(
-    segment: Segment, digests: Sequence[bytes], blocks: Sequence[NDArray[Any]], into_memory: int
+    segment: Segment, digests: Digests, blocks: Sequence[NDArray[Any]], into_memory: int
 ) -> NDArray[Any]:
     make_folder(segment.folder)
     paths = (segment.rows_path, segment.digests_path)
     parts = [path.with_name(path.name + PART) for path in paths]
     try:
         with written(parts[0]) as file:
-            _write_header(file, len(digests), blocks[0])
+            _write_header(file, len(digests.images), blocks[0])
             for block in blocks:
                 file.write(np.ascontiguousarray(block).data)
         with written(parts[1]) as file:
-            file.write(b"".join(digests))
+            file.write(b"".join((*digests.images, digests.rows)))
         # Opened before others can find it, and make room by removing it.
-        rows = open_rows(parts[0], len(digests), into_memory)
+        rows = open_rows(parts[0], len(digests.images), into_memory)
         for part, path in zip(parts, paths, strict=True):
             part.replace(path)
     finally:

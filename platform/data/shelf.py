@@ -1,8 +1,9 @@
 """The rows of one kind and model while they are looked up and added to.
 
 A row that was found stays readable whatever other processes remove, since its segment is mapped at
-that moment, or read if it is small: each map keeps a file open. New rows are written in segments of
-bounded size; until then they are in memory.
+that moment, or read if it is small: each map keeps a file open. It is held against its digest then,
+once; one that does not fit counts as not there, and its segment is removed. New rows are written in
+segments of bounded size; until then they are in memory.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from numpy.typing import NDArray
 
 from platform.data.rows import GatheredRows, Rows
 from platform.data.segments import (
+    Digests,
     Segment,
     find_segments,
     open_rows,
     read_digests,
     remove_segment,
+    row_digest,
     write_segment,
 )
 
@@ -48,7 +51,8 @@ class Shelf:
         """
         self.folder = folder
         self._segments: list[Segment] = []
-        self._counts: list[int] = []
+        self._digests: list[Digests] = []
+        self._checked: dict[int, NDArray[np.bool_]] = {}
         self._mapped: dict[int, NDArray[Any]] = {}
         # Segment and place in one number: there may be a million of them.
         self._places: dict[bytes, int] = {}
@@ -75,8 +79,7 @@ class Shelf:
         if digest in self._new:
             return True
         while (place := self._places.get(digest)) is not None:
-            number = place >> PLACE_BITS
-            if number in self._mapped or self._map(number):
+            if self._is_good(place >> PLACE_BITS, place & PLACE_MASK):
                 return True
         return False
 
@@ -100,10 +103,15 @@ class Shelf:
         """
         if not self._new:
             return
-        digests = list(self._new)
+        images = list(self._new)
+        of_rows = (block[i : i + 1] for block in self._blocks for i in range(len(block)))
+        pairs = zip(images, of_rows, strict=True)
+        digests = Digests(images, b"".join(row_digest(image, row) for image, row in pairs))
         segment, rows = write_segment(self.folder, digests, self._blocks, into_memory=self._room())
-        self._keep(self._enter(segment, digests), rows)
-        self._saved += len(digests)
+        number = self._enter(segment, digests)
+        self._keep(number, rows)
+        self._checked[number][:] = True
+        self._saved += len(images)
         self._new, self._blocks = {}, []
 
     def rows(self, digests: Sequence[bytes]) -> Rows:
@@ -123,19 +131,34 @@ class Shelf:
         small.flags.writeable = False
         return small
 
-    def _enter(self, segment: Segment, digests: Sequence[bytes]) -> int:
+    def _enter(self, segment: Segment, digests: Digests) -> int:
         number = len(self._segments)
         self._segments.append(segment)
-        self._counts.append(len(digests))
+        self._digests.append(digests)
         start = number << PLACE_BITS
-        self._places.update((digest, start + i) for i, digest in enumerate(digests))
+        self._places.update((digest, start + i) for i, digest in enumerate(digests.images))
         return number
 
-    def _map(self, number: int) -> bool:
-        """Opens a segment, or forgets one that is damaged, was removed or cannot be read now."""
-        segment, count = self._segments[number], self._counts[number]
+    def _is_good(self, number: int, place: int) -> bool:
+        """Whether a row is what was written; one that is not is forgotten."""
+        if number not in self._mapped:
+            return self._map(number, place)
+        digests, checked = self._digests[number], self._checked[number]
+        if not checked[place] and not digests.fits(place, self._mapped[number]):
+            # Other rows of it were found good and are counted on, so they stay in memory.
+            _forget(self._segments[number])
+            del self._places[digests.images[place]]
+            return False
+        checked[place] = True
+        return True
+
+    def _map(self, number: int, place: int) -> bool:
+        """Opens a segment for a row, or forgets one that is damaged, was removed or cannot be."""
+        segment, digests = self._segments[number], self._digests[number]
         try:
-            rows = open_rows(segment.rows_path, count, self._room())
+            rows = open_rows(segment.rows_path, len(digests.images), self._room())
+            if not digests.fits(place, rows):
+                raise ValueError("a row that does not fit its digest")
             if any(known.shape[1:] != rows.shape[1:] for known in self._mapped.values()):
                 raise ValueError("rows of another shape")
         # Rows are removed after digests and never written later, so without them nothing is lost.
@@ -146,6 +169,7 @@ class Shelf:
             pass
         else:
             self._keep(number, rows)
+            self._checked[number][place] = True
             return True
         places = self._places.items()
         self._places = {digest: p for digest, p in places if p >> PLACE_BITS != number}
@@ -157,6 +181,7 @@ class Shelf:
 
     def _keep(self, number: int, rows: NDArray[Any]) -> None:
         self._mapped[number] = rows
+        self._checked[number] = np.zeros(len(rows), np.bool_)
         if not isinstance(rows, np.memmap):
             self._in_memory += rows.nbytes
 

@@ -123,11 +123,13 @@ class _Seen:
         facts: All that is visible and not noised.
         vector: The upload, None where there is none.
         failed: Whether something failed inside.
+        answered: Whether there was an answer to each message.
     """
 
     facts: tuple[Any, ...]
     vector: Vector | None
     failed: bool
+    answered: bool
 
 
 def audit_failures(game: FailureGame) -> FailureAudit:
@@ -143,6 +145,8 @@ def audit_failures(game: FailureGame) -> FailureAudit:
             split += len({one.failed for one in seen}) > 1
             if len({one.facts for one in seen}) > 1:
                 reasons.append(f"{told.name}: clients are told apart by what is not noised")
+            if any(not one.answered for one in seen):
+                reasons.append(f"{told.name}: a client ends with an error in place of an answer")
             uploads += [one.vector for one in seen if one.failed and one.vector is not None]
         reasons += _problems(protection, uploads, game.error)
     mechanism = game.run.config.privacy.mechanism
@@ -227,10 +231,11 @@ def _play(game: FailureGame, told: _Told, data: Examples, number: int, streams: 
         client = Client(profile, store, make_trainer)
         answers = _answers(client, told, number)
         rows = [replace(row, pseudonym="") for row in store.rows()]
-        failed = bool(store.failures(profile.run_id)) or isinstance(answers[-1], str)
+        answered = not isinstance(answers[-1], str)
+        failed = bool(store.failures(profile.run_id)) or not answered
     looks = tuple(map(_looks, answers))
     uploads = [decode_upload(a).vector for a in answers[1:2] if isinstance(a, bytes)]
-    return _Seen((looks, tuple(rows)), uploads[0] if uploads else None, failed)
+    return _Seen((looks, tuple(rows)), uploads[0] if uploads else None, failed, answered)
 
 
 def _answers(client: Client, told: _Told, number: int) -> Sequence[bytes | str]:
@@ -281,5 +286,5 @@ def _problems(protection: Protection, uploads: Sequence[Vector], error: float) -
 
 def _require_zero(samples: Vector) -> float:
     if samples.any():
-        raise AuditError("what a failed client uploads is not zero")
+        raise AuditError("what a failed client uploads is not zero", p_value=0.0)
     return 0.0

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from platform import records
 from platform.bootstrap import database_file, run_folder
 from platform.errors import ConfigError
 from platform.files import make_folder, open_lock
@@ -86,9 +87,12 @@ def summary_path(url: str, run_id: str) -> Path:
 
 
 def read_summary(url: str, run_id: str) -> Mapping[str, Any]:
-    """A finished run's summary."""
-    found: Mapping[str, Any] = json.loads(summary_path(url, run_id).read_text(encoding="utf-8"))
-    return found
+    """A finished run's summary.
+
+    Raises:
+        UnreadableSummary: If it is none.
+    """
+    return records.read_summary(run_folder(url, run_id))
 
 
 @contextmanager

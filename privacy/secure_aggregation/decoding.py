@@ -4,7 +4,8 @@ The m shares of a secret are a Reed-Solomon codeword: the values, at m places, o
 degree below t. As long as at most (m - t) / 2 of them are wrong there is one such polynomial that
 fits all the others, and the extended Euclidean algorithm finds it (Gao 2003, "A New Algorithm for
 Decoding Reed-Solomon Codes"): with g0 = prod (x - x_i) and g1 through all points, stop at the first
-remainder of degree below (m + t) / 2; divided by its cofactor it is the polynomial. It takes
+remainder of degree below (m + t) / 2; divided by its cofactor it is the polynomial. Wrong places
+are zeros of the cofactor, whose degree is at most (m - t) / 2, so more of them never pass. It takes
 O(m^2) operations, and only a round in which something is wrong pays for it.
 
 Polynomials are lists of coefficients modulo PRIME, lowest first, without leading zeros.
@@ -37,7 +38,7 @@ def decode(shares: Mapping[int, bytes], threshold: int) -> tuple[bytes, frozense
         return None
     secret = polynomial[0] if polynomial else 0
     wrong = frozenset(i for i, value in values.items() if _evaluate(polynomial, i) != value)
-    if secret >= 1 << 8 * SECRET_BYTES or 2 * len(wrong) > len(values) - threshold:
+    if secret >= 1 << 8 * SECRET_BYTES:
         return None
     return secret.to_bytes(SECRET_BYTES, "little"), wrong
 

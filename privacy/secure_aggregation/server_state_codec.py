@@ -41,8 +41,17 @@ from privacy.secure_aggregation.states import (
     CollectingUnmasking,
     Complaints,
     Dealt,
+    Finished,
     Refusal,
     ServerState,
+)
+
+_Waiting = (
+    CollectingKeys
+    | CollectingShares
+    | CollectingMasked
+    | CollectingConfirmations
+    | CollectingUnmasking
 )
 
 _PREFIX = struct.Struct("<2sBB")
@@ -50,7 +59,7 @@ _REFUSAL = struct.Struct("<qB")
 _MAGIC = b"SS"
 _VERSION = 3
 _PHASES = tuple(Phase)
-_TAGS: Mapping[type[ServerState], int] = MappingProxyType(
+_TAGS: Mapping[type[_Waiting], int] = MappingProxyType(
     {
         CollectingKeys: 1,
         CollectingShares: 2,
@@ -73,7 +82,7 @@ def encode_server_state(state: ServerState) -> bytes:
     Raises:
         ValueError: If the round is finished; its sum is a result and waits for nothing.
     """
-    if type(state) not in _TAGS:
+    if isinstance(state, Finished):
         raise ValueError("state must wait for messages; a finished round has nothing to go on with")
     fields = state.parameters.encode(), *_fields(state)
     return _PREFIX.pack(_MAGIC, _VERSION, _TAGS[type(state)]) + join_fields(fields)
@@ -107,7 +116,7 @@ def decode_server_state(data: bytes) -> ServerState:
     return state
 
 
-def _fields(state: ServerState) -> tuple[bytes, ...]:
+def _fields(state: _Waiting) -> tuple[bytes, ...]:
     match state:
         case CollectingKeys():
             return (state.context,)
@@ -118,10 +127,8 @@ def _fields(state: ServerState) -> tuple[bytes, ...]:
             return *seen, *_pack_dealt(state.dealt), _pack_refused(state.refused)
         case CollectingConfirmations():
             return state.transcript, *_pack_collected(state)
-        case CollectingUnmasking():
-            return _pack_collected(state)
         case _:
-            raise refusal()
+            return _pack_collected(state)
 
 
 def _pack_collected(state: CollectingConfirmations | CollectingUnmasking) -> tuple[bytes, ...]:
@@ -164,6 +171,8 @@ def _read_confirmations(
     parameters: RoundParameters, fields: list[bytes]
 ) -> CollectingConfirmations:
     transcript, *rest = fields
+    if not parameters.is_active:
+        raise refusal()
     waiting = _read_unmasking(parameters, rest)
     return CollectingConfirmations(
         parameters,
@@ -201,7 +210,7 @@ def _require_consistent(state: CollectingUnmasking) -> None:
         raise refusal()
 
 
-_READERS: Mapping[int, Callable[[RoundParameters, list[bytes]], ServerState]] = MappingProxyType(
+_READERS: Mapping[int, Callable[[RoundParameters, list[bytes]], _Waiting]] = MappingProxyType(
     {
         1: _read_keys,
         2: _read_shares,

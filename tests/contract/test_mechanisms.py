@@ -97,6 +97,11 @@ def expected_sum(method: Method, asked: Asked, vectors: list[np.ndarray]) -> np.
 def test_a_round_is_right_or_refused(case: Case, asked: Asked, task, method: Method, stores: Path):
     overrides = ["pool.noise=independent"] if needs_own_entry_noise(method, asked) else []
     config = configure(case, asked, *overrides)
+    in_rounds = pool_of_rounds(method) is not None
+    if overrides and in_rounds and asked.mechanism in method.admits:
+        # Else every client would fail alone, and nobody would hear of it.
+        with pytest.raises(ConfigError, match=r"^pool\.noise: 'same' needs"):
+            protect_run(configure(case, asked), build(case, config, task))
     reason = why_refused(case, method, asked)
     if reason is not None:
         with pytest.raises(ConfigError) as refused:

@@ -20,7 +20,6 @@ from privacy import (
     grid_of,
     protect_upload,
     release_of_upload,
-    signal_to_noise,
 )
 
 FINITE = st.floats(-1e6, 1e6)
@@ -183,25 +182,3 @@ def test_a_noised_round_moves_the_norm_by_no_more_than_a_bare_one() -> None:
 def test_numbers_that_mean_nothing_are_refused(changes: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AdaptiveClipping(**changes)
-
-
-# ------------------------------------------------------------------------------ signal to noise
-
-
-def test_signal_to_noise_by_hand() -> None:
-    # Energy 25 of which 2 x 2^2 = 8 is the noise's: sqrt(17 / 8).
-    assert signal_to_noise(np.array([3.0, 4.0]), 2.0) == pytest.approx(math.sqrt(17 / 8))
-    assert signal_to_noise(np.array([0.1, 0.1]), 2.0) == 0.0
-    assert signal_to_noise(np.zeros(0), 2.0) == 0.0
-    with pytest.raises(ValueError, match="standard_deviation is 0"):
-        signal_to_noise(np.ones(2), 0.0)
-
-
-@pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0, 5.0])
-def test_signal_to_noise_finds_the_ratio_that_was_put_in(ratio: float) -> None:
-    rng, size, deviation = np.random.default_rng(7), 200_000, 0.3
-    direction = rng.standard_normal(size)
-    signal = direction / np.linalg.norm(direction) * ratio * deviation * math.sqrt(size)
-    found = signal_to_noise(signal + deviation * rng.standard_normal(size), deviation)
-    # The squares' relative error is sqrt(2 / n), so that of a zero ratio is its root.
-    assert found == pytest.approx(ratio, rel=0.03, abs=0.12)

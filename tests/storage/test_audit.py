@@ -259,3 +259,25 @@ def test_bad_entries_are_refused(
         database.unit_of_work() as unit,
     ):
         unit.audit.append("r", **arguments)
+
+
+def test_a_query_shows_nothing_of_a_broken_chain(
+    filled: storage.Database, raw: Callable[[], Any]
+) -> None:
+    """An entry whose actor was changed would be missing from what that actor did."""
+    tamper(raw, "UPDATE audit SET actor = 'nobody' WHERE run_id = 'r' AND sequence = 2")
+    with filled.unit_of_work(read_only=True) as unit:
+        for conditions in ({"run": "r"}, {}, {"actor": "client"}):
+            with pytest.raises(storage.AuditChainBroken, match="broken at entry 2"):
+                unit.audit.query(**conditions)
+        assert [entry.sequence for entry in unit.audit.query(run="s")] == [1]
+
+
+@pytest.mark.parametrize("field", ["actor", "detail", "time", "channel", "hash"])
+def test_bytes_in_the_place_of_a_text_are_found(
+    filled: storage.Database, raw: Callable[[], Any], field: str
+) -> None:
+    """One bit in a row's header is enough to make them of it."""
+    change = f"UPDATE audit SET {field} = CAST(coalesce({field}, 'x') AS BLOB)"  # noqa: S608
+    tamper(raw, f"{change} WHERE run_id = 'r' AND sequence = 3")
+    assert first_bad(filled) == 3

@@ -49,6 +49,10 @@ def die(plan: dict[str, Any]) -> None:
 
     # A shell starts background jobs with Ctrl-C ignored, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(
+            number, signal.SIG_IGN if number in plan.get("ignored", ()) else signal.SIG_DFL
+        )
     arm(plan)
     sys.argv = ["sotto", *plan["arguments"]]
     code = 99

@@ -45,6 +45,12 @@ class Numbered:
     def pool_policy(self):
         return None
 
+    def init_server(self, rng):
+        return {"x": np.zeros(1)}
+
+    def broadcast(self, state, client=None):
+        return state
+
     def init_client(self, shared_rng, client_rng):
         return {}
 

@@ -45,17 +45,17 @@ def files_of(place: Storage) -> list[Path]:
 def test_list_shows_models_kinds_images_and_sizes(sotto: Command, place: Storage) -> None:
     answer = sotto("cache", "list", "--storage", place.url, "--json")
     assert (answer.code, answer.err) == (0, "")
-    header, digest = 128, 32
+    header, digests = 128, 64
     common = {"last_used": "2023-11-14T22:13:20Z"}
     alpha = {"model": "alpha", "fingerprint": "alpha-weights", **common}
     features = {"kind": "features", "row_shape": [3], "images": 40}
-    size = header + 40 * (3 * 4 + digest)
+    size = header + 40 * (3 * 4 + digests)
     assert answer.document == [
         {**alpha, **features, "bytes": size},
         {
             **alpha,
             **{"kind": "tokens", "row_shape": [4, 3], "images": 3},
-            "bytes": header + 3 * (4 * 3 * 4 + digest),
+            "bytes": header + 3 * (4 * 3 * 4 + digests),
         },
         {**alpha, "model": "beta", "fingerprint": "beta-weights", **features, "bytes": size},
     ]
@@ -78,7 +78,7 @@ def test_an_empty_cache_is_said_to_be_empty(sotto: Command, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["alpha", "alpha-we"])
 def test_clear_removes_one_model(sotto: Command, place: Storage, name: str) -> None:
     answer = sotto("cache", "clear", "--model", name, "--storage", place.url, "--json")
-    assert answer.document == {"images": 43, "bytes": 2 * 128 + 40 * 44 + 3 * 80}
+    assert answer.document == {"images": 43, "bytes": 2 * 128 + 40 * 76 + 3 * 112}
     assert cached(place) == [("beta", "features", 40)]
     # Its folders are gone as well.
     assert not (place.folder / "cache" / "tokens").exists()

@@ -16,7 +16,7 @@ from platform.data import segments as segments_module
 from platform.data import shelf as shelf_module
 from platform.data.cache import evict, holdings
 from platform.data.features import BATCH
-from platform.data.segments import find_segments, write_segment
+from platform.data.segments import Digests, find_segments, write_segment
 from platform.errors import ConfigError, DataError
 from tests.trunk._encoders import CountingEncoder, cache_of, expected, files, get, pictures
 
@@ -181,7 +181,8 @@ def test_a_folder_that_is_cleared_meanwhile_is_made_again(tmp_path, monkeypatch)
         return original(*arguments, **more)
 
     monkeypatch.setattr(segments_module, "open_rows", clearing)
-    segment, rows = write_segment(folder, [b"d" * 32], [np.ones((1, 2), np.float32)])
+    digests = Digests([b"d" * 32], b"r" * 32)
+    segment, rows = write_segment(folder, digests, [np.ones((1, 2), np.float32)])
     assert cleared and find_segments(folder) == [segment]
     np.testing.assert_array_equal(rows, [[1.0, 1.0]])
 
@@ -205,6 +206,7 @@ DAMAGES = {
     "empty digests": lambda segment: cut(segment.digests_path, 0),
     "half a digest": lambda segment: cut(segment.digests_path, -7),
     "a digest less": lambda segment: cut(segment.digests_path, -32),
+    "two digests less": lambda segment: cut(segment.digests_path, -64),
     "a digest more": lambda segment: segment.digests_path.write_bytes(
         segment.digests_path.read_bytes() + bytes(32)
     ),
@@ -236,6 +238,66 @@ def test_rows_of_another_shape_are_not_served(tmp_path):
     np.save(other.rows_path, np.zeros((40, 9), np.float32))
     got = get(encoder, images, cache, range(79, -1, -1))
     np.testing.assert_allclose(got[:], expected(images[::-1], "features"), rtol=1e-6)
+
+
+def flips(path, seed, count):
+    """Single bits of a file to be flipped, each alone."""
+    bits = 8 * path.stat().st_size
+    return np.random.default_rng(seed).choice(bits, min(count, bits), replace=False).tolist()
+
+
+def flipped(path, bit):
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "count", [60, pytest.param(1000, marks=pytest.mark.slow)], ids=["some", "many"]
+)
+@pytest.mark.parametrize("kind", ["features", "pixels"])
+@pytest.mark.parametrize("which", ["rows_path", "digests_path"])
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_a_flipped_bit_changes_no_row(tmp_path, monkeypatch, which, kind, is_mapped, count):
+    """What does not fit its digest is made anew, once, as if it had never been there."""
+    if is_mapped:
+        monkeypatch.setattr(shelf_module, "SMALL_BYTES", 0)
+    cache, images = cache_of(tmp_path), pictures(40)
+    before = get(CountingEncoder(), images, cache, kind=kind)[:].copy()
+    (segment,) = segments(cache)
+    kept = [(path, path.read_bytes()) for path in (segment.rows_path, segment.digests_path)]
+    harmless = 0
+    for bit in flips(getattr(segment, which), 7, count):
+        flipped(getattr(segment, which), bit)
+        for turn in (1, -1):
+            encoder = CountingEncoder()
+            got = get(encoder, images[::turn], cache, kind=kind)
+            np.testing.assert_array_equal(got[:], before[::turn])
+            harmless += turn == 1 and segment.digests_path.exists()
+        again = CountingEncoder()
+        get(again, images, cache, kind=kind)
+        assert again.seen == []
+        for other in segments(cache):
+            other.rows_path.unlink()
+            other.digests_path.unlink()
+        for path, data in kept:
+            path.write_bytes(data)
+    # White space of the header, at most; or a digest of an image that nobody has.
+    assert harmless <= count // (2 if which == "digests_path" else 4)
+
+
+def test_a_segment_that_is_damaged_as_a_whole_spoils_no_other(tmp_path):
+    """Rows whose header says another type, of the same size, are met before the good ones."""
+    encoder, cache, images = CountingEncoder(), cache_of(tmp_path), pictures(80)
+    get(encoder, images, cache, range(40))
+    (bad,) = segments(cache)
+    get(encoder, images, cache, range(40, 80))
+    data = bad.rows_path.read_bytes()
+    bad.rows_path.write_bytes(data.replace(b"<f4", b"<i4", 1))
+    got = get(encoder, images, cache)
+    assert encoder.seen == [40, 40, 40]
+    np.testing.assert_allclose(got[:], expected(images, "features"), rtol=1e-6)
+    assert got.dtype == np.float32
 
 
 # --- bounded size ---------------------------------------------------------------------------------

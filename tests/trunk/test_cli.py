@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from platform.cli.output import epsilon
-from platform.cli.watching import ScreenObserver
+from platform.cli.watching import ScreenObserver, heading, round_line
 from platform.config import dump_config, parse_config
-from platform.config.loading import read_yaml
+from platform.config.plain_yaml import read_yaml
 from tests.trunk._runs import ADVERSARIES, NONE, SMALL, Command, Finished, Storage, comparable
 from tests.trunk.test_run import FINAL_KEYS, ROUND_KEYS, SUMMARY_KEYS
 
@@ -203,8 +203,28 @@ DOCUMENT = {
     "accuracy": {"mean": 0.5, "std": 0.1, "worst": 0.25, "per_client": [0.5]},
     "epsilon": {"server": 1.0, "peers": 1.0, "observer": "inf"},
     "seconds": 0.3,
-    **{"clipping_norm": None, "clipped_fraction": None, "signal_to_noise": 0.4},
+    **{
+        "clipping_norm": None,
+        "clipped_fraction": None,
+        "signal_to_noise": {"low": 0.25, "high": 0.5},
+    },
 }
+
+
+@pytest.mark.parametrize(
+    ("interval", "shown"),
+    [
+        ({"low": 0.25, "high": 0.5}, "0.25-0.50"),
+        ({"low": 0.0, "high": 0.5}, "below"),
+        ({"low": 0.0, "high": 0.0}, "below"),
+        ({"low": 123.4, "high": 130.6}, "123-131"),
+        (None, "-"),
+    ],
+)
+def test_signal_to_noise_is_an_interval_or_below_detection(interval, shown: str) -> None:
+    line = round_line({**DOCUMENT, "signal_to_noise": interval}).split()
+    assert line[7] == shown
+    assert 'or "below" detection' in heading(1e-5)
 
 
 @pytest.mark.parametrize("both", [True, False])

@@ -418,7 +418,6 @@ def test_any_text_gives_a_frame_or_a_refusal_and_nothing_else(text, body):
         b'{"kind":"k","fields":{},"buffers":[' + text + b"]}",
         b'{"kind":"k","buffers":[],"fields":' + text + b"}",
         b'{"kind":"k","fields":{},"buffers":[{"name":"x","dtype":"bytes","shape":' + text + b"}]}",
-        +text + b"}]}",
     ):
         try:
             frame = decode_frame(frame_bytes(header, body))

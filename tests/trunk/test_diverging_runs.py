@@ -27,7 +27,7 @@ SECURE = "secure_aggregation={enabled: true, threshold: 3}"
 def failures(wiring: Wiring) -> dict[str, list[tuple[int, int]]]:
     """Round and attempt of what failed, as each client's own store has it."""
     return {
-        name: [entry[:2] for entry in client._store.failures(wiring.run_id)]
+        name: [(f.round_number, f.attempt) for f in client._store.failures(wiring.run_id)]
         for name, client in wiring.population.clients.items()
     }
 

@@ -32,7 +32,7 @@ from privacy import (
     SeededNoise,
     UploadNoise,
 )
-from storage import LedgerRow, StorageError
+from storage import Failure, LedgerRow, StorageError
 from tests.contract._driving import RUN, Setting, make_clients, make_protection, quick_folder
 from tests.trunk._runs import FIXED, Storage, opened
 
@@ -211,7 +211,7 @@ class Left:
     rows: tuple[LedgerRow, ...]
     personal: bytes
     experts: bytes
-    failures: tuple[tuple[int, int, str], ...]
+    failures: tuple[Failure, ...]
 
 
 def client_of(how: str, folder: Path, mechanism: ClientMechanism, noise: str = "same") -> Client:
@@ -261,9 +261,9 @@ def test_a_failed_round_is_one_that_learnt_nothing(folder, how, mechanism, noise
     assert failed.rows == honest.rows and len(failed.rows) == (1 if noise == "same" else 2)
     assert failed.personal == honest.personal
     assert honest.failures == ()
-    ((number, attempt, reason),) = failed.failures
-    assert (number, attempt) == (1, 1)
-    assert "label" not in reason and "7" not in reason.split("(")[0]
+    (failure,) = failed.failures
+    assert (failure.round_number, failure.attempt) == (1, 1)
+    assert "label" not in failure.reason and "7" not in failure.reason.split("(")[0]
 
 
 def test_experts_of_a_failed_round_are_not_kept(folder):
@@ -365,7 +365,7 @@ def test_errors_of_the_noise_stay_errors(folder, monkeypatch):
             raise OSError("no entropy")
 
     dry = Dry(np.random.default_rng(0))
-    monkeypatch.setattr(platform.totality, "noise_of", lambda *_: dry)
+    monkeypatch.setattr(platform.totality, "noise_of", lambda *_, **__: dry)
     client = client_of("zero", folder, UploadNoise(1.0, 2.0))
     with pytest.raises(OSError, match="no entropy"):
         play(client)

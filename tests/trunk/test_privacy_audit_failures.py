@@ -80,6 +80,14 @@ def test_failures_that_raise_are_refuted(storage: Storage, monkeypatch):
     assert any("against class" in reason for reason in verdict.reasons)
 
 
+def test_clients_that_never_answer_are_refuted(storage: Storage, monkeypatch):
+    """Though nothing tells them apart: an error is no answer of a client that is total."""
+    run = plan(storage, *NETWORK)
+    monkeypatch.setattr(Client, "_reserve", lambda *_: 1 / 0)
+    verdict = audit(run)
+    assert not verdict.passed and verdict.split == 0
+
+
 def test_a_zero_without_noise_is_refuted(storage: Storage, monkeypatch):
     run = plan(storage, *NETWORK)
     original = Protection.prepare_nothing
@@ -94,13 +102,26 @@ def test_a_zero_without_noise_is_refuted(storage: Storage, monkeypatch):
     assert "variance" in " ".join(verdict.reasons)
 
 
+def test_something_else_than_zero_is_refuted(storage: Storage, monkeypatch):
+    """Under central noise the coordinator noises the sum, so a failed client sends zero itself."""
+    run = plan(storage, *NETWORK, *MECHANISMS["central"])
+    original = Protection.prepare_nothing
+
+    def shifted(self: Protection, *arguments: Any) -> Any:
+        prepared = original(self, *arguments)
+        return dataclasses.replace(prepared, vector=prepared.vector + 0.5)
+
+    monkeypatch.setattr(Protection, "prepare_nothing", shifted)
+    assert audit(run).reasons == ("what a failed client uploads is not zero",)
+
+
 def test_a_failure_without_a_charge_is_refuted(storage: Storage, monkeypatch):
     run = plan(storage, *NETWORK)
     original = Client._reserve
 
-    def unless_failed(self: Client, session: Any, prepared: Any) -> None:
+    def unless_failed(self: Client, *arguments: Any) -> None:
         if not self._store.failures(self.profile.run_id):
-            original(self, session, prepared)
+            original(self, *arguments)
 
     monkeypatch.setattr(Client, "_reserve", unless_failed)
     assert not audit(run).passed

@@ -96,7 +96,7 @@ def test_the_norm_follows_the_clients(storage: Storage) -> None:
         assert after["clipping_norm"] == pytest.approx(expected, rel=1e-12)
     for document in rounds:
         assert 0.0 <= document["clipped_fraction"] <= 1.0
-        assert document["signal_to_noise"] >= 0.0
+        assert 0.0 <= document["signal_to_noise"]["low"] < document["signal_to_noise"]["high"]
     charged = storage.rows(
         "SELECT DISTINCT round_number, clipping_norm, standard_deviation FROM ledger ORDER BY 1"
     )

@@ -34,6 +34,7 @@ from privacy.secure_aggregation.messages import (
     decode_roster,
     encode_advertised_keys,
     encode_confirmations,
+    encode_confirmed_transcript,
     encode_dealt_shares,
     encode_forwarded_shares,
     encode_masked_input,
@@ -247,6 +248,9 @@ class TestLyingServer:
         refuses(state, encode_confirmations(PARAMETERS, OWN, few | {4: bytes(64)}))
         refuses(state, encode_confirmations(PARAMETERS, OWN, few | {5: good[4]}))
         refuses(state, encode_confirmations(PARAMETERS, OWN, few | {9: good[4]}))
+        # A liar that is not on the list may sign the same digest; it does not count.
+        liar = encode_confirmed_transcript(PARAMETERS, 5, state.transcript, identity=identity_of(5))
+        refuses(state, encode_confirmations(PARAMETERS, OWN, few | {5: liar[-64:]}))
         step(state, encode_confirmations(PARAMETERS, OWN, few | {4: good[4]}))
 
     def test_a_confirmation_before_the_list_or_without_it(self, trace):

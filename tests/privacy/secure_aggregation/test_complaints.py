@@ -177,8 +177,8 @@ def test_what_was_complained_of_is_withheld_and_nothing_else(name):
 def test_nobody_honest_is_named_among_at_most_as_many_liars_as_planned():
     # Liars complain of anybody and spoil any box; honest clients complain of liars only.
     rng, named = random.Random(3), 0
-    for count, corrupt in itertools.product(range(4, 10), range(4)):
-        if 3 * corrupt >= count:
+    for count, corrupt in itertools.product(range(4, 10), range(9)):
+        if corrupt >= count:
             continue
         parameters = make_active(count, corrupt=corrupt, threshold=count)
         for _ in range(50):

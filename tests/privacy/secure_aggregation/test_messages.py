@@ -90,6 +90,18 @@ def test_complaints_stand_before_the_vector(bits):
             messages.decode_masked_input(parameters, 2, sender.close(body))
 
 
+def test_spare_bits_after_the_vector_are_zero():
+    # Five elements of 21 bits leave seven bits of the last byte.
+    parameters = make_parameters(3, ring_bits=21, vector_length=5)
+    sender = Envelope(parameters, Kind.MASKED_INPUT, sender=2)
+    for complaints in (b"", struct.pack("<I", 3)):
+        messages.decode_masked_input(parameters, 2, sender.close(complaints + bytes(13) + b"\1"))
+        for last in (b"\2", b"\x80", b"\xff"):
+            with pytest.raises(ProtocolViolation):
+                body = complaints + bytes(13) + last
+                messages.decode_masked_input(parameters, 2, sender.close(body))
+
+
 def test_records_are_ascending_and_distinct():
     assert pack_records({3: b"b", 1: b"a"}) == b"\1\0\0\0a\3\0\0\0b"
     assert unpack_records(b"\1\0\0\0a\3\0\0\0b", 1) == {1: b"a", 3: b"b"}

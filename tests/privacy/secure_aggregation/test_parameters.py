@@ -8,7 +8,7 @@ import pytest
 
 from privacy.secure_aggregation import RoundParameters, default_threshold
 from privacy.secure_aggregation.parameters import decode_parameters
-from tests.privacy.secure_aggregation._drive import make_parameters
+from tests.privacy.secure_aggregation._drive import make_active, make_parameters
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,9 @@ from tests.privacy.secure_aggregation._drive import make_parameters
         ({"smallest_sum": 6}, "smallest_sum"),
         ({"identities": (bytes(32),)}, "identities"),
         ({"graph_seed": bytes(32)}, "graph_seed"),
+        # Semi-honest parties have no enrolment file.
+        ({"enrolment_serial": 1}, "enrolment_serial"),
+        ({"enrolment_serial": -1}, "enrolment_serial"),
     ],
 )
 def test_a_field_out_of_range_is_named(change, named):
@@ -66,14 +69,25 @@ def test_every_field_changes_the_digest(change):
     assert make_parameters(5, **change).digest != make_parameters(5).digest
 
 
+def test_the_enrolments_serial_is_in_the_digest_and_has_63_bits():
+    digests = {make_active(5, enrolment_serial=at).digest for at in (0, 1, 5, 2**32, 2**63 - 1)}
+    assert len(digests) == 5
+    for serial in (-1, 2**63):
+        with pytest.raises(ValueError, match="enrolment_serial"):
+            make_active(5, enrolment_serial=serial)
+
+
 def test_equal_parameters_have_equal_digests():
     assert make_parameters(5).digest == make_parameters(5).digest
     assert len(make_parameters(5).digest) == 32
 
 
 def test_the_encoding_reads_back():
-    parameters = make_parameters(5, run_id="räum", corrupt=2)
-    assert decode_parameters(parameters.encode()) == parameters
+    for parameters in (
+        make_parameters(5, run_id="räum", corrupt=2),
+        make_active(5, enrolment_serial=2**63 - 1),
+    ):
+        assert decode_parameters(parameters.encode()) == parameters
 
 
 @pytest.mark.parametrize(

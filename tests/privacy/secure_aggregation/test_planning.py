@@ -15,6 +15,7 @@ from privacy.secure_aggregation.graph import closed_neighbourhoods, ring_order
 from privacy.secure_aggregation.planning import (
     active_threshold,
     correct_bits,
+    rounded_up,
     secrecy_bits,
     two_thirds_and_one,
 )
@@ -108,6 +109,22 @@ def test_the_active_rule_is_that_of_the_paper():
     found = plan(100, corrupt_rate=0.3, dropout_rate=0.1, active=True)
     assert (found.degree, found.threshold, found.active) == (0, 67, True)
     assert plan(100, corrupt_rate=0.4, dropout_rate=0.1, active=True).threshold == 71
+
+
+@pytest.mark.parametrize(
+    ("clients", "rate", "whole"),
+    [(10, 0.34, 4), (10, 0.3, 3), (3, 0.1, 1), (100, 0.07, 7), (7, 5 / 7, 5), (49, 1 / 49, 1)],
+)
+def test_shares_of_a_cohort_are_rounded_up_but_not_by_a_float(clients, rate, whole):
+    found = plan(clients, corrupt_rate=rate, dropout_rate=0, graph="complete")
+    assert found.corrupt == whole
+    assert plan(clients, corrupt_rate=0, dropout_rate=rate).dropouts == whole
+
+
+def test_every_quotient_of_small_numbers_is_its_numerator():
+    for clients in range(2, 400):
+        for part in range(clients):
+            assert rounded_up(part / clients, clients) == part
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,18 @@ def test_who_was_wrong_elsewhere_is_named_and_left_out(trace):
     assert finished.refused == tuple(Refusal(each, Phase.UNMASKING) for each in (1, 3, 4))
 
 
+def test_more_suspects_than_can_be_left_out_are_asked_all_the_same():
+    # Eight shares, six needed: each dealer has one wrong, always of another holder. Leaving out
+    # everybody who was ever wrong would leave too few shares.
+    parameters = make_parameters(8, threshold=6)
+    vectors = make_vectors(parameters)
+    trace = play(parameters, vectors)
+    wrong = {holder: (holder,) for holder in range(1, 7)}
+    finished = open_with(trace, wrong, parameters=parameters)
+    assert finished.total.tolist() == plain_sum(parameters, vectors, parameters.clients)
+    assert finished.refused == tuple(Refusal(each, Phase.UNMASKING) for each in wrong)
+
+
 def test_what_stays_wrong_names_whom_it_can(trace):
     with pytest.raises(FaultyShares, match="client 2 do not rebuild its seed") as caught:
         open_with(trace, {1: (2,), 3: (2,), 4: (2, 9), 5: (2,)})

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from privacy.errors import ProtocolViolation
 from privacy.secure_aggregation import (
+    Adversary,
     Finished,
     Phase,
     client,
@@ -205,7 +206,7 @@ def test_states_that_do_not_hang_together_are_refused(name):
         {"dealt": dataclasses.replace(dealt, commitments={one: bytes(32)})},
         {"dealt": dataclasses.replace(dealt, share_commitments={one: {}})},
         {"survivors": (*last.survivors, stranger)},
-        {"survivors": ()},
+        {"survivors": (complains,)},
         {"complaints": {stranger: of}},
         {"complaints": {complains: (stranger,)}},
         {"complaints": {complains: ()}},
@@ -214,6 +215,18 @@ def test_states_that_do_not_hang_together_are_refused(name):
         data = encode_server_state(dataclasses.replace(last, **change))
         with pytest.raises(ProtocolViolation):
             decode_server_state(data)
+
+
+def test_a_semi_honest_round_never_waits_for_signatures():
+    active = traced("active-16").server_states[Phase.CONSISTENCY_CHECK]
+    semi_honest = dataclasses.replace(
+        active.parameters, adversary=Adversary.SEMI_HONEST, identities=(), enrolment_serial=0
+    )
+    roster = {i: dataclasses.replace(k, signature=b"") for i, k in active.dealt.roster.items()}
+    dealt = dataclasses.replace(active.dealt, roster=roster)
+    state = dataclasses.replace(active, parameters=semi_honest, dealt=dealt)
+    with pytest.raises(ProtocolViolation):
+        decode_server_state(encode_server_state(state))
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from privacy.errors import ProtocolViolation
 from privacy.secure_aggregation import Phase, client, decode_client_state, encode_client_state
+from privacy.secure_aggregation.messages import decode_dealt_shares, encode_dealt_shares
 from tests.privacy.secure_aggregation._drive import (
     PHASES,
     FixedEntropy,
+    identity_of,
+    make_active,
     make_parameters,
     make_vectors,
     play,
@@ -20,9 +23,24 @@ from tests.privacy.secure_aggregation._drive import (
 
 PARAMETERS = make_parameters(5, ring_bits=64)
 TRACE = play(PARAMETERS, make_vectors(PARAMETERS), lost={Phase.MASKED_INPUT: {4}})
+ACTIVE = make_active(5, corrupt=1, threshold=4)
+
+
+def without_a_box(phase, sender, message):
+    """Client 3 seals rubbish for client 2."""
+    if (phase, sender) != (Phase.SHARE_KEYS, 3):
+        return message
+    dealing = decode_dealt_shares(ACTIVE, 3, message)
+    changed = dataclasses.replace(dealing, boxes=dict(dealing.boxes) | {2: bytes(94)})
+    return encode_dealt_shares(ACTIVE, 3, changed, identity=identity_of(3))
+
+
+CONFIRMED = play(ACTIVE, make_vectors(ACTIVE), tamper=without_a_box, context=bytes(range(32)))
 STATES = [
     *(TRACE.after[phase][2] for phase in PHASES),
     TRACE.states[Phase.MASKED_INPUT][2],
+    *(CONFIRMED.after[phase][2] for phase in Phase),
+    CONFIRMED.states[Phase.MASKED_INPUT][2],
 ]
 
 
@@ -33,6 +51,23 @@ def test_a_state_reads_back(state):
     assert again == state
     assert type(again) is type(state)
     assert encode_client_state(again) == data
+
+
+def test_what_the_transcript_needs_survives():
+    ready, masked, confirmed = (
+        decode_client_state(encode_client_state(state))
+        for state in (
+            CONFIRMED.states[Phase.MASKED_INPUT][2],
+            CONFIRMED.after[Phase.MASKED_INPUT][2],
+            CONFIRMED.after[Phase.CONSISTENCY_CHECK][2],
+        )
+    )
+    assert ready.withheld == masked.withheld == (3,)
+    assert masked.dealers == {1, 2, 3, 4, 5}
+    assert masked.roster == ready.roster
+    assert masked.context == bytes(range(32))
+    others = CONFIRMED.after[Phase.CONSISTENCY_CHECK].values()
+    assert {each.transcript for each in others} == {confirmed.transcript}
 
 
 def test_a_client_that_restarts_at_every_message_says_the_same():
@@ -97,6 +132,6 @@ def test_short_secrets_are_refused():
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.binary(max_size=200), st.integers(0, 6))
 def test_garbage_is_refused(garbage, tag):
-    for data in (garbage, b"SC\1" + bytes([tag]) + garbage):
+    for data in (garbage, b"SC\3" + bytes([tag]) + garbage):
         with pytest.raises(ProtocolViolation):
             decode_client_state(data)

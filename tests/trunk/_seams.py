@@ -1,0 +1,190 @@
+"""Runs that are killed anywhere, lose other clients each time, and say what sums they opened."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from platform.attempting import Attempts
+from platform.enrolling import create_enrolment
+from platform.errors import RunStopped
+from platform.federation import Federation
+from platform.finishing import execute
+from platform.journal import DatabaseJournal
+from platform.masked_sum import MaskedSum
+from platform.observing import SilentObserver
+from platform.simulation import client_names
+from platform.transport import InProcessTransport
+from platform.wiring import Wiring
+from tests.trunk._runs import Crash, Storage, opened
+
+CLIENTS, SMALLEST = 7, 5
+TALLYING = (
+    "task={dataset: digits, model: null, clients: 7, shots: 20, test_per_class: 20,"
+    " partition: {kind: dirichlet, alpha: 100.0}}",
+    "method={name: tallying}",
+    "evaluation.local_twins=false",
+    "cohort={minimum: 5, dropout_rate: 0.0, retries: 1}",
+    "secure_aggregation={enabled: true, threshold: 5, corrupt: 1}",
+    "privacy.noise_source=os",
+    "rounds=2",
+)
+FIXED = ("privacy.target_epsilon=null", "privacy.noise_multiplier=4.0")
+MECHANISMS = {
+    "none": ("privacy.mechanism=none",),
+    "upload_noise": ("privacy.mechanism=upload_noise", *FIXED),
+    "distributed_noise": ("privacy.mechanism=distributed_noise", *FIXED),
+    "central_noise": ("privacy.mechanism=central_noise", *FIXED),
+}
+ADVERSARIES = ("semi_honest", "active")
+STAGES = ("advertise", "share", "train", "confirm", "unmask")
+
+
+def seam_storage(folder: Path) -> Storage:
+    """A place for runs of `tallying`."""
+    return Storage(folder / "runs").gathering()
+
+
+def overrides(mechanism: str, adversary: str, folder: Path) -> tuple[str, ...]:
+    """The configuration under one mechanism and adversary; makes the enrolment it needs."""
+    chosen = (*TALLYING, *MECHANISMS[mechanism])
+    if adversary == "semi_honest":
+        return chosen
+    place = folder / "keys"
+    if not place.exists():
+        create_enrolment(place, client_names(CLIENTS))
+    return (
+        *chosen,
+        "secure_aggregation.adversary=active",
+        f"secure_aggregation.enrolment={place / 'enrolment.json'}",
+    )
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A sum that a coordinator opened, whatever became of the process that did.
+
+    Attributes:
+        place: Round and attempt.
+        survivors: Share indices of those who are in it.
+        total: The sum itself.
+    """
+
+    place: tuple[int, int]
+    survivors: frozenset[int]
+    total: bytes
+
+
+@dataclass
+class Seams:
+    """Where a life of the coordinator ends, and what all of its lives have opened.
+
+    Attributes:
+        sums: In the order in which they were opened.
+        left: Places that may still be passed in this life, None for all.
+        most: Sums after which the next place is the last one, None without end.
+    """
+
+    sums: list[Opened] = field(default_factory=list)
+    left: int | None = None
+    most: int | None = None
+
+    def pass_one(self) -> None:
+        """Dies here if this is the place."""
+        if self.most is not None and len(self.sums) >= self.most:
+            raise Crash
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise Crash
+
+    def by_round(self) -> dict[int, list[Opened]]:
+        found: dict[int, list[Opened]] = {}
+        for each in self.sums:
+            found.setdefault(each.place[0], []).append(each)
+        return found
+
+
+@contextmanager
+def seams_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seams]:
+    """Every place between two messages, two commits, or a message and a commit may be the last."""
+    seams = Seams()
+
+    def around(owner: Any, name: str) -> None:
+        original: Callable[..., Any] = getattr(owner, name)
+
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            seams.pass_one()
+            result = original(*args, **kwargs)
+            seams.pass_one()
+            return result
+
+        patch.setattr(owner, name, wrapped)
+
+    original = MaskedSum.finished
+
+    def finished(self: MaskedSum) -> Any:
+        result = original(self)
+        place = (result.parameters.round_number, result.parameters.attempt)
+        seams.sums.append(Opened(place, frozenset(result.survivors), result.total.tobytes()))
+        seams.pass_one()
+        return result
+
+    with monkeypatch.context() as patch:
+        around(InProcessTransport, "_deliver")
+        around(DatabaseJournal, "keep")
+        around(Attempts, "_open")
+        around(Attempts, "_abort")
+        around(Federation, "_commit")
+        patch.setattr(MaskedSum, "finished", finished)
+        yield seams
+
+
+def losing(wiring: Wiring, rng: np.random.Generator, most: int) -> Wiring:
+    """The wiring with other clients lost, at another stage than the life before."""
+    transport = wiring.runner.transport
+    assert isinstance(transport, InProcessTransport)
+    lost = frozenset(rng.choice(client_names(CLIENTS), rng.integers(0, most + 1), replace=False))
+    stage = str(rng.choice(STAGES))
+    lossy = dataclasses.replace(
+        transport,
+        losses=lambda number, attempt, cohort: lost & frozenset(cohort),
+        lost_at=stage,
+    )
+    return dataclasses.replace(wiring, runner=dataclasses.replace(wiring.runner, transport=lossy))
+
+
+def live_through(
+    storage: Storage, chosen: tuple[str, ...], seams: Seams, rng: np.random.Generator
+) -> tuple[str, dict[str, Any]]:
+    """One run through up to four deaths, each life losing other clients; the last one is quiet.
+
+    Returns:
+        The run and its summary.
+    """
+    wiring = storage.create(*chosen)
+    run_id = wiring.run_id
+    for _ in range(4):
+        seams.left = int(rng.integers(0, 130))
+        with opened(losing(wiring, rng, most=3)) as lossy:
+            try:
+                return run_id, execute(lossy, SilentObserver())
+            except (Crash, RunStopped):
+                pass
+        seams.left = None
+        wiring = storage.reopen(run_id)
+    for _ in range(4):
+        with opened(wiring) as quiet:
+            try:
+                return run_id, execute(quiet, SilentObserver())
+            except RunStopped:
+                pass
+        wiring = storage.reopen(run_id)
+    raise AssertionError("a run without losses must come to its end")

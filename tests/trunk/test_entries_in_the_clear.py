@@ -1,0 +1,83 @@
+"""Why masks add nothing where pool entries are the uploads: the entries are the sum's summands."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from platform.caveats import run_warnings
+from platform.client import Client
+from platform.messages import decode_disclosure
+from platform.protection import LEVELS
+from privacy import UploadNoise
+from tests.contract import _driving
+from tests.trunk._runs import NO_POOL as WITHOUT_POOL
+from tests.trunk._runs import NONE, Storage, opened
+from tests.trunk.test_round import SECURE, Counting, data
+
+NOISED = dataclasses.replace(SECURE, mechanism=UploadNoise(1.0, 2.0), pool_noise="same")
+SAME = "pool.noise same: the coordinator reads every survivor's upload by name"
+
+
+@pytest.fixture
+def stores() -> Iterator[Path]:
+    with _driving.quick_folder() as folder:
+        yield folder
+
+
+@dataclasses.dataclass
+class Reading:
+    """A transport that keeps what the coordinator is sent anyway, by client."""
+
+    inner: object
+    entries: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    def exchange(self, stage, outgoing, deadline):
+        answers = self.inner.exchange(stage, outgoing, deadline)
+        if stage == "unmask":
+            for client, answer in answers.items():
+                self.entries[client] = decode_disclosure(answer).entry[LEVELS]
+        return answers
+
+
+def round_of(stores: Path, clients: Mapping[str, Client]) -> tuple[np.ndarray, Reading]:
+    reading = Reading(_driving.transport_to(clients, NOISED))
+    unused = stores / "unused"
+    unused.mkdir()
+    outcome = _driving.play(Counting(), data(), unused, NOISED, transport=reading)
+    assert set(outcome.survivors) == set(reading.entries)
+    return outcome.summed.vector, reading
+
+
+def test_the_entries_sum_is_the_securely_opened_sum_bit_for_bit(stores: Path) -> None:
+    clients = _driving.make_clients(Counting(), data(), stores, NOISED)
+    opened_mean, reading = round_of(stores, clients)
+    protection = _driving.make_protection(Counting(), NOISED)
+    levels = [entry.astype(np.uint64) for entry in reading.entries.values()]
+    assert len({tuple(level) for level in levels}) == len(levels) == 5
+    total = np.sum(levels, axis=0, dtype=np.uint64)
+    totals = protection.layout.open_sum(total, len(levels), protection.grid())
+    recomputed = protection.layout.average(totals).vector
+    assert recomputed.tobytes() == opened_mean.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ((), True),
+        ((NONE,), True),
+        (("pool.noise=independent",), False),
+        (("secure_aggregation.enabled=false",), False),
+        (WITHOUT_POOL, False),
+    ],
+    ids=["same", "none", "independent", "no masks", "no pool"],
+)
+def test_the_report_says_so_exactly_where_it_is_true(
+    storage: Storage, overrides: tuple[str, ...], says: bool
+) -> None:
+    with opened(storage.create("rounds=1", *overrides)) as wiring:
+        assert any(text.startswith(SAME) for text in run_warnings(wiring, [], None)) is says

@@ -1,0 +1,128 @@
+"""Files of a run: for their owner only, and on the disk before they get their name."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from platform.files import open_lock, write_bytes, write_text, written
+from tests.trunk._runs import NONE, Storage
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def open_umask():
+    """One under which everybody could read what is made without saying otherwise."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def test_files_and_the_folders_above_are_their_owners(tmp_path, open_umask):
+    tmp_path.chmod(0o755)
+    write_text(tmp_path / "a" / "b" / "summary.json", "{}")
+    with open_lock(tmp_path / "a" / "run.lock"), written(tmp_path / "a" / "new") as file:
+        file.write(b"x")
+    assert mode(tmp_path) == 0o755
+    assert [mode(path) for path in (tmp_path / "a", tmp_path / "a" / "b")] == [0o700, 0o700]
+    for name in ("b/summary.json", "run.lock", "new"):
+        assert mode(tmp_path / "a" / name) == 0o600
+
+
+def test_a_file_that_others_could_read_is_so_no_more(tmp_path, open_umask):
+    path = tmp_path / "summary.json"
+    path.write_text("before")
+    path.chmod(0o644)
+    write_text(path, "after ü")
+    assert path.read_bytes() == "after ü".encode()
+    assert mode(path) == 0o600
+
+
+def test_what_cannot_be_finished_leaves_what_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "summary.json"
+    write_text(path, "before")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_bytes(path, b"after")
+    assert path.read_text() == "before"
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_contents_are_synced_before_the_name_and_the_folder_after_it(tmp_path, monkeypatch):
+    """What a power cut leaves is the old file or the new one, never an empty one."""
+    path, events = tmp_path / "summary.json", []
+    sync, rename = os.fsync, os.rename
+
+    def note_sync(descriptor: int) -> None:
+        is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+        events.append("folder" if is_folder else f"file of {os.fstat(descriptor).st_size}")
+        sync(descriptor)
+
+    def note_rename(old: str, new: str) -> None:
+        events.append("name")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "replace", note_rename)
+    write_text(path, "four")
+    assert events == ["file of 4", "name", "folder"]
+    assert path.read_text() == "four"
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path, monkeypatch):
+    """Each writes under a name of its own, also within one process."""
+    path, names = tmp_path / "summary.json", []
+    replace = Path.replace
+
+    def replace_later(part: Path, target: Path) -> Path:
+        names.append(part.name)
+        if len(names) == 1:
+            write_text(path, "second")
+        return replace(part, target)
+
+    monkeypatch.setattr(Path, "replace", replace_later)
+    write_text(path, "first")
+    assert len(set(names)) == 2
+    assert path.read_text() == "first"
+
+
+def test_every_file_of_a_run_is_its_owners(tmp_path, open_umask):
+    """Configuration, database, clients' stores, cache, lock, summary, and their folders."""
+    place = Storage(tmp_path / "runs")
+    finished = place.run(NONE)
+    made = [path for path in (place.folder, *place.folder.rglob("*")) if not path.is_symlink()]
+    kinds = {path.suffix for path in made if path.is_file()}
+    assert {".db", ".npy", ".digests", ".json", ".csv", ".yaml", ".lock"} <= kinds
+    assert {path: oct(mode(path)) for path in made} == {
+        path: oct(0o700 if path.is_dir() else 0o600) for path in made
+    }
+    assert finished.run_id
+
+
+def test_reading_commands_change_no_file(own_copy, sotto):
+    folder = own_copy.storage.folder
+
+    def contents():
+        paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in paths}
+
+    before = contents()
+    for command in (
+        ("runs",),
+        ("report", own_copy.run_id),
+        ("audit", "query", "--run", own_copy.run_id),
+        ("audit", "verify"),
+    ):
+        answer = sotto(*command, "--storage", own_copy.storage.url)
+        assert (answer.code, answer.err) == (0, ""), command
+        assert contents() == before, command

@@ -1,0 +1,325 @@
+"""An attempt is carried out once: whoever dies between two messages, no second sum is opened."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from platform.client import Client
+from platform.errors import CoordinatorBehind, ProtocolError
+from platform.finishing import execute
+from platform.messages import decode_invitation, decode_relay, encode_invitation, encode_relay
+from platform.observing import SilentObserver
+from platform.secure_terms import SecureTerms
+from platform.transport import InProcessTransport
+from storage import open_client_store
+from tests.trunk._runs import Crash, Storage, comparable, opened
+from tests.trunk._seams import (
+    ADVERSARIES,
+    CLIENTS,
+    MECHANISMS,
+    SMALLEST,
+    Opened,
+    Seams,
+    live_through,
+    losing,
+    overrides,
+    seam_storage,
+    seams_of,
+)
+from tests.trunk._secure import RUN, Cohort, Frank, Lying, cohort
+
+PAIRS = [(mechanism, adversary) for mechanism in MECHANISMS for adversary in ADVERSARIES]
+TERMS = SecureTerms(clients=5, active=True, threshold=4, smallest_sum=4, corrupt=1)
+
+
+# --- a coordinator that dies ----------------------------------------------------------------------
+
+
+def require_one_sum(storage: Storage, run_id: str, mechanism: str, seams: Seams) -> None:
+    """No two sums of a round tell what one client, or fewer than the smallest sum, sent."""
+    for number, sums in seams.by_round().items():
+        distinct = set(sums)
+        assert all(len(each.survivors) >= SMALLEST for each in distinct)
+        # Opened again by the next life, an attempt's sum is the very same.
+        assert len({each.place for each in distinct}) == len(distinct)
+        if mechanism in ("none", "central_noise"):
+            assert len(distinct) == 1, number
+        for each in distinct:
+            require_charged(storage, run_id, each)
+
+
+def require_charged(storage: Storage, run_id: str, each: Opened) -> None:
+    query = "SELECT count(*) FROM ledger WHERE run_id = ? AND round_number = ? AND attempt = ?"
+    ((rows,),) = storage.rows(f"{query} AND status != 'aborted'", run_id, *each.place)
+    assert rows == CLIENTS
+
+
+@pytest.mark.parametrize(("mechanism", "adversary"), PAIRS)
+def test_killed_after_the_sum_was_opened_and_another_client_lost_in_the_repeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mechanism: str, adversary: str
+) -> None:
+    """The two sums would differ by exactly what the lost client sent."""
+    storage = seam_storage(tmp_path)
+    with seams_of(monkeypatch) as seams:
+        seams.most = 1
+        with opened(storage.create(*overrides(mechanism, adversary, tmp_path))) as wiring:
+            with pytest.raises(Crash):
+                execute(wiring, SilentObserver())
+        for lost_at in ("train", "advertise", "share", "unmask"):
+            seams.most = len(seams.sums) + 1
+            with opened(storage.reopen(wiring.run_id)) as again, pytest.raises(Crash):
+                execute(_without_the_first(again, lost_at), SilentObserver())
+        seams.most = None
+        with opened(storage.reopen(wiring.run_id)) as last:
+            summary = execute(last, SilentObserver())
+    assert len(seams.by_round()[1]) == 6
+    assert len(set(seams.by_round()[1])) == 1
+    assert len(summary["rounds"]) == 2
+    require_one_sum(storage, wiring.run_id, mechanism, seams)
+
+
+def _without_the_first(wiring: Any, lost_at: str) -> Any:
+    transport = wiring.runner.transport
+    assert isinstance(transport, InProcessTransport)
+    first = frozenset(sorted(transport.handlers)[:1])
+    lossy = dataclasses.replace(transport, losses=lambda *_: first, lost_at=lost_at)
+    return dataclasses.replace(wiring, runner=dataclasses.replace(wiring.runner, transport=lossy))
+
+
+def live(folder: Path, monkeypatch: pytest.MonkeyPatch, schedule: int) -> None:
+    mechanism, adversary = PAIRS[schedule % len(PAIRS)]
+    storage = seam_storage(folder)
+    with seams_of(monkeypatch) as seams:
+        chosen = overrides(mechanism, adversary, folder)
+        run_id, summary = live_through(storage, chosen, seams, np.random.default_rng(schedule))
+    require_one_sum(storage, run_id, mechanism, seams)
+    with_result = [r["round"] for r in summary["rounds"] if r["dropped"] != r["cohort"]]
+    assert set(with_result) <= set(seams.by_round())
+    assert storage.rows("SELECT count(*) FROM stages") == [(0,)]
+
+
+@pytest.mark.parametrize("schedule", range(20))
+def test_no_schedule_of_deaths_and_losses_opens_two_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: int
+) -> None:
+    live(tmp_path, monkeypatch, schedule)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", range(20, 220))
+def test_no_schedule_of_two_hundred_opens_two_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: int
+) -> None:
+    live(tmp_path, monkeypatch, schedule)
+
+
+def test_a_run_that_died_everywhere_ends_as_if_nothing_had_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A death at every 25th place in turn, nobody lost: the same accuracy, state and charges."""
+    chosen = (*overrides("upload_noise", "semi_honest", tmp_path), "privacy.noise_source=seeded")
+    whole = seam_storage(tmp_path / "whole").run(*chosen)
+    storage = seam_storage(tmp_path / "torn")
+    with seams_of(monkeypatch) as seams:
+        wiring = storage.create(*chosen)
+        deaths = 0
+        while True:
+            seams.left = 25
+            with opened(wiring):
+                try:
+                    summary = execute(wiring, SilentObserver())
+                    break
+                except Crash:
+                    deaths += 1
+            seams.left = None
+            wiring = storage.reopen(wiring.run_id)
+    assert deaths > 3
+    assert comparable(summary) == comparable(whole.summary)
+    assert storage.rows("SELECT round_number, attempt, count(*) FROM ledger GROUP BY 1, 2") == [
+        (1, 1, CLIENTS),
+        (2, 1, CLIENTS),
+    ]
+
+
+# --- a coordinator that asks again ----------------------------------------------------------------
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> Cohort:
+    return cohort(tmp_path, TERMS)
+
+
+def overheard(found: Cohort) -> dict[tuple[str, str], tuple[bytes, bytes]]:
+    seen: dict[tuple[str, str], tuple[bytes, bytes]] = {}
+    inner = found.transport()
+
+    @dataclasses.dataclass(frozen=True)
+    class Hearing:
+        def exchange(
+            self, stage: Any, messages: Mapping[str, bytes], deadline: float | None
+        ) -> Mapping[str, Any]:
+            replies = inner.exchange(stage, messages, deadline)
+            for client, reply in replies.items():
+                seen[stage, client] = (messages[client], reply)
+            return replies
+
+    found.run(Hearing())
+    return seen
+
+
+def test_the_same_invitation_gets_the_same_keys(five: Cohort) -> None:
+    sent: dict[str, bytes] = {}
+
+    def keep(client: str, message: bytes) -> bytes:
+        sent[client] = message
+        return message
+
+    with pytest.raises(KeyError):
+        # The round ends here: what matters is the invitation alone.
+        five.run(Ending(Lying(five.transport(), "advertise", keep)))
+    name, client = next(iter(five.clients.items()))
+    first = client.handle(sent[name])
+    again = [remade(five, name).handle(sent[name]) for _ in range(2)]
+    assert again == [first, first]
+
+
+@dataclasses.dataclass
+class Ending:
+    """Ends a round after its invitations."""
+
+    inner: Any
+
+    def exchange(self, stage: Any, messages: Any, deadline: Any) -> Any:
+        if stage != "advertise":
+            raise KeyError(stage)
+        return self.inner.exchange(stage, messages, deadline)
+
+
+def remade(found: Cohort, name: str) -> Client:
+    """The client as a new process would find itself."""
+    old = found.clients[name]
+    return Client(old.profile, open_client_store(old._store._file.path), old._make_trainer)
+
+
+def test_another_request_under_the_same_header_is_refused(five: Cohort) -> None:
+    seen = overheard(five)
+    name, client = next(iter(five.clients.items()))
+    store = store_rows(client)
+    invitation = decode_invitation(seen["advertise", name][0])
+    other = encode_invitation(dataclasses.replace(invitation, generations=()))
+    seat = dataclasses.replace(invitation.secure, index=2)
+    relay = decode_relay(seen["unmask", name][0])
+    messages = [
+        seen["advertise", name][0],
+        other,
+        encode_invitation(dataclasses.replace(invitation, secure=seat)),
+        seen["share", name][0],
+        seen["train", name][0],
+        seen["confirm", name][0],
+        encode_relay(dataclasses.replace(relay, payload=b"")),
+    ]
+    for message in messages:
+        with pytest.raises(ProtocolError):
+            client.handle(message)
+    assert client.handle(seen["unmask", name][0]) == seen["unmask", name][1]
+    assert store_rows(client) == store
+
+
+@pytest.mark.parametrize(("number", "attempt"), [(1, 2), (1, 7)])
+def test_a_further_attempt_without_noise_is_refused(
+    five: Cohort, number: int, attempt: int
+) -> None:
+    """Two sums of the same vectors differ by what one client sent."""
+    seen = overheard(five)
+    for name, client in five.clients.items():
+        invitation = decode_invitation(seen["advertise", name][0])
+        envelope = dataclasses.replace(invitation.envelope, round_number=number, attempt=attempt)
+        invented = encode_invitation(dataclasses.replace(invitation, envelope=envelope))
+        with pytest.raises(ProtocolError, match="without noise"):
+            client.handle(invented)
+
+
+def test_an_older_round_is_refused_by_name(five: Cohort) -> None:
+    seen = overheard(five)
+    name, client = next(iter(five.clients.items()))
+    invitation = decode_invitation(seen["advertise", name][0])
+    later = dataclasses.replace(invitation.envelope, round_number=3, committed=(1, 1))
+    client.handle(encode_invitation(dataclasses.replace(invitation, envelope=later)))
+    with pytest.raises(CoordinatorBehind, match="answered round 3, attempt 1"):
+        client.handle(seen["advertise", name][0])
+
+
+@pytest.mark.parametrize("committed", [(1, 2), (2, 1), (1, 7)])
+def test_a_commit_that_nobody_made_is_refused_and_changes_nothing(
+    five: Cohort, committed: tuple[int, int]
+) -> None:
+    """Else an invented commit would make a client forget what it has trained."""
+    seen = overheard(five)
+    name, client = next(iter(five.clients.items()))
+    invitation, before = decode_invitation(seen["advertise", name][0]), store_rows(client)
+    later = dataclasses.replace(invitation.envelope, round_number=4, committed=committed)
+    with pytest.raises(ProtocolError):
+        client.handle(encode_invitation(dataclasses.replace(invitation, envelope=later)))
+    assert store_rows(client) == before
+
+
+def store_rows(client: Client) -> dict[str, list[Any]]:
+    """All that lies in a client's store."""
+    with closing(sqlite3.connect(client._store._file.path)) as connection:
+        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        return {n: connection.execute(f"SELECT * FROM {n}").fetchall() for (n,) in names}  # noqa: S608
+
+
+# --- a client that is a new process at every message ----------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Forgetful(Frank):
+    """Makes every client anew for every message; all it knows is in its store."""
+
+    found: Cohort | None = None
+
+    def _deliver(self, client: str, message: bytes) -> bytes:
+        assert self.found is not None
+        return remade(self.found, client).handle(message)
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_a_client_may_be_another_process_at_every_message(tmp_path: Path, active: bool) -> None:
+    found = cohort(tmp_path, dataclasses.replace(TERMS, active=active))
+    usual = found.transport(lost=["client-00004"], lost_at="unmask")
+    outcome = found.run(Forgetful(usual.handlers, usual.losses, usual.lost_at, found))
+    np.testing.assert_allclose(outcome.summed.vector, [15.0, 15.0], atol=1e-2)
+    assert outcome.survivors == tuple(found.clients)
+
+
+def test_a_sessions_secrets_are_gone_once_its_round_is_committed(five: Cohort) -> None:
+    seen = overheard(five)
+    name, client = next(iter(five.clients.items()))
+    kept = client._store.sessions.newest(RUN)
+    assert kept is not None and kept.reply == seen["unmask", name][1]
+    client._roll((1, 1))
+    emptied = client._store.sessions.newest(RUN)
+    assert emptied is not None
+    assert (emptied.reply, emptied.state, emptied.request_digest) == (b"", b"", b"")
+    assert kept.reply[-64:] not in Path(client._store._file.path).read_bytes()
+
+
+def test_losses_of_a_life_are_those_of_its_generator(tmp_path: Path) -> None:
+    """The schedules are what they say: some clients are lost, at some stage."""
+    storage = seam_storage(tmp_path)
+    with opened(storage.create(*overrides("none", "semi_honest", tmp_path))) as wiring:
+        one, other = (losing(wiring, np.random.default_rng(i), 3) for i in (1, 2))
+        lost = [
+            each.runner.transport.losses(1, 1, tuple(wiring.population.clients))
+            for each in (one, other)
+        ]
+    assert lost[0] != lost[1]
