@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from platform.agreement.attempts import attempt_disagreements
 from platform.agreement.clients import OwnLedger, client_disagreements
 from platform.agreement.files import file_disagreements, read_summary, summary_disagreements
 from platform.agreement.ledgers import ledger_disagreements
@@ -110,6 +111,7 @@ def disagreements(
     """
     yield from run_disagreements(records)
     yield from round_disagreements(records, kept)
+    yield from attempt_disagreements(records)
     yield from ledger_disagreements(records)
     if own is not None:
         yield from client_disagreements(records, own, rounds_then)
