@@ -151,14 +151,7 @@ def reopen_run(
     *,
     read_only: bool = False,
 ) -> Wiring:
-    """Sets up a run that exists, from the configuration that it was started with.
-
-    Args:
-        run_id: The run.
-        url: The coordinator's database.
-        observer: Told how far preparing has come.
-        surroundings: What the run takes from outside.
-        read_only: Whether nothing is written to the database and the clients' stores.
+    """Sets up a run that exists; with `read_only` to write to none of its databases.
 
     Raises:
         UnknownRun: If there is none of this name.

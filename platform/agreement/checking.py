@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
+from platform.agreement.attempts import attempt_disagreements
 from platform.agreement.clients import OwnLedger, client_disagreements
 from platform.agreement.files import file_disagreements, read_summary, summary_disagreements
 from platform.agreement.ledgers import ledger_disagreements
@@ -17,7 +19,17 @@ from platform.agreement.stores import config_of, read_own_ledgers
 from platform.config import RunConfig
 from platform.errors import RecordsDisagree
 from privacy import PrivacyError
-from storage import AuditChainBroken, AuditHead, Database, RoundRecord, StorageError
+from storage import (
+    AuditChainBroken,
+    AuditHead,
+    Database,
+    DatabaseBusy,
+    RoundRecord,
+    StorageError,
+)
+
+TRIES: Final = 5
+"""Readings of a run before it is too busy to be read."""
 
 Fault = RecordsDisagree | AuditChainBroken
 
@@ -52,9 +64,10 @@ def require_agreement(database: Database, run_id: str) -> Agreed:
     Raises:
         RecordsDisagree: Naming the first that does not.
         AuditChainBroken: If its audit log was changed.
+        DatabaseBusy: If it is being written to all the time.
         NotFound: If there is no such run.
     """
-    agreed, faults = _examine(database, run_id, None)
+    agreed, faults = _patiently(database, run_id, None)
     if agreed is None or faults:
         raise faults[0]
     return agreed
@@ -74,9 +87,10 @@ def faults_of(
         The end of the chain now, None where it does not hold, and every fault.
 
     Raises:
+        DatabaseBusy: If it is being written to all the time.
         NotFound: If there is no such run.
     """
-    agreed, faults = _examine(database, run_id, head)
+    agreed, faults = _patiently(database, run_id, head)
     return (None if agreed is None else agreed.records.head), faults
 
 
@@ -97,10 +111,21 @@ def disagreements(
     """
     yield from run_disagreements(records)
     yield from round_disagreements(records, kept)
+    yield from attempt_disagreements(records)
     yield from ledger_disagreements(records)
     if own is not None:
         yield from client_disagreements(records, own, rounds_then)
     yield from ending_disagreements(records)
+
+
+def _patiently(
+    database: Database, run_id: str, head: AuditHead | None
+) -> tuple[Agreed | None, list[Fault]]:
+    """Once more where a client of a run that goes on wrote to its store meanwhile."""
+    for _ in range(TRIES - 1):
+        with suppress(DatabaseBusy):
+            return _examine(database, run_id, head)
+    return _examine(database, run_id, head)
 
 
 def _examine(
@@ -121,6 +146,9 @@ def _examine(
         faults += [RecordsDisagree(run_id, problem) for problem in found]
         agreed, problems = _files(agreed, database)
         faults += [RecordsDisagree(run_id, problem) for problem in problems]
+    except DatabaseBusy:
+        # It says nothing about the records.
+        raise
     except AuditChainBroken as error:
         faults.append(error)
     except (PrivacyError, StorageError, ValueError) as error:

@@ -9,6 +9,7 @@ from typing import Any
 
 from platform.audit_trail import parsed_detail
 from storage import (
+    AttemptRecord,
     AuditEntry,
     AuditHead,
     LedgerRow,
@@ -48,6 +49,7 @@ class RunRecords:
         run: The run's own row.
         rounds: The rounds that are over, in order.
         state: The newest server state, None before the first.
+        attempt: The newest attempt at a round, None before the first.
         ledger: The coordinator's ledger.
         trail: The audit log, whose chain holds.
         head: The end of that chain.
@@ -57,6 +59,7 @@ class RunRecords:
     run: RunRecord
     rounds: tuple[RoundRecord, ...]
     state: StateRecord | None
+    attempt: AttemptRecord | None
     ledger: tuple[LedgerRow, ...]
     trail: tuple[TrailEntry, ...]
     head: AuditHead
@@ -91,6 +94,7 @@ def read_records(uow: UnitOfWork, run_id: str, head: AuditHead | None = None) ->
         run=uow.runs.get(run_id),
         rounds=uow.rounds.all(run_id),
         state=uow.states.latest(run_id),
+        attempt=uow.attempts.newest(run_id),
         ledger=uow.ledger.rows(run_id),
         trail=tuple(TrailEntry(e, parsed_detail(e)) for e in uow.audit.query(run=run_id)),
         head=reached,

@@ -18,7 +18,7 @@ from platform.cli import exit_codes
 from platform.cli.access import resolved
 from platform.cli.output import console, print_json, printable, table
 from platform.errors import ConfigError
-from storage import AuditEntry, AuditHead, Database, StorageError
+from storage import AuditEntry, AuditHead, Database, DatabaseBusy, StorageError
 
 LARGEST_ROUND = 2**63 - 1
 """The largest number that a database holds."""
@@ -95,6 +95,7 @@ def audited(storage: str, run_id: str | None = None, head: AuditHead | None = No
 
     Raises:
         UnknownRun: If there is no such run, or no database.
+        DatabaseBusy: If it is being written to all the time.
     """
     found: dict[str, Any] = {"runs": [], "problems": []}
     try:
@@ -103,6 +104,8 @@ def audited(storage: str, run_id: str | None = None, head: AuditHead | None = No
             if chosen is None:
                 found["problems"] += _of_all(database)
             found["runs"] += _of_each(database, chosen, head)
+    except DatabaseBusy:
+        raise
     except StorageError as error:
         # What cannot be opened or listed is no bad input here: to find that is what this is for.
         found["problems"].append(str(error))

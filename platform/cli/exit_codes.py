@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 FAILED = 1
-"""A run could not go on, or a claim was refuted."""
+"""A run could not go on, its records do not agree, or a claim was refuted."""
 BAD_INPUT = 2
 AUDIT_BROKEN = 3
 SIGNALLED = 128

@@ -89,6 +89,10 @@ EDITS = {
     "config-no-json": (("UPDATE runs SET config_json = '['",), ""),
     "config-digest-edited": (("UPDATE runs SET config_digest = '0'",), "SHA-256"),
     "status-edited": (("UPDATE runs SET status = 'interrupted'",), "status is 'interrupted'"),
+    "attempt-opened-again": (
+        ("UPDATE attempts SET is_open = 1 WHERE round_number = 3",),
+        "attempt 1 at round 3 is open",
+    ),
     "audit-cut": (("DELETE FROM audit WHERE sequence > 10",), "no audit entry"),
     "audit-emptied": (("DELETE FROM audit",), "run.created"),
     "audit-edited": (("UPDATE audit SET actor = 'x' WHERE sequence = 4",), "broken at entry 4"),
@@ -153,6 +157,12 @@ def crashed(begun: tuple[Storage, str], tmp_path: Path) -> tuple[Storage, str]:
 
 
 RESUMED = {
+    "attempt-forgotten": ("DELETE FROM attempts WHERE round_number = 3", "opened round 3"),
+    "attempt-closed": ("UPDATE attempts SET is_open = 0 WHERE round_number = 3", "is closed"),
+    "other-cohort": (
+        "UPDATE attempts SET plan = json_remove(plan, '$.cohort[0]') WHERE round_number = 3",
+        "cohort of its newest attempt",
+    ),
     "rows-deleted": (FEWER_ROWS, "round 2"),
     "rows-aborted": (ABORTED, "is aborted"),
     "open-rows-aborted": (
@@ -195,6 +205,8 @@ def test_epsilon_cannot_be_lowered_by_what_the_coordinator_alone_keeps(
         "DELETE FROM rounds WHERE round_number >= 2",
         "DELETE FROM states WHERE round_number >= 2",
         "UPDATE pool SET generation = 1",
+        "DELETE FROM stages WHERE round_number >= 2",
+        "DELETE FROM attempts WHERE round_number >= 2",
         f"DELETE FROM audit WHERE sequence >= {first}",  # noqa: S608
     )
     answer = sotto("run", "--resume", run_id, "--storage", storage.url)
@@ -218,3 +230,19 @@ def test_what_earlier_runs_spent_counts_only_if_their_records_agree(storage: Sto
         with pytest.raises(RunStopped, match=f"{first.run_id}: .*standard_deviation is 99.0"):
             run_through(wiring, SilentObserver())
     assert storage.rows("SELECT 1 FROM ledger WHERE run_id != ?", first.run_id) == []
+
+
+def test_a_run_is_read_while_it_goes_on(storage: Storage) -> None:
+    """Its records agree at every moment, also between what clients write and what is committed."""
+    seen = []
+
+    class Reading(SilentObserver):
+        def client_answered(self) -> None:
+            with open_database(storage.url, read_only=True) as database:
+                agreed = require_agreement(database, storage.only_run())
+            seen.append(len(agreed.records.rounds))
+
+    observer = Reading()
+    with opened(storage.create(OS, "rounds=2", observer=observer)) as wiring:
+        run_through(wiring, observer)
+    assert set(seen) == {0, 1}

@@ -12,6 +12,7 @@ import pytest
 
 from storage import open_database
 from tests.trunk._runs import Answer, Command, Finished
+from tests.trunk._tampering import execute
 
 FIELDS = ["sequence", "run", "actor", "action", "round", "channel", "time", "detail", "hash"]
 
@@ -121,17 +122,8 @@ def test_sound_log_verifies(sotto: Command, noised_run: Finished) -> None:
 
 
 def tamper(run: Finished, *statements: str) -> None:
-    """Changes rows as an attacker with the file would: past our code, triggers dropped."""
-    with closing(sqlite3.connect(run.storage.file)) as connection:
-        triggers = connection.execute(
-            "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'audit'"
-        ).fetchall()
-        assert triggers
-        for (name,) in triggers:
-            connection.execute(f"DROP TRIGGER {name}")
-        for statement in statements:
-            assert connection.execute(statement).rowcount > 0
-        connection.commit()
+    """Changes rows as an attacker with the file would: past our code, and the triggers put back."""
+    execute(run.storage.file, *statements)
 
 
 def test_log_cannot_be_changed_by_mistake(own_copy: Finished) -> None:
