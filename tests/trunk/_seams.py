@@ -23,7 +23,7 @@ from platform.observing import SilentObserver
 from platform.simulation import client_names
 from platform.transport import InProcessTransport
 from platform.wiring import Wiring
-from tests.trunk._runs import Crash, Storage, opened
+from tests.trunk._runs import FIXED, RECORDS, Crash, Storage, opened
 
 CLIENTS, SMALLEST = 7, 5
 TALLYING = (
@@ -34,14 +34,15 @@ TALLYING = (
     "cohort={minimum: 5, dropout_rate: 0.0, retries: 1}",
     "secure_aggregation={enabled: true, threshold: 5, corrupt: 1}",
     "privacy.noise_source=os",
+    "training={local_steps: 2, batch_size: 4, learning_rate: 0.3}",
     "rounds=2",
 )
-FIXED = ("privacy.target_epsilon=null", "privacy.noise_multiplier=4.0")
 MECHANISMS = {
     "none": ("privacy.mechanism=none",),
     "upload_noise": ("privacy.mechanism=upload_noise", *FIXED),
     "distributed_noise": ("privacy.mechanism=distributed_noise", *FIXED),
     "central_noise": ("privacy.mechanism=central_noise", *FIXED),
+    "dp_sgd": RECORDS,
 }
 ADVERSARIES = ("semi_honest", "active")
 STAGES = ("advertise", "share", "train", "confirm", "unmask")

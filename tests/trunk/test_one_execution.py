@@ -19,7 +19,7 @@ from platform.messages import decode_invitation, decode_relay, encode_invitation
 from platform.observing import SilentObserver
 from platform.secure_terms import SecureTerms
 from platform.transport import InProcessTransport
-from storage import open_client_store
+from storage import InvalidRecordError, open_client_store
 from tests.trunk._runs import Crash, Storage, comparable, opened
 from tests.trunk._seams import (
     ADVERSARIES,
@@ -34,7 +34,7 @@ from tests.trunk._seams import (
     seam_storage,
     seams_of,
 )
-from tests.trunk._secure import RUN, Cohort, Frank, Lying, cohort
+from tests.trunk._secure import RUN, Cohort, Frank, Lying, cohort, enrolled
 
 PAIRS = [(mechanism, adversary) for mechanism in MECHANISMS for adversary in ADVERSARIES]
 TERMS = SecureTerms(clients=5, active=True, threshold=4, smallest_sum=4, corrupt=1)
@@ -323,3 +323,15 @@ def test_losses_of_a_life_are_those_of_its_generator(tmp_path: Path) -> None:
             for each in (one, other)
         ]
     assert lost[0] != lost[1]
+
+
+def test_a_client_that_has_used_a_newer_enrolment_refuses_an_older(five: Cohort) -> None:
+    """An older file has keys that were revoked since, and lacks those that took their place."""
+    names = tuple(five.clients)
+    old = five.clients[names[0]]
+    credentials = old.profile.credentials
+    assert credentials is not None and credentials.enrolment.serial == len(names)
+    older = dataclasses.replace(credentials, enrolment=enrolled(names[:-1]))
+    profile = dataclasses.replace(old.profile, credentials=older)
+    with pytest.raises(InvalidRecordError, match="has serial 4, but this client has used 5"):
+        Client(profile, open_client_store(old._store._file.path), old._make_trainer)

@@ -1,12 +1,14 @@
-"""Tallying: no data and no model, only a vector a client and round, the same in every attempt."""
+"""Tallying: no model, only a vector that is drawn towards a client's labels in a few steps."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from torch import Tensor
 
-from methods import LocalResult, Task, TensorSpec
+from methods import LocalResult, ParameterGroup, Task, TensorSpec
 from methods._defaults import MethodDefaults
 
 
@@ -22,11 +24,26 @@ class Config:
 
 
 @dataclass(frozen=True)
+class Loss:
+    """Half the squared distance of each coordinate to a tenth of the label."""
+
+    encoder_parameters: frozenset[str] = frozenset()
+
+    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        return {}
+
+    def losses(self, parameters, encoded, batch):
+        distance = parameters["tally"][None, :] - batch["labels"][:, None] / 10.0
+        return 0.5 * (distance**2).sum(dim=1)
+
+
+@dataclass(frozen=True)
 class Tallying(MethodDefaults):
     """The method."""
 
     needs: frozenset = field(default=frozenset({"pixels"}), init=False)
     pixel_size: int | None = field(default=8, init=False)
+    has_personal_state: bool = field(default=False, init=False)
     config: Config
 
     def shared_spec(self):
@@ -35,12 +52,11 @@ class Tallying(MethodDefaults):
     def init_server(self, rng):
         return {"tally": np.zeros(self.config.length, np.float32)}
 
-    def init_client(self, shared_rng, client_rng):
-        return {"rounds": np.zeros(1, np.float32)}
-
     def client_update(self, view, data, trainer, rng):
-        vector = 0.1 * rng.standard_normal(self.config.length, np.float32)
-        return LocalResult({"tally": vector}, None, {"rounds": view.personal["rounds"] + 1.0})
+        start = {"tally": view.broadcast["tally"]}
+        groups = (ParameterGroup(("tally",)),)
+        trained = trainer.fit(Loss(), start, data.arrays, groups=groups, rng=rng)
+        return LocalResult({"tally": trained["tally"] - start["tally"]}, None, {})
 
     def server_update(self, state, aggregate, pool, rng):
         return {"tally": (state["tally"] + aggregate.values["tally"]).astype(np.float32)}
