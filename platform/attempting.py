@@ -156,8 +156,8 @@ class Attempts:
                 self._experts(plan, pool),
                 DatabaseJournal(wiring.database, plan.run_id, plan.round_number, plan.attempt),
             )
-        except RoundAborted:
-            if is_secret:
+        except RoundAborted as error:
+            if is_secret and error.phase == "masked_input":
                 # Nobody is left, and lost clients count as zero; redrawing would tell of the draw.
                 return wiring.runner.noise_alone(plan)
             raise

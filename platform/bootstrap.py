@@ -37,7 +37,7 @@ from platform.data.preparing import Encoders, prepared_batch
 from platform.enrolling import read_enrolment
 from platform.environment import config_digest, environment, resolve_device, use_threads
 from platform.errors import ConfigError, UnknownRun
-from platform.files import make_folder, write_text
+from platform.files import write_text
 from platform.fitting import pool_minimum
 from platform.method_building import build_method, require_classes
 from platform.observing import Observer
@@ -62,6 +62,7 @@ from platform.transport import InProcessTransport
 from platform.wiring import Budget, Learning, Wiring
 from privacy import CohortKind
 from storage import Database, NotFound, open_database
+from storage.files import make_folder
 
 if TYPE_CHECKING:
     from methods._clip import Backbone

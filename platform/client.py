@@ -20,7 +20,7 @@ from platform.client_profile import (
     TrainerFactory,
     first_state,
 )
-from platform.client_session import KINDS, Session, decode_session, encode_session
+from platform.client_session import Session, awaited, encode_session, require_new
 from platform.codec import decode_arrays, encode_arrays
 from platform.errors import ConfigError, CoordinatorBehind, ProtocolError
 from platform.expectations import expectations_of, require_assignment, require_invitation
@@ -113,7 +113,7 @@ class Client:
             return known.reply
         if kind == "invitation":
             return self._join(request, decode_invitation(message), known)
-        session = _expect(kind, envelope, known)
+        session = awaited(kind, envelope, known)
         if session.awaits == "train":
             return self._train(request, session, decode_assignment(message))
         if session.awaits == "share":
@@ -221,7 +221,7 @@ class Client:
         self._require_open(envelope.round_number)
         # What a round is for is a matter of its number, and never of what the coordinator says.
         protection = self.profile.protection.in_round(envelope.round_number)
-        _require_new(envelope, known, protection)
+        require_new(envelope, known, protection)
         self._require_known(envelope.committed)
         if (seat is not None) != protection.masked:
             # Else a coordinator could read an update by leaving the masks out of its invitation.
@@ -389,37 +389,4 @@ class Client:
             round_number=envelope.round_number,
             attempt=envelope.attempt,
             pseudonym=self.pseudonym,
-        )
-
-
-def _expect(kind: str, envelope: Envelope, known: SessionRecord | None) -> Session:
-    """The session that this message goes on with."""
-    session = None if known is None else decode_session(known)
-    if session is None or session.envelope != envelope or KINDS.get(session.awaits) != kind:
-        raise ProtocolError(f"message: {kind} is not what this client awaits")
-    return session
-
-
-def _require_new(envelope: Envelope, known: SessionRecord | None, protection: Protection) -> None:
-    """Refuses an attempt that is not newer than all that this client has answered.
-
-    Raises:
-        CoordinatorBehind: If the client has answered a newer one.
-        ProtocolError: If it has answered this one, or sent what may leave it once a round.
-    """
-    number, attempt = envelope.round_number, envelope.attempt
-    if known is None:
-        return
-    newest = (known.round_number, known.attempt)
-    if (number, attempt) < newest:
-        raise CoordinatorBehind(
-            f"a client has answered round {newest[0]}, attempt {newest[1]} of run "
-            f"{envelope.run_id} already and is asked for round {number}, attempt {attempt}; the "
-            "coordinator's database is older than the client's"
-        )
-    if (number, attempt) == newest:
-        raise ProtocolError("message: another request was answered in this attempt")
-    if known.noiseless_round == number and protection.masked and not protection.has_client_noise:
-        raise ProtocolError(
-            "message: a masked vector without noise leaves a client in one attempt of a round"
         )

@@ -11,8 +11,9 @@ from typing import Any, Literal, cast
 
 from methods import Arrays
 from platform.codec import Frame, decode_frame, encode_frame
-from platform.errors import ProtocolError
+from platform.errors import CoordinatorBehind, ProtocolError
 from platform.messages import Attempt, Envelope
+from platform.protection import Protection
 from privacy.secure_aggregation import ClientState, decode_client_state, encode_client_state
 from storage import SessionRecord
 
@@ -72,3 +73,40 @@ def decode_session(record: SessionRecord) -> Session | None:
         decode_client_state(frame.blobs["secure"]) if "secure" in frame.blobs else None,
         frame.arrays,
     )
+
+
+def awaited(kind: str, envelope: Envelope, known: SessionRecord | None) -> Session:
+    """The session that a message goes on with.
+
+    Raises:
+        ProtocolError: If the message is not what the client awaits.
+    """
+    session = None if known is None else decode_session(known)
+    if session is None or session.envelope != envelope or KINDS.get(session.awaits) != kind:
+        raise ProtocolError(f"message: {kind} is not what this client awaits")
+    return session
+
+
+def require_new(envelope: Envelope, known: SessionRecord | None, protection: Protection) -> None:
+    """Refuses an attempt that is not newer than all that this client has answered.
+
+    Raises:
+        CoordinatorBehind: If the client has answered a newer one.
+        ProtocolError: If it has answered this one, or sent what may leave it once a round.
+    """
+    number, attempt = envelope.round_number, envelope.attempt
+    if known is None:
+        return
+    newest = (known.round_number, known.attempt)
+    if (number, attempt) < newest:
+        raise CoordinatorBehind(
+            f"a client has answered round {newest[0]}, attempt {newest[1]} of run "
+            f"{envelope.run_id} already and is asked for round {number}, attempt {attempt}; the "
+            "coordinator's database is older than the client's"
+        )
+    if (number, attempt) == newest:
+        raise ProtocolError("message: another request was answered in this attempt")
+    if known.noiseless_round == number and protection.masked and not protection.has_client_noise:
+        raise ProtocolError(
+            "message: a masked vector without noise leaves a client in one attempt of a round"
+        )

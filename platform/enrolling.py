@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from platform.errors import ConfigError
-from platform.files import make_folder, sync_folder, write_bytes, written
+from platform.files import write_bytes, written
 from privacy import Authentication
 from privacy.secure_aggregation import (
     Credentials,
@@ -19,6 +19,7 @@ from privacy.secure_aggregation import (
     decode_enrolment,
     new_identity,
 )
+from storage.files import make_folder, sync_folder
 
 ENROLMENT_FILE = "enrolment.json"
 

@@ -11,6 +11,8 @@ from typing import IO
 
 from storage.files import make_folder, sync_folder
 
+__all__ = ["make_folder", "open_lock", "sync_folder", "write_bytes", "write_text", "written"]
+
 
 def write_text(path: Path, text: str) -> None:
     """Writes a file in UTF-8; see `write_bytes`."""

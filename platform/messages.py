@@ -242,9 +242,8 @@ def decode_assignment(data: bytes) -> Assignment:
     frame, envelope = _open(data, "assignment")
     (count,) = _integers([frame.fields.get("experts")], 1)
     broadcast, experts = _split(frame.arrays)
-    if count != len(experts) or count > MAX_EXPERTS:
-        raise ProtocolError("message: an expert is missing")
-    if any(f"{i:04d}" not in experts for i in range(count)):
+    is_whole = count == len(experts) <= MAX_EXPERTS
+    if not is_whole or any(f"{i:04d}" not in experts for i in range(count)):
         raise ProtocolError("message: an expert is missing")
     ordered = tuple(experts[f"{i:04d}"] for i in range(count))
     return Assignment(envelope, _blob(frame, "payload"), broadcast, ordered)

@@ -222,8 +222,7 @@ class Protection:
     def prepare_nothing(self, broadcast: Arrays, noise: NoiseSource) -> Prepared:
         """Protects the zero vector, all that is appended included: a failed round's upload.
 
-        Zero lies in every ball, so noise, masks and charge are those of any other upload. The pool
-        entry differs in nothing from the broadcast.
+        Zero lies in every ball, so noise and charge are any other's. The entry is the broadcast.
         """
         zero, spec = np.zeros(self.layout.protected), self.pool_spec
         levels = None if self.exact else self._carry(zero, noise)
@@ -365,10 +364,8 @@ class Protection:
             return {}
         if not self.noises_entry:
             return self._exact_entry(result)
-        # None at all is another than was announced: that a client has none tells of its data.
-        entry = result.pool_entry or {}
+        entry, base = result.pool_entry or {}, entry_base(broadcast, self.pool_spec)
         require_spec(entry, self.pool_spec)
-        base = entry_base(broadcast, self.pool_spec)
         difference = {name: entry[name] - base[name] for name in self.pool_spec}
         if self.pool_noise == "same":
             require_same(result.update, difference)
@@ -379,8 +376,7 @@ class Protection:
     ) -> Arrays:
         grid = self._entry_grid()
         if self.pool_noise == "independent":
-            spec = self.pool_spec or {}
-            levels = _protect(difference, self.entry_mechanism, grid, noise, spec)
+            levels = _protect(difference, self.entry_mechanism, grid, noise, self.pool_spec or {})
         return {LEVELS: levels.astype(level_type(grid))}
 
     def _carry(self, vector: NDArray[np.float64], noise: NoiseSource) -> NDArray[np.uint64]:

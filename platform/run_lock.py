@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from platform.errors import RunBusy
-from platform.files import make_folder, open_lock
+from platform.files import open_lock
+from storage.files import make_folder
 
 LOCK_NAME: Final = "run.lock"
 

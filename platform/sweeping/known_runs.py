@@ -17,10 +17,11 @@ from typing import Any, Final
 from platform import records
 from platform.bootstrap import database_file, run_folder
 from platform.errors import ConfigError
-from platform.files import make_folder, open_lock
+from platform.files import open_lock
 from platform.storing import transaction
 from platform.sweeping.grid import identity
 from storage import Database, StorageError, open_database
+from storage.files import make_folder
 
 LOCK_NAME: Final = "sweep.lock"
 OUTPUT_LOCK_NAME: Final = ".lock"

@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 import storage
+from storage.client_tables import CLIENT_TABLES, ClientBase
 from storage.sealing import row_digest
+from storage.tables import SEALED_TABLES, Base
 from tests.storage._filling import fill_database, fill_store, read_database, read_store
 
 NAMED = (storage.DatabaseDamaged, storage.SchemaMismatch, storage.AuditChainBroken)
@@ -341,3 +343,9 @@ def test_the_digest_of_a_ledger_is_that_of_its_rows(tmp_path: Path) -> None:
             unit.commit()
             assert unit.ledger.digest("r") != ones["r"][5]
             assert unit.ledger.digest("s") == ones["s"][5]
+
+
+def test_every_table_but_the_audit_log_is_sealed() -> None:
+    sealed = {table.__tablename__ for table in SEALED_TABLES}
+    assert set(Base.metadata.tables) - sealed == {"audit"}
+    assert set(ClientBase.metadata.tables) == {table.__tablename__ for table in CLIENT_TABLES}

@@ -130,7 +130,8 @@ def test_a_log_without_its_index_is_named(folder: Path) -> None:
 
 def test_beside_a_writer_each_unit_reads_one_moment(folder: Path) -> None:
     url = f"sqlite:///{folder}/sotto.db"
-    with storage.open_database(url) as writing, storage.open_database(url, read_only=True) as db:
+    writing = storage.open_database(url, busy_timeout=0.2)
+    with writing, storage.open_database(url, read_only=True) as db:
         with db.unit_of_work() as unit:
             before = unit.runs.list()
             with writing.unit_of_work() as writer:

@@ -172,13 +172,16 @@ def live_through(
     wiring = storage.create(*chosen)
     run_id = wiring.run_id
     for _ in range(4):
+        # Anywhere, or where it would do most harm: with a sum in hand that is not committed.
         seams.left = int(rng.integers(0, 130))
+        if rng.random() < 0.5:
+            seams.left, seams.most = None, len(seams.sums) + 1
         with opened(losing(wiring, rng, most=3)) as lossy:
             try:
                 return run_id, execute(lossy, SilentObserver())
             except (Crash, RunStopped):
                 pass
-        seams.left = None
+        seams.left = seams.most = None
         wiring = storage.reopen(run_id)
     for _ in range(4):
         with opened(wiring) as quiet:

@@ -75,3 +75,30 @@ def test_losses_differ_by_round_and_attempt_and_are_the_same_again():
     drawn = {losses(number, attempt, NAMES) for number in range(1, 6) for attempt in (1, 2)}
     assert len(drawn) == 10
     assert losses(3, 2, NAMES) == again(3, 2, NAMES)
+
+
+def test_losses_of_a_secret_cohort_do_not_depend_on_who_else_was_drawn():
+    """Each client is lost on a coin of its own, in every cohort alike: else no draw amplifies."""
+    secret = parse_config(
+        {
+            "name": "c",
+            "task": {"clients": 20},
+            "method": {"name": "promptfl"},
+            "training": {"local_steps": 1},
+            "cohort": {"size": 10, "minimum": 1, "retries": 0, "dropout_rate": 0.3},
+            "privacy": {
+                "mechanism": "central_noise",
+                "clipping_norm": 1.0,
+                "noise_multiplier": 1.0,
+            },
+        }
+    )
+    losses = simulated_losses(secret)
+    often = 0
+    for number in range(1, 101):
+        everybody = losses(number, 1, NAMES)
+        often += len(everybody)
+        for drawn in (NAMES[:1], NAMES[3:9], NAMES[::2]):
+            assert losses(number, 1, drawn) == everybody & set(drawn)
+    # 2,000 coins at 0.3: 600 expected, six deviations of sqrt(600 x 0.7) = 20.5.
+    assert abs(often - 600) < 123

@@ -143,6 +143,8 @@ class Schedule(RuleBasedStateMachine):
 
     def _misdealt(self, index, message):
         """Dealt shares of which some boxes cannot be read; another message stays as it is."""
+        if index not in self.parameters.invited:
+            return message
         try:
             dealing = decode_dealt_shares(self.parameters, index, message)
         except ProtocolViolation:
