@@ -43,7 +43,7 @@ class AuditTrail:
 
     def _before(self) -> dict[str, Any] | None:
         """The run that was set up last, None for the first; runs are numbered from 1."""
-        earlier = self.log.query(action="run.created")
+        earlier = self.log.beginnings()
         if not earlier:
             return None
         number, run_id = max((run_number(parsed_detail(e)), e.run) for e in earlier)

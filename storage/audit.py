@@ -163,6 +163,10 @@ class AuditRepository:
             where.append(func.instr(Audit.detail, detail_contains) > 0)
         return tuple(self._entries(*where))
 
+    def beginnings(self) -> tuple[AuditEntry, ...]:
+        """The first entry of each run, by run; whether the chains after it hold is not asked."""
+        return tuple(self._entries(Audit.sequence == 1))
+
     def head(self, run: str) -> AuditHead:
         """How long the run's chain is and what it ends in.
 

@@ -22,7 +22,7 @@ def registry_disagreements(uow: UnitOfWork) -> Iterator[str]:
     gap, unless it was the newest, which nothing names.
     """
     known = {run.run_id for run in uow.runs.list()}
-    entries = {entry.run: entry for entry in uow.audit.query(action="run.created")}
+    entries = {entry.run: entry for entry in uow.audit.beginnings()}
     numbers: dict[int, str] = {}
     for run_id in sorted(known - entries.keys()):
         yield f"run {run_id}: no audit entry says that it was set up"
