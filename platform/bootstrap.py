@@ -160,6 +160,9 @@ def reopen_run(
             the run would go on with other parameters than it was charged for.
     """
     database = open_existing(url) if read_only else open_storage(url)
+    if not read_only:
+        # Whoever goes on with a run builds on all of its rows; reading checks those it reads.
+        database.verify_integrity()
     config = stored_config(database, run_id, surroundings)
     require_agreement(database, run_id)
     # The clients' stores lie beside the database, which may have moved since the run started.

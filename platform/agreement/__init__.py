@@ -14,6 +14,7 @@ from platform.agreement.checking import (
     disagreements,
     faults_of,
     require_agreement,
+    summary_as_finished,
 )
 from platform.agreement.clients import OwnLedger
 from platform.agreement.reading import RunRecords, read_records
@@ -30,4 +31,5 @@ __all__ = [
     "read_records",
     "registry_disagreements",
     "require_agreement",
+    "summary_as_finished",
 ]

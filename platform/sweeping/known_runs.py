@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from platform import records
-from platform.bootstrap import database_file, run_folder
+from platform.agreement import summary_as_finished
+from platform.bootstrap import database_file, open_existing, run_folder
 from platform.errors import ConfigError
 from platform.files import open_lock
 from platform.storing import transaction
@@ -88,12 +88,13 @@ def summary_path(url: str, run_id: str) -> Path:
 
 
 def read_summary(url: str, run_id: str) -> Mapping[str, Any]:
-    """A finished run's summary.
+    """A finished run's summary, as its audit log saw it.
 
     Raises:
-        UnreadableSummary: If it is none.
+        RecordsDisagree: If it is another, or none.
     """
-    return records.read_summary(run_folder(url, run_id))
+    with closing(open_existing(url)) as database:
+        return summary_as_finished(database, run_id)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from platform.cli.sweep import _jobs, cell_line
-from platform.errors import ConfigError
+from platform.errors import ConfigError, RecordsDisagree
 from platform.federation import Federation
 from platform.sweeping import running, worker
 from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
@@ -29,6 +29,7 @@ from platform.sweeping.known_runs import (
     mark_interrupted,
     only_sweep_in,
     only_worker_of,
+    read_summary,
 )
 from platform.sweeping.running import Outcome, SilentSweepObserver, run_cells
 from platform.sweeping.worker import answer_cell, run_cell
@@ -114,6 +115,21 @@ def test_a_finished_run_comes_before_a_newer_one_and_a_lost_summary_is_made_agai
     assert known_runs(storage.url)[cell.identity].run_id == first
     (storage.folder / first / "summary.json").unlink()
     assert not known_runs(storage.url)[cell.identity].finished
+
+
+def test_an_edited_summary_gets_into_no_table(small: str, storage: Storage) -> None:
+    (cell,) = cells_of(small, storage, "rounds=1").cells
+    run_id = run_cell(cell.run)
+    path = storage.folder / run_id / "summary.json"
+    whole = path.read_text()
+    assert read_summary(storage.url, run_id) == json.loads(whole)
+    path.write_text(whole.replace('"delta": 1e-05', '"delta": 1e-06'))
+    assert path.read_text() != whole
+    with pytest.raises(RecordsDisagree, match=r"summary\.json is not the one that audit entry"):
+        read_summary(storage.url, run_id)
+    path.write_text(whole[:-40])
+    with pytest.raises(RecordsDisagree, match=r"summary\.json is empty, cut or otherwise no JSON"):
+        read_summary(storage.url, run_id)
 
 
 def test_without_a_database_no_run_is_known(storage: Storage) -> None:
