@@ -41,6 +41,7 @@ from platform.files import write_text
 from platform.fitting import pool_minimum
 from platform.method_building import build_method, require_classes
 from platform.observing import Observer
+from platform.opening import database_file, open_existing, open_storage, run_folder
 from platform.paths import with_absolute_paths
 from platform.pool import PoolRules
 from platform.protecting import amplifying_cohorts, coordinator_noise, protect_run, weighing
@@ -61,13 +62,11 @@ from platform.storing import transaction
 from platform.transport import InProcessTransport
 from platform.wiring import Budget, Learning, Wiring
 from privacy import CohortKind
-from storage import Database, NotFound, open_database
+from storage import Database, NotFound
 from storage.files import make_folder
 
 if TYPE_CHECKING:
     from methods._clip import Backbone
-
-SQLITE_PREFIX = "sqlite:///"
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
     database = open_storage(config.storage.url)
     text, facts = dump_config(config), environment(plan.learning.device)
     digest = config_digest(text)
-    # Files first: a run that the database knows has its configuration beside it.
+    # First, so that a run that the database knows has its configuration beside it.
     folder = run_folder(config.storage.url, run_id)
     effective = {
         "noise_multiplier": plan.budget.noise_multiplier,
@@ -153,6 +152,8 @@ def reopen_run(
 ) -> Wiring:
     """Sets up a run that exists; with `read_only` to write to none of its databases.
 
+    Whoever goes on with a run builds on all rows of its database, so all are checked then.
+
     Raises:
         UnknownRun: If there is none of this name.
         ConfigError: If its configuration cannot be run here.
@@ -161,7 +162,6 @@ def reopen_run(
     """
     database = open_existing(url) if read_only else open_storage(url)
     if not read_only:
-        # Whoever goes on with a run builds on all of its rows; reading checks those it reads.
         database.verify_integrity()
     config = stored_config(database, run_id, surroundings)
     require_agreement(database, run_id)
@@ -185,54 +185,6 @@ def stored_config(database: Database, run_id: str, surroundings: Surroundings) -
     except NotFound as error:
         raise UnknownRun(str(error)) from error
     return parse_config(json.loads(text), sources=surroundings.sources)
-
-
-def open_storage(url: str) -> Database:
-    """The coordinator's database, its folder made if missing.
-
-    Raises:
-        ConfigError: If the URL is none of a SQLite file.
-    """
-    folder = database_file(url).parent
-    try:
-        make_folder(folder)
-    except OSError as error:
-        raise ConfigError(
-            f"storage.url: its folder {str(folder)!r} cannot be made ({error.strerror}); valid is "
-            "one that can be written to"
-        ) from error
-    return open_database(url)
-
-
-def open_existing(url: str) -> Database:
-    """The coordinator's database where there is one already, to be read: nothing is written.
-
-    Raises:
-        ConfigError: If the URL is none of a SQLite file.
-        UnknownRun: If there is no such file.
-    """
-    if not database_file(url).is_file():
-        raise UnknownRun(f"RUN: there is no database at {url} yet; `run` makes one")
-    return open_database(url, read_only=True)
-
-
-def database_file(url: str) -> Path:
-    """The file of a SQLite URL.
-
-    Raises:
-        ConfigError: If the URL is none of a SQLite file.
-    """
-    name = url.removeprefix(SQLITE_PREFIX)
-    if name in (url, "", ":memory:") or "?" in name or Path(name).is_dir():
-        raise ConfigError(
-            f"storage.url: {url!r} is not valid; it must be {SQLITE_PREFIX} and a file's path"
-        )
-    return Path(name)
-
-
-def run_folder(url: str, run_id: str) -> Path:
-    """Where a run's files lie: beside the database."""
-    return database_file(url).parent / run_id
 
 
 @dataclass(frozen=True)

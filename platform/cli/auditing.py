@@ -13,11 +13,11 @@ from typing import Any
 import typer
 
 from platform.agreement import erased_folders, faults_of, registry_disagreements
-from platform.bootstrap import open_existing
 from platform.cli import exit_codes
 from platform.cli.access import resolved
 from platform.cli.output import console, print_json, printable, table
 from platform.errors import ConfigError
+from platform.opening import open_existing
 from storage import AuditEntry, AuditHead, Database, DatabaseBusy, StorageError
 
 LARGEST_ROUND = 2**63 - 1

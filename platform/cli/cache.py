@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from platform.bootstrap import database_file
 from platform.cli.output import console, print_json, table
 from platform.data.cache import Holding, clear, holdings
 from platform.errors import ConfigError
+from platform.opening import database_file
 
 SHORT = 12
 """Digits of a fingerprint that people see."""

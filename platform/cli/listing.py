@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict
 
 from methods import Registry
-from platform.bootstrap import database_file, open_existing
 from platform.cli.output import console, print_json, table
+from platform.opening import database_file, open_existing
 
 
 def print_methods(*, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from platform.bootstrap import Surroundings, create_run, open_storage, reopen_run, stored_config
+from platform.bootstrap import Surroundings, create_run, reopen_run, stored_config
 from platform.cli.access import resolve_run
 from platform.cli.interrupting import farewell, interruptible
 from platform.cli.output import print_json
@@ -14,6 +14,7 @@ from platform.cli.watching import ScreenObserver
 from platform.config import RunConfig, load_config, parse_config
 from platform.errors import ConfigError
 from platform.finishing import execute
+from platform.opening import open_storage
 from platform.wiring import Wiring
 
 

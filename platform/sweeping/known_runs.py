@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from platform.agreement import summary_as_finished
-from platform.bootstrap import database_file, open_existing, run_folder
 from platform.errors import ConfigError
 from platform.files import open_lock
+from platform.opening import database_file, open_existing, run_folder
 from platform.storing import transaction
 from platform.sweeping.grid import identity
 from storage import Database, StorageError, open_database

@@ -19,11 +19,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from methods import MethodError
-from platform.bootstrap import Surroundings, create_run, reopen_run, run_folder
+from platform.bootstrap import Surroundings, create_run, reopen_run
 from platform.config import RunConfig, parse_config
 from platform.errors import PlatformError
 from platform.finishing import execute
 from platform.observing import SilentObserver
+from platform.opening import run_folder
 from platform.run_lock import wait_until_free
 from platform.sweeping.grid import identity
 from platform.sweeping.known_runs import known_runs, only_worker_of

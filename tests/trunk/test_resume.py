@@ -13,13 +13,13 @@ import yaml
 from sqlalchemy import Connection, event
 
 from platform.audit_trail import AuditTrail
-from platform.bootstrap import open_storage
 from platform.client import Client
 from platform.errors import RunStopped
 from platform.federation import Federation
 from platform.finishing import execute
 from platform.messages import Stage
 from platform.observing import SilentObserver
+from platform.opening import open_storage
 from platform.round import RoundRunner
 from platform.transport import InProcessTransport
 from platform.wiring import Wiring

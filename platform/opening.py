@@ -1,0 +1,59 @@
+"""The coordinator's database by its URL, and where the files of its runs lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from platform.errors import ConfigError, UnknownRun
+from storage import Database, open_database
+from storage.files import make_folder
+
+SQLITE_PREFIX = "sqlite:///"
+
+
+def open_storage(url: str) -> Database:
+    """The coordinator's database, its folder made if missing.
+
+    Raises:
+        ConfigError: If the URL is none of a SQLite file.
+    """
+    folder = database_file(url).parent
+    try:
+        make_folder(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"storage.url: its folder {str(folder)!r} cannot be made ({error.strerror}); valid is "
+            "one that can be written to"
+        ) from error
+    return open_database(url)
+
+
+def open_existing(url: str) -> Database:
+    """The coordinator's database where there is one already, to be read: nothing is written.
+
+    Raises:
+        ConfigError: If the URL is none of a SQLite file.
+        UnknownRun: If there is no such file.
+    """
+    if not database_file(url).is_file():
+        raise UnknownRun(f"RUN: there is no database at {url} yet; `run` makes one")
+    return open_database(url, read_only=True)
+
+
+def database_file(url: str) -> Path:
+    """The file of a SQLite URL.
+
+    Raises:
+        ConfigError: If the URL is none of a SQLite file.
+    """
+    name = url.removeprefix(SQLITE_PREFIX)
+    if name in (url, "", ":memory:") or "?" in name or Path(name).is_dir():
+        raise ConfigError(
+            f"storage.url: {url!r} is not valid; it must be {SQLITE_PREFIX} and a file's path"
+        )
+    return Path(name)
+
+
+def run_folder(url: str, run_id: str) -> Path:
+    """Where a run's files lie: beside the database."""
+    return database_file(url).parent / run_id
