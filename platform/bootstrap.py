@@ -41,7 +41,7 @@ from platform.files import write_text
 from platform.fitting import pool_minimum
 from platform.method_building import build_method, require_classes
 from platform.observing import Observer
-from platform.opening import database_file, open_existing, open_storage, run_folder
+from platform.opening import make_beside, open_existing, open_storage, run_folder
 from platform.paths import with_absolute_paths
 from platform.pool import PoolRules
 from platform.protecting import amplifying_cohorts, coordinator_noise, protect_run, weighing
@@ -63,7 +63,6 @@ from platform.transport import InProcessTransport
 from platform.wiring import Budget, Learning, Wiring
 from privacy import CohortKind
 from storage import Database, NotFound
-from storage.files import make_folder
 
 if TYPE_CHECKING:
     from methods._clip import Backbone
@@ -293,8 +292,7 @@ def _learning(
 
 
 def _cache_folder(config: RunConfig) -> CacheFolder:
-    folder = database_file(config.storage.url).parent / "cache"
-    make_folder(folder)
+    folder = make_beside(config.storage.url, "cache")
     return CacheFolder(folder, int(config.storage.cache_gib * 2**30))
 
 

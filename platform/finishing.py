@@ -72,6 +72,11 @@ def _folders(wiring: Wiring) -> list[Path]:
 
 
 def _execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
+    with wiring.database.unit_of_work(read_only=True) as uow:
+        is_finished = uow.runs.get(wiring.run_id).status == "finished"
+    if is_finished:
+        # There is nothing to go on with; what it came to is what its records hold.
+        return dict(require_agreement(wiring.database, wiring.run_id).summary or {})
     federation = Federation(wiring, observer)
     first, progress = wiring.source_id, _rounds(wiring, federation, observer)
     documents = _documents(wiring)

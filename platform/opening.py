@@ -15,9 +15,19 @@ def open_storage(url: str) -> Database:
     """The coordinator's database, its folder made if missing.
 
     Raises:
-        ConfigError: If the URL is none of a SQLite file.
+        ConfigError: If the URL is none of a SQLite file, or its folder cannot be made.
     """
-    folder = database_file(url).parent
+    make_beside(url)
+    return open_database(url)
+
+
+def make_beside(url: str, name: str = "") -> Path:
+    """The folder of the coordinator's database, or one in it, made if missing.
+
+    Raises:
+        ConfigError: If it cannot be made, or the URL is none of a SQLite file.
+    """
+    folder = database_file(url).parent / name
     try:
         make_folder(folder)
     except OSError as error:
@@ -25,7 +35,7 @@ def open_storage(url: str) -> Database:
             f"storage.url: its folder {str(folder)!r} cannot be made ({error.strerror}); valid is "
             "one that can be written to"
         ) from error
-    return open_database(url)
+    return folder
 
 
 def open_existing(url: str) -> Database:

@@ -64,7 +64,10 @@ def _known_runs(database: Database, url: str) -> dict[str, KnownRun]:
         rows = uow.runs.list()
     for row in rows:
         key = identity(json.loads(row.config_json))
-        is_finished = row.status == "finished" and summary_path(url, row.run_id).is_file()
+        is_finished = row.status == "finished"
+        if is_finished and not summary_path(url, row.run_id).is_file():
+            # Nothing can make it again as it was, so the cell is run anew.
+            continue
         # Oldest first: a later run replaces an earlier one that did not finish.
         if is_finished or key not in found or not found[key].finished:
             found[key] = KnownRun(row.run_id, is_finished)

@@ -20,6 +20,7 @@ from platform.round import RoundRunner
 from platform.secure_terms import SecureTerms
 from platform.simulation import client_names
 from platform.transport import ClientId, Dropout, InProcessTransport, Transport
+from platform.wiring import Wiring
 from privacy import ClientMechanism, NoProtection
 from privacy.secure_aggregation import Credentials, Enrolment, Identity
 from storage import open_client_store
@@ -80,6 +81,15 @@ class Frank(InProcessTransport):
         return self.handlers[client](message)
 
 
+def frank(wiring: Wiring) -> Wiring:
+    """A run whose clients' refusals are told, and not only missed."""
+    inner = wiring.runner.transport
+    assert isinstance(inner, InProcessTransport)
+    telling = Frank(inner.handlers, inner.losses, inner.lost_at)
+    runner = dataclasses.replace(wiring.runner, transport=telling)
+    return dataclasses.replace(wiring, runner=runner)
+
+
 @dataclass(frozen=True)
 class Cohort:
     """Real clients of one round, client i with the number i + 1."""
@@ -109,6 +119,7 @@ class Cohort:
             degree=self.terms.degree,
             identities=keys,
             enrolment_serial=len(keys),
+            graph_seed=bytes(range(32)) if self.terms.degree else b"",
         )
 
     def transport(

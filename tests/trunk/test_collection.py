@@ -43,7 +43,7 @@ from tests.trunk._runs import (
     gaussian_epsilon,
     opened,
 )
-from tests.trunk._secure import Frank
+from tests.trunk._secure import frank
 from tests.trunk.conftest import MakeStorage
 
 ROUNDS = 2
@@ -151,7 +151,7 @@ def test_the_database_ties_no_entry_to_a_client(noised: Finished) -> None:
         for value in (*names, *secrets):
             assert value.hex() not in text and repr(value)[2:-1] not in text
     columns = {row[1] for row in noised.storage.rows("PRAGMA table_info(pool)")}
-    assert columns == {"key", "run_id", "generation", "cover", "handle", "entry"}
+    assert columns == {"key", "run_id", "generation", "cover", "handle", "entry", "digest"}
 
 
 @pytest.mark.parametrize("shares", ["true", "false"])
@@ -557,10 +557,8 @@ def test_a_client_takes_the_rounds_purpose_from_its_number_alone(storage: Storag
             collects=True,
         )
         method, state = wiring.method, Federation(wiring, SilentObserver()).initial_state()
-        inner = wiring.runner.transport
-        assert isinstance(inner, InProcessTransport)
-        frank = Frank(inner.handlers, inner.losses)
-        runner = RoundRunner(frank, dataclasses.replace(protection, masked=False))
+        telling = frank(wiring).runner.transport
+        runner = RoundRunner(telling, dataclasses.replace(protection, masked=False))
         with pytest.raises(ProtocolError, match="masks"):
             runner.run(plan, lambda client: method.broadcast(state, client), lambda handles: ())
 

@@ -327,7 +327,7 @@ def test_pool_row_names_nobody(os_run: tuple[Finished, str]) -> None:
             assert word not in text
         assert not re.search(rb"20\d\d-\d\d-\d\d", text)
     columns = {row[1] for row in run.storage.rows("PRAGMA table_info(pool)")}
-    assert columns == {"key", "run_id", "generation", "cover", "handle", "entry"}
+    assert columns == {"key", "run_id", "generation", "cover", "handle", "entry", "digest"}
 
 
 def test_no_other_table_knows_an_entry(os_run: tuple[Finished, str]) -> None:

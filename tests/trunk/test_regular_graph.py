@@ -9,10 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from platform.attempting import Attempts
 from platform.errors import ProtocolError, RoundAborted
 from platform.messages import SecureRound, decode_invitation, encode_invitation
+from platform.observing import SilentObserver
 from platform.simulation import client_names
+from platform.spending import Spending
 from tests.contract._driving import quick_folder
+from tests.trunk._runs import opened
+from tests.trunk._seams import overrides, seam_storage
 from tests.trunk._secure import Lying, cohort
 from tests.trunk.test_secure_terms import LARGE, configured, secure_terms
 
@@ -67,23 +72,34 @@ def test_below_the_smallest_sum_nothing_is_opened(
     assert not any(sent == "unmask" for sent, _ in transport.answers)
 
 
-def test_every_attempt_has_a_graph_of_its_own(stores: Path) -> None:
-    """All clients of an attempt are told one seed; it is drawn anew for each."""
-    seeds = []
-    for attempt in ("first", "second"):
-        found, told = cohort(stores / attempt, TERMS), set()
+def test_all_clients_of_an_attempt_are_told_one_graph(stores: Path) -> None:
+    found, told = cohort(stores, TERMS), set()
 
-        def read(client: str, message: bytes, told: set[bytes] = told) -> bytes:
-            secure = decode_invitation(message).secure
-            assert secure is not None
-            told.add(secure.graph_seed)
-            return message
+    def read(client: str, message: bytes) -> bytes:
+        secure = decode_invitation(message).secure
+        assert secure is not None
+        told.add(secure.graph_seed)
+        return message
 
-        found.run(Lying(found.transport(), "advertise", read))
-        seeds.append(told)
-    (first,), (second,) = seeds
-    assert len(first) == len(second) == 32
-    assert first != second
+    found.run(Lying(found.transport(), "advertise", read))
+    assert told == {found.plan.graph_seed}
+    assert len(found.plan.graph_seed) == 32
+
+
+def test_every_attempt_has_a_graph_of_its_own(tmp_path: Path) -> None:
+    """Drawn once the cohort is, and never given out for a complete graph."""
+    chosen = overrides("upload_noise", "semi_honest", tmp_path)
+    with opened(seam_storage(tmp_path).create(*chosen)) as wiring:
+        complete = Attempts(wiring, SilentObserver(), Spending(wiring))
+        terms = dataclasses.replace(wiring.protection.terms, degree=2)
+        protection = dataclasses.replace(wiring.protection, terms=terms)
+        regular = dataclasses.replace(
+            complete, wiring=dataclasses.replace(wiring, protection=protection)
+        )
+        seeds = [bytes.fromhex(regular._draw(1, attempt).plan["graph_seed"]) for attempt in (1, 2)]
+        assert complete._draw(1, 1).plan["graph_seed"] == ""
+    assert [len(seed) for seed in seeds] == [32, 32]
+    assert seeds[0] != seeds[1]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from platform.observing import SilentObserver
 from platform.run_lock import only_process_of
 from storage import open_client_store
 from tests.trunk._runs import GATHERING, NONE, RECORDS, Finished, Storage, opened
+from tests.trunk._secure import frank
 
 PM_MOE = (
     "method={name: pm_moe, base: fedper, gate_rounds: 1, "
@@ -113,7 +114,7 @@ def test_two_at_once_are_refused_and_a_client_answers_nobody(storage: Storage) -
         for number in (1, 2):
             plan = RoundPlan(wiring.run_id, number, 1, everybody, {}, minimum=2, threshold=3)
             with pytest.raises(ProtocolError, match="nothing leaves a client"):
-                wiring.runner.run(plan, lambda client: {}, lambda handles: ())
+                frank(wiring).runner.run(plan, lambda client: {}, lambda handles: ())
         assert execute(wiring, SilentObserver())["phase_two_of"] == run.run_id
     assert len(kept_of(wiring.run_id, run.folder)) == 5
 

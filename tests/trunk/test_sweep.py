@@ -102,7 +102,7 @@ def test_an_unfinished_run_is_gone_on_with(
     assert actions.count("run.resumed") == 1 and actions.count("run.created") == 1
 
 
-def test_a_finished_run_comes_before_a_newer_one_and_a_lost_summary_is_made_again(
+def test_a_finished_run_comes_before_a_newer_one_but_not_without_its_summary(
     small: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (cell,) = cells_of(small, storage, "rounds=1").cells
@@ -114,6 +114,7 @@ def test_a_finished_run_comes_before_a_newer_one_and_a_lost_summary_is_made_agai
     assert len(statuses(storage)) == 2
     assert known_runs(storage.url)[cell.identity].run_id == first
     (storage.folder / first / "summary.json").unlink()
+    assert known_runs(storage.url)[cell.identity].run_id != first
     assert not known_runs(storage.url)[cell.identity].finished
 
 
