@@ -202,6 +202,13 @@ def test_a_round_lost_while_it_is_written_down_is_lost_once(
     assert [len(names) for names in resumed.survivors().values()] == [5, 5, 4]
 
 
+def test_finished_run_is_reported_again_and_nothing_else(storage: Storage) -> None:
+    finished = storage.run(NONE, *NO_POOL, "rounds=1")
+    before = storage.file.read_bytes()
+    assert storage.resume(finished.run_id).summary == finished.summary
+    assert storage.file.read_bytes() == before
+
+
 def test_run_moves_with_its_folder(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plain_run: Finished
 ) -> None:
