@@ -6,11 +6,10 @@ either table.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import ColumnElement, Row, select, tuple_
 from sqlalchemy.orm import Session
@@ -39,9 +38,6 @@ if TYPE_CHECKING:
     from storage.client_tables import ClientLedger
 
     LedgerTable = type[Ledger] | type[ClientLedger]
-
-# Changing what is hashed, or how, needs a new marker.
-LEDGER_PREFIX: Final = b"sotto-ledger-v1\n"
 
 
 class LedgerRepository:
@@ -116,19 +112,6 @@ class LedgerRepository:
         nothing, so an unknown pseudonym is no error.
         """
         return read_rows(self._session, Ledger, [Ledger.pseudonym.in_(sorted(set(pseudonyms)))])
-
-    def digest(self, run_id: str) -> str:
-        """Hex SHA-256 over all rows of a run, their status included; the same for the same rows.
-
-        Raises:
-            NotFound: Unknown run.
-            DatabaseDamaged: A row does not fit its own digest.
-        """
-        require_run(self._session, run_id)
-        hasher = hashlib.sha256(LEDGER_PREFIX)
-        for row in _sealed_rows(self._session, Ledger, [Ledger.run_id == run_id]):
-            hasher.update(row.digest)
-        return hasher.hexdigest()
 
 
 def insert_rows(session: Session, table: LedgerTable, rows: Sequence[LedgerRow]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
@@ -42,11 +41,6 @@ class StateRecord(NamedTuple):
 
     round_number: int
     blob: bytes
-
-    @property
-    def digest(self) -> str:
-        """Hex SHA-256 of the bytes."""
-        return hashlib.sha256(self.blob).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,15 +163,6 @@ class StateRepository:
         rows = read_sealed(self._session, States, States.run_id == run_id, order=(newest,), limit=1)
         return StateRecord(rows[0].round_number, rows[0].blob) if rows else None
 
-    def all_rounds(self, run_id: str) -> tuple[int, ...]:
-        """The rounds whose states are kept, in order.
-
-        Raises:
-            NotFound: Unknown run.
-        """
-        require_run(self._session, run_id)
-        return self._rounds(run_id)[::-1]
-
     def _rounds(self, run_id: str) -> tuple[int, ...]:
         """Rounds of the stored states, newest first."""
         query = select(States.round_number).where(States.run_id == run_id)

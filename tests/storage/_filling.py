@@ -65,10 +65,8 @@ def read_database(path: Path) -> dict[str, Any]:
             found[run_id] = (
                 unit.runs.get(run_id),
                 unit.states.latest(run_id),
-                unit.states.all_rounds(run_id),
                 unit.rounds.all(run_id),
                 unit.ledger.rows(run_id),
-                unit.ledger.digest(run_id),
                 unit.pool.entries(run_id),
                 unit.attempts.newest(run_id),
                 unit.attempts.stages(run_id, 3, 1),
