@@ -72,6 +72,11 @@ class Attempts:
                     return plan, error
             retries -= 1
 
+    def newest_at(self, round_number: int | None) -> AttemptRecord | None:
+        """The run's newest attempt if it is at this round, open or not."""
+        newest = self._newest()
+        return newest if newest is not None and newest.round_number == round_number else None
+
     def _open(
         self,
         round_number: int,
@@ -94,7 +99,12 @@ class Attempts:
         plan = self._plan(self._draw(round_number, attempt), progress, pool)
         with transaction(self.wiring.database) as uow:
             self.spending.reserve(uow, plan, protection)
-            fixed = {"cohort": list(plan.cohort), "graph_seed": plan.graph_seed.hex()}
+            fixed = {
+                "cohort": list(plan.cohort),
+                "graph_seed": plan.graph_seed.hex(),
+                # Only of the collection: what it follows is known to nobody else until its end.
+                "ended_early": progress.ended_early,
+            }
             uow.attempts.open(plan.run_id, round_number, attempt, fixed)
             AuditTrail(uow.audit, plan.run_id).round_opened(plan)
         return plan

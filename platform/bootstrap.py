@@ -46,7 +46,7 @@ from platform.paths import with_absolute_paths
 from platform.pool import PoolRules
 from platform.protecting import amplifying_cohorts, coordinator_noise, protect_run, weighing
 from platform.protection import Protection
-from platform.resuming import require_same_wiring
+from platform.resuming import require_same_enrolment, require_same_wiring
 from platform.round import RoundRunner
 from platform.second_phase import (
     FirstRun,
@@ -125,7 +125,7 @@ def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> 
     source, url = config.phase_two_of, config.storage.url
     if source is None:
         return plan_run(config, observer, surroundings)
-    database = open_existing(url)
+    database = open_existing(url, read_only=False)
     try:
         first = stored_config(database, source, surroundings)
         require_second_phase(config, first, database, surroundings.registry)
@@ -163,10 +163,12 @@ def reopen_run(
     if not read_only:
         database.verify_integrity()
     config = stored_config(database, run_id, surroundings)
-    require_agreement(database, run_id)
+    created = require_agreement(database, run_id).records.entries("run.created")[0]
     # The clients' stores lie beside the database, which may have moved since the run started.
     config = config.model_copy(update={"storage": StorageConfig(url=url)})
     plan = _plan(config, observer, surroundings)
+    if not read_only:
+        require_same_enrolment(run_id, created.detail.get("enrolment"), _enrolment_of(plan))
     wiring = _wire(plan, run_id, database, observer, surroundings)
     require_same_wiring(wiring)
     return wiring

@@ -10,7 +10,7 @@ limits is refused.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from methods import Arrays, ClientView
@@ -57,7 +57,15 @@ from privacy.secure_aggregation import (
     RoundParameters,
 )
 from privacy.secure_aggregation import client as masking
-from storage import ClientStore, SessionRecord
+from storage import ClientStore, ReleaseRefusedError, SessionMovedError, SessionRecord
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A request that was not answered before, and how far the client had come when it came."""
+
+    digest: bytes
+    known: SessionRecord | None
 
 
 class Client:
@@ -102,41 +110,45 @@ class Client:
                 return self._handle(message)
             except ProtocolViolation as error:
                 raise ProtocolError("message: it is refused by the secure aggregation") from error
+            except (ReleaseRefusedError, SessionMovedError) as error:
+                raise ProtocolError("message: something else was answered in its place") from error
 
     def _handle(self, message: bytes) -> bytes:
         kind, envelope = peek(message)
         if envelope.run_id != self.profile.run_id:
             raise ProtocolError("message: it belongs to another run")
-        known = self._store.sessions.newest(envelope.run_id)
-        request = hashlib.sha256(message).digest()
-        if known is not None and known.request_digest == request:
-            return known.reply
+        digest = hashlib.sha256(message).digest()
+        answered = self._store.sessions.reply(envelope.run_id, digest)
+        if answered is not None:
+            return answered
+        asked = _Asked(digest, self._store.sessions.newest(envelope.run_id))
         if kind == "invitation":
-            return self._join(request, decode_invitation(message), known)
-        session = awaited(kind, envelope, known)
+            return self._join(asked, decode_invitation(message))
+        session = awaited(kind, envelope, asked.known)
         if session.awaits == "train":
-            return self._train(request, session, decode_assignment(message))
+            return self._train(asked, session, decode_assignment(message))
         if session.awaits == "share":
-            return self._share_keys(request, session, decode_relay(message))
-        return self._disclose(request, session, decode_relay(message))
+            return self._share_keys(asked, session, decode_relay(message))
+        return self._disclose(asked, session, decode_relay(message))
 
     def _keep(
-        self, request: bytes, session: Session, reply: bytes, *, is_noiseless: bool = False
+        self, asked: _Asked, session: Session, reply: bytes, *, is_noiseless: bool = False
     ) -> None:
-        """Makes an answer durable, and that there is no way back behind it."""
-        envelope, sessions = session.envelope, self._store.sessions
-        known = sessions.newest(envelope.run_id)
+        """Makes an answer durable, and that there is no way back behind it.
+
+        Raises:
+            SessionMovedError: If another process of this client has answered something meanwhile.
+        """
+        envelope, known = session.envelope, asked.known
         noiseless = 0 if known is None else known.noiseless_round
         record = SessionRecord(
             envelope.run_id,
             envelope.round_number,
             envelope.attempt,
             noiseless_round=envelope.round_number if is_noiseless else noiseless,
-            request_digest=request,
-            reply=reply,
             state=encode_session(session),
         )
-        sessions.keep(record)
+        self._store.sessions.keep(record, after=known, request_digest=asked.digest, reply=reply)
 
     def state(self, committed: Attempt | None) -> PersonalState:
         """Personal state as it is if `committed` is the last attempt of this client that counts."""
@@ -214,14 +226,15 @@ class Client:
     def _first_state(self) -> PersonalState:
         return PersonalState(first_state(self.profile), ())
 
-    def _join(self, request: bytes, invitation: Invitation, known: SessionRecord | None) -> bytes:
+    def _join(self, asked: _Asked, invitation: Invitation) -> bytes:
         """Checks all before anything changes; what is refused costs no more than its size."""
         envelope, seat = invitation.envelope, invitation.secure
         require_invitation(self._expected, self.profile.protection, invitation)
-        self._require_open(envelope.round_number)
+        if self.profile.source_id is not None:
+            raise ProtocolError("message: nothing leaves a client in a second phase")
         # What a round is for is a matter of its number, and never of what the coordinator says.
         protection = self.profile.protection.in_round(envelope.round_number)
-        require_new(envelope, known, protection)
+        require_new(envelope, asked.known, protection)
         self._require_known(envelope.committed)
         if (seat is not None) != protection.masked:
             # Else a coordinator could read an update by leaving the masks out of its invitation.
@@ -237,8 +250,8 @@ class Client:
             session = replace(session, awaits="share", secure=secure)
         reply = encode_answer(Answer(envelope, handles, payload))
         with self._store.atomically():
+            self._keep(asked, session, reply)
             self._roll(envelope.committed)
-            self._keep(request, session, reply)
         return reply
 
     def _require_known(self, committed: Attempt | None) -> None:
@@ -260,17 +273,6 @@ class Client:
         if committed not in (last, pending):
             raise ProtocolError("message: it names a commit that this client took no part in")
 
-    def _require_open(self, round_number: int) -> None:
-        """Refuses what comes after the pool, which the number of a round alone does not tell."""
-        profile = self.profile
-        if profile.source_id is not None:
-            raise ProtocolError("message: nothing leaves a client in a second phase")
-        number = profile.protection.collects_at
-        if number is None or round_number >= number:
-            return
-        if any(row.round_number >= number for row in self._store.rows(profile.run_id)):
-            raise ProtocolError("message: this client's rounds ended when it gave its pool entry")
-
     def _roll(self, committed: Attempt | None) -> None:
         """Follows the coordinator's commit: personal part, session and own ledger."""
         run_id = self.profile.source
@@ -290,19 +292,19 @@ class Client:
             planned = self._releases(envelope, protection)
             limits.require(self.profile.run_id, self._store.rows(), planned)
 
-    def _share_keys(self, request: bytes, session: Session, relay: Relay) -> bytes:
+    def _share_keys(self, asked: _Asked, session: Session, relay: Relay) -> bytes:
         if session.secure is None:
             raise ProtocolError("message: there is no secure aggregation in this round")
         secure, payload = masking.step(session.secure, relay.payload, identity=self._identity)
         reply = encode_relay(Relay(session.envelope, payload))
-        self._keep(request, replace(session, awaits="train", secure=secure), reply)
+        self._keep(asked, replace(session, awaits="train", secure=secure), reply)
         return reply
 
     def _protection(self, session: Session) -> Protection:
         protection = self.profile.protection.in_round(session.envelope.round_number)
         return protection.at(session.clipping_norm)
 
-    def _train(self, request: bytes, session: Session, assignment: Assignment) -> bytes:
+    def _train(self, asked: _Asked, session: Session, assignment: Assignment) -> bytes:
         require_assignment(self._expected, assignment)
         envelope, profile, secure = session.envelope, self.profile, session.secure
         if secure is not None:
@@ -330,7 +332,7 @@ class Client:
                 profile.run_id, *attempt, personal=ready.personal, experts=ready.experts
             )
             is_noiseless = protection.masked and not protection.has_client_noise
-            self._keep(request, session, reply, is_noiseless=is_noiseless)
+            self._keep(asked, session, reply, is_noiseless=is_noiseless)
         return reply
 
     def _remember(self, attempt: Attempt, failure: str) -> None:
@@ -343,28 +345,32 @@ class Client:
         weight, envelope, secure = self.profile.data.num_examples, session.envelope, session.secure
         layout = self._protection(session).layout
         layout.require_weight(weight)
-        if isinstance(secure, ReadyToMask) and prepared.levels is not None:
-            masked, payload = masking.mask(
-                secure,
-                layout.weigh(prepared.levels, weight),
-                context=broadcast_digest(assignment.broadcast, session.clipping_norm),
-                identity=self._identity,
-            )
-            return Upload(envelope, payload, None, 0), replace(session, secure=masked)
-        return Upload(envelope, b"", prepared.vector, weight if layout.weighted else 1), session
+        if secure is None:
+            sent = weight if layout.weighted else 1
+            return Upload(envelope, b"", prepared.vector, sent), session
+        if not isinstance(secure, ReadyToMask) or prepared.levels is None:
+            # Else what should be masked would leave in the clear.
+            raise ProtocolError("message: there is nothing to mask with")
+        masked, payload = masking.mask(
+            secure,
+            layout.weigh(prepared.levels, weight),
+            context=broadcast_digest(assignment.broadcast, session.clipping_norm),
+            identity=self._identity,
+        )
+        return Upload(envelope, payload, None, 0), replace(session, secure=masked)
 
-    def _disclose(self, request: bytes, session: Session, relay: Relay) -> bytes:
+    def _disclose(self, asked: _Asked, session: Session, relay: Relay) -> bytes:
         secure, payload, envelope = session.secure, b"", session.envelope
         if secure is not None:
             secure, payload = masking.step(secure, relay.payload, identity=self._identity)
         if isinstance(secure, Confirmed):
             # What happened is signed; shares come once enough others signed the same.
             reply = encode_relay(Relay(envelope, payload))
-            self._keep(request, replace(session, secure=secure), reply)
+            self._keep(asked, replace(session, secure=secure), reply)
             return reply
         name = self.pool_handle(envelope.round_number) if session.entry else b""
         reply = encode_disclosure(Disclosure(envelope, payload, name, session.entry))
-        self._keep(request, replace(session, awaits="nothing", secure=secure, entry={}), reply)
+        self._keep(asked, replace(session, awaits="nothing", secure=secure, entry={}), reply)
         return reply
 
     def _advertise(self, parameters: RoundParameters, index: int) -> tuple[ClientState, bytes]:

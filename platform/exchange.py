@@ -68,6 +68,18 @@ class Exchange:
         self.journal.keep(stage, encode_stage(result))
         return result
 
+    def again(
+        self,
+        stage: Stage,
+        messages: Mapping[ClientId, bytes],
+        decode: Callable[[bytes], Message],
+    ) -> dict[ClientId, Message]:
+        """Answers that were given before, to the same messages; they are counted once."""
+        phase, up, down = self.phase, self.up, self.down
+        answers = self(stage, messages, decode)
+        self.phase, self.up, self.down = phase, up, down
+        return answers
+
     @property
     def uploads_asked(self) -> bool:
         """Whether anybody may have been asked to upload, by this process or one before it."""

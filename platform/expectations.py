@@ -141,7 +141,7 @@ def _require_norm(protection: Protection, round_number: int, norm: float | None)
         return
     if not (math.isfinite(norm) and norm > 0.0):
         raise ProtocolError("message: the clipping norm is not a length")
-    moves, way = round_number - 1, math.log(norm / start) / adaptive.learning_rate
+    moves, way = round_number - 1, (math.log(norm) - math.log(start)) / adaptive.learning_rate
     lowest, highest = (adaptive.quantile - 1.0) * moves, adaptive.quantile * moves
     if not lowest - _ROUNDING <= way <= highest + _ROUNDING:
         raise ProtocolError("message: the clipping norm cannot have come about in so few rounds")

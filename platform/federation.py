@@ -56,17 +56,25 @@ class Federation:
         wiring, rounds = self._wiring, self._wiring.config.rounds
         progress = self._begin()
         self._observer.run_started(wiring.run_id, rounds, min(progress.completed, rounds))
-        for round_number in range(progress.completed + 1, rounds + 1):
+        number = wiring.protection.collects_at
+        collecting = self._attempts.newest_at(number)
+        if collecting is not None:
+            # The rounds were over when it was opened, also where not all of them had been held.
+            progress = replace(progress, ended_early=collecting.plan["ended_early"])
+        else:
+            progress = self._hold_rounds(progress)
+        if number is None or progress.completed >= number:
+            return progress
+        return self._collection(number, progress)
+
+    def _hold_rounds(self, progress: Progress) -> Progress:
+        for round_number in range(progress.completed + 1, self._wiring.config.rounds + 1):
             try:
                 progress = self._round(round_number, progress)
             except BudgetExhausted as error:
                 reason = f"ended before round {round_number}: {error}"
-                progress = replace(progress, ended_early=reason)
-                break
-        number = wiring.protection.collects_at
-        if number is None or progress.completed >= number:
-            return progress
-        return self._collection(number, progress)
+                return replace(progress, ended_early=reason)
+        return progress
 
     def measure(self, state: Arrays, committed: Mapping[ClientId, Attempt]) -> Measured:
         """Every client's accuracy once these attempts are committed.

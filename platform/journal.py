@@ -2,8 +2,9 @@
 
 An attempt is executed once. A coordinator that is started again goes on after the last stage kept
 here, with the same messages, to which clients give the answers that they gave before. Of masked
-vectors the running sum and the list of their owners are enough; the answers to the last stage are
-not kept but asked for again, because with them the sum would lie on the disk.
+vectors the running sum and the list of their owners are enough. What is not kept is asked for
+again: answers to the last stage, because with them the sum would lie on the disk; uploads in the
+clear; and handles, because beside the pool they would say whose entries lie there.
 """
 
 from __future__ import annotations
@@ -12,9 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from platform.codec import Frame, decode_frame, encode_frame
 from platform.errors import ProtocolError
@@ -31,19 +29,15 @@ class StageResult:
     Attributes:
         relays: By client that is still there, what the secure aggregation sends it next; empty
             bytes without one.
-        handles: By client, the names of its own live pool entries.
         state: The secure aggregation's, encoded; empty without one.
-        vectors: By client, its upload where that travels in the clear, shape (d,).
-        weights: By client, its weight where that travels in the clear.
+        handles: By client, the names of its own live pool entries; never kept.
         up: Bytes that clients have sent in the attempt so far.
         down: Bytes that they have been sent.
     """
 
     relays: Mapping[ClientId, bytes] = field(default_factory=dict)
-    handles: Mapping[ClientId, tuple[bytes, ...]] = field(default_factory=dict)
     state: bytes = field(default=b"", repr=False)
-    vectors: Mapping[ClientId, NDArray[np.float64]] = field(default_factory=dict, repr=False)
-    weights: Mapping[ClientId, int] = field(default_factory=dict)
+    handles: Mapping[ClientId, tuple[bytes, ...]] = field(default_factory=dict, repr=False)
     up: int = 0
     down: int = 0
 
@@ -109,19 +103,10 @@ class MemoryJournal:
 
 
 def encode_stage(result: StageResult) -> bytes:
-    """A stage's result as bytes."""
+    """What is kept of a stage's result, as bytes."""
     blobs = {f"relay/{client}": payload for client, payload in result.relays.items()}
-    for client, handles in result.handles.items():
-        # Joined, as handles all have one length: a client's number of them is no business of names.
-        blobs[f"handles/{client}"] = b"".join(handles)
     blobs["state"] = result.state
-    fields = {
-        "up": result.up,
-        "down": result.down,
-        "weights": dict(result.weights),
-        "handles": {client: [len(h) for h in names] for client, names in result.handles.items()},
-    }
-    return encode_frame(Frame("stage", fields, dict(result.vectors), blobs))
+    return encode_frame(Frame("stage", {"up": result.up, "down": result.down}, {}, blobs))
 
 
 def decode_stage(data: bytes) -> StageResult:
@@ -133,24 +118,10 @@ def decode_stage(data: bytes) -> StageResult:
     frame = decode_frame(data)
     if frame.kind != "stage":
         raise ProtocolError("message: the stored stage is not valid")
-    return StageResult(
-        _under(frame.blobs, "relay/"),
-        {
-            client: _split(joined, frame.fields["handles"][client])
-            for client, joined in _under(frame.blobs, "handles/").items()
-        },
-        frame.blobs["state"],
-        dict(frame.arrays),
-        dict(frame.fields["weights"]),
-        frame.fields["up"],
-        frame.fields["down"],
-    )
-
-
-def _under(blobs: Mapping[str, bytes], prefix: str) -> dict[str, bytes]:
-    return {n.removeprefix(prefix): b for n, b in sorted(blobs.items()) if n.startswith(prefix)}
-
-
-def _split(joined: bytes, sizes: list[int]) -> tuple[bytes, ...]:
-    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-    return tuple(joined[end - size : end] for end, size in zip(ends, sizes, strict=True))
+    relays = {
+        name.removeprefix("relay/"): payload
+        for name, payload in sorted(frame.blobs.items())
+        if name.startswith("relay/")
+    }
+    fields: Mapping[str, int] = frame.fields
+    return StageResult(relays, frame.blobs["state"], up=fields["up"], down=fields["down"])

@@ -38,8 +38,13 @@ def make_beside(url: str, name: str = "") -> Path:
     return folder
 
 
-def open_existing(url: str) -> Database:
-    """The coordinator's database where there is one already, to be read: nothing is written.
+def open_existing(url: str, *, read_only: bool = True) -> Database:
+    """The coordinator's database where there is one already.
+
+    Args:
+        url: Of a SQLite file.
+        read_only: Whether nothing may be written, not even beside the file; who works beside
+            others that write reads better as one of them.
 
     Raises:
         ConfigError: If the URL is none of a SQLite file.
@@ -47,7 +52,7 @@ def open_existing(url: str) -> Database:
     """
     if not database_file(url).is_file():
         raise UnknownRun(f"RUN: there is no database at {url} yet; `run` makes one")
-    return open_database(url, read_only=True)
+    return open_database(url, read_only=read_only)
 
 
 def database_file(url: str) -> Path:

@@ -26,6 +26,26 @@ def require_same_wiring(wiring: Wiring) -> None:
     require_same_releases(wiring.database, wiring.source, wiring.protection)
 
 
+def require_same_enrolment(run_id: str, started: str | None, now: str | None) -> None:
+    """Checks that the cohort's keys are those of the enrolment that the run was started with.
+
+    An attempt that is open was made from it, and so was what the report claims.
+
+    Args:
+        run_id: The run.
+        started: Fingerprint of the file then, None without one.
+        now: Fingerprint of the file as it is.
+
+    Raises:
+        RunStopped: If it is another file.
+    """
+    if now != started:
+        raise RunStopped(
+            f"run {run_id}: secure_aggregation.enrolment has the fingerprint {now} now and had "
+            f"{started} when the run was started; put that file back or start a new run"
+        )
+
+
 def require_same_releases(database: Database, run_id: str, protection: Protection) -> None:
     """Checks that a run's releases are those that its ledger charges.
 

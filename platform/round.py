@@ -115,13 +115,18 @@ class RoundRunner:
             secure = secure.at(ready.state)
 
         def ask() -> dict[ClientId, Upload]:
+            handles = joined.handles
+            if not handles and plan.generations:
+                invited = self._invitations(exchange, tuple(ready.relays))
+                answers = exchange.again("advertise", invited, decode_answer)
+                handles = {client: answer.handles for client, answer in answers.items()}
             messages = {
                 client: encode_assignment(
                     Assignment(
                         plan.envelope(client),
                         payload,
                         broadcasts(client),
-                        experts(joined.handles[client]),
+                        experts(handles.get(client, ())),
                     )
                 )
                 for client, payload in sorted(ready.relays.items())
@@ -135,25 +140,30 @@ class RoundRunner:
         return self._open_plain(exchange, ask)
 
     def _join(self, exchange: Exchange, secure: MaskedSum | None) -> StageResult:
+        invited = self._invitations(exchange, exchange.plan.cohort)
+        answers = exchange("advertise", invited, decode_answer)
+        handles = {client: answer.handles for client, answer in answers.items()}
+        if secure is None:
+            return StageResult(dict.fromkeys(answers, b""), handles=handles)
+        secure, relays = secure.advance({c: a.payload for c, a in answers.items()})
+        return StageResult(relays, secure.encode(), handles)
+
+    def _invitations(
+        self, exchange: Exchange, clients: Sequence[ClientId]
+    ) -> dict[ClientId, bytes]:
         plan, protection = exchange.plan, exchange.protection
         places = plan.places
-        invitations = {
+        return {
             client: encode_invitation(
                 Invitation(
                     plan.envelope(client),
                     plan.generations,
-                    None if secure is None else seat_of(protection, plan, places[client]),
+                    seat_of(protection, plan, places[client]) if protection.masked else None,
                     plan.clipping_norm,
                 )
             )
-            for client in plan.cohort
+            for client in clients
         }
-        answers = exchange("advertise", invitations, decode_answer)
-        handles = {client: answer.handles for client, answer in answers.items()}
-        if secure is None:
-            return StageResult(dict.fromkeys(answers, b""), handles)
-        secure, relays = secure.advance({c: a.payload for c, a in answers.items()})
-        return StageResult(relays, handles, secure.encode())
 
     def _open_masked(self, exchange: Exchange, secure: MaskedSum, ask: Ask) -> RoundOutcome:
         plan, layout = exchange.plan, exchange.protection.layout
@@ -179,28 +189,18 @@ class RoundRunner:
     def _open_plain(self, exchange: Exchange, ask: Ask) -> RoundOutcome:
         plan, layout = exchange.plan, exchange.protection.layout
 
-        def add_up() -> StageResult:
-            usable = {c: u for c, u in ask().items() if _is_usable(u, layout)}
-            _require_minimum(plan, len(usable))
-            vectors = {c: u.vector for c, u in usable.items() if u.vector is not None}
-            return StageResult(
-                dict.fromkeys(vectors, b""),
-                vectors=vectors,
-                weights={client: upload.weight for client, upload in usable.items()},
-            )
-
-        has_entries = exchange.protection.pool_spec is not None
-        # Nothing is asked for after uploads alone: whoever goes on asks for them again.
-        result = exchange.settled("train", add_up) if has_entries else add_up()
-        survivors = tuple(sorted(result.vectors))
+        uploads = {c: u for c, u in ask().items() if _is_usable(u, layout)}
+        _require_minimum(plan, len(uploads))
+        vectors = {c: u.vector for c, u in uploads.items() if u.vector is not None}
+        survivors = tuple(sorted(vectors))
         totals = layout.sum_plain(
-            [result.vectors[c] for c in survivors], [result.weights[c] for c in survivors]
+            [vectors[c] for c in survivors], [uploads[c].weight for c in survivors]
         )
         answers: Mapping[ClientId, Disclosure] = {}
-        if has_entries:
-            messages = exchange.relays(result.relays)
+        if exchange.protection.pool_spec is not None:
+            messages = exchange.relays(dict.fromkeys(survivors, b""))
             answers = exchange("unmask", messages, decode_disclosure)
-        individual = {c: vector[: layout.coordinates] for c, vector in result.vectors.items()}
+        individual = {c: vector[: layout.coordinates] for c, vector in vectors.items()}
         return self._outcome(exchange, survivors, totals, answers, individual=individual)
 
     def _collect(self, exchange: Exchange, ask: Ask) -> RoundOutcome:

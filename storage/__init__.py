@@ -22,6 +22,7 @@ from storage.errors import (
     NotFound,
     ReleaseRefusedError,
     SchemaMismatch,
+    SessionMovedError,
     StorageError,
     StorageFull,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "RunRecord",
     "RunStatus",
     "SchemaMismatch",
+    "SessionMovedError",
     "SessionRecord",
     "StateRecord",
     "StorageError",

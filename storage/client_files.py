@@ -21,7 +21,7 @@ from storage.integrity import Schema, read_schema, require_sound
 from storage.records import ClientIdentity
 from storage.sealing import insert_sealed
 
-CLIENT_SCHEMA_VERSION: Final = 3
+CLIENT_SCHEMA_VERSION: Final = 4
 _BUSY_TIMEOUT: Final = 5.0
 _CURRENT: ContextVar[Path] = ContextVar("file of the client store in use")
 

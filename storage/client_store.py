@@ -103,11 +103,11 @@ class ClientStore:
     def atomically(self) -> Iterator[None]:
         """One transaction for all calls of the block: all of it is durable afterwards, or none."""
         with self._transaction() as session:
-            self._joint = session
+            outer, self._joint = self._joint, session
             try:
                 yield
             finally:
-                self._joint = None
+                self._joint = outer
 
     def verify_integrity(self) -> None:
         """Check all pages, all indices, the schema, and every row's digest.
@@ -345,12 +345,12 @@ class ClientStore:
     @contextmanager
     def _transaction(self, *, read_only: bool = False) -> Iterator[Session]:
         """A session whose work is durable when the block ends, and undone if it raises."""
-        if self._joint is not None:
-            yield self._joint
-            return
-        self._file.require_same()
         begin = BEGIN_READ if read_only else BEGIN_WRITE
         with self.kept_open():
+            if self._joint is not None:
+                yield self._joint
+                return
+            self._file.require_same()
             connection = cast("Connection", self._connection)
             connection.execution_options(**{BEGIN_OPTION: begin})
             with Session(connection) as session:

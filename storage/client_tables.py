@@ -79,8 +79,8 @@ class Receipts(Sealed, ClientBase):
 class Sessions(Sealed, ClientBase):
     """The newest attempt of a run that the client answered, and how far it has come in it.
 
-    Round and attempt stay for good, so that no older attempt is ever answered; request, reply and
-    state are emptied once the attempt is committed.
+    Round and attempt stay for good, so that no older attempt is ever answered; the state is
+    emptied once the attempt is committed.
     """
 
     __tablename__ = "sessions"
@@ -89,9 +89,17 @@ class Sessions(Sealed, ClientBase):
     round_number: Mapped[int]
     attempt: Mapped[int]
     noiseless_round: Mapped[int]
-    request_digest: Mapped[bytes]
-    reply: Mapped[bytes]
     state: Mapped[bytes]
+
+
+class Replies(Sealed, ClientBase):
+    """What the client answered in that attempt, by request; erased with the attempt's state."""
+
+    __tablename__ = "replies"
+
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    request_digest: Mapped[bytes] = mapped_column(primary_key=True)
+    reply: Mapped[bytes]
 
 
 class Failures(Sealed, ClientBase):
@@ -112,5 +120,6 @@ CLIENT_TABLES: tuple[type[Sealed], ...] = (
     Tombstones,
     Receipts,
     Sessions,
+    Replies,
     Failures,
 )

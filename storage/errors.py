@@ -6,6 +6,7 @@
     ├── InvalidRecordError       a value that may not be stored (also a ``ValueError``)
     ├── InvalidTransitionError   a ledger row may not move to this status
     ├── ReleaseRefusedError      a client was asked for a second release of one attempt
+    ├── SessionMovedError        a client answered something else meanwhile
     ├── ClientAheadError         a client's state is newer than what it is told to roll to
     ├── AuditChainBroken         a row of the audit log was changed, removed, moved or cut off
     ├── DatabaseDamaged          the file or a row of it is not what was written
@@ -43,6 +44,10 @@ class InvalidTransitionError(StorageError):
 
 class ReleaseRefusedError(StorageError):
     """A second, different release was asked for under a (run, round, attempt, channel)."""
+
+
+class SessionMovedError(StorageError):
+    """Another process of the same client has answered something since this answer was made."""
 
 
 class ClientAheadError(StorageError):

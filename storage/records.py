@@ -227,8 +227,6 @@ class SessionRecord:
         attempt: The attempt; with the round it never goes back.
         noiseless_round: The last round in which a masked vector without noise of its own left the
             client, 0 for none.
-        request_digest: SHA-256 of the request answered last, empty once the attempt is committed.
-        reply: The answer to it, byte for byte.
         state: What the client needs for the next request; it may hold secrets.
     """
 
@@ -236,8 +234,6 @@ class SessionRecord:
     round_number: int
     attempt: int
     noiseless_round: int = 0
-    request_digest: bytes = b""
-    reply: bytes = field(default=b"", repr=False)
     state: bytes = field(default=b"", repr=False)
 
 

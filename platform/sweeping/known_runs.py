@@ -51,7 +51,7 @@ def known_runs(url: str) -> dict[str, KnownRun]:
     """
     if not database_file(url).is_file():
         return {}
-    database = open_database(url, read_only=True)
+    database = open_database(url)
     try:
         return _known_runs(database, url)
     finally:
@@ -96,7 +96,7 @@ def read_summary(url: str, run_id: str) -> Mapping[str, Any]:
     Raises:
         RecordsDisagree: If it is another, or none.
     """
-    with closing(open_existing(url)) as database:
+    with closing(open_existing(url, read_only=False)) as database:
         return summary_as_finished(database, run_id)
 
 

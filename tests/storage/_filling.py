@@ -91,7 +91,8 @@ def fill_store(path: Path) -> None:
         store.set_status("r", number, 1, "released")
         store.add_receipt("r", number, 1, receipt=b"thanks" * 8)
         store.add_failure("r", number, 1, reason="nothing")
-    store.sessions.keep(storage.SessionRecord("r", 2, 1, 1, b"d" * 32, b"reply", b"state"))
+    session = storage.SessionRecord("r", 2, 1, 1, b"state")
+    store.sessions.keep(session, after=None, request_digest=b"d" * 32, reply=b"reply")
 
 
 def read_store(path: Path) -> tuple[Any, ...]:
@@ -107,4 +108,5 @@ def read_store(path: Path) -> tuple[Any, ...]:
             store.receipts("r"),
             store.failures("r"),
             store.sessions.newest("r"),
+            store.sessions.reply("r", b"d" * 32),
         )

@@ -9,13 +9,14 @@ from contextlib import closing
 import pytest
 
 from platform.attempt import RoundPlan
-from platform.errors import ProtocolError
+from platform.client import Client
+from platform.errors import CoordinatorBehind
 from platform.federation import Federation
 from platform.finishing import execute
 from platform.observing import SilentObserver
 from platform.transport import InProcessTransport
 from platform.wiring import Wiring
-from tests.trunk._runs import GATHERING, NONE, OS, Storage, opened
+from tests.trunk._runs import GATHERING, NONE, OS, RECORDS, Crash, Storage, crash_at, opened
 from tests.trunk._secure import frank
 
 ROUNDS = 2
@@ -48,7 +49,7 @@ def test_an_early_collection_is_a_noised_charge_and_ends_the_rounds(storage: Sto
             assert (number, channel) == (COLLECTED, "pool")
             assert deviation == pytest.approx(wiring.budget.noise_multiplier, rel=1e-9)
         for number in (1, ROUNDS):
-            with pytest.raises(ProtocolError, match="rounds ended when it gave its pool entry"):
+            with pytest.raises(CoordinatorBehind, match="has answered round 3, attempt 1"):
                 ask(wiring, plan_of(wiring, number, collects=False))
         # The collection itself may be tried again, at a charge of its own.
         assert ask(wiring, plan_of(wiring, COLLECTED, 2, collects=True)) == 5
@@ -57,7 +58,7 @@ def test_an_early_collection_is_a_noised_charge_and_ends_the_rounds(storage: Sto
 def test_a_finished_run_has_no_further_rounds(storage: Storage) -> None:
     with opened(storage.gathering().create(*SHORT, NONE)) as wiring:
         execute(wiring, SilentObserver())
-        with pytest.raises(ProtocolError, match="rounds ended"):
+        with pytest.raises(CoordinatorBehind):
             ask(wiring, plan_of(wiring, ROUNDS, 2, collects=False))
 
 
@@ -94,6 +95,27 @@ def test_a_run_that_ends_early_between_two_measurements_is_measured(storage: Sto
         assert "made after the last round" not in text and "linkable" not in text
         assert "charged once" not in text
     assert found[0]["rounds"][-1]["accuracy"]["mean"] is None
+
+
+def test_a_collection_that_follows_fewer_rounds_is_gone_on_with(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under noised steps the collection is free: a run that ended early makes its pool as well.
+
+    Killed there, it must not try the round again that it could not afford.
+    """
+    steps = tuple(each for each in RECORDS if not each.startswith("privacy.target_epsilon"))
+    asked = (*SHORT, *steps, "privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
+    place = storage.gathering()
+    bare = ("secure_aggregation={enabled: false}", "cohort.retries=1", OS)
+    with monkeypatch.context() as patch, opened(place.create(*asked, *bare)) as wiring:
+        crash_at(patch, Client, "_disclose", 2, after=True)
+        with pytest.raises(Crash):
+            execute(losing(wiring, 1, 1), SilentObserver())
+    assert place.rows("SELECT round_number, is_open FROM attempts")[-1] == (COLLECTED, 1)
+    resumed = place.resume(wiring.run_id).summary
+    assert [d["phase"] for d in resumed["rounds"]] == ["rounds", "collection"]
+    assert "ended before round 2" in resumed["warnings"][0]
 
 
 def test_a_pool_that_came_to_nothing_is_not_described(storage: Storage) -> None:

@@ -202,6 +202,8 @@ def test_without_a_pool_no_generation_is_alive(folder, method):
 
 # C0 = 2, quantile 1/4, rate 0.5: in t - 1 rounds by a factor exp(-0.375 (t-1)) to exp(0.125 (t-1)).
 NORMS = [
+    (3, 5e-324, False),
+    (3, 1.7e308, False),
     (1, 2.0, True),
     (1, 2.001, False),
     (3, 2.0 * np.exp(0.25), True),

@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 
 from platform.client import Client
-from platform.errors import CoordinatorBehind, ProtocolError
+from platform.enrolling import read_enrolment, write_enrolment
+from platform.errors import CoordinatorBehind, ProtocolError, RunStopped
 from platform.finishing import execute
 from platform.messages import decode_invitation, decode_relay, encode_invitation, encode_relay
 from platform.observing import SilentObserver
 from platform.secure_terms import SecureTerms
 from platform.transport import InProcessTransport
 from storage import InvalidRecordError, open_client_store
-from tests.trunk._runs import Crash, Storage, comparable, opened
+from tests.trunk._runs import Crash, Storage, comparable, crash_at, opened
 from tests.trunk._seams import (
     ADVERSARIES,
     CLIENTS,
@@ -34,7 +35,7 @@ from tests.trunk._seams import (
     seam_storage,
     seams_of,
 )
-from tests.trunk._secure import RUN, Cohort, Frank, Lying, cohort, enrolled
+from tests.trunk._secure import RUN, Cohort, Frank, Lying, cohort, enrolled, identity
 
 PAIRS = [(mechanism, adversary) for mechanism in MECHANISMS for adversary in ADVERSARIES]
 TERMS = SecureTerms(clients=5, active=True, threshold=4, smallest_sum=4, corrupt=1)
@@ -149,6 +150,25 @@ def test_a_run_that_died_everywhere_ends_as_if_nothing_had_happened(
     ]
 
 
+def test_a_run_whose_enrolment_has_changed_does_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = seam_storage(tmp_path)
+    with monkeypatch.context() as patch:
+        with opened(storage.create(*overrides("none", "active", tmp_path))) as wiring:
+            crash_at(patch, Client, "_train", 3)
+            with pytest.raises(Crash):
+                execute(wiring, SilentObserver())
+    path = tmp_path / "keys" / "enrolment.json"
+    before = path.read_bytes()
+    changed = read_enrolment(path).enrol("somebody-else", identity(99).public)
+    write_enrolment(path, changed)
+    with pytest.raises(RunStopped, match="put that file back"):
+        storage.reopen(wiring.run_id)
+    path.write_bytes(before)
+    assert len(storage.resume(wiring.run_id).summary["rounds"]) == 2
+
+
 # --- a coordinator that asks again ----------------------------------------------------------------
 
 
@@ -214,22 +234,20 @@ def test_another_request_under_the_same_header_is_refused(five: Cohort) -> None:
     name, client = next(iter(five.clients.items()))
     store = store_rows(client)
     invitation = decode_invitation(seen["advertise", name][0])
-    other = encode_invitation(dataclasses.replace(invitation, generations=()))
+    other = encode_invitation(dataclasses.replace(invitation, clipping_norm=0.5))
     seat = dataclasses.replace(invitation.secure, index=2)
     relay = decode_relay(seen["unmask", name][0])
     messages = [
-        seen["advertise", name][0],
         other,
         encode_invitation(dataclasses.replace(invitation, secure=seat)),
-        seen["share", name][0],
-        seen["train", name][0],
-        seen["confirm", name][0],
+        seen["train", name][0] + b"\0",
         encode_relay(dataclasses.replace(relay, payload=b"")),
     ]
     for message in messages:
         with pytest.raises(ProtocolError):
             client.handle(message)
-    assert client.handle(seen["unmask", name][0]) == seen["unmask", name][1]
+    for stage in ("advertise", "share", "train", "confirm", "unmask"):
+        assert client.handle(seen[stage, name][0]) == seen[stage, name][1]
     assert store_rows(client) == store
 
 
@@ -278,6 +296,35 @@ def store_rows(client: Client) -> dict[str, list[Any]]:
         return {n: connection.execute(f"SELECT * FROM {n}").fetchall() for (n,) in names}  # noqa: S608
 
 
+@pytest.mark.parametrize("stage", ["advertise", "share", "confirm", "unmask"])
+def test_two_processes_of_a_client_give_one_answer(
+    five: Cohort, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """Both read the store before either has written: the second has nothing to send."""
+    name = next(iter(five.clients))
+    other, replies = remade(five, name), []
+    inner = five.transport()
+
+    @dataclasses.dataclass(frozen=True)
+    class Doubling:
+        def exchange(self, at: Any, messages: Any, deadline: Any) -> Any:
+            if at != stage:
+                return inner.exchange(at, messages, deadline)
+            message = messages[name]
+            known = other._store.sessions.newest(RUN)
+            answers = inner.exchange(at, messages, deadline)
+            with monkeypatch.context() as patch:
+                patch.setattr(other._store.sessions, "newest", lambda run_id: known)
+                patch.setattr(other._store.sessions, "reply", lambda run_id, digest: None)
+                with pytest.raises(ProtocolError, match="something else was answered"):
+                    other.handle(message)
+            replies.append(other.handle(message) == answers[name])
+            return answers
+
+    five.run(Doubling())
+    assert replies == [True]
+
+
 # --- a client that is a new process at every message ----------------------------------------------
 
 
@@ -304,13 +351,39 @@ def test_a_client_may_be_another_process_at_every_message(tmp_path: Path, active
 def test_a_sessions_secrets_are_gone_once_its_round_is_committed(five: Cohort) -> None:
     seen = overheard(five)
     name, client = next(iter(five.clients.items()))
-    kept = client._store.sessions.newest(RUN)
-    assert kept is not None and kept.reply == seen["unmask", name][1]
+    file = Path(client._store._file.path)
+    assert all(seen[stage, name][1][-64:] in file.read_bytes() for stage in ("share", "unmask"))
     client._roll((1, 1))
     emptied = client._store.sessions.newest(RUN)
-    assert emptied is not None
-    assert (emptied.reply, emptied.state, emptied.request_digest) == (b"", b"", b"")
-    assert kept.reply[-64:] not in Path(client._store._file.path).read_bytes()
+    assert emptied is not None and emptied.state == b""
+    assert not any(
+        reply[-64:] in file.read_bytes() for (_, of), (_, reply) in seen.items() if of == name
+    )
+
+
+# --- what lies on the disk meanwhile --------------------------------------------------------------
+
+
+def test_a_dead_coordinators_database_ties_no_entry_to_a_client(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while the second round trains: handles would say whose entries lie in the pool."""
+    for chosen in ((), ("secure_aggregation={enabled: false}",)):
+        place = Storage(storage.folder / f"place{len(chosen)}")
+        with monkeypatch.context() as patch, opened(place.create(*chosen)) as wiring:
+            crash_at(patch, Client, "_disclose", 6, after=True)
+            with pytest.raises(Crash):
+                execute(wiring, SilentObserver())
+        handles = [handle for (handle,) in place.rows("SELECT handle FROM pool")]
+        stages = b"".join(blob for (blob,) in place.rows("SELECT blob FROM stages"))
+        assert len(handles) == 4 and stages
+        assert not any(handle in stages for handle in handles)
+        resumed = place.resume(wiring.run_id)
+        assert place.rows("SELECT round_number, attempt, count(*) FROM ledger GROUP BY 1, 2") == [
+            (number, 1, 5) for number in (1, 2, 3)
+        ]
+        whole = Storage(storage.folder / f"whole{len(chosen)}").run(*chosen)
+        assert comparable(resumed.summary) == comparable(whole.summary)
 
 
 def test_losses_of_a_life_are_those_of_its_generator(tmp_path: Path) -> None:
