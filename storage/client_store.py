@@ -83,7 +83,9 @@ class ClientStore:
         self._lock = RLock()
         with self.kept_open():
             self.verify_structure()
-            self.identity = self._read_identity()
+            with self._transaction(read_only=True) as session:
+                row = identity_row(session)
+            self.identity = ClientIdentity(row.pseudonym, row.handle_secret)
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
@@ -345,25 +347,22 @@ class ClientStore:
     @contextmanager
     def _transaction(self, *, read_only: bool = False) -> Iterator[Session]:
         """A session whose work is durable when the block ends, and undone if it raises."""
-        begin = BEGIN_READ if read_only else BEGIN_WRITE
-        with self.kept_open():
+        with self._lock:
             if self._joint is not None:
                 yield self._joint
                 return
+            # Before it is opened, as that would make an empty file in place of a lost one.
             self._file.require_same()
-            connection = cast("Connection", self._connection)
-            connection.execution_options(**{BEGIN_OPTION: begin})
-            with Session(connection) as session:
-                yield session
-                self._file.require_same()
-                session.commit()
-                # Replaced in between, what was committed is gone, so nobody may count on it.
-                self._file.require_same()
-
-    def _read_identity(self) -> ClientIdentity:
-        with self._transaction(read_only=True) as session:
-            row = identity_row(session)
-            return ClientIdentity(row.pseudonym, row.handle_secret)
+            with self.kept_open():
+                connection = cast("Connection", self._connection)
+                begin = BEGIN_READ if read_only else BEGIN_WRITE
+                connection.execution_options(**{BEGIN_OPTION: begin})
+                with Session(connection) as session:
+                    yield session
+                    self._file.require_same()
+                    session.commit()
+                    # Replaced in between, what was committed is gone, so nobody may count on it.
+                    self._file.require_same()
 
 
 def open_client_store(

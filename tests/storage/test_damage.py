@@ -145,7 +145,8 @@ STORE_EDITS = {
     "UPDATE ledger SET clipping_norm = 30.0 WHERE channel = 'pool'": "channel 'pool'",
     "UPDATE receipts SET receipt = x'00' WHERE round_number = 2": "round 2, attempt 1",
     "UPDATE sessions SET noiseless_round = 0": "table sessions of run 'r'",
-    "UPDATE sessions SET reply = x'00'": "table sessions of run 'r'",
+    "UPDATE sessions SET state = x'00'": "table sessions of run 'r'",
+    "UPDATE replies SET reply = x'00'": "table replies",
     "UPDATE failures SET reason = 'something'": "table failures of run 'r'",
     "UPDATE tombstones SET payload_digest = zeroblob(32) WHERE channel = 'sum'": "channel 'sum'",
 }
