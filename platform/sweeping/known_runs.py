@@ -18,7 +18,7 @@ from platform.agreement import summary_as_finished
 from platform.errors import ConfigError
 from platform.files import open_lock
 from platform.opening import database_file, open_existing, run_folder
-from platform.storing import transaction
+from platform.storing import mark_interrupted
 from platform.sweeping.grid import identity
 from storage import Database, StorageError, open_database
 from storage.files import make_folder
@@ -74,15 +74,15 @@ def _known_runs(database: Database, url: str) -> dict[str, KnownRun]:
     return found
 
 
-def mark_interrupted(url: str, cells: Sequence[str]) -> None:
-    """Labels the unfinished runs of cells for `runs`; what a run may do never depends on it."""
+def mark_cells_interrupted(url: str, cells: Sequence[str]) -> None:
+    """Labels the runs of cells that are not going on any more, for `runs`."""
     # What cannot be read or opened here must not hide that the sweep was interrupted.
     with suppress(StorageError):
         known = known_runs(url)
-        with closing(open_database(url)) as database, transaction(database) as uow:
+        with closing(open_database(url)) as database:
             for run in (known[cell] for cell in cells if cell in known):
-                if not run.finished:
-                    uow.runs.set_status(run.run_id, "interrupted")
+                # A worker may have finished it since it was read.
+                mark_interrupted(database, run.run_id)
 
 
 def summary_path(url: str, run_id: str) -> Path:
