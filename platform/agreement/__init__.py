@@ -19,6 +19,7 @@ from platform.agreement.checking import (
 from platform.agreement.clients import OwnLedger
 from platform.agreement.reading import RunRecords, read_records
 from platform.agreement.registry import erased_folders, registry_disagreements
+from platform.agreement.stores import stored_tree
 
 __all__ = [
     "Agreed",
@@ -31,5 +32,6 @@ __all__ = [
     "read_records",
     "registry_disagreements",
     "require_agreement",
+    "stored_tree",
     "summary_as_finished",
 ]

@@ -155,9 +155,12 @@ def _patiently(
 
 
 def _examine(
-    database: Database, run_id: str, head: AuditHead | None
+    database: Database, run_id: str, head: AuditHead | None, *, second: str | None = None
 ) -> tuple[Agreed | None, list[Fault]]:
-    """What could be read, and all that is wrong with it."""
+    """What could be read, and all that is wrong with it; `second` is the run that goes on from it.
+
+    Of a first run no other is the first, so a row that says so leads no further.
+    """
     with database.unit_of_work(read_only=True) as uow:
         run = uow.runs.get(run_id)
     faults: list[Fault] = []
@@ -165,8 +168,10 @@ def _examine(
     try:
         config = config_of(run)
         source = config.phase_two_of
+        if source is not None and second is not None:
+            raise ValueError(f"it is a second phase itself, so run {second} cannot be its second")
         if source is not None:
-            faults += _examine(database, source, None)[1]
+            faults += _examine(database, source, None, second=run_id)[1]
         agreed, own, rounds_then = _read(database, run_id, config, head)
         found = disagreements(agreed.records, own, rounds_then, kept=config.pool.generations)
         faults += [RecordsDisagree(run_id, problem) for problem in found]
@@ -175,7 +180,7 @@ def _examine(
     except DatabaseBusy:
         # It says nothing about the records.
         raise
-    except AuditChainBroken as error:
+    except (AuditChainBroken, RecordsDisagree) as error:
         faults.append(error)
     except (PrivacyError, StorageError, ValueError) as error:
         faults.append(RecordsDisagree(run_id, str(error)))

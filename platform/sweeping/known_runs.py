@@ -7,15 +7,14 @@ database and the runs' folders hold is all there is.
 from __future__ import annotations
 
 import fcntl
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from platform.agreement import summary_as_finished
-from platform.errors import ConfigError
+from platform.agreement import stored_tree, summary_as_finished
+from platform.errors import ConfigError, RecordsDisagree
 from platform.files import open_lock
 from platform.opening import database_file, open_existing, run_folder
 from platform.storing import mark_interrupted
@@ -48,6 +47,7 @@ def known_runs(url: str) -> dict[str, KnownRun]:
     Raises:
         ConfigError: If the URL is none of a SQLite file.
         StorageError: If the database cannot be read.
+        RecordsDisagree: If the row of a run has no configuration.
     """
     if not database_file(url).is_file():
         return {}
@@ -63,7 +63,7 @@ def _known_runs(database: Database, url: str) -> dict[str, KnownRun]:
     with database.unit_of_work(read_only=True) as uow:
         rows = uow.runs.list()
     for row in rows:
-        key = identity(json.loads(row.config_json))
+        key = identity(stored_tree(row))
         is_finished = row.status == "finished"
         if is_finished and not summary_path(url, row.run_id).is_file():
             # Nothing can make it again as it was, so the cell is run anew.
@@ -77,7 +77,7 @@ def _known_runs(database: Database, url: str) -> dict[str, KnownRun]:
 def mark_cells_interrupted(url: str, cells: Sequence[str]) -> None:
     """Labels the runs of cells that are not going on any more, for `runs`."""
     # What cannot be read or opened here must not hide that the sweep was interrupted.
-    with suppress(StorageError):
+    with suppress(StorageError, RecordsDisagree):
         known = known_runs(url)
         with closing(open_database(url)) as database:
             for run in (known[cell] for cell in cells if cell in known):
