@@ -261,6 +261,16 @@ def test_another_databases_runs_in_the_same_folder_are_no_traces(
     assert sotto("audit", "verify", "--storage", f"sqlite:///{folder / 'sotto.db'}").code == 0
 
 
+@pytest.mark.parametrize("text", ["storage: !!timestamp x", "!!map x", "[" * 5_000, "a: &x [*x]"])
+def test_a_stray_folder_of_any_text_is_named(sotto: Command, own_copy: Finished, text: str) -> None:
+    folder = own_copy.storage.folder / "stray"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(text)
+    (folder / "run.lock").touch()
+    answer = sotto("audit", "verify", "--storage", own_copy.storage.url)
+    assert answer.code == 3 and "folder 'stray' has run.lock" in answer.err
+
+
 def test_cut_tail_of_an_older_run_is_noticed(
     sotto: Command, three: tuple[Storage, list[str]], tmp_path: Path
 ) -> None:
