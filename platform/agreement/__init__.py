@@ -14,7 +14,6 @@ from platform.agreement.checking import (
     disagreements,
     faults_of,
     require_agreement,
-    summary_as_finished,
 )
 from platform.agreement.clients import OwnLedger
 from platform.agreement.reading import RunRecords, read_records
@@ -33,5 +32,4 @@ __all__ = [
     "registry_disagreements",
     "require_agreement",
     "stored_tree",
-    "summary_as_finished",
 ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from platform.agreement import stored_tree, summary_as_finished
+from platform.agreement import require_agreement, stored_tree
 from platform.errors import ConfigError, RecordsDisagree
 from platform.files import open_lock
 from platform.opening import database_file, open_existing, run_folder
@@ -91,13 +91,18 @@ def summary_path(url: str, run_id: str) -> Path:
 
 
 def read_summary(url: str, run_id: str) -> Mapping[str, Any]:
-    """A finished run's summary, as its audit log saw it.
+    """A finished run's summary, if its records agree.
 
     Raises:
-        RecordsDisagree: If it is another, or none.
+        RecordsDisagree: If they do not, or the run has not finished.
+        AuditChainBroken: If its audit log was changed.
+        NotFound: If there is no such run.
     """
     with closing(open_existing(url)) as database:
-        return summary_as_finished(database, run_id)
+        summary = require_agreement(database, run_id).summary
+    if summary is None:
+        raise RecordsDisagree(run_id, "its audit log does not say that it has finished")
+    return summary
 
 
 @contextmanager

@@ -14,9 +14,11 @@ import pytest
 from platform.bootstrap import create_run
 from platform.config import parse_config
 from platform.digests import document_digest
+from platform.errors import RecordsDisagree
 from platform.federation import Federation
 from platform.finishing import execute as run_through
 from platform.observing import SilentObserver
+from platform.sweeping.known_runs import read_summary
 from storage.audit import entry_hash
 from tests.trunk._runs import (
     OS,
@@ -157,6 +159,9 @@ def test_forged_summary_with_a_forged_entry_differs_from_the_ledger(
         json.dumps({**summary, "audit_head": {**head, "hash": digest}}, indent=2) + "\n"
     )
     refused(sotto, own_copy, "final.epsilon.server is 0.1 there")
+    # Nor does it stand in a sweep's table.
+    with pytest.raises(RecordsDisagree, match=r"final\.epsilon\.server is 0\.1 there"):
+        read_summary(own_copy.storage.url, own_copy.run_id)
 
 
 def crashed(storage: Storage, monkeypatch: pytest.MonkeyPatch, nth: int) -> str:

@@ -127,7 +127,7 @@ def test_an_edited_summary_gets_into_no_table(small: str, storage: Storage) -> N
     assert read_summary(storage.url, run_id) == json.loads(whole)
     path.write_text(whole.replace('"delta": 1e-05', '"delta": 1e-06'))
     assert path.read_text() != whole
-    with pytest.raises(RecordsDisagree, match=r"summary\.json is not the one that audit entry"):
+    with pytest.raises(RecordsDisagree, match=r"delta is 1e-06 there, but 1e-05 follows"):
         read_summary(storage.url, run_id)
     path.write_text(whole[:-40])
     with pytest.raises(RecordsDisagree, match=r"summary\.json is empty, cut or otherwise no JSON"):
