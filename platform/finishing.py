@@ -87,7 +87,7 @@ def _execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
     final = measure(wiring.method, wiring.models(progress.state, last), wiring.evaluation)
     newcomers = measure_newcomers(wiring, progress.state)
     local = None if first else _measured_twins(wiring, federation, observer, documents)
-    wiring.database.verify_structure()
+    wiring.database.verify_integrity()
     require_agreement(wiring.database, wiring.run_id)
     summary = summary_document(
         wiring,

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
 import pytest
 
 from platform.errors import RecordsDisagree
+from platform.finishing import execute as run_through
+from platform.observing import SilentObserver
 from platform.sweeping.known_runs import known_runs, mark_cells_interrupted
-from tests.trunk._runs import Command, Finished
+from storage import DatabaseDamaged
+from tests.trunk._runs import NONE, Command, Finished, Storage, opened
 from tests.trunk._tampering import execute, execute_and_rehash
 
 SELF = "UPDATE runs SET config_json = json_set(config_json, '$.phase_two_of', run_id)"
@@ -100,3 +108,25 @@ def test_an_audit_entry_of_brackets_agrees_with_nothing(sotto: Command, own_copy
     place = ("--storage", own_copy.storage.url)
     assert sotto("audit", "verify", *place).code == 3
     assert sotto("audit", "query", "--json", *place).document[0]["detail"] == "[" * 50_000
+
+
+class Spoils(SilentObserver):
+    """Edits a row of an earlier run, its digest left alone, once a round of this one is over."""
+
+    def __init__(self, storage: Storage, run_id: str) -> None:
+        self.storage, self.run_id = storage, run_id
+
+    def round_finished(self, document: Mapping[str, Any]) -> None:
+        with closing(sqlite3.connect(self.storage.file)) as connection:
+            edit = "UPDATE states SET blob = zeroblob(4) WHERE run_id = ?"
+            assert connection.execute(edit, (self.run_id,)).rowcount > 0
+            connection.commit()
+
+
+def test_no_run_finishes_in_a_database_with_a_spoilt_row(storage: Storage) -> None:
+    plain = (NONE, "rounds=1", "evaluation.local_twins=false")
+    earlier = storage.run(*plain)
+    with opened(storage.create(*plain)) as wiring:
+        with pytest.raises(DatabaseDamaged):
+            run_through(wiring, Spoils(storage, earlier.run_id))
+        assert not (wiring.folder / "summary.json").exists()
