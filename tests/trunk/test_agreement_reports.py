@@ -30,7 +30,7 @@ from tests.trunk._runs import (
     gaussian_epsilon,
     opened,
 )
-from tests.trunk._tampering import edit_summary, execute
+from tests.trunk._tampering import edit_summary, execute, execute_and_rehash
 
 ONE_ROUND = ("privacy.mechanism=none", "rounds=1", "evaluation.local_twins=false")
 
@@ -310,12 +310,17 @@ def test_every_run_is_verified_and_every_fault_named(
 def test_control_characters_of_stored_texts_do_not_reach_the_terminal(
     sotto: Command, own_copy: Finished
 ) -> None:
-    execute(
+    execute_and_rehash(
         own_copy.storage.file,
         "UPDATE runs SET name = 'x' || char(27) || '[2J' || char(10) || 'y'",
         "UPDATE audit SET actor = char(27) || ']0;t' || char(7) || char(8238)",
     )
-    for command in (("runs",), ("audit", "query"), ("audit", "verify"), ("report", "latest")):
-        answer = sotto(*command, "--storage", own_copy.storage.url)
+    place = ("--storage", own_copy.storage.url)
+    # The chain holds, so each row is shown; that its end is another is for the summary to tell.
+    codes = {("runs",): 0, ("audit", "query"): 0, ("audit", "verify"): 3, ("report", "latest"): 1}
+    for command, code in codes.items():
+        answer = sotto(*command, *place)
+        assert answer.code == code
         assert not {"\x1b", "\x07", "\u202e"} & set(answer.out + answer.err)
-    assert "x\\x1b[2J\\ny" in sotto("runs", "--storage", own_copy.storage.url).out
+    assert "x\\x1b[2J\\ny" in sotto("runs", *place).out
+    assert "\\x1b]0;t\\x07" in sotto("audit", "query", *place).out
