@@ -168,7 +168,7 @@ def parsed_detail(entry: AuditEntry) -> dict[str, Any]:
     """The object in an entry's detail; an empty one where it is none, which agrees with nothing."""
     try:
         detail = json.loads(entry.detail)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return detail if isinstance(detail, dict) else {}
 

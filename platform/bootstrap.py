@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from methods import Method, MethodError, Registry, Task
-from platform.agreement import require_agreement
+from platform.agreement import require_agreement, stored_tree
 from platform.audit_trail import AuditTrail
 from platform.cohort import simulated_losses
 from platform.config import (
@@ -179,13 +179,15 @@ def stored_config(database: Database, run_id: str, surroundings: Surroundings) -
 
     Raises:
         UnknownRun: If there is no such run.
+        RecordsDisagree: If its row has none.
+        ConfigError: If it is not valid here.
     """
     try:
         with database.unit_of_work(read_only=True) as uow:
-            text = uow.runs.get(run_id).config_json
+            run = uow.runs.get(run_id)
     except NotFound as error:
         raise UnknownRun(str(error)) from error
-    return parse_config(json.loads(text), sources=surroundings.sources)
+    return parse_config(stored_tree(run), sources=surroundings.sources)
 
 
 @dataclass(frozen=True)

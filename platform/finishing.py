@@ -37,7 +37,7 @@ from platform.resuming import require_spent_elsewhere
 from platform.run_lock import only_process_of
 from platform.second_phase import take_over, take_up
 from platform.spending import Spending
-from platform.storing import transaction
+from platform.storing import mark_interrupted, transaction
 from platform.twin import train_twin
 from platform.wiring import Wiring, final_attempt
 from storage import StorageError, StorageFull
@@ -60,7 +60,8 @@ def execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
         try:
             return _execute(wiring, observer)
         except (KeyboardInterrupt, StorageFull):
-            _mark_interrupted(wiring)
+            with suppress(StorageError):
+                mark_interrupted(wiring.database, wiring.run_id)
             raise
 
 
@@ -86,7 +87,7 @@ def _execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
     final = measure(wiring.method, wiring.models(progress.state, last), wiring.evaluation)
     newcomers = measure_newcomers(wiring, progress.state)
     local = None if first else _measured_twins(wiring, federation, observer, documents)
-    wiring.database.verify_structure()
+    wiring.database.verify_integrity()
     require_agreement(wiring.database, wiring.run_id)
     summary = summary_document(
         wiring,
@@ -133,12 +134,6 @@ def _before(
         # Of an interrupted finish there is no before any more.
         return measured
     return federation.measure(progress.state, progress.committed).local.document()
-
-
-def _mark_interrupted(wiring: Wiring) -> None:
-    # Only a label for `runs`: what a run may do next never depends on it.
-    with suppress(StorageError), transaction(wiring.database) as uow:
-        uow.runs.set_status(wiring.run_id, "interrupted")
 
 
 def personalise(wiring: Wiring, progress: Progress) -> float | None:

@@ -28,3 +28,16 @@ def transaction(database: Database) -> Iterator[UnitOfWork]:
             uow.commit()
         except CheckpointError as error:
             LOGGER.warning("%s", error)
+
+
+def mark_interrupted(database: Database, run_id: str) -> None:
+    """Labels a run that is not going on any more; what it may do next never depends on it.
+
+    A signal can come just after the run's last commit, so one that has finished stays finished.
+
+    Raises:
+        StorageError: If the label cannot be written.
+    """
+    with transaction(database) as uow:
+        if uow.runs.get(run_id).status == "running":
+            uow.runs.set_status(run_id, "interrupted")

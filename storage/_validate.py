@@ -6,8 +6,9 @@ import json
 import math
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
-from storage.errors import InvalidRecordError
+from storage.errors import DatabaseDamaged, InvalidRecordError
 
 _INTEGER_LIMIT = 2**63
 
@@ -108,3 +109,18 @@ def _require_utf8(name: str, value: str) -> None:
         value.encode()
     except UnicodeEncodeError as error:
         raise InvalidRecordError(f"{name} must be valid Unicode text") from error
+
+
+def stored_object(text: str, what: str) -> dict[str, Any]:
+    """The JSON object in a column, whose row's digest may have been computed anew.
+
+    Raises:
+        DatabaseDamaged: If it is none.
+    """
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise DatabaseDamaged(f"{what} is no JSON object")
+    return found

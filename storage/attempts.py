@@ -7,13 +7,18 @@ with ``secure_delete``); the attempt's number stays, so that it is never given o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
-from storage._validate import canonical_json, require_at_least_one, require_bytes, require_text
+from storage._validate import (
+    canonical_json,
+    require_at_least_one,
+    require_bytes,
+    require_text,
+    stored_object,
+)
 from storage.errors import AlreadyExistsError, InvalidRecordError, NotFound
 from storage.records import AttemptRecord
 from storage.runs import require_run
@@ -64,6 +69,7 @@ class AttemptRepository:
 
         Raises:
             NotFound: Unknown run.
+            DatabaseDamaged: If its plan is no JSON object.
         """
         require_run(self._session, run_id)
         newest = (Attempts.round_number.desc(), Attempts.attempt.desc())
@@ -73,7 +79,8 @@ class AttemptRepository:
         if not rows:
             return None
         row = rows[0]
-        return AttemptRecord(row.round_number, row.attempt, json.loads(row.plan), row.is_open)
+        plan = stored_object(row.plan, f"the plan of attempt {row.attempt}")
+        return AttemptRecord(row.round_number, row.attempt, plan, row.is_open)
 
     def add_stage(
         self, run_id: str, round_number: int, attempt: int, *, stage: str, blob: bytes

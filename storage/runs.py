@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import datetime
@@ -17,6 +16,7 @@ from storage._validate import (
     require_count,
     require_member,
     require_text,
+    stored_object,
     utc_text,
 )
 from storage.errors import AlreadyExistsError, InvalidRecordError, run_not_found
@@ -208,14 +208,18 @@ class RoundRepository:
 
         Raises:
             NotFound: Unknown run.
+            DatabaseDamaged: If the document of one is no JSON object.
         """
         require_run(self._session, run_id)
         rows = read_sealed(
             self._session, Rounds, Rounds.run_id == run_id, order=(Rounds.round_number,)
         )
-        return tuple(
-            RoundRecord(row.round_number, row.attempt, json.loads(row.document)) for row in rows
-        )
+        return tuple(map(_round_record, rows))
+
+
+def _round_record(row: Row[Any]) -> RoundRecord:
+    document = stored_object(row.document, f"the document of round {row.round_number}")
+    return RoundRecord(row.round_number, row.attempt, document)
 
 
 def _run_record(row: Row[Any]) -> RunRecord:

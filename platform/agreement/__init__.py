@@ -14,11 +14,11 @@ from platform.agreement.checking import (
     disagreements,
     faults_of,
     require_agreement,
-    summary_as_finished,
 )
 from platform.agreement.clients import OwnLedger
 from platform.agreement.reading import RunRecords, read_records
 from platform.agreement.registry import erased_folders, registry_disagreements
+from platform.agreement.stores import stored_tree
 
 __all__ = [
     "Agreed",
@@ -31,5 +31,5 @@ __all__ = [
     "read_records",
     "registry_disagreements",
     "require_agreement",
-    "summary_as_finished",
+    "stored_tree",
 ]

@@ -11,12 +11,11 @@ from platform.agreement.attempts import attempt_disagreements
 from platform.agreement.clients import OwnLedger, client_disagreements
 from platform.agreement.files import file_disagreements, read_summary, summary_disagreements
 from platform.agreement.ledgers import ledger_disagreements
-from platform.agreement.reading import RunRecords, TrailEntry, read_records
+from platform.agreement.reading import RunRecords, read_records
 from platform.agreement.rounds import round_disagreements
 from platform.agreement.runs import ending_disagreements, run_disagreements
 from platform.agreement.statements import statement_disagreements
 from platform.agreement.stores import config_of, read_own_ledgers
-from platform.audit_trail import parsed_detail
 from platform.config import RunConfig
 from platform.errors import RecordsDisagree
 from privacy import PrivacyError
@@ -72,31 +71,6 @@ def require_agreement(database: Database, run_id: str) -> Agreed:
     if agreed is None or faults:
         raise faults[0]
     return agreed
-
-
-def summary_as_finished(database: Database, run_id: str) -> Mapping[str, Any]:
-    """A finished run's summary, if it is the one that its audit log saw.
-
-    Where hundreds of runs stand in one table; nothing is priced anew, as `report` does.
-
-    Raises:
-        RecordsDisagree: If it is another, is none, or the run has not finished.
-        AuditChainBroken: If the run's audit log was changed.
-        NotFound: If there is no such run.
-    """
-    with database.unit_of_work(read_only=True) as uow:
-        uow.audit.verify(run_id)
-        ended = uow.audit.query(run=run_id, action="run.finished")
-    if not ended:
-        raise RecordsDisagree(run_id, "its audit log does not say that it has finished")
-    entry = TrailEntry(ended[0], parsed_detail(ended[0]))
-    try:
-        text, summary = read_summary(database.path.parent / run_id)
-    except ValueError as error:
-        raise RecordsDisagree(run_id, str(error)) from error
-    for problem in summary_disagreements(text, summary, entry):
-        raise RecordsDisagree(run_id, problem)
-    return summary
 
 
 def faults_of(
@@ -155,9 +129,12 @@ def _patiently(
 
 
 def _examine(
-    database: Database, run_id: str, head: AuditHead | None
+    database: Database, run_id: str, head: AuditHead | None, *, second: str | None = None
 ) -> tuple[Agreed | None, list[Fault]]:
-    """What could be read, and all that is wrong with it."""
+    """What could be read, and all that is wrong with it; `second` is the run that goes on from it.
+
+    Of a first run no other is the first, so a row that says so leads no further.
+    """
     with database.unit_of_work(read_only=True) as uow:
         run = uow.runs.get(run_id)
     faults: list[Fault] = []
@@ -165,8 +142,10 @@ def _examine(
     try:
         config = config_of(run)
         source = config.phase_two_of
+        if source is not None and second is not None:
+            raise ValueError(f"it is a second phase itself, so run {second} cannot be its second")
         if source is not None:
-            faults += _examine(database, source, None)[1]
+            faults += _examine(database, source, None, second=run_id)[1]
         agreed, own, rounds_then = _read(database, run_id, config, head)
         found = disagreements(agreed.records, own, rounds_then, kept=config.pool.generations)
         faults += [RecordsDisagree(run_id, problem) for problem in found]
@@ -175,7 +154,7 @@ def _examine(
     except DatabaseBusy:
         # It says nothing about the records.
         raise
-    except AuditChainBroken as error:
+    except (AuditChainBroken, RecordsDisagree) as error:
         faults.append(error)
     except (PrivacyError, StorageError, ValueError) as error:
         faults.append(RecordsDisagree(run_id, str(error)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,17 +86,28 @@ def read_records(uow: UnitOfWork, run_id: str, head: AuditHead | None = None) ->
     Raises:
         AuditChainBroken: If the chain does not hold, or does not go through `head`.
         NotFound: If there is no such run.
-        ValueError: If a document in it is no JSON object.
+        DatabaseDamaged: If a document in it is no JSON object.
+        ValueError: If one has no list of clients where each has.
     """
     reached = uow.audit.verify(run_id, head)
+    rounds, attempt = uow.rounds.all(run_id), uow.attempts.newest(run_id)
+    _require_clients(rounds, attempt)
     generations = Counter(entry.generation for entry in uow.pool.entries(run_id))
     return RunRecords(
         run=uow.runs.get(run_id),
-        rounds=uow.rounds.all(run_id),
+        rounds=rounds,
         state=uow.states.latest(run_id),
-        attempt=uow.attempts.newest(run_id),
+        attempt=attempt,
         ledger=uow.ledger.rows(run_id),
         trail=tuple(TrailEntry(e, parsed_detail(e)) for e in uow.audit.query(run=run_id)),
         head=reached,
         generations=generations,
     )
+
+
+def _require_clients(rounds: Sequence[RoundRecord], attempt: AttemptRecord | None) -> None:
+    for row in rounds:
+        if not isinstance(row.document.get("survivors"), list):
+            raise ValueError(f"the document of round {row.round_number} has no list of survivors")
+    if attempt is not None and not isinstance(attempt.plan.get("cohort"), list):
+        raise ValueError(f"the plan of its attempt {attempt.attempt} has no list of a cohort")

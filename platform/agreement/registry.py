@@ -9,6 +9,7 @@ from typing import Any, Final
 import yaml
 
 from platform.audit_trail import parsed_detail, run_number
+from platform.config.plain_yaml import read_yaml
 from storage import AuditChainBroken, AuditEntry, AuditHead, Database, NotFound, UnitOfWork
 
 TRACES: Final = ("summary.json", "metrics.csv", "clients", "run.lock")
@@ -79,7 +80,7 @@ def erased_folders(database: Database, known: set[str]) -> Iterator[str]:
 def _database_of(path: Path) -> str | None:
     """Name of the database's file by a run's configuration, None where it does not say."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = read_yaml(path.read_text(encoding="utf-8"))
         return Path(str(tree["storage"]["url"])).name
     except (OSError, ValueError, KeyError, TypeError, RecursionError, yaml.YAMLError):
         return None

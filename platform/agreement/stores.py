@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from platform.agreement.clients import OwnLedger
 from platform.config import RunConfig, parse_config
-from platform.errors import ConfigError
+from platform.errors import ConfigError, RecordsDisagree
 from platform.simulation import client_names, store_path, stores_folder
 from storage import RunRecord, open_client_store
+
+
+def stored_tree(run: RunRecord) -> dict[str, Any]:
+    """The configuration in a run's row, as plain data that nobody has checked.
+
+    Raises:
+        RecordsDisagree: If it is no JSON object.
+    """
+    try:
+        tree = json.loads(run.config_json)
+    except (ValueError, RecursionError):
+        tree = None
+    if not isinstance(tree, dict):
+        raise RecordsDisagree(run.run_id, "the configuration in its row is no JSON object")
+    return tree
 
 
 def config_of(run: RunRecord) -> RunConfig:
     """The configuration in a run's row.
 
     Raises:
-        ValueError: If it is none.
+        RecordsDisagree: If it is none.
     """
     try:
-        return parse_config(json.loads(run.config_json))
+        return parse_config(stored_tree(run))
     except (ConfigError, TypeError) as error:
-        raise ValueError(f"its configuration is not valid: {error}") from error
+        raise RecordsDisagree(run.run_id, f"its configuration is not valid: {error}") from error
 
 
 def read_own_ledgers(config: RunConfig, folder: Path) -> tuple[OwnLedger, ...]:

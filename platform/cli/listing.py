@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 from methods import Registry
+from platform.agreement import stored_tree
 from platform.cli.output import console, print_json, table
 from platform.opening import database_file, open_existing
 
@@ -22,7 +22,11 @@ def print_methods(*, as_json: bool) -> None:
 
 
 def print_runs(storage: str, *, as_json: bool) -> None:
-    """All runs, newest first."""
+    """All runs, newest first.
+
+    Raises:
+        RecordsDisagree: If the row of one has no configuration.
+    """
     if not database_file(storage).is_file():
         if as_json:
             print_json([])
@@ -42,7 +46,7 @@ def print_runs(storage: str, *, as_json: bool) -> None:
                 first,
             )
             for run in reversed(uow.runs.list())
-            for first in [json.loads(run.config_json).get("phase_two_of")]
+            for first in [stored_tree(run).get("phase_two_of")]
         ]
     database.close()
     names = ("run", "config", "status", "created", "rounds", "phase_two_of")

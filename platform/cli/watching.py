@@ -72,7 +72,9 @@ def _interval(ends: Mapping[str, float] | None) -> str:
         return "-"
     if not ends["low"]:
         return "below"
-    return "-".join(f"{end:.2f}" if end < 100.0 else f"{end:.0f}" for end in ends.values())
+    # By name: a document that was stored comes back with its keys sorted.
+    ordered = (ends["low"], ends["high"])
+    return "-".join(f"{end:.2f}" if end < 100.0 else f"{end:.0f}" for end in ordered)
 
 
 class ScreenObserver(WithBar):

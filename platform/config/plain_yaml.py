@@ -46,9 +46,7 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
         """Refuses what is no plain data, and what is none of what it says it is."""
-        if node.tag not in _TAGS:
-            problem = f"{node.tag!r} is not plain data"
-            raise ConstructorError(None, None, problem, node.start_mark)
+        _require_plain(node)
         try:
             found = super().construct_object(node, deep)
             if isinstance(found, int) and abs(found) >= _BEYOND:
@@ -62,8 +60,13 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuses a key that is given twice, of which PyYAML takes the last."""
+        # What a tag says of a node need not be what the node is.
+        if not isinstance(node, MappingNode):
+            raise ConstructorError(None, None, "what is tagged a map is none", node.start_mark)
         seen = set()
         for key, _ in node.value:
+            # PyYAML would merge by a key's tag before it constructs the key.
+            _require_plain(key)
             # Only texts can be equal here: a section's keys are nothing else.
             if isinstance(key, ScalarNode) and key.value in seen:
                 problem = f"the key {key.value!r} is given twice"
@@ -71,6 +74,12 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, ScalarNode):
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+def _require_plain(node: Node) -> None:
+    if node.tag not in _TAGS:
+        problem = f"{node.tag!r} is not plain data"
+        raise ConstructorError(None, None, problem, node.start_mark)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -7,18 +7,17 @@ database and the runs' folders hold is all there is.
 from __future__ import annotations
 
 import fcntl
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from platform.agreement import summary_as_finished
-from platform.errors import ConfigError
+from platform.agreement import require_agreement, stored_tree
+from platform.errors import ConfigError, RecordsDisagree
 from platform.files import open_lock
 from platform.opening import database_file, open_existing, run_folder
-from platform.storing import transaction
+from platform.storing import mark_interrupted
 from platform.sweeping.grid import identity
 from storage import Database, StorageError, open_database
 from storage.files import make_folder
@@ -48,6 +47,7 @@ def known_runs(url: str) -> dict[str, KnownRun]:
     Raises:
         ConfigError: If the URL is none of a SQLite file.
         StorageError: If the database cannot be read.
+        RecordsDisagree: If the row of a run has no configuration.
     """
     if not database_file(url).is_file():
         return {}
@@ -63,7 +63,7 @@ def _known_runs(database: Database, url: str) -> dict[str, KnownRun]:
     with database.unit_of_work(read_only=True) as uow:
         rows = uow.runs.list()
     for row in rows:
-        key = identity(json.loads(row.config_json))
+        key = identity(stored_tree(row))
         is_finished = row.status == "finished"
         if is_finished and not summary_path(url, row.run_id).is_file():
             # Nothing can make it again as it was, so the cell is run anew.
@@ -74,15 +74,15 @@ def _known_runs(database: Database, url: str) -> dict[str, KnownRun]:
     return found
 
 
-def mark_interrupted(url: str, cells: Sequence[str]) -> None:
-    """Labels the unfinished runs of cells for `runs`; what a run may do never depends on it."""
+def mark_cells_interrupted(url: str, cells: Sequence[str]) -> None:
+    """Labels the runs of cells that are not going on any more, for `runs`."""
     # What cannot be read or opened here must not hide that the sweep was interrupted.
-    with suppress(StorageError):
+    with suppress(StorageError, RecordsDisagree):
         known = known_runs(url)
-        with closing(open_database(url)) as database, transaction(database) as uow:
+        with closing(open_database(url)) as database:
             for run in (known[cell] for cell in cells if cell in known):
-                if not run.finished:
-                    uow.runs.set_status(run.run_id, "interrupted")
+                # A worker may have finished it since it was read.
+                mark_interrupted(database, run.run_id)
 
 
 def summary_path(url: str, run_id: str) -> Path:
@@ -91,13 +91,18 @@ def summary_path(url: str, run_id: str) -> Path:
 
 
 def read_summary(url: str, run_id: str) -> Mapping[str, Any]:
-    """A finished run's summary, as its audit log saw it.
+    """A finished run's summary, if its records agree.
 
     Raises:
-        RecordsDisagree: If it is another, or none.
+        RecordsDisagree: If they do not, or the run has not finished.
+        AuditChainBroken: If its audit log was changed.
+        NotFound: If there is no such run.
     """
     with closing(open_existing(url, read_only=False)) as database:
-        return summary_as_finished(database, run_id)
+        summary = require_agreement(database, run_id).summary
+    if summary is None:
+        raise RecordsDisagree(run_id, "its audit log does not say that it has finished")
+    return summary
 
 
 @contextmanager

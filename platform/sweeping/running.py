@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from platform.opening import open_storage
 from platform.sweeping.grid import Cell
-from platform.sweeping.known_runs import known_runs, mark_interrupted, read_summary
+from platform.sweeping.known_runs import known_runs, mark_cells_interrupted, read_summary
 from platform.sweeping.worker import serve
 
 THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -211,7 +211,7 @@ def _workers(cells: Sequence[Cell], url: str) -> Iterator[_Pool]:
     except KeyboardInterrupt:
         interrupted = [cells[index].identity for index in pool.busy]
         pool.end()
-        mark_interrupted(url, interrupted)
+        mark_cells_interrupted(url, interrupted)
         raise
     finally:
         pool.end()

@@ -13,9 +13,10 @@ from typing import Any
 
 from sqlalchemy import Connection, create_engine, select, update
 
+from storage.audit import GENESIS_HASH, entry_hash
 from storage.client_tables import CLIENT_TABLES
 from storage.sealing import row_digest
-from storage.tables import SEALED_TABLES, Sealed
+from storage.tables import SEALED_TABLES, Audit, Sealed
 from tests.trunk._runs import Finished
 
 Edit = Callable[[Connection], None]
@@ -55,6 +56,24 @@ def execute(file: Path, *statements: str, is_store: bool = False) -> None:
             assert connection.exec_driver_sql(statement).rowcount > 0
 
     edit(file, change, is_store=is_store)
+
+
+def execute_and_rehash(file: Path, *statements: str) -> None:
+    """The same, and every audit chain hashes to what is in it afterwards."""
+    execute(file, *statements)
+    edit(file, _rehash)
+
+
+def _rehash(connection: Connection) -> None:
+    columns = Audit.__table__.columns
+    heads: dict[str, str] = {}
+    rows = connection.execute(select(*columns).order_by(Audit.run_id, Audit.sequence)).all()
+    for row in rows:
+        values = {name: value for name, value in row._asdict().items() if name != "hash"}
+        run, number = values.pop("run_id"), values.pop("round_number")
+        heads[run] = entry_hash(heads.get(run, GENESIS_HASH), run=run, round=number, **values)
+        place = [Audit.run_id == run, Audit.sequence == row.sequence]
+        connection.execute(update(Audit).where(*place).values(hash=heads[run]))
 
 
 def stores(run: Finished) -> list[Path]:

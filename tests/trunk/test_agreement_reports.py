@@ -14,9 +14,11 @@ import pytest
 from platform.bootstrap import create_run
 from platform.config import parse_config
 from platform.digests import document_digest
+from platform.errors import RecordsDisagree
 from platform.federation import Federation
 from platform.finishing import execute as run_through
 from platform.observing import SilentObserver
+from platform.sweeping.known_runs import read_summary
 from storage.audit import entry_hash
 from tests.trunk._runs import (
     OS,
@@ -28,7 +30,7 @@ from tests.trunk._runs import (
     gaussian_epsilon,
     opened,
 )
-from tests.trunk._tampering import edit_summary, execute
+from tests.trunk._tampering import edit_summary, execute, execute_and_rehash
 
 ONE_ROUND = ("privacy.mechanism=none", "rounds=1", "evaluation.local_twins=false")
 
@@ -157,6 +159,9 @@ def test_forged_summary_with_a_forged_entry_differs_from_the_ledger(
         json.dumps({**summary, "audit_head": {**head, "hash": digest}}, indent=2) + "\n"
     )
     refused(sotto, own_copy, "final.epsilon.server is 0.1 there")
+    # Nor does it stand in a sweep's table.
+    with pytest.raises(RecordsDisagree, match=r"final\.epsilon\.server is 0\.1 there"):
+        read_summary(own_copy.storage.url, own_copy.run_id)
 
 
 def crashed(storage: Storage, monkeypatch: pytest.MonkeyPatch, nth: int) -> str:
@@ -261,6 +266,16 @@ def test_another_databases_runs_in_the_same_folder_are_no_traces(
     assert sotto("audit", "verify", "--storage", f"sqlite:///{folder / 'sotto.db'}").code == 0
 
 
+@pytest.mark.parametrize("text", ["storage: !!timestamp x", "!!map x", "[" * 5_000, "a: &x [*x]"])
+def test_a_stray_folder_of_any_text_is_named(sotto: Command, own_copy: Finished, text: str) -> None:
+    folder = own_copy.storage.folder / "stray"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(text)
+    (folder / "run.lock").touch()
+    answer = sotto("audit", "verify", "--storage", own_copy.storage.url)
+    assert answer.code == 3 and "folder 'stray' has run.lock" in answer.err
+
+
 def test_cut_tail_of_an_older_run_is_noticed(
     sotto: Command, three: tuple[Storage, list[str]], tmp_path: Path
 ) -> None:
@@ -295,12 +310,17 @@ def test_every_run_is_verified_and_every_fault_named(
 def test_control_characters_of_stored_texts_do_not_reach_the_terminal(
     sotto: Command, own_copy: Finished
 ) -> None:
-    execute(
+    execute_and_rehash(
         own_copy.storage.file,
         "UPDATE runs SET name = 'x' || char(27) || '[2J' || char(10) || 'y'",
         "UPDATE audit SET actor = char(27) || ']0;t' || char(7) || char(8238)",
     )
-    for command in (("runs",), ("audit", "query"), ("audit", "verify"), ("report", "latest")):
-        answer = sotto(*command, "--storage", own_copy.storage.url)
+    place = ("--storage", own_copy.storage.url)
+    # The chain holds, so each row is shown; that its end is another is for the summary to tell.
+    codes = {("runs",): 0, ("audit", "query"): 0, ("audit", "verify"): 3, ("report", "latest"): 1}
+    for command, code in codes.items():
+        answer = sotto(*command, *place)
+        assert answer.code == code
         assert not {"\x1b", "\x07", "\u202e"} & set(answer.out + answer.err)
-    assert "x\\x1b[2J\\ny" in sotto("runs", "--storage", own_copy.storage.url).out
+    assert "x\\x1b[2J\\ny" in sotto("runs", *place).out
+    assert "\\x1b]0;t\\x07" in sotto("audit", "query", *place).out

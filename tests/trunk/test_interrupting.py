@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from platform.cli.interrupting import Interrupted, interruptible
-from tests.trunk._runs import NONE, SMALL, Command, Finished, Storage, comparable
+from platform.finishing import execute
+from platform.observing import SilentObserver
+from storage import Database
+from tests.trunk._runs import NONE, SMALL, Command, Finished, Storage, comparable, opened
 
 TRAINING = {"target": "privacy.training:LocalTrainer.fit", "nth": 10, "after": False}
 DEALING = {"target": "platform.bootstrap:load_task_data", "nth": 1, "after": False}
@@ -91,3 +94,23 @@ def test_handlers_are_put_back() -> None:
         signal.raise_signal(signal.SIGTERM)
     assert ended.value.number == signal.SIGTERM
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == before
+
+
+def test_a_signal_just_after_the_last_commit_leaves_a_finished_run(
+    storage: Storage, sotto: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old pages are erased behind a commit, so the run has finished when this one comes."""
+    erase = Database.checkpoint
+
+    def interrupted(database: Database) -> None:
+        erase(database)
+        if storage.rows("SELECT status FROM runs") == [("finished",)]:
+            raise KeyboardInterrupt
+
+    wiring = storage.create(NONE, "rounds=1", "evaluation.local_twins=false")
+    with monkeypatch.context() as patch, opened(wiring), pytest.raises(KeyboardInterrupt):
+        patch.setattr(Database, "checkpoint", interrupted)
+        execute(wiring, SilentObserver())
+    assert storage.rows("SELECT status FROM runs") == [("finished",)]
+    answer = sotto("report", "latest", "--storage", storage.url, "--json")
+    assert answer.code == 0 and answer.document["run_id"] == wiring.run_id

@@ -35,6 +35,12 @@ REFUSED = {
     "no integer": ("a: !!int ''", "'' is no int that can be read, line 1"),
     "a set": ("!!set {a}", "'tag:yaml.org,2002:set' is not plain data, line 1"),
     "bytes": ("a: !!binary aGk=", "is not plain data, line 1"),
+    "a map of a text": ("task: !!map x", "what is tagged a map is none, line 1"),
+    "a map of a list": ("task: !!map [1]", "what is tagged a map is none, line 1"),
+    "a whole map of a text": ("!!map x", "what is tagged a map is none, line 1"),
+    "a list of a text": ("task: !!seq x", "line 1"),
+    "a merge": ("!!merge <<: {a: 1}", "'tag:yaml.org,2002:merge' is not plain data, line 1"),
+    "a value": ("!!value =: 1", "'tag:yaml.org,2002:value' is not plain data, line 1"),
     "a list as key": ("? [1]\n: 2", "line 1"),
 }
 
@@ -59,10 +65,10 @@ def test_an_impossible_date_is_a_text_that_a_field_refuses(tmp_path: Path) -> No
         load_config(path)
 
 
-DEEP = ("a=" + "[" * 50, "a" + ".a" * 3_000 + "=1", "seed={a: 1, a: 2}")
+DEEP = ("a=" + "[" * 50, "a" + ".a" * 3_000 + "=1", "seed={a: 1, a: 2}", "rounds=!!map x")
 
 
-@pytest.mark.parametrize("override", DEEP, ids=["brackets", "sections", "twice"])
+@pytest.mark.parametrize("override", DEEP, ids=["brackets", "sections", "twice", "map"])
 def test_an_override_is_held_to_the_same(override: str) -> None:
     with pytest.raises(ConfigError, match=r"^--set: "):
         parse_config(MINIMAL, [override])
@@ -92,7 +98,25 @@ FRAGMENTS = st.sampled_from(
     [
         *("name", "method", "task", "privacy", "cohort", "seed", "rounds", "clients", "shots"),
         *(": ", "\n", "\n  ", "- ", "{", "}", "[", "]", ", ", "&a ", "*a", "!!int ", "!!float "),
-        *("!!timestamp ", "!!bool ", "!!null ", "!!set ", "!x ", "? ", "<<: ", "|", ">", "'", '"'),
+        *(
+            "!!timestamp ",
+            "!!bool ",
+            "!!null ",
+            "!!set ",
+            "!x ",
+            "!!map ",
+            "!!seq ",
+            "!!str ",
+            "? ",
+            "<<: ",
+            "!!merge ",
+            "!!value ",
+            "|",
+            ">",
+            "'",
+            '"',
+        ),
+        *("!!map ", "!!seq ", "!!str ", "!!merge ", "!!value ", "=: "),
         *("1", "-1", "0x", "1e999", ".nan", "-.inf", "2026-02-30", "9" * 400, "true", "~", "coop"),
         *("%YAML 1.1\n", "---\n", "...\n", "#", "\t", "\x00", "\x1b[31m", "\ud7ff", "\u2028"),
     ]

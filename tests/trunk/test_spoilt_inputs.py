@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from platform.errors import ConfigError, UnreadableSummary
 from platform.records import read_summary
 from platform.second_phase import require_same_classes
 from tests.trunk._runs import Command, Finished
+from tests.trunk._tampering import execute_and_rehash
 
 SUMMARIES = {
     "empty": "",
@@ -88,14 +87,15 @@ def test_names_in_a_store_cannot_drive_the_terminal(
     sotto: Command,
     command: tuple[str, ...],
 ) -> None:
-    evil = "\x1b]0;owned\x07\x1b[2J\r\n\u202etxt"
-    run = own_copy
-    with closing(sqlite3.connect(run.storage.file)) as connection:
-        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'"):
-            connection.execute(f"DROP TRIGGER {name}")
-        connection.execute("UPDATE runs SET name = ?, created = ?", (evil, evil))
-        connection.execute("UPDATE audit SET actor = ?", (evil,))
-        connection.commit()
-    answer = sotto(*command, "--storage", run.storage.url)
-    assert not {"\x1b", "\x07", "\r", "\u202e"} & set(answer.out + answer.err)
-    assert "Traceback" not in answer.err
+    evil = "char(27) || ']0;owned' || char(7) || char(13) || char(10) || char(8238) || 'txt'"
+    execute_and_rehash(
+        own_copy.storage.file,
+        f"UPDATE runs SET name = {evil}",  # noqa: S608
+        f"UPDATE audit SET actor = {evil}",  # noqa: S608
+    )
+    answer = sotto(*command, "--storage", own_copy.storage.url, "--json")
+    assert answer.code == 0 and "]0;owned" in answer.out
+    answer = sotto(*command, "--storage", own_copy.storage.url)
+    assert (answer.code, answer.err) == (0, "")
+    assert "\\x1b]0;owned\\x07" in "".join(answer.out.split())
+    assert not {"\x1b", "\x07", "\r", "\u202e"} & set(answer.out)

@@ -25,8 +25,9 @@ from platform.federation import Federation
 from platform.sweeping import running, worker
 from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
 from platform.sweeping.known_runs import (
+    KnownRun,
     known_runs,
-    mark_interrupted,
+    mark_cells_interrupted,
     only_sweep_in,
     only_worker_of,
     read_summary,
@@ -126,7 +127,7 @@ def test_an_edited_summary_gets_into_no_table(small: str, storage: Storage) -> N
     assert read_summary(storage.url, run_id) == json.loads(whole)
     path.write_text(whole.replace('"delta": 1e-05', '"delta": 1e-06'))
     assert path.read_text() != whole
-    with pytest.raises(RecordsDisagree, match=r"summary\.json is not the one that audit entry"):
+    with pytest.raises(RecordsDisagree, match=r"delta is 1e-06 there, but 1e-05 follows"):
         read_summary(storage.url, run_id)
     path.write_text(whole[:-40])
     with pytest.raises(RecordsDisagree, match=r"summary\.json is empty, cut or otherwise no JSON"):
@@ -147,15 +148,26 @@ def test_runs_that_were_under_way_are_labelled(
         crash_at(patch, Federation, "_commit", 1)
         with pytest.raises(Crash):
             run_cell(begun.run)
-    mark_interrupted(storage.url, [cell.identity for cell in (done, begun, never)])
+    mark_cells_interrupted(storage.url, [cell.identity for cell in (done, begun, never)])
     assert [status for _, status in statuses(storage)] == ["finished", "interrupted"]
+
+
+def test_a_run_that_has_finished_since_it_was_read_stays_finished(
+    small: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cell,) = cells_of(small, storage, "rounds=1").cells
+    run_cell(cell.run)
+    earlier = {cell.identity: KnownRun(storage.only_run(), finished=False)}
+    monkeypatch.setattr("platform.sweeping.known_runs.known_runs", lambda url: earlier)
+    mark_cells_interrupted(storage.url, [cell.identity])
+    assert [status for _, status in statuses(storage)] == ["finished"]
 
 
 def test_what_cannot_be_labelled_hides_nothing(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage.file.write_bytes(b"no database at all" * 100)
-    mark_interrupted(storage.url, ["a" * 64])
+    mark_cells_interrupted(storage.url, ["a" * 64])
 
 
 class SlowPool:
