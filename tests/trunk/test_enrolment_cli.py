@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from platform.enrolling import create_enrolment, key_path, read_enrolment, write_enrolment
-from platform.errors import ConfigError
+from platform.errors import ConfigError, RunStopped
 from platform.simulation import client_names
 from privacy.secure_aggregation import Enrolment, Identity, fingerprint, plan
 from tests.trunk._runs import FIXED, NO_POOL, Answer, Command, Finished, Storage
@@ -350,7 +350,7 @@ def test_a_client_revoked_since_keeps_a_run_from_going_on(storage: Storage, keys
     wiring.database.close()
     known = read_enrolment(keys / "enrolment.json")
     change(keys, known.revoke(client_names(5)[3]))
-    with pytest.raises(ConfigError, match="is not enrolled under that name"):
+    with pytest.raises(RunStopped, match="enrolment has the fingerprint .* put that file back"):
         storage.reopen(wiring.run_id)
 
 
