@@ -350,7 +350,7 @@ def test_a_client_revoked_since_keeps_a_run_from_going_on(storage: Storage, keys
     wiring.database.close()
     known = read_enrolment(keys / "enrolment.json")
     change(keys, known.revoke(client_names(5)[3]))
-    with pytest.raises(RunStopped, match="enrolment has the fingerprint .* put that file back"):
+    with pytest.raises(RunStopped, match="put that file back or start a new run"):
         storage.reopen(wiring.run_id)
 
 
