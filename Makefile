@@ -62,7 +62,7 @@ tradeoff: $(STAMP)  ## Measure accuracy against epsilon under each mechanism (an
 	$(BIN)/python benchmarks/tradeoff.py
 
 pretrain: $(STAMP)  ## Train the tiny CLIP that ships with the package (CPU, minutes)
-	OMP_NUM_THREADS=$${PRETRAIN_THREADS:-2} $(BIN)/python -m platform.pretraining
+	OMP_NUM_THREADS=$${PRETRAIN_THREADS:-2} $(BIN)/python -m benchmarks.pretraining
 
 clean:  ## Delete .venv, caches and build output; runs/ is kept
 	rm -rf $(VENV) build dist *.egg-info .coverage .coverage.* htmlcov \

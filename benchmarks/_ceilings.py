@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from methods._clip import Backbone, load_backbone
+from methods.clip.adapter import Backbone, load_backbone
 from platform.data.dataset import Split
 from platform.data.shapes import CLASSES, DOMAINS, shapes_dataset
 

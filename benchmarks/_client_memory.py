@@ -19,8 +19,8 @@ from typing import Any
 
 from platform.bootstrap import Surroundings, create_run
 from platform.config import load_config
-from platform.federation import Federation
-from platform.observing import SilentObserver
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
 
 
 def size_of(arrays: Mapping[str, Any]) -> int:

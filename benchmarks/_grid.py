@@ -15,9 +15,9 @@ from typing import Any
 
 from platform.bootstrap import Surroundings, create_run
 from platform.config import load_config
-from platform.finishing import execute
-from platform.observing import SilentObserver
-from platform.wiring import Wiring
+from platform.experiment.finishing import execute
+from platform.rounds.observing import SilentObserver
+from platform.rounds.wiring import Wiring
 
 Row = Mapping[str, Any]
 Key = tuple[str, ...]

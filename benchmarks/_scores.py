@@ -15,9 +15,9 @@ from pathlib import Path
 import platform
 from platform.bootstrap import Surroundings, create_run
 from platform.config import load_config
-from platform.environment import environment
-from platform.finishing import execute
-from platform.observing import SilentObserver
+from platform.experiment.environment import environment
+from platform.experiment.finishing import execute
+from platform.rounds.observing import SilentObserver
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 HEADER = ("| setting | accuracy | worst client | gain over local |", "|---|---|---|---|")

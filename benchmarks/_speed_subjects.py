@@ -13,11 +13,11 @@ import yaml
 from numpy.typing import NDArray
 
 from methods import Arrays, ClientView, Examples, Method, Registry, Task
-from methods._clip import Backbone, load_backbone
-from methods._prompt import PromptEncoder
+from methods.clip.adapter import Backbone, load_backbone
+from methods.prompts.prompt import PromptEncoder
 from platform.config import PACKAGED_CONFIGS, MethodConfig
 from platform.data.shapes import CLASSES, DOMAINS, shapes_dataset
-from platform.method_building import validate_options
+from platform.experiment.method_building import validate_options
 from privacy.training import LocalTrainer, TrainingPlan
 
 BATCH = 16

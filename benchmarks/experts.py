@@ -27,10 +27,10 @@ from _scores import RESULTS, provenance
 from torch import Tensor
 
 from methods import ClientView, Task, pm_moe
-from methods._clip import load_backbone
-from methods._split.gate import Gate
-from methods._split.mixture import Mixture, mixed
-from methods._split.modular import FED
+from methods.clip.adapter import load_backbone
+from methods.networks.gate import Gate
+from methods.networks.mixture import Mixture, mixed
+from methods.networks.modular import FED
 from methods.pm_moe import OWN
 
 EXPERTS = 20

@@ -63,7 +63,7 @@ def save_random_weights(path: Path) -> None:
 def measure(folder: Path, kind: str, threads: int) -> dict[str, float]:
     import torch
 
-    from methods._clip import load_backbone
+    from methods.clip.adapter import load_backbone
     from platform.data.cache import CacheFolder
     from platform.data.features import cached_rows
     from platform.data.images import ImageFiles

@@ -34,11 +34,11 @@ from opacus.grad_sample import GradSampleModule
 from torch import Tensor, nn
 from torch.nn import functional
 
-from methods._clip import load_backbone
-from methods._gating import AttentionGate
-from methods._interface import Task
-from methods._prompt import CONTEXT, PromptConfig, build_encoder
+from methods.clip.adapter import load_backbone
+from methods.experts.gating import AttentionGate
+from methods.interface.method import Task
 from methods.pfedmoap import MixtureObjective
+from methods.prompts.prompt import CONTEXT, PromptConfig, build_encoder
 from privacy.training.per_sample import CHUNK, per_sample_gradients
 
 COLOURS = ("red", "green", "blue", "white", "black")

@@ -19,10 +19,10 @@ from _scores import RESULTS, provenance
 
 from platform.bootstrap import Surroundings, plan_run
 from platform.config import load_config
-from platform.observing import SilentObserver
-from platform.privacy_audit import FAMILY_WISE_ERROR, AuditPlan, audit_run
+from platform.privacy_auditing.audit import FAMILY_WISE_ERROR, AuditPlan, audit_run
 from platform.privacy_auditing.drawing import draw
 from platform.privacy_auditing.outcome import ChannelAudit
+from platform.rounds.observing import SilentObserver
 
 COMMON = ("privacy.noise_source=seeded", "device=cpu")
 INDEPENDENT = "pool.noise=independent"

@@ -23,8 +23,8 @@ from _grid import Row, among, created_run, run_missing, summarise_run
 from _scores import RESULTS, provenance
 from matplotlib.figure import Figure
 
-from platform.federation import Federation
-from platform.observing import SilentObserver
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
 
 CONFIG = "tradeoff"
 KEY = ("tokens", "mechanism", "target", "seed")

@@ -8,8 +8,8 @@ The life of one round, as the platform drives it: `Method.broadcast` says what a
 
 from __future__ import annotations
 
-from methods._errors import BackboneError, MethodError, UnknownMethod, UpdateSpecMismatch
-from methods._interface import (
+from methods.interface.errors import BackboneError, MethodError, UnknownMethod, UpdateSpecMismatch
+from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
@@ -28,7 +28,7 @@ from methods._interface import (
     Visibility,
     Weighting,
 )
-from methods._registry import MethodInfo, Registry
+from methods.interface.registry import MethodInfo, Registry
 
 __all__ = [
     "Aggregate",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from methods._interface import (
+from methods.interface.method import (
     Arrays,
     ClientView,
     Examples,
@@ -23,7 +23,7 @@ from methods._interface import (
     TensorSpec,
     Trainer,
 )
-from methods._prompt import CONTEXT, PromptConfig, PromptMethod, build_encoder
+from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, build_encoder
 
 
 @dataclass(frozen=True)

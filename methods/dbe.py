@@ -43,8 +43,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods._defaults import ALL_MECHANISMS
-from methods._interface import (
+from methods.interface.defaults import ALL_MECHANISMS
+from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
@@ -57,11 +57,11 @@ from methods._interface import (
     TensorSpec,
     Trainer,
 )
-from methods._split.extractors import NetworkConfig
-from methods._split.features import features_of
-from methods._split.layers import Layer, Layers, Parameters, linear
-from methods._split.method import HEAD, BatchObjective
-from methods._split.modular import FED, GATED, ModularMethod
+from methods.networks.extractors import NetworkConfig
+from methods.networks.features import features_of
+from methods.networks.layers import Layer, Layers, Parameters, linear
+from methods.networks.method import HEAD, BatchObjective
+from methods.networks.modular import FED, GATED, ModularMethod
 
 CLIENT_MEAN = "client_mean"
 """z_p, the client's own shift (D,)."""

@@ -23,7 +23,7 @@ from annotated_types import Gt
 from numpy.typing import NDArray
 from torch import Tensor
 
-from methods._interface import (
+from methods.interface.method import (
     Arrays,
     ClientView,
     Examples,
@@ -33,11 +33,11 @@ from methods._interface import (
     Task,
     Trainer,
 )
-from methods._split.extractors import NetworkConfig
-from methods._split.gate import Gate, GateConfig
-from methods._split.layers import Layers, Parameters, linear, start
-from methods._split.method import HEAD, SplitMethod
-from methods._split.mixture import mixed
+from methods.networks.extractors import NetworkConfig
+from methods.networks.gate import Gate, GateConfig
+from methods.networks.layers import Layers, Parameters, linear, start
+from methods.networks.method import HEAD, SplitMethod
+from methods.networks.mixture import mixed
 
 LOCAL = "local."
 """What the names of the local network's arrays begin with."""

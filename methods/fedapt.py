@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods._errors import MethodError
-from methods._interface import (
+from methods.interface.errors import MethodError
+from methods.interface.method import (
     Arrays,
     ClientView,
     Examples,
@@ -48,8 +48,8 @@ from methods._interface import (
     TensorSpec,
     Trainer,
 )
-from methods._layers import linear_start
-from methods._prompt import (
+from methods.networks.starts import linear_start
+from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,
     PromptEncoder,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from methods._interface import Method, Task
-from methods._split.extractors import NetworkConfig
-from methods._split.layers import Layers
-from methods._split.method import SplitMethod
+from methods.interface.method import Method, Task
+from methods.networks.extractors import NetworkConfig
+from methods.networks.layers import Layers
+from methods.networks.method import SplitMethod
 
 
 @dataclass(frozen=True)

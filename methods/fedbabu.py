@@ -28,9 +28,17 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from methods._interface import Arrays, ClientView, Examples, LocalResult, Method, Task, Trainer
-from methods._split.extractors import NetworkConfig
 from methods.fedper import FedPer
+from methods.interface.method import (
+    Arrays,
+    ClientView,
+    Examples,
+    LocalResult,
+    Method,
+    Task,
+    Trainer,
+)
+from methods.networks.extractors import NetworkConfig
 
 
 @dataclass(frozen=True)

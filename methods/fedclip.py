@@ -32,10 +32,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods._averaging import AveragedMethod
-from methods._captions import Captions
-from methods._defaults import ALL_MECHANISMS
-from methods._interface import (
+from methods.clip.captions import Captions
+from methods.interface.averaging import AveragedMethod
+from methods.interface.defaults import ALL_MECHANISMS
+from methods.interface.method import (
     Arrays,
     ClientView,
     Mechanism,
@@ -45,8 +45,8 @@ from methods._interface import (
     TensorSpec,
     Weighting,
 )
-from methods._layers import linear_start
-from methods._prompt import as_tensor, require_backbone
+from methods.networks.starts import linear_start
+from methods.prompts.prompt import as_tensor, require_backbone
 
 LAYERS = ("inner", "outer")
 

@@ -27,11 +27,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods._averaging import AveragedMethod
-from methods._errors import MethodError
-from methods._interface import Arrays, ClientView, Method, Objective, Task, TensorSpec
-from methods._layers import linear_start
-from methods._prompt import CONTEXT, PromptConfig, PromptEncoder, as_tensor, build_encoder
+from methods.interface.averaging import AveragedMethod
+from methods.interface.errors import MethodError
+from methods.interface.method import Arrays, ClientView, Method, Objective, Task, TensorSpec
+from methods.networks.starts import linear_start
+from methods.prompts.prompt import CONTEXT, PromptConfig, PromptEncoder, as_tensor, build_encoder
 
 TEXTS_AT_ONCE = 1024
 """Texts encoded in one pass of a prediction; changes memory only."""

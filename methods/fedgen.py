@@ -45,9 +45,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods._defaults import ALL_MECHANISMS
-from methods._errors import MethodError
-from methods._interface import (
+from methods.interface.defaults import ALL_MECHANISMS
+from methods.interface.errors import MethodError
+from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
@@ -61,15 +61,15 @@ from methods._interface import (
     Trainer,
     Visibility,
 )
-from methods._split.extractors import NetworkConfig
-from methods._split.generator import Generator, likeness
-from methods._split.labels import label_shares
-from methods._split.layers import Layers, Parameters, linear, start
-from methods._split.method import HEAD, SplitMethod
-from methods._split.server_training import ServerLoss, descend
+from methods.networks.extractors import NetworkConfig
+from methods.networks.generator import Generator, likeness
+from methods.networks.labels import label_shares
+from methods.networks.layers import Layers, Parameters, linear, start
+from methods.networks.method import HEAD, SplitMethod
+from methods.networks.server_training import ServerLoss, descend
 
 if TYPE_CHECKING:
-    from methods._interface import Penalty
+    from methods.interface.method import Penalty
 
 SHARES = "label_shares"
 SEES_HEADS: frozenset[Mechanism] = frozenset(("none", "upload_noise"))

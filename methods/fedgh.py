@@ -40,9 +40,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods._defaults import ALL_MECHANISMS
-from methods._errors import MethodError
-from methods._interface import (
+from methods.interface.defaults import ALL_MECHANISMS
+from methods.interface.errors import MethodError
+from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
@@ -56,12 +56,12 @@ from methods._interface import (
     Visibility,
     Weighting,
 )
-from methods._split.extractors import NetworkConfig
-from methods._split.features import features_of
-from methods._split.layers import Parameters, linear
-from methods._split.method import HEAD
-from methods._split.server_training import ServerLoss, descend
 from methods.lg_fedavg import LgFedAvg
+from methods.networks.extractors import NetworkConfig
+from methods.networks.features import features_of
+from methods.networks.layers import Parameters, linear
+from methods.networks.method import HEAD
+from methods.networks.server_training import ServerLoss, descend
 
 PROTOTYPES, PRESENCE = "prototypes", "presence"
 SEES_MEANS: frozenset[Mechanism] = frozenset(("none", "upload_noise"))

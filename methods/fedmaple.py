@@ -6,7 +6,7 @@ prompts that a linear coupling function makes of them,
 
     Q_k = F_k(P_k),  k = 1..J,     logit_c(x) = cos(f(x; Q_1..Q_J), g(c; P_1..P_J)) / temperature
 
-with J = 9 and l = 2. Where prompts stand is in `methods._deep_prompts`.
+with J = 9 and l = 2. Where prompts stand is in `methods.prompts.deep`.
 
 Federated by FedAvg over prompts and coupling functions, as the baseline of FedPGP (Cui et al. 2024)
 is; the papers say no more. The paper starts the first layer's prompts from "a photo of a", which
@@ -32,12 +32,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods._averaging import AveragedMethod
-from methods._deep_prompts import DeepImageEncoder, DeepTextEncoder
-from methods._errors import MethodError
-from methods._interface import Arrays, ClientView, Method, Need, Objective, Task, TensorSpec
-from methods._layers import linear_start
-from methods._prompt import PromptConfig, as_tensor, require_backbone
+from methods.interface.averaging import AveragedMethod
+from methods.interface.errors import MethodError
+from methods.interface.method import Arrays, ClientView, Method, Need, Objective, Task, TensorSpec
+from methods.networks.starts import linear_start
+from methods.prompts.deep import DeepImageEncoder, DeepTextEncoder
+from methods.prompts.prompt import PromptConfig, as_tensor, require_backbone
 
 CONTEXTS = "contexts"
 WEIGHT = "coupling_weight"

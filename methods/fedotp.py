@@ -8,10 +8,10 @@ prompts may leave patches aside. With S the cosines and the plan T a constant of
 
     logit(c) = sum_mn T_mn(c) S_mn(c)    over the temperature.
 
-The plan is found by Dykstra's algorithm (`methods._optimal_transport`); `mass: 1.0` is balanced
-transport, the published code's `OT: Sinkhorn`. The equations are taken from the published code,
-from which this departs once: it stops all problems of a batch by their mean progress (1e-3), here
-each gets `iterations`, so that a prediction depends on its own image only.
+The plan is found by Dykstra's algorithm (`methods.experts.optimal_transport`); `mass: 1.0` is
+balanced transport, the published code's `OT: Sinkhorn`. The equations are taken from the published
+code, from which this departs once: it stops all problems of a batch by their mean progress (1e-3),
+here each gets `iterations`, so that a prediction depends on its own image only.
 
 Decoupled (`privacy.personal: decoupled`), the shared prompt is trained with a plan of its own
 alone, and the local prompts after the last release. It admits every mechanism: under `dp_sgd` all
@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods._interface import (
+from methods.experts.optimal_transport import transport_plans
+from methods.interface.method import (
     Arrays,
     ClientView,
     Examples,
@@ -43,8 +44,7 @@ from methods._interface import (
     Task,
     Trainer,
 )
-from methods._optimal_transport import transport_plans
-from methods._prompt import (
+from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,
     PromptEncoder,

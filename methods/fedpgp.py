@@ -38,8 +38,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods._captions import Captions
-from methods._interface import (
+from methods.clip.captions import Captions
+from methods.interface.method import (
     Arrays,
     ClientView,
     Examples,
@@ -49,7 +49,7 @@ from methods._interface import (
     Task,
     Trainer,
 )
-from methods._prompt import (
+from methods.prompts.prompt import (
     CONTEXT,
     CONTEXT_STANDARD_DEVIATION,
     PromptConfig,

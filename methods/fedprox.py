@@ -22,7 +22,8 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from methods._interface import (
+from methods.fedavg import FedAvg
+from methods.interface.method import (
     ClientView,
     Examples,
     LocalResult,
@@ -31,13 +32,12 @@ from methods._interface import (
     Task,
     Trainer,
 )
-from methods._proximal import half_square
-from methods._split.extractors import NetworkConfig
-from methods._split.layers import Parameters
-from methods.fedavg import FedAvg
+from methods.networks.extractors import NetworkConfig
+from methods.networks.layers import Parameters
+from methods.prompts.proximal import half_square
 
 if TYPE_CHECKING:
-    from methods._interface import Penalty
+    from methods.interface.method import Penalty
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Gt, Lt
 
-from methods._interface import ClientView, Examples, LocalResult, Method, Task, Trainer
-from methods._split.extractors import NetworkConfig
 from methods.fedper import FedPer
+from methods.interface.method import ClientView, Examples, LocalResult, Method, Task, Trainer
+from methods.networks.extractors import NetworkConfig
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from methods._defaults import ALL_MECHANISMS
-from methods._interface import (
+from methods.interface.defaults import ALL_MECHANISMS
+from methods.interface.method import (
     ClientView,
     Examples,
     LocalResult,
@@ -39,10 +39,10 @@ from methods._interface import (
     Task,
     Trainer,
 )
-from methods._split.extractors import NetworkConfig
-from methods._split.layers import Layers, Parameters, linear, linear_layers
-from methods._split.method import BatchObjective, PerExample
-from methods._split.modular import FED, GATED, ModularMethod
+from methods.networks.extractors import NetworkConfig
+from methods.networks.layers import Layers, Parameters, linear, linear_layers
+from methods.networks.method import BatchObjective, PerExample
+from methods.networks.modular import FED, GATED, ModularMethod
 
 GENERIC = "generic"
 

@@ -40,8 +40,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods._defaults import ALL_MECHANISMS
-from methods._interface import (
+from methods.interface.defaults import ALL_MECHANISMS
+from methods.interface.method import (
     Arrays,
     ClientView,
     Examples,
@@ -53,12 +53,12 @@ from methods._interface import (
     Task,
     Trainer,
 )
-from methods._split.extractors import NetworkConfig
-from methods._split.labels import label_shares
-from methods._split.layers import Layer, Layers, Parameters, linear, linear_layers
-from methods._split.method import HEAD, BatchObjective
-from methods._split.modular import FED, GATED, ModularMethod
-from methods._split.norm import norm, norm_layers
+from methods.networks.extractors import NetworkConfig
+from methods.networks.labels import label_shares
+from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
+from methods.networks.method import HEAD, BatchObjective
+from methods.networks.modular import FED, GATED, ModularMethod
+from methods.networks.norm import norm, norm_layers
 
 EMBEDDING = "embedding"
 """e, (C, D)."""

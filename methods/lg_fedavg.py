@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from methods._interface import Method, Task
-from methods._split.extractors import NetworkConfig
-from methods._split.layers import Layers, Parameters, linear
-from methods._split.method import HEAD
-from methods._split.modular import FED, GATED, ModularMethod
+from methods.interface.method import Method, Task
+from methods.networks.extractors import NetworkConfig
+from methods.networks.layers import Layers, Parameters, linear
+from methods.networks.method import HEAD
+from methods.networks.modular import FED, GATED, ModularMethod
 
 
 @dataclass(frozen=True)

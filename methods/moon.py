@@ -30,7 +30,8 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 from torch.nn import functional
 
-from methods._interface import (
+from methods.fedavg import FedAvg
+from methods.interface.method import (
     Arrays,
     ClientView,
     Examples,
@@ -40,10 +41,9 @@ from methods._interface import (
     Task,
     Trainer,
 )
-from methods._split.extractors import NetworkConfig
-from methods._split.layers import Layers, Parameters, linear, linear_layers
-from methods._split.method import HEAD, BatchObjective
-from methods.fedavg import FedAvg
+from methods.networks.extractors import NetworkConfig
+from methods.networks.layers import Layers, Parameters, linear, linear_layers
+from methods.networks.method import HEAD, BatchObjective
 
 COMMON, PREVIOUS = "common.", "previous."
 PROJECTION = "projection"

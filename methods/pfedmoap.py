@@ -31,9 +31,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods._errors import MethodError
-from methods._gating import AttentionGate, Gate, LinearGate
-from methods._interface import (
+from methods.experts.gating import AttentionGate, Gate, LinearGate
+from methods.interface.errors import MethodError
+from methods.interface.method import (
     Arrays,
     ClientView,
     Examples,
@@ -45,7 +45,7 @@ from methods._interface import (
     TensorSpec,
     Trainer,
 )
-from methods._prompt import (
+from methods.prompts.prompt import (
     CONTEXT,
     PromptConfig,
     PromptEncoder,

@@ -33,8 +33,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods._interface import Arrays, ClientView, Examples, LocalResult, Method, Task, Trainer
-from methods._prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, build_encoder
+from methods.interface.method import (
+    Arrays,
+    ClientView,
+    Examples,
+    LocalResult,
+    Method,
+    Task,
+    Trainer,
+)
+from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, build_encoder
 
 FEATURES, LABELS = "memory.features", "memory.labels"
 

@@ -34,8 +34,8 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from methods import dbe, fedbabu, fedcp, fedgh, fedper, fedrep, fedrod, gpfl, lg_fedavg
-from methods._errors import MethodError
-from methods._interface import (
+from methods.interface.errors import MethodError
+from methods.interface.method import (
     Arrays,
     ClientView,
     Examples,
@@ -47,11 +47,11 @@ from methods._interface import (
     Task,
     Trainer,
 )
-from methods._split.gate import GATE, Gate, GateConfig
-from methods._split.layers import specs
-from methods._split.method import BatchObjective
-from methods._split.mixture import Mixture, stacked
-from methods._split.over import OverModular
+from methods.networks.gate import GATE, Gate, GateConfig
+from methods.networks.layers import specs
+from methods.networks.method import BatchObjective
+from methods.networks.mixture import Mixture, stacked
+from methods.networks.over import OverModular
 
 OWN = f"{GATE}own"
 """Name under which a client keeps which of its experts is its own."""

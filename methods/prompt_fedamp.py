@@ -36,8 +36,8 @@ import numpy as np
 from annotated_types import Ge, Gt
 from numpy.typing import NDArray
 
-from methods._errors import MethodError
-from methods._interface import (
+from methods.interface.errors import MethodError
+from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
@@ -49,8 +49,8 @@ from methods._interface import (
     Trainer,
     Visibility,
 )
-from methods._prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, build_encoder
-from methods._proximal import half_norm, half_square, train_prompt_near
+from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, build_encoder
+from methods.prompts.proximal import half_norm, half_square, train_prompt_near
 
 MESSAGE = "message/"
 SEES_UPLOADS: frozenset[Mechanism] = frozenset(("none", "upload_noise", "dp_sgd"))

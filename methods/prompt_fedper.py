@@ -23,8 +23,8 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 from torch import Tensor
 
-from methods._errors import MethodError
-from methods._interface import (
+from methods.interface.errors import MethodError
+from methods.interface.method import (
     Arrays,
     ClientView,
     Examples,
@@ -35,7 +35,13 @@ from methods._interface import (
     TensorSpec,
     Trainer,
 )
-from methods._prompt import CONTEXT, PromptConfig, PromptMethod, PromptObjective, build_encoder
+from methods.prompts.prompt import (
+    CONTEXT,
+    PromptConfig,
+    PromptMethod,
+    PromptObjective,
+    build_encoder,
+)
 
 PERSONAL = "personal_context"
 

@@ -18,9 +18,9 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge
 
-from methods._interface import ClientView, Examples, LocalResult, Method, Task, Trainer
-from methods._prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, build_encoder
-from methods._proximal import train_prompt_near
+from methods.interface.method import ClientView, Examples, LocalResult, Method, Task, Trainer
+from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, build_encoder
+from methods.prompts.proximal import train_prompt_near
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,15 @@
 
 Guo et al. 2023, "PromptFL: Let Federated Participants Cooperatively Learn Prompts Instead of
 Models" (IEEE TMC), Algorithm 1: FedAvg over the context vectors, every client predicting with the
-global prompt. Everything is in `methods._prompt`; this method changes nothing of it.
+global prompt. Everything is in `methods.prompts.prompt`; this method changes nothing of it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from methods._interface import Method, Task
-from methods._prompt import PromptConfig, PromptMethod, build_encoder
+from methods.interface.method import Method, Task
+from methods.prompts.prompt import PromptConfig, PromptMethod, build_encoder
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,22 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from methods._interface import Arrays, ClientView, Examples, Method, ParameterGroup, Task, Trainer
-from methods._prompt import CONTEXT, PromptConfig, PromptMethod, PromptObjective, build_encoder
+from methods.interface.method import (
+    Arrays,
+    ClientView,
+    Examples,
+    Method,
+    ParameterGroup,
+    Task,
+    Trainer,
+)
+from methods.prompts.prompt import (
+    CONTEXT,
+    PromptConfig,
+    PromptMethod,
+    PromptObjective,
+    build_encoder,
+)
 
 
 @dataclass(frozen=True)

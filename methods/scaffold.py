@@ -35,8 +35,9 @@ import torch
 from annotated_types import Gt
 from numpy.typing import NDArray
 
-from methods._defaults import ALL_MECHANISMS
-from methods._interface import (
+from methods.fedavg import FedAvg
+from methods.interface.defaults import ALL_MECHANISMS
+from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
@@ -50,10 +51,9 @@ from methods._interface import (
     Trainer,
     Weighting,
 )
-from methods._split.blocks import blocks
-from methods._split.extractors import NetworkConfig
-from methods._split.layers import Parameters
-from methods.fedavg import FedAvg
+from methods.networks.blocks import blocks
+from methods.networks.extractors import NetworkConfig
+from methods.networks.layers import Parameters
 
 CONTROL = "control."
 AT_ONCE = 256

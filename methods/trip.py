@@ -3,7 +3,7 @@
 Gong et al. 2025, "Token-Level Prompt Mixture with Parameter-Free Routing for Federated Domain
 Generalization", Algorithm 1 and Eqs. 2-13. M prompts are averaged over clients (Eq. 13). Each
 image has a prompt of its own, the experts' mean weighted by the shares that a router without
-parameters finds in the image's tokens (Eqs. 3-8, `methods._routing`), and the loss is
+parameters finds in the image's tokens (Eqs. 3-8, `methods.experts.routing`), and the loss is
 
     cross-entropy + beta KL(zero-shot CLIP || prediction)                            (Eqs. 10-12)
 
@@ -36,9 +36,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods._capacity_kmeans import Rules
-from methods._captions import Captions
-from methods._interface import (
+from methods.clip.captions import Captions
+from methods.experts.capacity_kmeans import Rules
+from methods.experts.routing import (
+    KEY_INITS,
+    LearnedRouter,
+    RandomRouter,
+    Router,
+    StaticRouter,
+    draw_keys,
+)
+from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
@@ -51,21 +59,13 @@ from methods._interface import (
     TensorSpec,
     Trainer,
 )
-from methods._prompt import (
+from methods.prompts.prompt import (
     PromptConfig,
     PromptEncoder,
     PromptMethod,
     as_tensor,
     build_encoder,
     require_backbone,
-)
-from methods._routing import (
-    KEY_INITS,
-    LearnedRouter,
-    RandomRouter,
-    Router,
-    StaticRouter,
-    draw_keys,
 )
 
 EXPERTS = "experts"

@@ -13,7 +13,7 @@ from typing import Annotated
 from annotated_types import Ge, Le
 
 from methods import trip
-from methods._interface import Method, Task
+from methods.interface.method import Method, Task
 
 
 @dataclass(frozen=True)

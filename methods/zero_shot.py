@@ -12,10 +12,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from methods._captions import Captions
-from methods._defaults import MethodDefaults
-from methods._interface import Arrays, ClientView, Examples, LocalResult, Method, Task, Trainer
-from methods._prompt import as_tensor, require_backbone
+from methods.clip.captions import Captions
+from methods.interface.defaults import MethodDefaults
+from methods.interface.method import (
+    Arrays,
+    ClientView,
+    Examples,
+    LocalResult,
+    Method,
+    Task,
+    Trainer,
+)
+from methods.prompts.prompt import as_tensor, require_backbone
 
 
 @dataclass(frozen=True)

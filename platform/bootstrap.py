@@ -19,8 +19,6 @@ import yaml
 
 from methods import Method, MethodError, Registry, Task
 from platform.agreement import require_agreement, stored_tree
-from platform.audit_trail import AuditTrail
-from platform.cohort import simulated_losses
 from platform.config import (
     RunConfig,
     SeedConfig,
@@ -34,21 +32,16 @@ from platform.data.catalogue import require_modality
 from platform.data.encoding import cached_encoders, plain_encoders
 from platform.data.loading import TaskData, load_task_data
 from platform.data.preparing import Encoders, prepared_batch
-from platform.enrolling import read_enrolment
-from platform.environment import config_digest, environment, resolve_device, use_threads
+from platform.disk.digests import config_digest
+from platform.disk.files import write_text
+from platform.disk.opening import make_beside, open_existing, open_storage, run_folder
+from platform.disk.transactions import transaction
 from platform.errors import ConfigError, UnknownRun
-from platform.files import write_text
-from platform.fitting import pool_minimum
-from platform.method_building import build_method, require_classes
-from platform.observing import Observer
-from platform.opening import make_beside, open_existing, open_storage, run_folder
-from platform.paths import with_absolute_paths
-from platform.pool import PoolRules
-from platform.protecting import amplifying_cohorts, coordinator_noise, protect_run, weighing
-from platform.protection import Protection
-from platform.resuming import require_same_enrolment, require_same_wiring
-from platform.round import RoundRunner
-from platform.second_phase import (
+from platform.experiment.environment import environment, resolve_device, use_threads
+from platform.experiment.method_building import build_method, require_classes
+from platform.experiment.paths import with_absolute_paths
+from platform.experiment.resuming import require_same_enrolment, require_same_wiring
+from platform.experiment.second_phase import (
     FirstRun,
     require_clients,
     require_files,
@@ -57,15 +50,25 @@ from platform.second_phase import (
     require_same_classes,
     require_second_phase,
 )
-from platform.simulation import announcing, build_population, deal_examples
-from platform.storing import transaction
-from platform.transport import InProcessTransport
-from platform.wiring import Budget, Learning, Wiring
+from platform.experiment.simulation import announcing, build_population, deal_examples
+from platform.parties.enrolment import read_enrolment
+from platform.protection.budget import Budget
+from platform.protection.building import amplifying_cohorts, protect_run, weighing
+from platform.protection.fitting import pool_minimum
+from platform.protection.pool_rules import PoolRules
+from platform.protection.uploads import Protection
+from platform.rounds.audit_trail import AuditTrail
+from platform.rounds.cohort import simulated_losses
+from platform.rounds.noise import coordinator_noise
+from platform.rounds.observing import Observer
+from platform.rounds.runner import RoundRunner
+from platform.rounds.wiring import Learning, Wiring
+from platform.wire.transport import InProcessTransport
 from privacy import CohortKind
 from storage import Database, NotFound
 
 if TYPE_CHECKING:
-    from methods._clip import Backbone
+    from methods.clip.adapter import Backbone
 
 
 @dataclass(frozen=True)
@@ -263,7 +266,7 @@ def _backbone(config: RunConfig, device: str) -> Backbone | None:
     if model is None:
         return None
     # Imported late: a method with a network of its own needs none of it.
-    from methods._clip import load_backbone
+    from methods.clip.adapter import load_backbone
 
     try:
         return load_backbone(model.name, model.pretrained, device)

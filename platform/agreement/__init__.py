@@ -9,14 +9,13 @@ together, and one that says otherwise is named. Nothing here repairs anything.
 from __future__ import annotations
 
 from platform.agreement.checking import (
-    Agreed,
     Fault,
     disagreements,
     faults_of,
     require_agreement,
 )
 from platform.agreement.clients import OwnLedger
-from platform.agreement.reading import RunRecords, read_records
+from platform.agreement.reading import Agreed, RunRecords, read_records
 from platform.agreement.registry import erased_folders, registry_disagreements
 from platform.agreement.stores import stored_tree
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
 from platform.agreement.attempts import attempt_disagreements
 from platform.agreement.clients import OwnLedger, client_disagreements
 from platform.agreement.files import file_disagreements, read_summary, summary_disagreements
 from platform.agreement.ledgers import ledger_disagreements
-from platform.agreement.reading import RunRecords, read_records
+from platform.agreement.reading import Agreed, RunRecords, read_records
 from platform.agreement.rounds import round_disagreements
 from platform.agreement.runs import ending_disagreements, run_disagreements
 from platform.agreement.statements import statement_disagreements
@@ -32,23 +32,6 @@ TRIES: Final = 5
 """Readings of a run before it is too busy to be read."""
 
 Fault = RecordsDisagree | AuditChainBroken
-
-
-@dataclass(frozen=True)
-class Agreed:
-    """A run whose records tell the same.
-
-    Attributes:
-        config: Its configuration.
-        records: What the coordinator's database holds of it.
-        spending: The same of the run whose ledger is its own: itself, or its first run.
-        summary: What `summary.json` says, None of a run that has not finished.
-    """
-
-    config: RunConfig
-    records: RunRecords
-    spending: RunRecords
-    summary: Mapping[str, Any] | None
 
 
 def require_agreement(database: Database, run_id: str) -> Agreed:

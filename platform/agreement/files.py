@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from platform.agreement.reading import RunRecords, TrailEntry
-from platform.digests import bytes_digest, document_digest
-from platform.records import summary_text
+from platform.disk.digests import bytes_digest, document_digest
+from platform.rounds.documents import (
+    summary_text,
+)
 
 SUMMARY: Final = "summary.json"
 FILES: Final = {

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from platform.agreement.reading import RunRecords, TrailEntry
-from platform.audit_trail import release_facts, reserved_detail
-from platform.ledger import as_releases
+from platform.protection.ledger_rows import as_releases
+from platform.rounds.audit_trail import release_facts, reserved_detail
 from storage import LedgerRow
 
 Key = tuple[int, int, str]

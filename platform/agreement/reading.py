@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from platform.audit_trail import parsed_detail
+from platform.config import RunConfig
+from platform.rounds.audit_trail import parsed_detail
 from storage import (
     AttemptRecord,
     AuditEntry,
@@ -111,3 +112,20 @@ def _require_clients(rounds: Sequence[RoundRecord], attempt: AttemptRecord | Non
             raise ValueError(f"the document of round {row.round_number} has no list of survivors")
     if attempt is not None and not isinstance(attempt.plan.get("cohort"), list):
         raise ValueError(f"the plan of its attempt {attempt.attempt} has no list of a cohort")
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """A run whose records tell the same.
+
+    Attributes:
+        config: Its configuration.
+        records: What the coordinator's database holds of it.
+        spending: The same of the run whose ledger is its own: itself, or its first run.
+        summary: What `summary.json` says, None of a run that has not finished.
+    """
+
+    config: RunConfig
+    records: RunRecords
+    spending: RunRecords
+    summary: Mapping[str, Any] | None

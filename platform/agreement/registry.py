@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import yaml
 
-from platform.audit_trail import parsed_detail, run_number
 from platform.config.plain_yaml import read_yaml
+from platform.rounds.audit_trail import parsed_detail, run_number
 from storage import AuditChainBroken, AuditEntry, AuditHead, Database, NotFound, UnitOfWork
 
 TRACES: Final = ("summary.json", "metrics.csv", "clients", "run.lock")

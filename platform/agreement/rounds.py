@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from platform.agreement.reading import ENDINGS, RunRecords, TrailEntry
-from platform.digests import bytes_digest, document_digest
-from platform.phases import COLLECTION, ROUNDS
+from platform.disk.digests import bytes_digest, document_digest
+from platform.rounds.phases import COLLECTION, ROUNDS
 from storage import RoundRecord
 
 

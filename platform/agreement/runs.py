@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from platform.agreement.reading import RunRecords, TrailEntry
 from platform.config import dump_tree
-from platform.digests import bytes_digest, rows_digest
-from platform.environment import config_digest
+from platform.disk.digests import bytes_digest, config_digest, rows_digest
 
 AFTER_THE_END = ("model.exported",)
 """What may follow once a run has finished."""

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from platform.agreement.reading import RunRecords
+from platform.agreement.reading import Agreed, RunRecords
 from platform.config import RunConfig
-from platform.ledger import as_releases
-from platform.records import SCHEMA_VERSION, UNITS, epsilon_document, shown_round
+from platform.protection.ledger_rows import as_releases
+from platform.rounds.documents import SCHEMA_VERSION, UNITS, epsilon_document, shown_round
 from privacy import Epsilons, epsilons
 from storage import LedgerRow
-
-if TYPE_CHECKING:
-    from platform.agreement.checking import Agreed
 
 TOLERANCE: Final = 1e-6
 """Relative: another version of a numerical library may price the last digits otherwise."""

@@ -9,7 +9,7 @@ from typing import Any
 from platform.agreement.clients import OwnLedger
 from platform.config import RunConfig, parse_config
 from platform.errors import ConfigError, RecordsDisagree
-from platform.simulation import client_names, store_path, stores_folder
+from platform.parties.store_files import client_names, store_path, stores_folder
 from storage import RunRecord, open_client_store
 
 

@@ -6,8 +6,8 @@ from contextlib import closing
 from typing import Any
 
 from platform.agreement import Agreed, require_agreement
+from platform.disk.opening import open_existing
 from platform.errors import UnknownRun
-from platform.opening import open_existing
 from storage import Database, NotFound
 
 LATEST = "latest"

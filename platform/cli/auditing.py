@@ -16,8 +16,8 @@ from platform.agreement import erased_folders, faults_of, registry_disagreements
 from platform.cli import exit_codes
 from platform.cli.access import resolved
 from platform.cli.output import console, print_json, printable, table
+from platform.disk.opening import open_existing
 from platform.errors import ConfigError
-from platform.opening import open_existing
 from storage import AuditEntry, AuditHead, Database, DatabaseBusy, StorageError
 
 LARGEST_ROUND = 2**63 - 1

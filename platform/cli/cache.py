@@ -8,8 +8,8 @@ from typing import Any
 
 from platform.cli.output import console, print_json, table
 from platform.data.cache import Holding, clear, holdings
+from platform.disk.opening import database_file
 from platform.errors import ConfigError
-from platform.opening import database_file
 
 SHORT = 12
 """Digits of a fingerprint that people see."""

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from platform.cli.output import console, print_json, table
-from platform.enrolling import (
+from platform.errors import ConfigError
+from platform.parties.enrolment import (
     create_enrolment,
     create_key,
     read_enrolment,
     read_key,
     write_enrolment,
 )
-from platform.errors import ConfigError
-from platform.simulation import client_names
+from platform.parties.store_files import client_names
 from privacy.secure_aggregation import Enrolment, fingerprint
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from methods import Registry
 from platform.agreement import stored_tree
 from platform.cli.output import console, print_json, table
-from platform.opening import database_file, open_existing
+from platform.disk.opening import database_file, open_existing
 
 
 def print_methods(*, as_json: bool) -> None:

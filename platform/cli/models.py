@@ -11,20 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, ClientView
-from platform.audit_trail import AuditTrail
 from platform.bootstrap import Surroundings, reopen_run
 from platform.cli.access import require_summary
 from platform.cli.output import console, fraction, print_json, table
-from platform.client_profile import PersonalState
-from platform.codec import decode_arrays
 from platform.data.catalogue import dataset_info
+from platform.disk.files import write_bytes, write_text
+from platform.disk.transactions import transaction
 from platform.errors import ConfigError
-from platform.federation import Federation
-from platform.files import write_bytes, write_text
-from platform.model_card import model_card
-from platform.observing import SilentObserver
-from platform.storing import transaction
-from platform.wiring import Wiring, final_attempt
+from platform.experiment.model_card import model_card
+from platform.parties.profile import PersonalState
+from platform.rounds.audit_trail import AuditTrail
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
+from platform.rounds.wiring import Wiring, final_attempt
+from platform.wire.codec import decode_arrays
 
 MOST_BYTES: Final = 1_000_000
 """Of one text that is classified."""

@@ -12,11 +12,11 @@ from platform.bootstrap import Surroundings, plan_run
 from platform.cli import exit_codes
 from platform.cli.output import WithBar, console, epsilon, print_json, table
 from platform.config import load_config
-from platform.observing import SilentObserver
-from platform.privacy_audit import AuditPlan, audit_failing, audit_run
+from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
 from platform.privacy_auditing.drawing import draw, require_drawable
 from platform.privacy_auditing.failures import FAILURES, FailureAudit
 from platform.privacy_auditing.outcome import ChannelAudit
+from platform.rounds.observing import SilentObserver
 
 COLUMNS = ("channel", "claimed mu", "seen mu", "interval", "claimed eps", "seen eps", "verdict")
 

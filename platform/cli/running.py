@@ -12,10 +12,10 @@ from platform.cli.output import print_json
 from platform.cli.reporting import print_summary
 from platform.cli.watching import ScreenObserver
 from platform.config import RunConfig, load_config, parse_config
+from platform.disk.opening import open_storage
 from platform.errors import ConfigError
-from platform.finishing import execute
-from platform.opening import open_storage
-from platform.wiring import Wiring
+from platform.experiment.finishing import execute
+from platform.rounds.wiring import Wiring
 
 
 def run_command(config: Path, overrides: Sequence[str], *, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from rich.progress import TaskID, TextColumn
 from platform.cli import exit_codes
 from platform.cli.interrupting import farewell, interruptible
 from platform.cli.output import WithBar, console, epsilon, fraction, print_json, printable
-from platform.environment import resolve_device
+from platform.experiment.environment import resolve_device
 from platform.sweeping.grid import (
     Cell,
     Grid,

@@ -10,6 +10,7 @@ from platform.config.loading import (
     load_config,
     parse_config,
 )
+from platform.config.run import RunConfig
 from platform.config.schema import (
     CohortConfig,
     EvaluationConfig,
@@ -17,7 +18,6 @@ from platform.config.schema import (
     PartitionConfig,
     PoolConfig,
     PrivacyConfig,
-    RunConfig,
     SecureAggregationConfig,
     SeedConfig,
     StorageConfig,

@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 
 from platform.config.plain_yaml import DEEPEST, dump_yaml, read_yaml, yaml_problem
 from platform.config.privacy_rules import NOISE_KEYS
-from platform.config.schema import RunConfig
+from platform.config.run import RunConfig
 from platform.errors import ConfigError
 
 PACKAGED_CONFIGS = Path(__file__).resolve().parents[2] / "configs"

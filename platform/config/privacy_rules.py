@@ -6,10 +6,8 @@ Each rule gives one sentence that names the field, its value and what is valid.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from platform.config.schema import RunConfig
+from platform.config.schema import RunSections
 
 NOISE_KEYS = (
     "clipping_norm",
@@ -31,7 +29,7 @@ DISTRIBUTIONS = {
 """Laws of noise that are built, and priced, under each mechanism."""
 
 
-def privacy_problems(config: RunConfig) -> Iterator[str]:
+def privacy_problems(config: RunSections) -> Iterator[str]:
     """Contradictions within `privacy` and between it and other sections."""
     mechanism = config.privacy.mechanism
     yield from _release(config)
@@ -57,7 +55,7 @@ def privacy_problems(config: RunConfig) -> Iterator[str]:
     yield from _cohort_sampling(config)
 
 
-def _release(config: RunConfig) -> Iterator[str]:
+def _release(config: RunSections) -> Iterator[str]:
     section, mechanism = config.evaluation, config.privacy.mechanism
     if section.release == "none":
         if section.metric_ratio is not None:
@@ -89,7 +87,7 @@ def _release(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _selection(config: RunConfig) -> Iterator[str]:
+def _selection(config: RunSections) -> Iterator[str]:
     mechanism, section = config.privacy.mechanism, config.evaluation
     if section.selection == "last":
         return
@@ -111,7 +109,7 @@ def _selection(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _without_noise(config: RunConfig) -> Iterator[str]:
+def _without_noise(config: RunSections) -> Iterator[str]:
     for name in NOISE_KEYS:
         value = getattr(config.privacy, name)
         if value is not None:
@@ -123,7 +121,7 @@ def _without_noise(config: RunConfig) -> Iterator[str]:
         yield from _cohort_sampling(config)
 
 
-def _amount_of_noise(config: RunConfig) -> Iterator[str]:
+def _amount_of_noise(config: RunSections) -> Iterator[str]:
     section = config.privacy
     if (section.noise_multiplier is None) == (section.target_epsilon is None):
         yield (
@@ -137,7 +135,7 @@ def _amount_of_noise(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _noise_distribution(config: RunConfig) -> Iterator[str]:
+def _noise_distribution(config: RunSections) -> Iterator[str]:
     valid = DISTRIBUTIONS[config.privacy.mechanism]
     if config.noise_distribution not in valid:
         yield (
@@ -146,7 +144,7 @@ def _noise_distribution(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _pool(config: RunConfig) -> Iterator[str]:
+def _pool(config: RunSections) -> Iterator[str]:
     mechanism, noise = config.privacy.mechanism, config.pool.noise
     if noise == "same" and mechanism in ("distributed_noise", "central_noise"):
         yield (
@@ -160,7 +158,7 @@ def _pool(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _pool_norm(config: RunConfig) -> Iterator[str]:
+def _pool_norm(config: RunSections) -> Iterator[str]:
     mechanism, norm = config.privacy.mechanism, config.pool.clipping_norm
     if norm is not None and mechanism in ("none", "dp_sgd"):
         yield (
@@ -169,7 +167,7 @@ def _pool_norm(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _client_unit(config: RunConfig) -> Iterator[str]:
+def _client_unit(config: RunSections) -> Iterator[str]:
     section = config.privacy
     if section.clipping_norm is None:
         yield f"privacy.clipping_norm: is missing; {section.mechanism} needs a number above 0"
@@ -185,7 +183,7 @@ def _client_unit(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _dp_sgd(config: RunConfig) -> Iterator[str]:
+def _dp_sgd(config: RunSections) -> Iterator[str]:
     section = config.privacy
     if section.clipping_norm is not None:
         yield (
@@ -211,7 +209,7 @@ def _dp_sgd(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _distributed_noise(config: RunConfig) -> Iterator[str]:
+def _distributed_noise(config: RunSections) -> Iterator[str]:
     if not config.secure_aggregation.enabled:
         yield (
             "secure_aggregation.enabled: false shows every client's own share of the noise with "
@@ -219,7 +217,7 @@ def _distributed_noise(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _cohort_sampling(config: RunConfig) -> Iterator[str]:
+def _cohort_sampling(config: RunSections) -> Iterator[str]:
     if config.cohort.sampling != "poisson":
         return
     if config.privacy.mechanism != "central_noise":

@@ -6,13 +6,9 @@ Each rule raises ValueError with one sentence that names the field, its value an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from platform.config.privacy_rules import privacy_problems
-
-if TYPE_CHECKING:
-    from platform.config.schema import RunConfig
-
+from platform.config.schema import RunSections
 
 _RANDOM = ("dirichlet", "domain_dirichlet", "shared_ratio")
 KINDS_WITH = {
@@ -26,12 +22,7 @@ MADE = ("headlines", "shapes")
 """Data sets of any size, made from the seed."""
 
 
-def default_threshold(clients: int) -> int:
-    """Bonawitz et al. 2017: more than two thirds of the cohort, floor(2n/3) + 1."""
-    return 2 * clients // 3 + 1
-
-
-def require_consistent(config: RunConfig) -> None:
+def require_consistent(config: RunSections) -> None:
     """Refuses a configuration whose sections contradict each other.
 
     Raises:
@@ -41,7 +32,7 @@ def require_consistent(config: RunConfig) -> None:
         raise ValueError(problem)
 
 
-def _problems(config: RunConfig) -> Iterator[str]:
+def _problems(config: RunSections) -> Iterator[str]:
     yield from _partition(config)
     yield from _protocol(config)
     yield from _training(config)
@@ -50,7 +41,7 @@ def _problems(config: RunConfig) -> Iterator[str]:
     yield from privacy_problems(config)
 
 
-def _partition(config: RunConfig) -> Iterator[str]:
+def _partition(config: RunSections) -> Iterator[str]:
     section, domains = config.task.partition, config.task.domains or ()
     for name, kinds in KINDS_WITH.items():
         value = getattr(section, name)
@@ -75,7 +66,7 @@ def _partition(config: RunConfig) -> Iterator[str]:
             yield f"task.domains: {name!r} is listed twice; valid: each domain once"
 
 
-def _protocol(config: RunConfig) -> Iterator[str]:
+def _protocol(config: RunSections) -> Iterator[str]:
     protocol, held_out = config.evaluation.protocol, config.task.held_out_domain
     kind = config.task.partition.kind
     # Its pool has no test images that nobody trains on.
@@ -103,7 +94,7 @@ def _protocol(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _training(config: RunConfig) -> Iterator[str]:
+def _training(config: RunSections) -> Iterator[str]:
     section = config.training
     if section.optimizer != "sgd" and section.momentum:
         yield (
@@ -112,7 +103,7 @@ def _training(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _cohort(config: RunConfig) -> Iterator[str]:
+def _cohort(config: RunSections) -> Iterator[str]:
     size, clients = config.cohort_size, config.task.clients
     if size > clients:
         yield f"cohort.size: {size} is more than the clients; valid: 1 to task.clients = {clients}"
@@ -129,7 +120,7 @@ def _cohort(config: RunConfig) -> Iterator[str]:
         )
 
 
-def _secure_aggregation(config: RunConfig) -> Iterator[str]:
+def _secure_aggregation(config: RunSections) -> Iterator[str]:
     section = config.secure_aggregation
     if not section.enabled:
         if section.adversary == "active":

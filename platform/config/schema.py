@@ -11,8 +11,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from platform.config.rules import default_threshold, require_consistent
-
 PositiveInt = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
@@ -209,8 +207,13 @@ class StorageConfig(Section):
     cache_gib: Positive = 20.0
 
 
-class RunConfig(Section):
-    """A whole run."""
+def default_threshold(clients: int) -> int:
+    """Bonawitz et al. 2017: more than two thirds of the cohort, floor(2n/3) + 1."""
+    return 2 * clients // 3 + 1
+
+
+class RunSections(Section):
+    """A whole run, section by section, and what follows from several of them."""
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
     seed: Annotated[int, Field(ge=0)] = 0
@@ -228,11 +231,6 @@ class RunConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     seeds: SeedConfig = SeedConfig()
     storage: StorageConfig = StorageConfig()
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        require_consistent(self)
-        return self
 
     def seed_of(self, purpose: str) -> int:
         """The seed of one purpose: its own in `seeds`, else the run's."""

@@ -23,8 +23,8 @@ from platform.data.segments import (
     names_in,
     remove_segment,
 )
+from platform.disk.files import write_text
 from platform.errors import ConfigError
-from platform.files import write_text
 
 Kind = Literal["features", "tokens", "pixels"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)

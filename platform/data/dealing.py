@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from platform.config.schema import RunConfig
+from platform.config.randomness import stream
+from platform.config.run import RunConfig
 from platform.data.dataset import Dataset, Split
 from platform.data.dirichlet import DirichletShares
 from platform.data.images import Indices
@@ -15,7 +16,6 @@ from platform.data.partition import ClientIndices, PartitionPlan, merged_partiti
 from platform.data.shared_ratio import SharedRatio
 from platform.data.soundness import require_every_class
 from platform.errors import ConfigError
-from platform.randomness import stream
 
 DEALS_BY_DOMAIN = ("domain", "domain_dirichlet")
 """Kinds whose clients hold images of one domain each."""

@@ -15,7 +15,7 @@ from platform.data.squares import Squares
 from platform.errors import ConfigError
 
 if TYPE_CHECKING:
-    from methods._clip import Backbone
+    from methods.clip.adapter import Backbone
 
 Telling = Callable[[str, int, int], None]
 """Told what is being encoded, and how many of how many images are."""

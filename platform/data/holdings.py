@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from platform.config.schema import RunConfig
+from platform.config.run import RunConfig
 from platform.data.dirichlet import Counts
 from platform.data.images import Indices
 from platform.data.loading import TaskData

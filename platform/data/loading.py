@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from platform.config.schema import RunConfig
+from platform.config.randomness import stream
+from platform.config.run import RunConfig
 from platform.data.catalogue import DataRequest, dataset_info, load_dataset, user_path
 from platform.data.dataset import Dataset
 from platform.data.dealing import DEALS_BY_DOMAIN, Dealt, deal, dealt_domains, number_of_hands
@@ -16,7 +17,6 @@ from platform.data.partition import ClientIndices, Indices
 from platform.data.soundness import require_sound
 from platform.data.validation import carve
 from platform.errors import DataError
-from platform.randomness import stream
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from typing import IO, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from platform.files import written
+from platform.disk.files import written
 from storage.files import make_folder
 
 ROWS: Final = ".npy"

@@ -25,11 +25,15 @@ from numpy.typing import NDArray
 
 from methods import Arrays, Examples
 from platform.bootstrap import RunPlan
-from platform.client import Client
-from platform.client_profile import ClientProfile
-from platform.codec import decode_frame
-from platform.entries import entry_base
-from platform.messages import (
+from platform.config.randomness import stream
+from platform.experiment.simulation import trainer_factory
+from platform.parties.client import Client
+from platform.parties.profile import ClientProfile
+from platform.privacy_auditing.outcome import Vector, problems_of
+from platform.protection.uploads import Protection
+from platform.wire.codec import decode_frame
+from platform.wire.entries import entry_base
+from platform.wire.messages import (
     Assignment,
     Envelope,
     Invitation,
@@ -39,10 +43,6 @@ from platform.messages import (
     encode_invitation,
     encode_relay,
 )
-from platform.privacy_auditing.outcome import Vector, problems_of
-from platform.protection import Protection
-from platform.randomness import stream
-from platform.simulation import trainer_factory
 from privacy import CentralNoise, noise_in_sum
 from privacy.auditing import AuditError, verify_distribution, verify_noise_variance
 from storage import open_client_store

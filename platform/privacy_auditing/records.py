@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 
 from methods import Arrays, Examples, LocalResult
 from platform.bootstrap import RunPlan
-from platform.client_profile import ClientProfile, TrainerFactory, first_state, noise_of, train
+from platform.config.randomness import stream
+from platform.experiment.simulation import trainer_factory
+from platform.parties.profile import ClientProfile, TrainerFactory, first_state, noise_of, train
 from platform.privacy_auditing.outcome import (
     ChannelAudit,
     Guesses,
@@ -32,8 +34,6 @@ from platform.privacy_auditing.outcome import (
     problems_of,
     standardise,
 )
-from platform.randomness import stream
-from platform.simulation import trainer_factory
 from privacy import DpSgd, NoiseSource, Release
 from privacy.auditing import (
     RECORD_THRESHOLD,

@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import LocalResult
-from platform.attempt import RoundPlan
 from platform.bootstrap import RunPlan
-from platform.client_profile import ClientProfile, noise_of
-from platform.layout import Totals
+from platform.config.randomness import stream
+from platform.parties.profile import ClientProfile, noise_of
+from platform.parties.store_files import client_names
 from platform.privacy_auditing.outcome import (
     ChannelAudit,
     Guesses,
@@ -37,12 +37,12 @@ from platform.privacy_auditing.outcome import (
     problems_of,
     standardise,
 )
-from platform.protecting import coordinator_noise
-from platform.protection import Prepared, Protection
-from platform.randomness import stream
-from platform.secure_terms import secure_terms
-from platform.simulation import client_names
-from platform.vectors import Spec, flatten, unflatten, vector_length
+from platform.protection.secure_terms import secure_terms
+from platform.protection.uploads import Prepared, Protection
+from platform.rounds.noise import coordinator_noise
+from platform.rounds.plan import RoundPlan
+from platform.wire.layout import Totals
+from platform.wire.vectors import Spec, flatten, unflatten, vector_length
 from privacy import (
     CentralNoise,
     Channel,

@@ -19,8 +19,8 @@ from typing import Any, Final
 from methods import Registry
 from platform.config import RunConfig, Sources, StorageConfig, load_config
 from platform.errors import ConfigError
-from platform.method_building import validate_options
-from platform.paths import with_absolute_paths
+from platform.experiment.method_building import validate_options
+from platform.experiment.paths import with_absolute_paths
 
 Axes = tuple[tuple[str, str], ...]
 """A cell's values on the axes: key and text, in the order of the command line."""

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from platform.agreement import require_agreement, stored_tree
+from platform.disk.files import open_lock
+from platform.disk.opening import database_file, open_existing, run_folder
+from platform.disk.transactions import mark_interrupted
 from platform.errors import ConfigError, RecordsDisagree
-from platform.files import open_lock
-from platform.opening import database_file, open_existing, run_folder
-from platform.storing import mark_interrupted
 from platform.sweeping.grid import identity
 from storage import Database, StorageError, open_database
 from storage.files import make_folder

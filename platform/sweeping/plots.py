@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from platform.files import write_bytes
-from platform.phases import in_rounds
+from platform.disk.files import write_bytes
+from platform.rounds.phases import in_rounds
 from platform.sweeping.grid import Grid, numeric
 from platform.sweeping.running import Outcome
 from platform.sweeping.statistics import HELD_OUT, Label, Spread, label_of, short, spread_of

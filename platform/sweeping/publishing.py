@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from platform.files import write_text
-from platform.records import ADVERSARIES, json_number
+from platform.disk.files import write_text
+from platform.rounds.documents import ADVERSARIES, json_number
 from platform.sweeping.grid import Grid
 from platform.sweeping.plots import draw, pictures
 from platform.sweeping.running import Outcome

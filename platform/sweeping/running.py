@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, Final, Protocol
 
-from platform.opening import open_storage
+from platform.disk.opening import open_storage
 from platform.sweeping.grid import Cell
 from platform.sweeping.known_runs import known_runs, mark_cells_interrupted, read_summary
 from platform.sweeping.worker import serve

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from platform.records import ADVERSARIES
-from platform.selection import PROTOCOLS
+from platform.experiment.selection import PROTOCOLS
+from platform.rounds.documents import ADVERSARIES
 from platform.sweeping.grid import Cell, Grid
 from platform.sweeping.statistics import HELD_OUT, Label, Spread, label_of, score, short, spread_of
 from platform.sweeping.tidy import BEST, LAST, NEW_CLIENTS, PRIVACY, SELECTIONS, Record

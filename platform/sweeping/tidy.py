@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from platform.caveats import ENDED_EARLY
-from platform.phases import in_rounds
-from platform.records import ADVERSARIES
-from platform.selection import BESIDE
+from platform.experiment.caveats import ENDED_EARLY
+from platform.experiment.selection import BESIDE
+from platform.rounds.documents import ADVERSARIES
+from platform.rounds.phases import in_rounds
 from platform.sweeping.grid import Axes
 from platform.sweeping.running import Outcome
 

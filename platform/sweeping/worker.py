@@ -21,11 +21,11 @@ from typing import Any
 from methods import MethodError
 from platform.bootstrap import Surroundings, create_run, reopen_run
 from platform.config import RunConfig, parse_config
+from platform.disk.opening import run_folder
+from platform.disk.run_lock import wait_until_free
 from platform.errors import PlatformError
-from platform.finishing import execute
-from platform.observing import SilentObserver
-from platform.opening import run_folder
-from platform.run_lock import wait_until_free
+from platform.experiment.finishing import execute
+from platform.rounds.observing import SilentObserver
 from platform.sweeping.grid import identity
 from platform.sweeping.known_runs import known_runs, only_worker_of
 from privacy import PrivacyError

@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, Examples, LocalResult, Method, PoolPolicy
-from platform.attempt import RoundOutcome, RoundPlan
-from platform.client import Client
-from platform.client_profile import ClientProfile, ClientSeeds
-from platform.layout import build_layout
-from platform.messages import Attempt, Stage
-from platform.protection import Protection
-from platform.round import RoundRunner
-from platform.transport import ClientId, InProcessTransport, Transport
+from platform.parties.client import Client
+from platform.parties.profile import ClientProfile, ClientSeeds
+from platform.protection.uploads import Protection
+from platform.rounds.plan import RoundOutcome, RoundPlan
+from platform.rounds.runner import RoundRunner
+from platform.wire.layout import build_layout
+from platform.wire.messages import Attempt, Stage
+from platform.wire.transport import ClientId, InProcessTransport, Transport
 from privacy import ClientMechanism, NoProtection
 from privacy.training import LocalTrainer, TrainingPlan
 from storage import open_client_store

@@ -14,17 +14,17 @@ from pathlib import Path
 import numpy as np
 
 from methods import Aggregate, Arrays, Examples, Method, Task, Visibility
-from platform.attempt import RoundOutcome, RoundPlan
-from platform.client import Client
-from platform.client_profile import ClientProfile, ClientSeeds
 from platform.config import RunConfig, parse_config
-from platform.method_building import build_method
-from platform.protecting import protect_run
-from platform.protection import Protection
-from platform.round import RoundRunner
-from platform.simulation import trainer_factory
-from platform.transport import ClientId, InProcessTransport
-from platform.vectors import unflatten
+from platform.experiment.method_building import build_method
+from platform.experiment.simulation import trainer_factory
+from platform.parties.client import Client
+from platform.parties.profile import ClientProfile, ClientSeeds
+from platform.protection.building import protect_run
+from platform.protection.uploads import Protection
+from platform.rounds.plan import RoundOutcome, RoundPlan
+from platform.rounds.runner import RoundRunner
+from platform.wire.transport import ClientId, InProcessTransport
+from platform.wire.vectors import unflatten
 from privacy import SeededNoise
 from storage import open_client_store
 from tests.contract.conftest import POPULATION, Case

@@ -13,9 +13,9 @@ import torch
 import yaml
 
 from methods import Arrays, Examples, Method, Registry, Task
-from methods._clip import Backbone
+from methods.clip.adapter import Backbone
 from platform.config import PACKAGED_CONFIGS, MethodConfig
-from platform.method_building import validate_options
+from platform.experiment.method_building import validate_options
 from tests.methods._backbone import EMBED_DIM, random_backbone
 
 PRESETS = PACKAGED_CONFIGS / "methods"

@@ -24,12 +24,12 @@ from methods import (
     Visibility,
     Weighting,
 )
-from methods._split.method import SplitMethod
-from platform.codec import decode_arrays, encode_arrays
+from methods.networks.method import SplitMethod
 from platform.config import MethodConfig
 from platform.errors import ConfigError
-from platform.method_building import validate_options
-from platform.vectors import require_spec
+from platform.experiment.method_building import validate_options
+from platform.wire.codec import decode_arrays, encode_arrays
+from platform.wire.vectors import require_spec
 from privacy.training import LocalTrainer, TrainingPlan
 from tests.contract._driving import IdleTrainer, local_trainer, pool_of_rounds
 from tests.contract.conftest import (

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from methods import Method, Weighting
-from methods._interface import Need
-from platform import method_building
+from methods.interface.method import Need
 from platform.errors import ConfigError
-from platform.protecting import protect_run
-from platform.vectors import flatten
+from platform.experiment import method_building
+from platform.protection.building import protect_run
+from platform.wire.vectors import flatten
 from tests.contract._driving import CheckedMethod, pool_of_rounds, quick_folder
 from tests.contract._mechanisms import (
     ASKED,

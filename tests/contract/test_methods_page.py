@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from methods import Method, Registry, Task, Visibility
-from methods._defaults import ALL_MECHANISMS
+from methods.interface.defaults import ALL_MECHANISMS
 from tests.contract.conftest import Case, shipped_cases
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "methods.md"
@@ -66,7 +66,7 @@ def test_the_page_has_no_other_lines():
 
 @pytest.fixture(scope="module")
 def tiny_task() -> Task:
-    from methods._clip import load_backbone
+    from methods.clip.adapter import load_backbone
     from platform.data.shapes import CLASSES, DOMAINS
 
     return Task(CLASSES, DOMAINS, 10, load_backbone("sotto-tiny"))

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 
 from methods import Registry, Task, fedper, pm_moe
-from methods._split.gate import GATE
+from methods.networks.gate import GATE
 from methods.pm_moe import OWN
-from platform import method_building
 from platform.bootstrap import Surroundings, create_run
 from platform.config import MethodConfig, RunConfig, TrainingConfig, parse_config
 from platform.errors import ConfigError
-from platform.finishing import execute, final_attempt
-from platform.method_building import build_method
-from platform.observing import SilentObserver
-from platform.pool import encode_entry, fixed_pool
+from platform.experiment import method_building
+from platform.experiment.finishing import execute, final_attempt
+from platform.experiment.method_building import build_method
+from platform.rounds.observing import SilentObserver
+from platform.rounds.pool import fixed_pool
+from platform.wire.experts import encode_entry
 from storage import PoolEntry
 from tests.contract.conftest import draw_experts
 

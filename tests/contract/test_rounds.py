@@ -7,7 +7,7 @@ import pytest
 
 from methods import Aggregate, Method, Visibility, Weighting
 from platform.errors import RoundAborted, RunStopped
-from platform.vectors import flatten, unflatten
+from platform.wire.vectors import flatten, unflatten
 from privacy import NoProtection, UploadNoise, UploadSaturated
 from tests.contract._driving import (
     STEP,

@@ -10,11 +10,11 @@ import pytest
 
 from methods import Registry
 from platform.bootstrap import Surroundings, create_run
-from platform.codec import decode_arrays
 from platform.config import Sources, load_config
 from platform.errors import ConfigError
-from platform.finishing import execute
-from platform.observing import SilentObserver
+from platform.experiment.finishing import execute
+from platform.rounds.observing import SilentObserver
+from platform.wire.codec import decode_arrays
 from tests.methods._backbone import EMBED_DIM, random_backbone
 
 METHOD = '''\
@@ -31,7 +31,7 @@ import numpy as np
 from torch.nn import functional
 
 from methods import LocalResult, ParameterGroup, TensorSpec
-from methods._defaults import MethodDefaults
+from methods.interface.defaults import MethodDefaults
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import open_clip
 import torch
 from safetensors.torch import save_file
 
-from methods._clip import Backbone, load_backbone
+from methods.clip.adapter import Backbone, load_backbone
 
 EMBED_DIM = 128
 CONTEXT_LENGTH = 24

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from methods import Examples, Objective
-from methods._clip import Backbone
-from methods._text_tower import TextTower
+from methods.clip.adapter import Backbone
+from methods.clip.text_tower import TextTower
 
 
 def double_backbone(backbone: Backbone) -> Backbone:

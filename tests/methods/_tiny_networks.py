@@ -8,8 +8,8 @@ from types import ModuleType
 import numpy as np
 
 from methods import Arrays, Examples
-from methods._split.extractors import OnFeatures
-from methods._split.method import SplitMethod
+from methods.networks.extractors import OnFeatures
+from methods.networks.method import SplitMethod
 from privacy import SeededNoise
 from privacy.training import DpSgd, LocalTrainer, TrainingPlan
 

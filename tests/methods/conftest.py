@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from methods import Examples, Task
-from methods._clip import Backbone
+from methods.clip.adapter import Backbone
 from tests.methods._backbone import EMBED_DIM, random_backbone
 
 CLASSES = ("circle", "ring", "red square", "star")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from methods._architecture import architecture_of
-from methods._clip import load_backbone
+from methods.clip.adapter import load_backbone
+from methods.clip.architecture import architecture_of
 from tests.methods._models import MODELS, TEXT, VIT, make_model, write_folder
 
 CONFIG = MODELS["vit-gelu"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from methods._split.blocks import blocks
-from methods._split.labels import label_shares
+from methods.networks.blocks import blocks
+from methods.networks.labels import label_shares
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch.nn import functional
 
-from methods import _tiny
-from methods._clip import load_backbone
-from methods._errors import BackboneError, MethodError
+from methods.clip import tiny as _tiny
+from methods.clip.adapter import load_backbone
+from methods.interface.errors import BackboneError, MethodError
 from tests.methods._models import MODELS, TEXT, VIT, make_model, write_folder
 
 TEXTS = ["a photo of a circle.", "a heart.", "", "a sketch of an hourglass on old paper."]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from methods import BackboneError, ClientView, Task, coop, zero_shot
-from methods._prompt import CONTEXT
+from methods.prompts.prompt import CONTEXT
 from tests.methods._training import trainer
 
 

@@ -11,11 +11,11 @@ import torch
 from torch.func import vmap
 
 from methods import Aggregate, ClientView, Examples, Registry, dbe, fedavg
-from methods._split.extractors import OnFeatures
 from methods.dbe import CLIENT_MEAN, CONSENSUS, FEATURE_MEAN, HAS_CONSENSUS, RunningMean
+from methods.networks.extractors import OnFeatures
 from platform.config import MethodConfig
 from platform.errors import ConfigError
-from platform.method_building import validate_options
+from platform.experiment.method_building import validate_options
 from tests.methods._training import RecordingTrainer, trainer
 
 CLASSES = ("ant", "bee")

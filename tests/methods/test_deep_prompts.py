@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from methods._clip import Backbone, load_backbone
-from methods._deep_prompts import DeepImageEncoder, DeepTextEncoder
-from methods._errors import BackboneError
-from methods._prompt import PromptEncoder
+from methods.clip.adapter import Backbone, load_backbone
+from methods.interface.errors import BackboneError
+from methods.prompts.deep import DeepImageEncoder, DeepTextEncoder
+from methods.prompts.prompt import PromptEncoder
 from tests.methods._models import MODELS, RESNET, TEXT, VIT, make_model, write_folder
 
 CLASSES = ("circle", "old grey flower", "star")

@@ -11,7 +11,6 @@ import torch
 from torch.nn import functional
 
 from methods import Aggregate, ClientView, Examples, MethodError, Registry, Task, fedapt, promptfl
-from methods._prompt import CONTEXT, as_tensor
 from methods.fedapt import (
     CONTEXTS_AT_ONCE,
     KEYS,
@@ -21,9 +20,10 @@ from methods.fedapt import (
     mixture,
     unlock,
 )
+from methods.prompts.prompt import CONTEXT, as_tensor
 from platform.config import MethodConfig
 from platform.errors import ConfigError
-from platform.method_building import validate_options
+from platform.experiment.method_building import validate_options
 from tests.methods._double import double_backbone, mean_loss, numeric_gradient
 from tests.methods._training import RecordingTrainer, trainer
 

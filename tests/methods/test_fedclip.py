@@ -20,11 +20,11 @@ from methods import (
     fedclip,
     zero_shot,
 )
-from methods._prompt import as_tensor
 from methods.fedclip import LAYERS, AdapterObjective, Config, adapt, symmetric_losses
+from methods.prompts.prompt import as_tensor
 from platform.config import MethodConfig
 from platform.errors import ConfigError
-from platform.method_building import validate_options
+from platform.experiment.method_building import validate_options
 from tests.methods._double import mean_loss, numeric_gradient
 from tests.methods._training import RecordingTrainer, trainer
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from methods import Aggregate, ClientView, MethodError, Task, fedcocoop, promptfl
-from methods._prompt import CONTEXT, as_tensor
 from methods.fedcocoop import Config, MetaNet
+from methods.prompts.prompt import CONTEXT, as_tensor
 from privacy.training.per_sample import per_sample_gradients
 from tests.methods._double import double_backbone, mean_loss, numeric_gradient, to_double
 from tests.methods._training import RecordingTrainer, trainer

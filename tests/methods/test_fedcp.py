@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from methods import Aggregate, ClientView, Examples, Task, fedavg, fedcp, fedper
-from methods._split.extractors import OnFeatures
 from methods.fedcp import NOISE, context_of, mean_discrepancy
+from methods.networks.extractors import OnFeatures
 from tests.methods._training import RecordingTrainer, trainer
 
 CLASSES = ("ant", "bee")

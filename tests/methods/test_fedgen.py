@@ -11,8 +11,8 @@ import torch
 from torch.nn import functional
 
 from methods import Aggregate, ClientView, Examples, MethodError, Task, Visibility, fedavg, fedgen
-from methods._split.generator import Generator, likeness
 from methods.fedgen import SHARES, Teachers, distribution, trust_of
+from methods.networks.generator import Generator, likeness
 from privacy.training import LocalTrainer, TrainingPlan
 from tests.contract.conftest import draw_examples
 from tests.methods._training import RecordingTrainer

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from methods import Aggregate, ClientView, MethodError, Task, Visibility, fedavg, fedgh
-from methods._split.server_training import descend
 from methods.fedgh import PRESENCE, PROTOTYPES, class_means, known_prototypes
+from methods.networks.server_training import descend
 from privacy.training import LocalTrainer, TrainingPlan
 from tests.contract.conftest import draw_examples
 

@@ -16,9 +16,9 @@ from methods import (
     fedmaple,
     promptfl,
 )
-from methods._clip import load_backbone
-from methods._prompt import CONTEXT
+from methods.clip.adapter import load_backbone
 from methods.fedmaple import BIAS, CONTEXTS, PATCHES, WEIGHT, Config
+from methods.prompts.prompt import CONTEXT
 from privacy.training.per_sample import per_sample_gradients
 from tests.methods._double import double_backbone, mean_loss, numeric_gradient, to_double
 from tests.methods._models import RESNET, TEXT, VIT, make_model, write_folder

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from methods import BackboneError, ClientView, Examples, Registry, Task, fedotp
-from methods._optimal_transport import transport_plans
-from methods._prompt import CONTEXT, as_tensor
+from methods.experts.optimal_transport import transport_plans
 from methods.fedotp import OWN, PATCHES, Config
+from methods.prompts.prompt import CONTEXT, as_tensor
 from platform.config import MethodConfig
 from platform.errors import ConfigError
-from platform.method_building import validate_options
+from platform.experiment.method_building import validate_options
 from tests.methods._double import double_backbone, mean_loss, numeric_gradient
 from tests.methods._training import RecordingTrainer, trainer
 

@@ -20,8 +20,8 @@ from methods import (
     promptfl,
     zero_shot,
 )
-from methods._prompt import CONTEXT, as_tensor
 from methods.fedpgp import FULL, LEFT, RIGHT, Adapter, Config, Contrast
+from methods.prompts.prompt import CONTEXT, as_tensor
 from tests.methods._double import double_backbone, numeric_gradient, to_double
 from tests.methods._training import RecordingTrainer, trainer
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from methods import ClientView, Examples, Task, fedavg, fedrod
-from methods._split.modular import FED, GATED
 from methods.fedrod import balanced
+from methods.networks.modular import FED, GATED
 from privacy.training import LocalTrainer, TrainingPlan, per_sample_gradients
 from tests.contract.conftest import draw_examples
 

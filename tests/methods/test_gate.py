@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from methods._split.gate import Gate, GateConfig
-from methods._split.method import BatchObjective
-from methods._split.mixture import shares
+from methods.networks.gate import Gate, GateConfig
+from methods.networks.method import BatchObjective
+from methods.networks.mixture import shares
 from tests.methods._training import trainer
 
 ACTIVATIONS = ("relu", "leaky_relu", "prelu", "elu", "selu", "silu", "mish")

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from methods import ClientView, Examples, fedper, gpfl
-from methods._split.extractors import OnFeatures
 from methods.gpfl import SHARES, angle_losses, valve
+from methods.networks.extractors import OnFeatures
 from tests.methods._training import RecordingTrainer, trainer
 
 CLASSES = ("ant", "bee")

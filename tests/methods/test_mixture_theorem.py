@@ -29,7 +29,7 @@ import numpy as np
 import pytest
 import torch
 
-from methods._split.mixture import shares
+from methods.networks.mixture import shares
 
 GRID = tuple(
     itertools.product((2, 3, 8, 20, 100), (0.05, 0.3, 0.5, 0.9, 0.99), (0.01, 0.5, 2.0, 20.0))

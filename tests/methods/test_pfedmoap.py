@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from methods import Aggregate, ClientView, MethodError, Task, pfedmoap, promptfl
-from methods._gating import PROJECTIONS, AttentionGate, LinearGate
-from methods._prompt import CONTEXT, as_tensor
+from methods.experts.gating import PROJECTIONS, AttentionGate, LinearGate
 from methods.pfedmoap import Config
+from methods.prompts.prompt import CONTEXT, as_tensor
 from tests.methods._double import double_backbone, mean_loss, numeric_gradient
 from tests.methods._training import RecordingTrainer, trainer
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from methods import ClientView, Examples, Registry, Task, pfedprompt, promptfl
-from methods._prompt import CONTEXT, as_tensor
 from methods.pfedprompt import FEATURES, LABELS, Config, attend
+from methods.prompts.prompt import CONTEXT, as_tensor
 from platform.config import MethodConfig
 from platform.errors import ConfigError
-from platform.method_building import validate_options
+from platform.experiment.method_building import validate_options
 from tests.methods._training import trainer
 
 OTHERS = ("star", "house", "ring")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from methods._split.mixture import KEPT, OUTPUTS, expert_outputs
-from methods._split.modular import FED, GATED
+from methods.networks.mixture import KEPT, OUTPUTS, expert_outputs
+from methods.networks.modular import FED, GATED
 from methods.pm_moe import OWN
 from tests.contract.conftest import draw_batch, draw_examples
 from tests.methods._mixtures import (

@@ -15,7 +15,7 @@ from methods import (
 from methods.pm_moe import PMMoE
 from platform.config import MethodConfig, parse_config
 from platform.errors import ConfigError
-from platform.method_building import build_method, validate_options
+from platform.experiment.method_building import build_method, validate_options
 from tests.methods._mixtures import (
     BASES,
     TASK,

@@ -22,11 +22,11 @@ from methods import (
     prompt_fedprox,
     promptfl,
 )
-from methods._prompt import CONTEXT
 from methods.prompt_fedamp import attentive_messages
+from methods.prompts.prompt import CONTEXT
 from platform.config import MethodConfig, RunConfig, TrainingConfig, parse_config
 from platform.errors import ConfigError
-from platform.method_building import build_method
+from platform.experiment.method_building import build_method
 from tests.contract._driving import Setting, play, quick_folder
 from tests.methods._double import numeric_gradient
 from tests.methods._training import RecordingTrainer, trainer

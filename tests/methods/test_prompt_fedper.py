@@ -16,8 +16,8 @@ from methods import (
     promptfl,
     zero_shot,
 )
-from methods._prompt import CONTEXT
 from methods.prompt_fedper import PERSONAL, SplitPromptObjective
+from methods.prompts.prompt import CONTEXT
 from tests.methods._double import double_backbone, mean_loss, numeric_gradient
 from tests.methods._training import RecordingTrainer, trainer
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from methods import Aggregate, ClientView, coop, prompt_fedprox, promptfl
-from methods._prompt import CONTEXT
+from methods.prompts.prompt import CONTEXT
 from tests.methods._double import numeric_gradient
 from tests.methods._training import RecordingTrainer, trainer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from methods import Aggregate, ClientView, Task, Visibility, coop, promptfl
-from methods._prompt import CONTEXT, PromptObjective, build_encoder
+from methods.prompts.prompt import CONTEXT, PromptObjective, build_encoder
 from tests.methods._double import double_backbone, mean_loss, numeric_gradient
 from tests.methods._training import trainer
 

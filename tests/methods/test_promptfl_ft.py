@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from methods import Aggregate, ClientView, coop, promptfl, promptfl_ft
-from methods._prompt import CONTEXT
+from methods.prompts.prompt import CONTEXT
 from tests.methods._training import RecordingTrainer, trainer
 
 

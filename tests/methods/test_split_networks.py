@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from methods import ClientView, MethodError, Task, fedavg, fedper
-from methods._split.extractors import NetworkConfig, build_extractor
-from methods._split.layers import Layer, start
-from methods._split.words import LONGEST, word_numbers
+from methods.networks.extractors import NetworkConfig, build_extractor
+from methods.networks.layers import Layer, start
+from methods.networks.words import LONGEST, word_numbers
 from privacy.training import LocalTrainer, TrainingPlan, per_sample_gradients
 from tests.contract.conftest import draw_examples
 

@@ -19,8 +19,8 @@ from methods import (
     trip,
     trip_lite,
 )
-from methods._prompt import CONTEXT, as_tensor
-from methods._routing import BIAS, ROUTING, ROUTING_INFERENCE, WEIGHT
+from methods.experts.routing import BIAS, ROUTING, ROUTING_INFERENCE, WEIGHT
+from methods.prompts.prompt import CONTEXT, as_tensor
 from methods.trip import AVERAGE, EXPERTS, Config, divergence, mixed
 from privacy.training import per_sample
 from tests.methods._backbone import EMBED_DIM

@@ -9,7 +9,7 @@ import open_clip
 import pytest
 import torch
 
-from methods._clip import Backbone, load_backbone
+from methods.clip.adapter import Backbone, load_backbone
 from tests.drawn.arrays import (
     draw_ag_news,
     draw_cifar10,

@@ -11,7 +11,7 @@ from methods import Registry
 from platform.config import RunConfig, Sources, load_config
 from platform.data.catalogue import dataset_info
 from platform.errors import ConfigError
-from platform.method_building import validate_options
+from platform.experiment.method_building import validate_options
 from tests.papers._published import (
     CLASSES,
     DOMAINS,

@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 
 from methods import ClientView, Method, Registry, Task
-from methods._clip import Backbone
+from methods.clip.adapter import Backbone
 from platform.bootstrap import Surroundings, create_run
 from platform.config import RunConfig, load_config
 from platform.data.encoding import plain_encoders
 from platform.data.loading import TaskData, load_task_data
 from platform.data.partition import ClientIndices
-from platform.finishing import execute
-from platform.method_building import build_method
-from platform.observing import SilentObserver
-from platform.simulation import deal_examples
+from platform.experiment.finishing import execute
+from platform.experiment.method_building import build_method
+from platform.experiment.simulation import deal_examples
+from platform.rounds.observing import SilentObserver
 from privacy.training import LocalTrainer, TrainingPlan
 from tests.papers._published import CLASSES, TABLES
 from tests.trunk._runs import opened

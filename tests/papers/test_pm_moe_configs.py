@@ -12,7 +12,7 @@ import pytest
 from methods import Registry, Task
 from platform.config import RunConfig, load_config
 from platform.data.catalogue import dataset_info
-from platform.method_building import build_method, validate_options
+from platform.experiment.method_building import build_method, validate_options
 from platform.sweeping.grid import Cell
 from tests.papers._page import PAGE, commands, tables
 from tests.papers._pm_moe import (

@@ -14,8 +14,8 @@ import pytest
 
 from platform.bootstrap import Surroundings, create_run
 from platform.config import load_config
-from platform.finishing import execute
-from platform.observing import SilentObserver
+from platform.experiment.finishing import execute
+from platform.rounds.observing import SilentObserver
 from tests.papers._pm_moe import BASES, CLASSES, FEDERATED, TABLES, data_of
 from tests.trunk._runs import opened
 

@@ -19,7 +19,7 @@ from tests.repository._source import PACKAGES, ROOT, module_name, parse, python_
 THIRD_PARTY = {
     "methods": {"annotated_types", "numpy", "open_clip", "ot", "safetensors", "scipy", "torch"},
     # open_clip's image transforms take PIL images.
-    "methods._preprocessing": {"PIL", "numpy", "open_clip", "torch"},
+    "methods.clip.preprocessing": {"PIL", "numpy", "open_clip", "torch"},
     "privacy": {"cryptography", "dp_accounting", "numpy", "scipy"},
     "privacy.training": {"dp_accounting", "numpy", "opacus", "scipy", "torch"},
     "storage": {"alembic", "sqlalchemy"},
@@ -119,7 +119,7 @@ def test_every_import_follows_the_picture():
         ("privacy/accounting/one.py", "from opacus import PrivacyEngine"),
         ("privacy/training_notes.py", "import torch"),
         ("privacy/one.py", "from storage.tables import Row"),
-        ("privacy/one.py", "def inner():\n    import methods._registry"),
+        ("privacy/one.py", "def inner():\n    import methods.interface.registry"),
         ("privacy/one.py", "__import__('methods')"),
         ("storage/one.py", "import numpy"),
         ("storage/one.py", "import importlib\nimportlib.import_module('methods.coop')"),
@@ -144,7 +144,7 @@ def test_a_wrong_arrow_is_found(tmp_path, file, line):
     [
         ("methods/one.py", "import torch, numpy as np, open_clip.model"),
         ("methods/one.py", "from . import _interface\nfrom ._clip import Backbone"),
-        ("methods/one.py", "import methods._registry, sys"),
+        ("methods/one.py", "import methods.interface.registry, sys"),
         ("privacy/training/one.py", "import torch\nfrom opacus import PrivacyEngine"),
         ("privacy/one.py", "from privacy.errors import PrivacyError"),
         ("storage/one.py", "import sqlalchemy, alembic, sqlite3"),

@@ -209,7 +209,11 @@ def test_the_wheel_holds_everything_and_names_it_in_its_record(wheel_environment
         names = set(archive.namelist())
     data = [
         path.relative_to(ROOT).as_posix()
-        for folder, pattern in (("configs", "*.yaml"), ("methods/_weights", "*"), ("storage", "*"))
+        for folder, pattern in (
+            ("configs", "*.yaml"),
+            ("methods/clip/weights", "*"),
+            ("storage", "*"),
+        )
         for path in (ROOT / folder).rglob(pattern)
         if path.is_file() and "__pycache__" not in path.parts
     ]

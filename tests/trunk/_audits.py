@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import yaml
 
-import platform.client_profile
-import platform.protection
+import platform.parties.profile
+import platform.protection.uploads
 import privacy.mechanisms
 import privacy.rounding
 from platform.bootstrap import RunPlan
 from platform.config import parse_config
-from platform.privacy_audit import AuditPlan, audit_run
+from platform.config.randomness import stream
+from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.privacy_auditing.outcome import ChannelAudit
-from platform.protecting import protect_run
-from platform.protection import LEVELS, Protection
-from platform.randomness import stream
-from platform.vectors import flatten
+from platform.protection.building import protect_run
+from platform.protection.uploads import LEVELS, Protection
+from platform.wire.vectors import flatten
 from privacy import clip, protect_upload
 from privacy.central import noise_for_sum
 from tests.trunk._runs import SMALL
@@ -72,12 +72,12 @@ def halve_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         return dataclasses.replace(mechanism, noise_multiplier=mechanism.noise_multiplier / 2)
 
     monkeypatch.setattr(
-        platform.protection,
+        platform.protection.uploads,
         "protect_upload",
         lambda vector, mechanism, grid, noise: protect_upload(vector, less(mechanism), grid, noise),
     )
     monkeypatch.setattr(
-        platform.protection,
+        platform.protection.uploads,
         "noise_for_sum",
         lambda mechanism, dimension, noise: noise_for_sum(less(mechanism), dimension, noise),
     )
@@ -108,8 +108,8 @@ def repeat_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(mechanism: Any, dimension: int, noise: Any) -> Any:
         return mechanism.standard_deviation * np.random.default_rng(0).standard_normal(dimension)
 
-    monkeypatch.setattr(platform.client_profile, "stream", forgetful)
-    monkeypatch.setattr(platform.protection, "noise_for_sum", always)
+    monkeypatch.setattr(platform.parties.profile, "stream", forgetful)
+    monkeypatch.setattr(platform.protection.uploads, "noise_for_sum", always)
 
 
 def bare_entry(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-PRELOADED = ("platform.cli.running", "methods._clip", "methods.pfedmoap", "privacy.training")
+PRELOADED = ("platform.cli.running", "methods.clip.adapter", "methods.pfedmoap", "privacy.training")
 
 
 def arm(plan: dict[str, Any]) -> None:

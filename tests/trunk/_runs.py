@@ -24,11 +24,11 @@ from scipy.stats import norm
 from methods import Registry
 from platform.bootstrap import Surroundings, create_run, reopen_run
 from platform.cli.app import main
-from platform.codec import decode_arrays
 from platform.config import RunConfig, parse_config
-from platform.finishing import execute
-from platform.observing import Observer, SilentObserver
-from platform.wiring import Wiring
+from platform.experiment.finishing import execute
+from platform.rounds.observing import Observer, SilentObserver
+from platform.rounds.wiring import Wiring
+from platform.wire.codec import decode_arrays
 
 SMALL = """
 name: small

@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from platform.attempting import Attempts
-from platform.enrolling import create_enrolment
 from platform.errors import RunStopped
-from platform.federation import Federation
-from platform.finishing import execute
-from platform.journal import DatabaseJournal
-from platform.masked_sum import MaskedSum
-from platform.observing import SilentObserver
-from platform.simulation import client_names
-from platform.transport import InProcessTransport
-from platform.wiring import Wiring
+from platform.experiment.finishing import execute
+from platform.parties.enrolment import create_enrolment
+from platform.parties.store_files import client_names
+from platform.rounds.attempts import Attempts
+from platform.rounds.journal import DatabaseJournal
+from platform.rounds.loop import Federation
+from platform.rounds.masked_sum import MaskedSum
+from platform.rounds.observing import SilentObserver
+from platform.rounds.wiring import Wiring
+from platform.wire.transport import InProcessTransport
 from tests.trunk._runs import FIXED, RECORDS, Crash, Storage, opened
 
 CLIENTS, SMALLEST = 7, 5

@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 
 from methods import Examples, LocalResult, TensorSpec, Visibility, Weighting
-from platform.attempt import RoundOutcome, RoundPlan
-from platform.client import Client
-from platform.client_profile import ClientProfile, ClientSeeds
-from platform.layout import build_layout
-from platform.messages import Stage
-from platform.protection import Protection
-from platform.round import RoundRunner
-from platform.secure_terms import SecureTerms
-from platform.simulation import client_names
-from platform.transport import ClientId, Dropout, InProcessTransport, Transport
-from platform.wiring import Wiring
+from platform.parties.client import Client
+from platform.parties.profile import ClientProfile, ClientSeeds
+from platform.parties.store_files import client_names
+from platform.protection.secure_terms import SecureTerms
+from platform.protection.uploads import Protection
+from platform.rounds.plan import RoundOutcome, RoundPlan
+from platform.rounds.runner import RoundRunner
+from platform.rounds.wiring import Wiring
+from platform.wire.layout import build_layout
+from platform.wire.messages import Stage
+from platform.wire.transport import ClientId, Dropout, InProcessTransport, Transport
 from privacy import ClientMechanism, NoProtection
 from privacy.secure_aggregation import Credentials, Enrolment, Identity
 from storage import open_client_store

@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 from platform.errors import PlatformError, ProtocolError, RoundAborted
-from platform.messages import (
+from platform.parties.store_files import client_names
+from platform.protection.seats import round_parameters
+from platform.protection.secure_terms import SecureTerms
+from platform.wire.messages import (
     Disclosure,
     Invitation,
     Relay,
@@ -21,10 +24,7 @@ from platform.messages import (
     encode_invitation,
     encode_relay,
 )
-from platform.seats import round_parameters
-from platform.secure_terms import SecureTerms
-from platform.simulation import client_names
-from platform.transport import Transport
+from platform.wire.transport import Transport
 from privacy import PrivacyError
 from privacy.secure_aggregation import Credentials, Enrolment, Identity, RoundParameters
 from privacy.secure_aggregation.messages import decode_survivors, encode_survivors

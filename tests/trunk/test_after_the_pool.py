@@ -8,14 +8,14 @@ from contextlib import closing
 
 import pytest
 
-from platform.attempt import RoundPlan
-from platform.client import Client
 from platform.errors import CoordinatorBehind
-from platform.federation import Federation
-from platform.finishing import execute
-from platform.observing import SilentObserver
-from platform.transport import InProcessTransport
-from platform.wiring import Wiring
+from platform.experiment.finishing import execute
+from platform.parties.client import Client
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
+from platform.rounds.plan import RoundPlan
+from platform.rounds.wiring import Wiring
+from platform.wire.transport import InProcessTransport
 from tests.trunk._runs import GATHERING, NONE, OS, RECORDS, Crash, Storage, crash_at, opened
 from tests.trunk._secure import frank
 

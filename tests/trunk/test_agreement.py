@@ -10,9 +10,9 @@ import pytest
 
 from platform.agreement import require_agreement
 from platform.errors import RunStopped
-from platform.federation import Federation
-from platform.finishing import execute as run_through
-from platform.observing import SilentObserver
+from platform.experiment.finishing import execute as run_through
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
 from storage import open_database
 from tests.trunk._runs import OS, Answer, Command, Crash, Finished, Storage, crash_at, opened
 from tests.trunk._tampering import execute, stores

@@ -13,11 +13,11 @@ import pytest
 
 from platform.bootstrap import create_run
 from platform.config import parse_config
-from platform.digests import document_digest
+from platform.disk.digests import document_digest
 from platform.errors import RecordsDisagree
-from platform.federation import Federation
-from platform.finishing import execute as run_through
-from platform.observing import SilentObserver
+from platform.experiment.finishing import execute as run_through
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
 from platform.sweeping.known_runs import read_summary
 from storage.audit import entry_hash
 from tests.trunk._runs import (
@@ -195,7 +195,11 @@ def test_kill_between_files_and_database_leaves_an_unfinished_run(
 ) -> None:
     with opened(storage.create()) as wiring, monkeypatch.context() as patch, suppress(Crash):
         crash_at(
-            patch, __import__("platform.finishing").finishing, "write_run_files", 1, after=True
+            patch,
+            __import__("platform.experiment.finishing").finishing,
+            "write_run_files",
+            1,
+            after=True,
         )
         run_through(wiring, SilentObserver())
     run_id = storage.only_run()

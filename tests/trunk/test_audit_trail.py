@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from platform.audit_trail import AuditTrail
+from platform.rounds.audit_trail import AuditTrail
 from privacy import (
     CentralNoise,
     CohortSampling,

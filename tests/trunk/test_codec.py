@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from platform.codec import (
+from platform.errors import ProtocolError
+from platform.wire.codec import (
     LARGEST_INTEGER,
     MAGIC,
     MAX_BUFFERS,
@@ -26,7 +27,6 @@ from platform.codec import (
     encode_arrays,
     encode_frame,
 )
-from platform.errors import ProtocolError
 
 DTYPES = ("float32", "float64", "int64", "uint32", "uint64")
 
@@ -319,7 +319,7 @@ def test_numbers_are_refused_by_their_digits(monkeypatch):
     shapes = b"[" + b",".join([LONG] * 400) + b"]"
     entries = b'[{"dtype":"float32","name":"x","shape":' + shapes + b"}]"
     in_fields = b'{"kind":"k","fields":{"round":' + LONG + b'},"buffers":[]}'
-    monkeypatch.setattr("platform.codec.math.prod", lambda _: pytest.fail("it was multiplied"))
+    monkeypatch.setattr("platform.wire.codec.math.prod", lambda _: pytest.fail("it was multiplied"))
     for text in (b'{"kind":"k","fields":{},"buffers":' + entries + b"}", in_fields):
         with pytest.raises(ProtocolError, match="a number is out of range"):
             decode_frame(frame_bytes(text))
@@ -391,14 +391,18 @@ def test_what_nobody_reads_is_not_sent(frame):
 def test_empty_lists_cost_no_more_than_their_bytes(monkeypatch):
     """Two bytes each in a message, dozens in memory: they are counted before they are made."""
     text = b'{"kind":"k","buffers":[],"fields":{"n":[' + b"[]," * 1_000_000 + b"[]]}}"
-    monkeypatch.setattr("platform.codec.json.loads", lambda *_, **__: pytest.fail("it was parsed"))
+    monkeypatch.setattr(
+        "platform.wire.codec.json.loads", lambda *_, **__: pytest.fail("it was parsed")
+    )
     with pytest.raises(ProtocolError, match="too long"):
         decode_frame(frame_bytes(text))
 
 
 def test_nothing_is_copied_before_all_is_there(monkeypatch):
     """The first buffer is there, the second is not."""
-    monkeypatch.setattr("platform.codec.np.frombuffer", lambda *_: pytest.fail("it was copied"))
+    monkeypatch.setattr(
+        "platform.wire.codec.np.frombuffer", lambda *_: pytest.fail("it was copied")
+    )
     with pytest.raises(ProtocolError, match="cut off"):
         decode_frame(buffers(entry(), entry("y", shape=(2**40,)), body=b"\0" * 8))
 

@@ -12,22 +12,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from platform.attempt import RoundPlan
 from platform.bootstrap import plan_run
-from platform.client import Client
-from platform.codec import decode_arrays
 from platform.errors import ConfigError, ProtocolError
-from platform.federation import Federation
-from platform.finishing import execute
-from platform.messages import decode_disclosure, encode_disclosure, peek
-from platform.observing import SilentObserver
-from platform.pool import encode_entry, fixed_pool, handle
-from platform.privacy_audit import AuditPlan, audit_run
-from platform.round import RoundRunner
-from platform.spending import Spending
-from platform.transport import InProcessTransport
-from platform.twin import train_twin
-from platform.wiring import Wiring
+from platform.experiment.finishing import execute
+from platform.experiment.twins import train_twin
+from platform.parties.client import Client
+from platform.privacy_auditing.audit import AuditPlan, audit_run
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
+from platform.rounds.plan import RoundPlan
+from platform.rounds.pool import fixed_pool
+from platform.rounds.runner import RoundRunner
+from platform.rounds.spending import Spending
+from platform.rounds.wiring import Wiring
+from platform.wire.codec import decode_arrays
+from platform.wire.experts import encode_entry, handle
+from platform.wire.messages import decode_disclosure, encode_disclosure, peek
+from platform.wire.transport import InProcessTransport
 from privacy import claimed_epsilon
 from storage import PoolEntry
 from tests.trunk._runs import (
@@ -508,7 +509,7 @@ def test_local_twins_train_in_the_rounds_only(
         trained.append((args[3], kwargs["final_round"]))
         return train_twin(*args, **kwargs)
 
-    monkeypatch.setattr("platform.finishing.train_twin", noted)
+    monkeypatch.setattr("platform.experiment.finishing.train_twin", noted)
     run = storage.gathering().run(*PLAIN, "cohort.dropout_rate=0", "evaluation.local_twins=true")
     assert trained == [([1, 2], COLLECTED + 1)] * 5
     assert run.summary["gain_over_local"] is not None

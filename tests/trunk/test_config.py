@@ -18,7 +18,7 @@ from platform.config import (
     parse_config,
 )
 from platform.errors import ConfigError
-from platform.method_building import build_method, validate_options
+from platform.experiment.method_building import build_method, validate_options
 from tests.methods._backbone import random_backbone
 
 MINIMAL = {"name": "run", "method": {"name": "coop"}, "training": {"local_steps": 1}}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from platform.errors import RunStopped
-from platform.finishing import execute
-from platform.observing import SilentObserver
-from platform.wiring import Wiring
+from platform.experiment.finishing import execute
+from platform.rounds.observing import SilentObserver
+from platform.rounds.wiring import Wiring
 from tests.trunk._runs import FIXED, RECORDS, Storage, opened
 
 WILD = "training={local_steps: 2, batch_size: 4, learning_rate: 1.0e+30}"

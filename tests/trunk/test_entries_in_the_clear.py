@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from platform.caveats import run_warnings
-from platform.client import Client
-from platform.messages import decode_disclosure
-from platform.protection import LEVELS
+from platform.experiment.caveats import run_warnings
+from platform.parties.client import Client
+from platform.protection.uploads import LEVELS
+from platform.wire.messages import decode_disclosure
 from privacy import UploadNoise
 from tests.contract import _driving
 from tests.trunk._runs import NO_POOL as WITHOUT_POOL

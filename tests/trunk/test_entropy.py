@@ -17,11 +17,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from platform.attempt import RoundPlan
-from platform.client_profile import ClientProfile, noise_of
-from platform.cohort import draw_cohort
 from platform.config import RunConfig, parse_config
-from platform.protecting import coordinator_noise
+from platform.parties.profile import ClientProfile, noise_of
+from platform.rounds.cohort import draw_cohort
+from platform.rounds.noise import coordinator_noise
+from platform.rounds.plan import RoundPlan
 from privacy import IntegerUploadNoise, UploadNoise, grid_of, protect_upload
 from tests.privacy.training._linear import fit, make_examples, mechanism, trainer
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from methods import Examples
-from platform.client_profile import PersonalState
-from platform.evaluation import (
+from platform.parties.evaluation import (
     EvaluationPlan,
     EvaluationSet,
     Model,
@@ -20,6 +19,7 @@ from platform.evaluation import (
     measure,
     summarise,
 )
+from platform.parties.profile import PersonalState
 
 
 class Lookup:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from methods import Examples, PoolPolicy, TensorSpec
-from platform.client_profile import PersonalState
-from platform.evaluation import EvaluationPlan, Model
-from platform.expert_weights import client_means, mean_expert_weights, over_clients
+from platform.experiment.expert_weights import client_means, mean_expert_weights, over_clients
+from platform.parties.evaluation import EvaluationPlan, Model
+from platform.parties.profile import PersonalState
 from tests.trunk._runs import Finished
 
 CLASSES = ("a", "b")

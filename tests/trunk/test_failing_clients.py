@@ -14,14 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import platform.totality
+import platform.parties.totality
 from methods import Arrays, Examples, LocalResult, PoolPolicy, TensorSpec, Visibility
-from platform import messages
-from platform.client import Client
-from platform.extras import Extras
-from platform.layout import build_layout
-from platform.messages import Assignment, Envelope, Invitation, Relay, Upload
-from platform.wiring import Wiring
+from platform.parties.client import Client
+from platform.protection.extras import Extras
+from platform.rounds.wiring import Wiring
+from platform.wire import messages
+from platform.wire.layout import build_layout
+from platform.wire.messages import Assignment, Envelope, Invitation, Relay, Upload
 from privacy import (
     AdaptiveClipping,
     CentralNoise,
@@ -272,7 +272,7 @@ def test_experts_of_a_failed_round_are_not_kept(folder):
         play(client_of(how, folder, UploadNoise(1.0, 2.0))) for how in ("NaN", "zero")
     )
     assert failed.experts != honest.experts
-    assert failed.experts == platform.totality.encode_experts(())
+    assert failed.experts == platform.parties.totality.encode_experts(())
 
 
 @pytest.mark.parametrize("extras", [Extras(AdaptiveClipping()), Extras(None, NoisedMetric())])
@@ -365,7 +365,7 @@ def test_errors_of_the_noise_stay_errors(folder, monkeypatch):
             raise OSError("no entropy")
 
     dry = Dry(np.random.default_rng(0))
-    monkeypatch.setattr(platform.totality, "noise_of", lambda *_, **__: dry)
+    monkeypatch.setattr(platform.parties.totality, "noise_of", lambda *_, **__: dry)
     client = client_of("zero", folder, UploadNoise(1.0, 2.0))
     with pytest.raises(OSError, match="no entropy"):
         play(client)
@@ -378,7 +378,7 @@ def test_ctrl_c_is_no_failure(folder, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(platform.totality, "train", interrupted)
+    monkeypatch.setattr(platform.parties.totality, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         play(client)
 
@@ -386,13 +386,13 @@ def test_ctrl_c_is_no_failure(folder, monkeypatch):
 def test_a_failed_client_does_the_work_of_another(folder, monkeypatch):
     """It trains again, on a broadcast that nobody chose, before it answers."""
     seen: list[Arrays] = []
-    original = platform.totality.train
+    original = platform.parties.totality.train
 
     def watched(profile, make_trainer, broadcast, *others, **named):
         seen.append(broadcast)
         return original(profile, make_trainer, broadcast, *others, **named)
 
-    monkeypatch.setattr(platform.totality, "train", watched)
+    monkeypatch.setattr(platform.parties.totality, "train", watched)
     client = client_of("raises", folder, UploadNoise(1.0, 2.0))
     hostile = {name: array + 1 for name, array in START.items()}
     client.handle(messages.encode_invitation(Invitation(ENVELOPE, (), None)))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods._clip import load_backbone
+from methods.clip.adapter import load_backbone
 from platform.data import features as features_module
 from platform.data import shelf as shelf_module
 from platform.data.cache import holdings

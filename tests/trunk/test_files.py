@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.files import open_lock, write_bytes, write_text, written
+from platform.disk.files import open_lock, write_bytes, write_text, written
 from tests.trunk._runs import NONE, Storage
 
 

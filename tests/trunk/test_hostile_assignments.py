@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from methods import Examples, LocalResult, PoolPolicy, TensorSpec, Visibility
-from platform import messages
-from platform.client import Client
-from platform.codec import Frame, decode_frame, encode_frame
 from platform.errors import ProtocolError
-from platform.expectations import expectations_of, require_invitation
-from platform.messages import Assignment, Envelope, Invitation
-from platform.protection import Protection
+from platform.parties.client import Client
+from platform.parties.expectations import expectations_of, require_invitation
+from platform.protection.uploads import Protection
+from platform.wire import messages
+from platform.wire.codec import Frame, decode_frame, encode_frame
+from platform.wire.messages import Assignment, Envelope, Invitation
 from privacy import AdaptiveClipping, UploadNoise
 from tests.contract._driving import RUN, Setting, make_clients, make_protection, quick_folder
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from platform.cli.interrupting import Interrupted, interruptible
-from platform.finishing import execute
-from platform.observing import SilentObserver
+from platform.experiment.finishing import execute
+from platform.rounds.observing import SilentObserver
 from storage import Database
 from tests.trunk._runs import NONE, SMALL, Command, Finished, Storage, comparable, opened
 

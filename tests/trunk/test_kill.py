@@ -30,17 +30,17 @@ from tests.trunk._runs import (
 # pending then, and what it goes back to was trained with experts.
 POINTS: dict[str, tuple[str, int, bool]] = {
     "training": ("privacy.training:LocalTrainer.fit", 10, False),
-    "reserved": ("platform.spending:Spending.reserve", 2, True),
-    "opened": ("platform.round:RoundRunner.run", 2, False),
-    "joined": ("platform.journal:DatabaseJournal.keep", 5, False),
-    "shared": ("platform.journal:DatabaseJournal.keep", 5, True),
-    "added-up": ("platform.journal:DatabaseJournal.keep", 6, True),
-    "sum-opened": ("platform.masked_sum:MaskedSum.finished", 2, True),
-    "committed": ("platform.federation:Federation._commit", 2, True),
-    "committing": ("platform.federation:Federation._commit_pool", 2, True),
-    "before-summary": ("platform.finishing:personalise", 1, False),
-    "personalising": ("platform.client:Client.personalise", 3, False),
-    "files-written": ("platform.finishing:write_run_files", 1, True),
+    "reserved": ("platform.rounds.spending:Spending.reserve", 2, True),
+    "opened": ("platform.rounds.runner:RoundRunner.run", 2, False),
+    "joined": ("platform.rounds.journal:DatabaseJournal.keep", 5, False),
+    "shared": ("platform.rounds.journal:DatabaseJournal.keep", 5, True),
+    "added-up": ("platform.rounds.journal:DatabaseJournal.keep", 6, True),
+    "sum-opened": ("platform.rounds.masked_sum:MaskedSum.finished", 2, True),
+    "committed": ("platform.rounds.loop:Federation._commit", 2, True),
+    "committing": ("platform.rounds.loop:Federation._commit_pool", 2, True),
+    "before-summary": ("platform.experiment.finishing:personalise", 1, False),
+    "personalising": ("platform.parties.client:Client.personalise", 3, False),
+    "files-written": ("platform.experiment.finishing:write_run_files", 1, True),
 }
 EARLY = "training-early"
 PLACES = {**POINTS, EARLY: ("privacy.training:LocalTrainer.fit", 6, False)}

@@ -7,7 +7,7 @@ import pytest
 
 from methods import TensorSpec, Weighting
 from platform.errors import PlatformError, ProtocolError
-from platform.layout import LARGEST_WEIGHT, UploadLayout, build_layout
+from platform.wire.layout import LARGEST_WEIGHT, UploadLayout, build_layout
 from privacy import PrivacyError, ProtocolViolation, Quantiser
 
 SPEC = {

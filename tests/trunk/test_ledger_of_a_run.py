@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from platform.cohort import draw_cohort
-from platform.finishing import execute
-from platform.messages import peek
-from platform.observing import SilentObserver
-from platform.simulation import client_names
-from platform.transport import Dropout, InProcessTransport
+from platform.experiment.finishing import execute
+from platform.parties.store_files import client_names
+from platform.rounds.cohort import draw_cohort
+from platform.rounds.observing import SilentObserver
+from platform.wire.messages import peek
+from platform.wire.transport import Dropout, InProcessTransport
 from tests.trunk._runs import (
     ADVERSARIES,
     LOST,

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import storage
-from platform.ledger import as_releases, as_row
+from platform.protection.ledger_rows import as_releases, as_row
 from privacy import (
     CohortSampling,
     IntegerNoise,

@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from platform import finishing
+from platform.experiment import finishing
 from platform.sweeping.tidy import _scores
 from tests.trunk._runs import NONE, Command, Finished, Storage, comparable
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from platform import messages
-from platform.codec import Frame, decode_frame, encode_frame
 from platform.errors import ProtocolError
-from platform.messages import (
+from platform.wire import messages
+from platform.wire.codec import Frame, decode_frame, encode_frame
+from platform.wire.messages import (
     Answer,
     Assignment,
     Disclosure,

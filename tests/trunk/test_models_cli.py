@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from platform.cli import models
 from platform.data.shapes import CLASSES
-from platform.finishing import final_attempt
+from platform.experiment.finishing import final_attempt
 from tests.trunk._runs import NONE, Command, Finished, Storage, opened
 
 

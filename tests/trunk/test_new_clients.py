@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from methods import ClientView, Examples
-from platform.client import Client
-from platform.client_profile import PersonalState
-from platform.evaluation import client_accuracy
-from platform.finishing import execute
-from platform.newcomers import measure_newcomers
-from platform.observing import SilentObserver
-from platform.randomness import stream
+from platform.config.randomness import stream
+from platform.experiment.finishing import execute
+from platform.experiment.newcomers import measure_newcomers
+from platform.parties.client import Client
+from platform.parties.evaluation import client_accuracy
+from platform.parties.profile import PersonalState
+from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import (
     FIXED,
     NO_POOL,

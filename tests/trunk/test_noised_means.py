@@ -10,13 +10,13 @@ import pytest
 
 from methods import TensorSpec
 from platform.bootstrap import Surroundings, plan_run
-from platform.caveats import run_warnings
 from platform.errors import ConfigError
-from platform.extras import FLAG, VALIDATION, Extras
-from platform.federation import Federation
-from platform.layout import Totals, build_layout
-from platform.observing import SilentObserver
-from platform.protection import Protection
+from platform.experiment.caveats import run_warnings
+from platform.protection.extras import FLAG, VALIDATION, Extras
+from platform.protection.uploads import Protection
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
+from platform.wire.layout import Totals, build_layout
 from privacy import (
     AdaptiveClipping,
     CentralNoise,

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from platform.client import Client
-from platform.enrolling import read_enrolment, write_enrolment
 from platform.errors import CoordinatorBehind, ProtocolError, RunStopped
-from platform.finishing import execute
-from platform.messages import decode_invitation, decode_relay, encode_invitation, encode_relay
-from platform.observing import SilentObserver
-from platform.secure_terms import SecureTerms
-from platform.transport import InProcessTransport
+from platform.experiment.finishing import execute
+from platform.parties.client import Client
+from platform.parties.enrolment import read_enrolment, write_enrolment
+from platform.protection.secure_terms import SecureTerms
+from platform.rounds.observing import SilentObserver
+from platform.wire.messages import decode_invitation, decode_relay, encode_invitation, encode_relay
+from platform.wire.transport import InProcessTransport
 from storage import InvalidRecordError, open_client_store
 from tests.trunk._runs import Crash, Storage, comparable, crash_at, opened
 from tests.trunk._seams import (

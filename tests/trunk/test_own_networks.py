@@ -77,7 +77,7 @@ def test_a_method_that_needs_a_model_is_refused_without(storage: Storage, method
 
 def test_the_sentence_names_what_cannot_be_made(storage: Storage, monkeypatch: pytest.MonkeyPatch):
     """Of a method that does not look for the model by itself."""
-    from methods._split.extractors import Cnn
+    from methods.networks.extractors import Cnn
 
     monkeypatch.setattr(Cnn, "pixel_size", None)
     sentence = r"task\.model: null gives no pixels, which fedper needs; valid: the name of a CLIP"

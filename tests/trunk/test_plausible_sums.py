@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from platform.client import Client
 from platform.errors import RoundAborted
-from platform.layout import Totals, build_layout
-from platform.protection import Protection
-from platform.secure_terms import SecureTerms
+from platform.parties.client import Client
+from platform.protection.secure_terms import SecureTerms
+from platform.protection.uploads import Protection
+from platform.wire.layout import Totals, build_layout
 from privacy import (
     AdaptiveClipping,
     CentralNoise,

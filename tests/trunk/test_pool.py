@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from methods import PoolPolicy, TensorSpec
-from platform.pool import PoolRules, default_minimum, encode_entry, handle, serve_experts
+from platform.protection.pool_rules import PoolRules, default_minimum
+from platform.rounds.pool import serve_experts
+from platform.wire.experts import encode_entry, handle
 from storage import PoolEntry
 
 SPEC = {"context": TensorSpec((2,))}

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import pretraining
+from benchmarks.pretraining import DOMAIN_WORDS, Recipe, pretrain, zero_shot_accuracy
 from methods import _tiny
-from platform import pretraining
 from platform.data.shapes import CLASSES, DOMAINS, Stream, shapes_dataset
-from platform.pretraining import DOMAIN_WORDS, Recipe, pretrain, zero_shot_accuracy
 
 SHORT = Recipe(steps=3, text_steps=2, easy_steps=1, batch_size=8, images=2, warmup_steps=1)
 

@@ -13,14 +13,14 @@ import re
 
 import pytest
 
-import platform.protecting
-import platform.protection
+import platform.protection.building
+import platform.protection.uploads
 import privacy.accounting.gaussian
 import privacy.accounting.rdp
 from platform.bootstrap import Surroundings, plan_run
 from platform.cli.privacy_auditing import AuditProgress
 from platform.errors import ConfigError
-from platform.observing import SilentObserver
+from platform.rounds.observing import SilentObserver
 from privacy import DistributedNoise, release_of_upload
 from privacy.accounting.gaussian import total_mu
 from privacy.accounting.headline import price
@@ -129,7 +129,7 @@ def test_sensitivity_forgotten_by_the_ledger_is_refuted(audit, monkeypatch):
         row = release_of_upload(*arguments, **key)
         return dataclasses.replace(row, relation="add_or_remove_one")
 
-    monkeypatch.setattr(platform.protection, "release_of_upload", forgetful)
+    monkeypatch.setattr(platform.protection.uploads, "release_of_upload", forgetful)
     assert not any(verdict.passed for verdict in audit(*NOISE, canaries=1500).values())
 
 
@@ -144,9 +144,9 @@ def test_same_noise_in_sum_and_pool_with_two_charges_is_refuted(audit, monkeypat
     """The charge for two independent releases is less than the same noise twice is worth."""
 
     def same(self, result, broadcast, levels, noise):
-        return {platform.protection.LEVELS: levels.astype("<u4")}
+        return {platform.protection.uploads.LEVELS: levels.astype("<u4")}
 
-    monkeypatch.setattr(platform.protection.Protection, "_protect_entry", same)
+    monkeypatch.setattr(platform.protection.uploads.Protection, "_protect_entry", same)
     verdicts = audit(*NOISE, INDEPENDENT, canaries=100)
     assert verdicts["sum"].passed
     assert "correlated" in reasons(verdicts["pool"])
@@ -161,7 +161,7 @@ def test_noise_share_not_enlarged_for_dropouts_is_refuted(audit, monkeypatch, co
         return DistributedNoise(**{**numbers, "minimum_survivors": counted, "corrupt": 0})
 
     overrides = (*NOISE, DISTRIBUTED, "secure_aggregation.corrupt=2", *kind)
-    monkeypatch.setattr(platform.protecting, "DistributedNoise", careless)
+    monkeypatch.setattr(platform.protection.building, "DistributedNoise", careless)
     verdicts = audit(*overrides)
     assert not verdicts["sum"].result.passed
     assert "variance" in reasons(verdicts["sum"])
@@ -179,7 +179,7 @@ def test_pool_entry_un_noised_is_refuted(audit, monkeypatch, mechanism):
 
 def test_a_weight_under_a_mechanism_is_refuted(audit, monkeypatch):
     """A client that counts seven times moves the sum seven times as far."""
-    from platform.layout import UploadLayout
+    from platform.wire.layout import UploadLayout
 
     monkeypatch.setattr(
         UploadLayout, "weigh", lambda self, levels, weight: levels * type(levels[0])(weight)
@@ -197,14 +197,14 @@ def test_a_flag_of_another_size_is_refuted(audit, monkeypatch):
     overrides = ("privacy.adaptive_clipping.flag_ratio=1.0", INDEPENDENT)
     assert audit(*NOISE, *overrides)["sum"].passed
     monkeypatch.setattr(AdaptiveClipping, "joint_norm", joint_norm)
-    real = platform.protection.protect_upload
+    real = platform.protection.uploads.protect_upload
 
     def unclipped_flag(vector, mechanism, grid, noise):
         # As if update and flag were noised after they had been put together, unclipped.
         wide = dataclasses.replace(mechanism, clipping_norm=100.0, noise_multiplier=0.015)
         return real(vector, wide, grid, noise)
 
-    monkeypatch.setattr(platform.protection, "protect_upload", unclipped_flag)
+    monkeypatch.setattr(platform.protection.uploads, "protect_upload", unclipped_flag)
     assert not audit(*NOISE, *overrides, canaries=2000)["sum"].result.passed
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import platform.totality
+import platform.parties.totality
 from platform.bootstrap import RunPlan, plan_run
-from platform.client import Client
-from platform.observing import SilentObserver
-from platform.privacy_audit import AuditPlan, audit_failing
+from platform.parties.client import Client
+from platform.privacy_auditing.audit import AuditPlan, audit_failing
 from platform.privacy_auditing.failures import FailureAudit
-from platform.protection import Protection
+from platform.protection.uploads import Protection
+from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import FIXED, GATHERING, RECORDS, SMALL, Storage, command_line
 
 NETWORK = (
@@ -74,7 +74,7 @@ def test_records_that_are_not_finite_show_nothing(storage: Storage):
 def test_failures_that_raise_are_refuted(storage: Storage, monkeypatch):
     """As it was: who errors holds the class, and no ledger knows."""
     run = plan(storage, *NETWORK)
-    monkeypatch.setattr(platform.totality, "_hides_in_round", lambda *_: False)
+    monkeypatch.setattr(platform.parties.totality, "_hides_in_round", lambda *_: False)
     verdict = audit(run)
     assert not verdict.passed
     assert any("against class" in reason for reason in verdict.reasons)
@@ -148,7 +148,7 @@ def test_the_command_shows_the_channel(storage: Storage, tmp_path, monkeypatch, 
     assert answer.code == 0, answer.err
     assert [part["channel"] for part in answer.document] == ["sum", "failures"]
     assert answer.document[-1]["split"] >= 2
-    monkeypatch.setattr(platform.totality, "_hides_in_round", lambda *_: False)
+    monkeypatch.setattr(platform.parties.totality, "_hides_in_round", lambda *_: False)
     answer = call(*arguments, *settings)
     assert answer.code == 1
     assert "failures" in answer.out and "told apart" in answer.out

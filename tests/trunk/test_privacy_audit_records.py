@@ -11,16 +11,16 @@ from types import MappingProxyType
 
 import pytest
 
-import platform.client_profile
-import platform.protection
-import platform.record_level
+import platform.parties.profile
+import platform.parties.record_level
+import platform.protection.uploads
 from methods import LocalResult, ParameterGroup
-from methods._prompt import CONTEXT
 from methods.pfedmoap import PFedMoAP
+from methods.prompts.prompt import CONTEXT
 from platform.bootstrap import RunPlan, Surroundings, plan_run
-from platform.observing import SilentObserver
-from platform.privacy_audit import AuditPlan, audit_run
+from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.privacy_auditing.outcome import ChannelAudit
+from platform.rounds.observing import SilentObserver
 from privacy import SensitivityViolation, release_of_fits
 from privacy.training import LocalTrainer, TrainingPlan
 from privacy.training.noisy_optimizer import NoisyOptimizer
@@ -97,7 +97,7 @@ def test_sensitivity_forgotten_is_refuted(plans, monkeypatch):
         row = release_of_fits(mechanism, **key)
         return dataclasses.replace(row, relation="add_or_remove_one")
 
-    monkeypatch.setattr(platform.protection, "release_of_fits", forgetful)
+    monkeypatch.setattr(platform.protection.uploads, "release_of_fits", forgetful)
     assert not audited(plans["replaced"], 350).result.passed
 
 
@@ -129,8 +129,8 @@ def test_personal_part_not_privatised_is_refused_by_the_joint_rule(plans, monkey
 def test_personal_part_not_privatised_under_dp_sgd_is_refuted(plans, monkeypatch):
     """The same with the rule switched off: the audit does not rely on it."""
     monkeypatch.setattr(PFedMoAP, "client_update", raw_gate)
-    monkeypatch.setattr(platform.record_level, "seal", lambda examples: examples)
-    monkeypatch.setattr(platform.record_level, "require_released", lambda *_, **__: None)
+    monkeypatch.setattr(platform.parties.record_level, "seal", lambda examples: examples)
+    monkeypatch.setattr(platform.parties.record_level, "require_released", lambda *_, **__: None)
     audit = audited(plans["gated"], 80)
     assert not audit.result.passed
     found = reasons(audit)
@@ -149,8 +149,8 @@ def test_pool_entry_un_noised_under_dp_sgd_is_refuted(plans, monkeypatch):
         return LocalResult({CONTEXT: context - start}, {CONTEXT: entry}, view.personal)
 
     monkeypatch.setattr(PFedMoAP, "client_update", bare_entry)
-    monkeypatch.setattr(platform.record_level, "seal", lambda examples: examples)
-    monkeypatch.setattr(platform.record_level, "require_released", lambda *_, **__: None)
+    monkeypatch.setattr(platform.parties.record_level, "seal", lambda examples: examples)
+    monkeypatch.setattr(platform.parties.record_level, "require_released", lambda *_, **__: None)
     audit = audited(plans["gated"], 80)
     assert "'pool entry'" in reasons(audit)
 

@@ -7,8 +7,8 @@ import pytest
 
 from methods import LocalResult, TensorSpec, UpdateSpecMismatch, Weighting
 from platform.errors import ProtocolError, RunStopped
-from platform.layout import build_layout
-from platform.protection import LEVELS, Protection
+from platform.protection.uploads import LEVELS, Protection
+from platform.wire.layout import build_layout
 from privacy import (
     NonFiniteUpdate,
     NoProtection,

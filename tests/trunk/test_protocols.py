@@ -13,19 +13,19 @@ import pytest
 import yaml
 
 from methods import Arrays, MethodError
-from methods._captions import Captions
-from methods._clip import Backbone
-from methods._errors import BackboneError
+from methods.clip.adapter import Backbone
+from methods.clip.captions import Captions
+from methods.interface.errors import BackboneError
 from methods.zero_shot import ZeroShot
 from platform.bootstrap import Surroundings, create_run
 from platform.data.loading import load_task_data
 from platform.data.shapes import CLASSES
 from platform.errors import ConfigError
-from platform.evaluation import harmonic_mean
-from platform.federation import Federation
-from platform.finishing import execute
-from platform.observing import SilentObserver
-from platform.simulation import stores_folder
+from platform.experiment.finishing import execute
+from platform.parties.evaluation import harmonic_mean
+from platform.parties.store_files import stores_folder
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import NO_POOL, NONE, SMALL, Command, Finished, Storage, opened
 from tests.trunk.conftest import MakeStorage
 

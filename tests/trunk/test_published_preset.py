@@ -9,7 +9,7 @@ import pytest
 
 from platform.bootstrap import Surroundings, plan_run
 from platform.config import load_config
-from platform.observing import SilentObserver
+from platform.rounds.observing import SilentObserver
 from privacy import Release, epsilons
 
 TOTALS = {

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from platform.randomness import stream
+from platform.config.randomness import stream
 
 
 def test_one_purpose_one_stream():

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from methods import LocalResult
-from platform.client import Client
 from platform.errors import ConfigError, RunStopped
-from platform.finishing import execute
-from platform.observing import SilentObserver
+from platform.experiment.finishing import execute
+from platform.parties.client import Client
+from platform.rounds.observing import SilentObserver
 from tests.trunk import _tampering as tampering
 from tests.trunk._runs import ADAPTIVE, FIXED, NO_POOL, RECORDS, Finished, Storage, opened
 

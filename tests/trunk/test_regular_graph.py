@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from platform.attempting import Attempts
 from platform.errors import ProtocolError, RoundAborted
-from platform.messages import SecureRound, decode_invitation, encode_invitation
-from platform.observing import SilentObserver
-from platform.simulation import client_names
-from platform.spending import Spending
+from platform.parties.store_files import client_names
+from platform.rounds.attempts import Attempts
+from platform.rounds.observing import SilentObserver
+from platform.rounds.spending import Spending
+from platform.wire.messages import SecureRound, decode_invitation, encode_invitation
 from tests.contract._driving import quick_folder
 from tests.trunk._runs import opened
 from tests.trunk._seams import overrides, seam_storage

@@ -12,17 +12,17 @@ import pytest
 import yaml
 from sqlalchemy import Connection, event
 
-from platform.audit_trail import AuditTrail
-from platform.client import Client
+from platform.disk.opening import open_storage
 from platform.errors import RunStopped
-from platform.federation import Federation
-from platform.finishing import execute
-from platform.messages import Stage
-from platform.observing import SilentObserver
-from platform.opening import open_storage
-from platform.round import RoundRunner
-from platform.transport import InProcessTransport
-from platform.wiring import Wiring
+from platform.experiment.finishing import execute
+from platform.parties.client import Client
+from platform.rounds.audit_trail import AuditTrail
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
+from platform.rounds.runner import RoundRunner
+from platform.rounds.wiring import Wiring
+from platform.wire.messages import Stage
+from platform.wire.transport import InProcessTransport
 from storage import Database, StorageFull
 from tests.trunk._runs import (
     FIXED,

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from platform.audit_trail import AuditTrail
-from platform.cohort import draw_cohort
 from platform.errors import RunStopped
-from platform.finishing import execute
-from platform.messages import Stage, decode_answer, peek
-from platform.observing import SilentObserver
-from platform.round import RoundRunner
-from platform.spending import Spending
-from platform.transport import ClientId, Dropout, InProcessTransport
-from platform.wiring import Wiring
+from platform.experiment.finishing import execute
+from platform.rounds.audit_trail import AuditTrail
+from platform.rounds.cohort import draw_cohort
+from platform.rounds.observing import SilentObserver
+from platform.rounds.runner import RoundRunner
+from platform.rounds.spending import Spending
+from platform.rounds.wiring import Wiring
+from platform.wire.messages import Stage, decode_answer, peek
+from platform.wire.transport import ClientId, Dropout, InProcessTransport
 from tests.trunk._runs import (
     FIXED,
     NO_POOL,

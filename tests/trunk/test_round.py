@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from methods import Examples, LocalResult, PoolPolicy, TensorSpec, Visibility
-from platform import messages
-from platform.attempt import RoundOutcome
-from platform.client import Client
-from platform.codec import decode_frame, encode_frame
 from platform.errors import PlatformError, ProtocolError, RoundAborted
-from platform.messages import Envelope, Invitation, SecureRound
-from platform.transport import Dropout, InProcessTransport
+from platform.parties.client import Client
+from platform.rounds.plan import RoundOutcome
+from platform.wire import messages
+from platform.wire.codec import decode_frame, encode_frame
+from platform.wire.messages import Envelope, Invitation, SecureRound
+from platform.wire.transport import Dropout, InProcessTransport
 from privacy import PrivacyError, UploadNoise
 from tests.contract._driving import (
     RUN,

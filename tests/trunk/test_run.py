@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from methods import ClientView, Examples, Registry
-from platform.cohort import draw_cohort
 from platform.config import parse_config
-from platform.evaluation import Measured, summarise
-from platform.finishing import execute, final_attempt
-from platform.observing import SilentObserver
-from platform.simulation import client_names
+from platform.experiment.finishing import execute, final_attempt
+from platform.parties.evaluation import Measured, summarise
+from platform.parties.store_files import client_names
+from platform.rounds.cohort import draw_cohort
+from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import (
     ADVERSARIES,
     LOST,
@@ -251,7 +251,7 @@ def test_partial_participation(storage: Storage, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(method, "client_update", spy)
         # The twins train through the same method, and are not what is watched here.
         twins = Measured("client_mean", {"local": summarise([0.0] * 6, [1] * 6)})
-        monkeypatch.setattr("platform.finishing.measure_twins", lambda *_: twins)
+        monkeypatch.setattr("platform.experiment.finishing.measure_twins", lambda *_: twins)
         summary = execute(wiring, SilentObserver())
         kept = {
             name: client.state(final_attempt(wiring)).personal

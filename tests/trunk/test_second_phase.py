@@ -15,13 +15,13 @@ import yaml
 
 from platform.bootstrap import create_run
 from platform.cli import models, running
-from platform.client import Client
-from platform.codec import decode_arrays
 from platform.config import RunConfig, parse_config
 from platform.errors import ConfigError, RunStopped, UnknownRun
-from platform.finishing import execute, final_attempt
-from platform.observing import SilentObserver
-from platform.second_phase import require_same_classes
+from platform.experiment.finishing import execute, final_attempt
+from platform.experiment.second_phase import require_same_classes
+from platform.parties.client import Client
+from platform.rounds.observing import SilentObserver
+from platform.wire.codec import decode_arrays
 from storage import open_database
 from tests.trunk._runs import (
     GATHERING,

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from platform.attempt import RoundPlan
 from platform.bootstrap import create_run
 from platform.config import RunConfig, parse_config
+from platform.disk.run_lock import only_process_of
 from platform.errors import ConfigError, ProtocolError, RunBusy
-from platform.finishing import execute
-from platform.observing import SilentObserver
-from platform.run_lock import only_process_of
+from platform.experiment.finishing import execute
+from platform.rounds.observing import SilentObserver
+from platform.rounds.plan import RoundPlan
 from storage import open_client_store
 from tests.trunk._runs import GATHERING, NONE, RECORDS, Finished, Storage, opened
 from tests.trunk._secure import frank

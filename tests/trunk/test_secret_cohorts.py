@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from platform.cohort import draw_cohort
-from platform.federation import Federation
-from platform.finishing import execute
-from platform.observing import SilentObserver
-from platform.transport import InProcessTransport
+from platform.experiment.finishing import execute
+from platform.rounds.cohort import draw_cohort
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
+from platform.wire.transport import InProcessTransport
 from privacy import Release, epsilon
 from privacy.training import LocalTrainer
 from tests.trunk._runs import (

@@ -10,8 +10,8 @@ import pytest
 
 from platform.config import RunConfig, parse_config
 from platform.errors import ConfigError
-from platform.protecting import protect_run
-from platform.secure_terms import SecureTerms, meets, secure_terms
+from platform.protection.building import protect_run
+from platform.protection.secure_terms import SecureTerms, meets, secure_terms
 from privacy import DistributedNoise
 from privacy.secure_aggregation import Adversary, RoundParameters, plan
 from tests.trunk._secure import Numbered

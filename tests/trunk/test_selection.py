@@ -13,18 +13,18 @@ import pytest
 
 from methods import LocalResult, TensorSpec
 from platform.bootstrap import Surroundings, plan_run
-from platform.client import Client
 from platform.config import parse_config
 from platform.errors import ConfigError, ProtocolError
-from platform.evaluation import client_accuracy
-from platform.extras import FLAG, VALIDATION, Extras
-from platform.federation import Federation
-from platform.finishing import execute
-from platform.layout import Totals, build_layout
-from platform.observing import SilentObserver
-from platform.protection import Protection
-from platform.selection import best_on_validation, evaluation_document
-from platform.simulation import stores_folder
+from platform.experiment.finishing import execute
+from platform.experiment.selection import best_on_validation, evaluation_document
+from platform.parties.client import Client
+from platform.parties.evaluation import client_accuracy
+from platform.parties.store_files import stores_folder
+from platform.protection.extras import FLAG, VALIDATION, Extras
+from platform.protection.uploads import Protection
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
+from platform.wire.layout import Totals, build_layout
 from privacy import AdaptiveClipping, NoisedMetric, SeededNoise, UploadNoise, protect_upload
 from tests.trunk._audits import NOISE, Auditor
 from tests.trunk._runs import (
@@ -509,7 +509,7 @@ def test_a_coordinate_that_the_norm_does_not_count_is_refuted(
         return protect_upload(vector, wide, grid, noise)
 
     monkeypatch.setattr(Extras, "joint_norm", lambda self, clipping_norm: clipping_norm)
-    monkeypatch.setattr("platform.protection.protect_upload", uncut)
+    monkeypatch.setattr("platform.protection.uploads.protect_upload", uncut)
     whole = (*NOISED[:-1], "evaluation.metric_ratio=1.0", POOL[0])
     verdict = audit(*NOISE, *whole, canaries=2000)["sum"]
     assert not verdict.result.passed

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from platform.errors import ConfigError, UnreadableSummary
-from platform.records import read_summary
-from platform.second_phase import require_same_classes
+from platform.experiment.second_phase import require_same_classes
+from platform.experiment.summary import read_summary
 from tests.trunk._runs import Command, Finished
 from tests.trunk._tampering import execute_and_rehash
 

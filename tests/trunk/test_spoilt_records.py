@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from platform.errors import RecordsDisagree
-from platform.finishing import execute as run_through
-from platform.observing import SilentObserver
+from platform.experiment.finishing import execute as run_through
+from platform.rounds.observing import SilentObserver
 from platform.sweeping.known_runs import known_runs, mark_cells_interrupted
 from storage import DatabaseDamaged
 from tests.trunk._runs import NONE, Command, Finished, Storage, opened

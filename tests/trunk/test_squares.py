@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from methods import Arrays
-from methods._clip import load_backbone
+from methods.clip.adapter import load_backbone
 from platform.config import parse_config
 from platform.data.cache import holdings
 from platform.data.encoding import cached_encoders, plain_encoders
@@ -19,7 +19,7 @@ from platform.data.loading import load_task_data
 from platform.data.preparing import prepared_arrays, prepared_batch
 from platform.data.squares import Squares
 from platform.errors import ConfigError
-from platform.simulation import deal_examples
+from platform.experiment.simulation import deal_examples
 from tests.trunk._encoders import cache_of, files, pictures
 
 

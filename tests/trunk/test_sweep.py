@@ -21,7 +21,7 @@ import torch
 
 from platform.cli.sweep import _jobs, cell_line
 from platform.errors import ConfigError, RecordsDisagree
-from platform.federation import Federation
+from platform.rounds.loop import Federation
 from platform.sweeping import running, worker
 from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
 from platform.sweeping.known_runs import (

@@ -14,9 +14,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from platform.caveats import ENDED_EARLY, OF_RUN
 from platform.config import PACKAGED_CONFIGS, dump_tree, load_config
-from platform.selection import evaluation_document
+from platform.experiment.caveats import ENDED_EARLY, OF_RUN
+from platform.experiment.selection import evaluation_document
 from platform.sweeping.grid import Cell, Grid
 from platform.sweeping.publishing import document
 from platform.sweeping.running import Outcome

@@ -9,12 +9,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from platform.client_profile import first_state, noise_of, train
 from platform.errors import ProtocolError, RunStopped
-from platform.federation import Federation
-from platform.finishing import execute
-from platform.observing import SilentObserver
-from platform.twin import train_twin
+from platform.experiment.finishing import execute
+from platform.experiment.twins import train_twin
+from platform.parties.profile import first_state, noise_of, train
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import (
     ADAPTIVE,
     FIXED,

@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from platform.config.randomness import stream
 from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset
 from platform.data.loaders._domain_layouts import (
@@ -38,7 +39,6 @@ from platform.data.loaders._files import (
 )
 from platform.data.loaders._raw_files import MOST_CLASSES
 from platform.errors import DataError
-from platform.randomness import stream
 
 Row = tuple[int, int, str]
 """Domain, label and path of an image."""

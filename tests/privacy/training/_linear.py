@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from methods._interface import ParameterGroup
+from methods.interface.method import ParameterGroup
 from privacy.randomness import NoiseSource
 from privacy.training import DpSgd, LocalTrainer, TrainingPlan
 

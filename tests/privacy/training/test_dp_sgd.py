@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from methods._interface import ParameterGroup
+from methods.interface.method import ParameterGroup
 from privacy.errors import NonFiniteUpdate
 from privacy.randomness import NoiseSource, SeededNoise, SystemNoise
 from privacy.training import LocalTrainer, TrainingPlan, steps

@@ -17,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 from torch import Tensor
 
-from methods._interface import ParameterGroup
+from methods.interface.method import ParameterGroup
 from privacy.randomness import SystemNoise
 from privacy.training import DpSgd, LocalTrainer, TrainingPlan
 

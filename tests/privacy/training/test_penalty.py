@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from methods._interface import ParameterGroup
+from methods.interface.method import ParameterGroup
 from privacy.errors import NonFiniteUpdate
 from privacy.randomness import SeededNoise
 from privacy.training import LocalTrainer, TrainingPlan

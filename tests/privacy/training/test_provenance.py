@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from methods._interface import Examples, LocalResult, ParameterGroup
+from methods.interface.method import Examples, LocalResult, ParameterGroup
 from privacy.errors import PrivacyError, SensitivityViolation
 from privacy.randomness import SystemNoise
 from privacy.training import (

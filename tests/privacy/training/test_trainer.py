@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from methods._interface import ParameterGroup, Trainer
+from methods.interface.method import ParameterGroup, Trainer
 from privacy.errors import NonFiniteUpdate, PrivacyError
 from privacy.training import FitReport, LocalTrainer, TrainingPlan
 from privacy.training.batches import shuffled_batches

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods import LocalResult, ParameterGroup, PoolPolicy, Task, TensorSpec
-from methods._defaults import MethodDefaults
+from methods.interface.defaults import MethodDefaults
 
 GAIN = "gain"
 

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from methods import LocalResult, ParameterGroup, Task, TensorSpec
-from methods._defaults import MethodDefaults
+from methods.interface.defaults import MethodDefaults
 
 
 @dataclass(frozen=True)

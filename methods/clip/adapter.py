@@ -1,0 +1,381 @@
+"""The frozen CLIP adapter: one small interface over every open_clip model and the tiny one.
+
+Nothing here trains the model: parameters are frozen and in evaluation mode. Gradients flow only
+with respect to token embeddings, which is what prompt learning differentiates (Zhou et al. 2022,
+"Learning to Prompt for Vision-Language Models", section 3.2).
+
+The text tower is run by this module and not by open_clip's `encode_text`, for three savings that
+leave the result as it was. Under a causal mask no position sees a later one, hence the sequence may
+end with the last end-of-text token. Only the end-of-text row is pooled, hence the last block needs
+no other row. And a prefix that all texts share has the same hidden states in all of them, hence it
+is computed once (`Backbone.encode_prefixed`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import open_clip
+import torch
+from numpy.typing import NDArray
+from open_clip.transform import PreprocessCfg
+from torch import Tensor, nn
+from torch.nn import functional
+
+from methods.clip import tiny
+from methods.clip.architecture import architecture_of
+from methods.clip.image_tower import ImageTower
+from methods.clip.preprocessing import fit, side_of, to_pixels
+from methods.clip.published import require_known
+from methods.clip.text_tower import TextTower
+from methods.interface.errors import BackboneError
+
+Tokenize = Callable[[Sequence[str]], Tensor]
+
+
+@dataclass(frozen=True)
+class TokenisedText:
+    """Texts as the text tower takes them.
+
+    Attributes:
+        embeddings: Token embeddings without positions, float32 (n, L, token_dim). L is the longest
+            text's length, so columns behind a shorter text's end are padding.
+        end_of_text: Position of each text's end-of-text token, int64 (n,).
+    """
+
+    embeddings: Tensor
+    end_of_text: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Backbone:
+    """A frozen CLIP model. Made by `load_backbone`.
+
+    Attributes:
+        name: The model's name.
+        fingerprint: SHA-256 in hexadecimal of the weights (names, shapes, float32 values) and of
+            what is computed with them (modules, activations, numbers of heads, ...).
+        transform_digest: SHA-256 of the image preprocessing's settings in hexadecimal.
+        embed_dim: Width d of image and text features.
+        token_dim: Width of token embeddings.
+        context_length: Largest number of tokens of one text, start and end included.
+        image_size: Side of the square that the image tower takes, in pixels.
+        logit_scale: Factor on cosines before the softmax, already exponentiated.
+        device: Where the model is, e.g. "cpu" or "cuda:0".
+    """
+
+    name: str
+    fingerprint: str
+    transform_digest: str
+    embed_dim: int
+    token_dim: int
+    context_length: int
+    image_size: int
+    logit_scale: float
+    device: str
+    _model: nn.Module = field(repr=False)
+    _text: TextTower = field(repr=False)
+    _tokenizer: Any = field(repr=False)
+    _preprocess: PreprocessCfg = field(repr=False)
+
+    def encode_images(
+        self, images: NDArray[np.uint8], *, batch_size: int = 256
+    ) -> NDArray[np.float32]:
+        """Encodes images.
+
+        Args:
+            images: RGB images, uint8 (n, H, W, 3). Any size but the model's own is resized as
+                open_clip does for this model.
+            batch_size: Number of images per pass.
+
+        Returns:
+            Features of length one, float32 (n, embed_dim).
+
+        Raises:
+            BackboneError: The array has another shape or dtype.
+        """
+        features = np.empty((len(images), self.embed_dim), dtype=np.float32)
+        with torch.inference_mode():
+            for rows, pixels in self._batches(images, batch_size):
+                encoded = self._model.encode_image(pixels, normalize=True)  # type: ignore[operator]
+                features[rows] = encoded.cpu().numpy()
+        return features
+
+    def encode_tokens(
+        self, images: NDArray[np.uint8], *, batch_size: int = 256
+    ) -> NDArray[np.float32]:
+        """Encodes images as far as the image tower's last hidden states.
+
+        Args:
+            images: RGB images, uint8 (n, H, W, 3), resized as for `encode_images`.
+            batch_size: Number of images per pass.
+
+        Returns:
+            Tokens, float32 (n, T, token width); see `methods.clip.image_tower`.
+
+        Raises:
+            BackboneError: The array has another shape or dtype, or the tower gives no tokens.
+        """
+        tower = self.image_tower
+        with torch.inference_mode():
+            parts = [tower.tokens(p).cpu().numpy() for _, p in self._batches(images, batch_size)]
+        empty = np.empty((0, 1, tower.token_width), dtype=np.float32)
+        return np.concatenate(parts) if parts else empty
+
+    def project_tokens(self, tokens: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Local features of tokens: where text features live, one for each patch.
+
+        Args:
+            tokens: (n, T, token width), from `encode_tokens`.
+
+        Returns:
+            Features of length one, float32 (n, M, embed_dim).
+
+        Raises:
+            BackboneError: The tower gives no tokens.
+        """
+        with torch.inference_mode():
+            states = torch.tensor(tokens, device=self.device)
+            local = functional.normalize(self.image_tower.project(states), dim=-1)
+        return np.asarray(local.cpu().numpy(), np.float32)
+
+    @property
+    def text_tower(self) -> TextTower:
+        """The text tower, taken apart."""
+        return self._text
+
+    @property
+    def image_tower(self) -> ImageTower:
+        """The image tower, taken apart.
+
+        Raises:
+            BackboneError: It is of a kind that gives no tokens.
+        """
+        return ImageTower.of(self._model, self.name)
+
+    def fit(self, images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+        """Images (H, W, 3) of any sizes at the model's own, uint8 (n, S, S, 3)."""
+        return fit(images, self._preprocess)
+
+    def to_pixels(self, images: NDArray[np.uint8]) -> Tensor:
+        """Images (n, H, W, 3) as the image tower takes them: resized, normalised, (n, 3, S, S)."""
+        return to_pixels(images, self._preprocess).to(self.device)
+
+    def _batches(
+        self, images: NDArray[np.uint8], batch_size: int
+    ) -> Iterator[tuple[slice, Tensor]]:
+        if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
+            raise BackboneError(
+                f"images has shape {images.shape} and dtype {images.dtype}; "
+                "valid is (n, H, W, 3) and uint8."
+            )
+        for start in range(0, len(images), batch_size):
+            rows = slice(start, start + batch_size)
+            yield rows, self.to_pixels(images[rows])
+
+    def embed_tokens(self, texts: Sequence[str]) -> TokenisedText:
+        """Tokenises texts and looks their tokens up.
+
+        Args:
+            texts: At least one text.
+
+        Returns:
+            Embeddings cut after the last end-of-text token of the longest text.
+
+        Raises:
+            BackboneError: There is no text, or one is longer than the context.
+        """
+        if not texts:
+            raise BackboneError("texts has 0 entries; valid is at least 1.")
+        self._require_room(texts)
+        ids = self._tokenizer(list(texts)).to(self.device)
+        end_of_text = self._text.end_of_text(ids)
+        ids = ids[:, : int(end_of_text.max()) + 1]
+        with torch.no_grad():
+            return TokenisedText(self._text.token_embedding(ids).float(), end_of_text)
+
+    def encode_embeddings(self, embeddings: Tensor, end_of_text: Tensor) -> Tensor:
+        """Encodes token embeddings; differentiable with respect to them.
+
+        Args:
+            embeddings: Token embeddings without positions, float32 (n, L, token_dim) with L at most
+                `context_length`.
+            end_of_text: Position of each row's end-of-text token, int64 (n,).
+
+        Returns:
+            Features of length one, float32 (n, embed_dim).
+
+        Raises:
+            BackboneError: There are more positions than the context has.
+        """
+        self._require_length(embeddings.shape[1])
+        return self._text.encode(embeddings, end_of_text)
+
+    def encode_prefixed(self, prefix: Tensor, suffixes: Tensor, end_of_text: Tensor) -> Tensor:
+        """Encodes texts that start alike; differentiable with respect to both parts.
+
+        Equals `encode_embeddings` of the prefix put before every suffix, at a fraction of its cost.
+
+        Args:
+            prefix: Embeddings of the shared first positions (start token included), (P, token_dim).
+            suffixes: Embeddings of what follows, (n, S, token_dim), P + S at most `context_length`.
+            end_of_text: Position of each end-of-text token within the whole text, int64 (n,), each
+                at least P.
+
+        Returns:
+            Features of length one, float32 (n, embed_dim).
+
+        Raises:
+            BackboneError: There are more positions than the context has.
+        """
+        self._require_length(len(prefix) + suffixes.shape[1])
+        return self._text.encode_prefixed(prefix, suffixes, end_of_text)
+
+    def encode_each_prefixed(
+        self, prefixes: Tensor, suffixes: Tensor, end_of_text: Tensor
+    ) -> Tensor:
+        """Encodes every suffix behind every prefix; differentiable with respect to both parts.
+
+        Equals `encode_prefixed` of each prefix in turn, in one pass.
+
+        Args:
+            prefixes: Embeddings of the first positions (start token included), (U, P, token_dim).
+            suffixes: Embeddings of what follows, (n, S, token_dim), P + S at most `context_length`.
+            end_of_text: Position of each end-of-text token within the whole text, int64 (n,), each
+                at least P.
+
+        Returns:
+            Features of length one, float32 (U, n, embed_dim).
+
+        Raises:
+            BackboneError: There are more positions than the context has.
+        """
+        self._require_length(prefixes.shape[1] + suffixes.shape[1])
+        return self._text.encode_each_prefixed(prefixes, suffixes, end_of_text)
+
+    def encode_texts(self, texts: Sequence[str]) -> Tensor:
+        """Encodes fixed texts, without gradients.
+
+        Args:
+            texts: At least one text.
+
+        Returns:
+            Features of length one, float32 (n, embed_dim).
+
+        Raises:
+            BackboneError: There is no text, or one is longer than the context.
+        """
+        tokenised = self.embed_tokens(texts)
+        with torch.no_grad():
+            return self.encode_embeddings(tokenised.embeddings, tokenised.end_of_text)
+
+    def _require_length(self, positions: int, what: str = "A text") -> None:
+        if positions > self.context_length:
+            raise BackboneError(
+                f"{what} has {positions} tokens; model.name {self.name!r} takes at most "
+                f"{self.context_length}, start and end included."
+            )
+
+    def _require_room(self, texts: Sequence[str]) -> None:
+        # open_clip cuts a long text silently, and what it cuts off is usually the class name.
+        if isinstance(self._tokenizer, open_clip.SimpleTokenizer):
+            lengths = {text: len(self._tokenizer.encode(text)) + 2 for text in texts}
+            longest = max(lengths, key=lambda text: lengths[text])
+            self._require_length(lengths[longest], f"The text {longest!r}")
+
+
+def load_backbone(name: str, pretrained: str | None = None, device: str = "cpu") -> Backbone:
+    """Loads a CLIP model and freezes it.
+
+    Args:
+        name: "sotto-tiny", which ships with the package, or a model of open_clip: a built-in name
+            such as "ViT-B-16", or "local-dir:FOLDER" holding open_clip_config.json and weights.
+        pretrained: For built-in names one of open_clip's tags, or the path of a local checkpoint
+            (safetensors, or a torch file, of which only tensors are read). A tag that is not in the
+            local cache is fetched by open_clip's loader. None where the name says it all.
+        device: A torch device.
+
+    Returns:
+        The frozen model.
+
+    Raises:
+        BackboneError: The name, tag, file or device does not exist or does not fit.
+    """
+    target = _device(device)
+    model, tokenizer = _tiny_model(pretrained) if name == tiny.NAME else _any(name, pretrained)
+    model = model.eval().requires_grad_(False).float().to(target)
+    preprocess = PreprocessCfg(**open_clip.get_model_preprocess_cfg(model))
+    text = TextTower.of(model, name)
+    return Backbone(
+        name=name,
+        fingerprint=_fingerprint(model),
+        transform_digest=_digest(preprocess.__dict__),
+        embed_dim=text.embed_dim,
+        token_dim=text.token_embedding.embedding_dim,
+        context_length=text.context_length,
+        image_size=side_of(preprocess.size),
+        logit_scale=float(model.logit_scale.exp()),  # type: ignore[operator]
+        device=str(target),
+        _model=model,
+        _text=text,
+        _tokenizer=tokenizer,
+        _preprocess=preprocess,
+    )
+
+
+def _tiny_model(pretrained: str | None) -> tuple[nn.Module, Any]:
+    if pretrained not in (None, "", tiny.NAME):
+        raise BackboneError(
+            f"task.model.pretrained is {pretrained!r}; model.name {tiny.NAME!r} brings its own "
+            "weights, leave it empty."
+        )
+    return tiny.load(), tiny.tokenizer()
+
+
+def _any(name: str, pretrained: str | None) -> tuple[nn.Module, Any]:
+    if ":" not in name:
+        require_known(name, pretrained)
+    try:
+        model = open_clip.create_model(
+            name, pretrained=pretrained, require_pretrained=True, weights_only=True
+        )
+        return model, open_clip.get_tokenizer(name)
+    # open_clip, torch, safetensors and the hub's client each raise what they like, and the user
+    # needs one sentence whatever it was.
+    except Exception as error:
+        raise BackboneError(
+            f"The weights {pretrained or name!r} of task.model.name {name!r} cannot be loaded "
+            f"({type(error).__name__}); valid is a cached or reachable tag, or a local checkpoint "
+            "of this architecture (safetensors, or a torch file that holds tensors only)."
+        ) from error
+
+
+def _device(device: str) -> torch.device:
+    try:
+        target = torch.device(device)
+        torch.empty(0, device=target)
+    except (RuntimeError, AssertionError) as error:
+        raise BackboneError(
+            f"device is {device!r}, which this machine or build of torch lacks; valid is 'cpu', or "
+            "e.g. 'cuda' where there is one."
+        ) from error
+    return target
+
+
+def _fingerprint(model: nn.Module) -> str:
+    digest = hashlib.sha256(json.dumps(architecture_of(model)).encode())
+    state: Mapping[str, Tensor] = model.state_dict()
+    for key in sorted(state):
+        array = np.ascontiguousarray(state[key].cpu().numpy())
+        digest.update(f"{key}{array.shape}{array.dtype.str}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _digest(settings: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()

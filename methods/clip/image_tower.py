@@ -1,0 +1,119 @@
+"""The frozen image tower of an open_clip model, from pixels to tokens and from tokens to features.
+
+A token is the last hidden state at one position: for a vision transformer the last block's output,
+class token first, before the final norm and the projection; for CLIP's ResNets the last feature
+map's positions. `project` takes tokens to where text features live: each patch's own feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from open_clip.modified_resnet import ModifiedResNet
+from open_clip.transformer import VisionTransformer
+from torch import Tensor, nn
+from torch.nn import functional
+
+from methods.interface.errors import BackboneError
+
+
+@dataclass(frozen=True, eq=False)
+class ImageTower:
+    """What an image tower is cut into.
+
+    Attributes:
+        token_width: Width of a token.
+        tokens: Normalised pixels (n, 3, H, W) to tokens (n, T, token_width).
+        pool: Tokens to the image's feature before scaling to length one, (n, embed_dim).
+        project: Tokens to local features (n, M, embed_dim) before scaling to length one, one for
+            each patch or position of the map; the class token has none.
+    """
+
+    token_width: int
+    tokens: Callable[[Tensor], Tensor]
+    pool: Callable[[Tensor], Tensor]
+    project: Callable[[Tensor], Tensor]
+
+    @classmethod
+    def of(cls, model: Any, name: str) -> ImageTower:
+        """Takes the image tower of a model apart.
+
+        Args:
+            model: A `CLIP` or `CustomTextCLIP` of open_clip.
+            name: The model's name, for the message.
+
+        Returns:
+            The tower; it shares the model's tensors.
+
+        Raises:
+            BackboneError: The image tower is of a kind whose tokens cannot be had here.
+        """
+        visual = model.visual
+        if isinstance(visual, VisionTransformer) and visual.attn_pool is None:
+            return _transformer(visual)
+        if isinstance(visual, ModifiedResNet):
+            return _resnet(visual)
+        raise BackboneError(
+            f"task.model.name is {name!r}, whose image tower gives no tokens; valid for this "
+            "method are open_clip's vision transformers without attentional pooling and CLIP's "
+            "ResNets."
+        )
+
+
+def _transformer(visual: VisionTransformer) -> ImageTower:
+    def tokens(pixels: Tensor) -> Tensor:
+        states: Tensor = visual.transformer(visual._embeds(pixels))
+        return states
+
+    def pool(states: Tensor) -> Tensor:
+        return _times(visual._pool(states)[0], visual.proj)
+
+    def project(states: Tensor) -> Tensor:
+        return _times(visual.ln_post(states[:, 1:]), visual.proj)
+
+    return ImageTower(visual.class_embedding.shape[0], tokens, pool, project)
+
+
+def _resnet(visual: ModifiedResNet) -> ImageTower:
+    attention: Any = visual.attnpool
+
+    def tokens(pixels: Tensor) -> Tensor:
+        x = visual.stem(pixels)
+        for layer in (visual.layer1, visual.layer2, visual.layer3, visual.layer4):
+            x = layer(x)
+        states: Tensor = x.flatten(2).transpose(1, 2)
+        return states
+
+    def attended(states: Tensor) -> Tensor:
+        """Attention pooling at every position, the pooled one first, (n, 1 + M, embed_dim)."""
+        x = torch.cat((states.mean(1, keepdim=True), states), dim=1)
+        return _attention_pool(attention, x + attention.positional_embedding)
+
+    def pool(states: Tensor) -> Tensor:
+        return attended(states)[:, 0]
+
+    def project(states: Tensor) -> Tensor:
+        return attended(states)[:, 1:]
+
+    return ImageTower(attention.c_proj.in_features, tokens, pool, project)
+
+
+def _attention_pool(attention: Any, x: Tensor) -> Tensor:
+    heads = attention.num_heads
+
+    def split(layer: nn.Linear) -> Tensor:
+        projected: Tensor = layer(x)
+        return projected.reshape(*projected.shape[:2], heads, -1).transpose(1, 2)
+
+    mixed = functional.scaled_dot_product_attention(
+        split(attention.q_proj), split(attention.k_proj), split(attention.v_proj)
+    )
+    result: Tensor = attention.c_proj(mixed.transpose(1, 2).flatten(2))
+    return result
+
+
+def _times(x: Tensor, projection: Tensor | None) -> Tensor:
+    return x if projection is None else x @ projection

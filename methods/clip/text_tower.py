@@ -1,0 +1,187 @@
+"""The frozen text tower of an open_clip model, run from token embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from open_clip.transformer import ResidualAttentionBlock, Transformer
+from torch import Tensor, nn
+from torch.nn import functional
+
+from methods.clip.attention import causal_mask, heads, last_step, step
+from methods.interface.errors import BackboneError
+
+
+@dataclass(frozen=True, eq=False)
+class TextTower:
+    """The parts of a causal text transformer that pools at the end-of-text token.
+
+    Attributes:
+        token_embedding: Vocabulary to (token_dim,).
+        positional_embedding: (context_length, token_dim).
+        blocks: The transformer's residual attention blocks.
+        final_norm: Layer norm before the projection.
+        projection: Matrix (token_dim, embed_dim), a linear layer, or None.
+        pools_largest_id: Whether the end of a text is its largest id, else the id `end_id`.
+        end_id: The end-of-text token's id where `pools_largest_id` is false.
+        embed_dim: Width of the features.
+    """
+
+    token_embedding: nn.Embedding
+    positional_embedding: Tensor
+    blocks: Sequence[nn.Module]
+    final_norm: nn.Module
+    projection: Tensor | nn.Linear | None
+    pools_largest_id: bool
+    end_id: int
+    embed_dim: int
+
+    @classmethod
+    def of(cls, model: Any, name: str) -> TextTower:
+        """Takes the text tower out of a model.
+
+        Args:
+            model: A `CLIP` or `CustomTextCLIP` of open_clip.
+            name: The model's name, for the message.
+
+        Returns:
+            The tower; it shares the model's tensors.
+
+        Raises:
+            BackboneError: The text tower is of a kind whose prompts cannot be cut or pooled here.
+        """
+        source = getattr(model, "text", model)
+        pool = getattr(source, "pool_type", None) or getattr(source, "text_pool_type", None)
+        causal = getattr(source, "attn_mask", None) is not None
+        plain = isinstance(getattr(source, "transformer", None), Transformer)
+        if not (plain and causal and pool in ("argmax", "eos")) or _has_class_token(source):
+            raise BackboneError(
+                f"task.model.name is {name!r}, whose text tower is not supported; valid are "
+                "open_clip models with a causal text transformer pooled at the end-of-text token."
+            )
+        end_id = getattr(source, "eos_id", getattr(source, "text_eos_id", 0))
+        return cls(
+            token_embedding=source.token_embedding,
+            positional_embedding=source.positional_embedding,
+            blocks=tuple(source.transformer.resblocks),
+            final_norm=source.ln_final,
+            projection=source.text_projection,
+            pools_largest_id=pool == "argmax",
+            end_id=int(end_id),
+            embed_dim=_width(source.text_projection, source.ln_final),
+        )
+
+    @property
+    def context_length(self) -> int:
+        """Number of positions."""
+        return len(self.positional_embedding)
+
+    def end_of_text(self, ids: Tensor) -> Tensor:
+        """Finds where each text ends, as open_clip pools it.
+
+        Args:
+            ids: Token ids, int64 (n, context_length).
+
+        Returns:
+            Positions, int64 (n,).
+        """
+        if self.pools_largest_id:
+            return ids.argmax(dim=-1)
+        return (ids == self.end_id).int().argmax(dim=-1)
+
+    def encode(self, embeddings: Tensor, end_of_text: Tensor) -> Tensor:
+        """Encodes whole texts.
+
+        Args:
+            embeddings: (n, L, token_dim), without positions.
+            end_of_text: (n,).
+
+        Returns:
+            Features of length one, (n, embed_dim).
+        """
+        empty = embeddings.new_zeros((0, embeddings.shape[2]))
+        return self.encode_prefixed(empty, embeddings, end_of_text)
+
+    def encode_prefixed(self, prefix: Tensor, suffixes: Tensor, end_of_text: Tensor) -> Tensor:
+        """Encodes texts whose first positions are shared.
+
+        Args:
+            prefix: (P, token_dim), without positions.
+            suffixes: (n, S, token_dim), without positions.
+            end_of_text: Positions within the whole text, (n,).
+
+        Returns:
+            Features of length one, (n, embed_dim).
+        """
+        return self.encode_each_prefixed(prefix.unsqueeze(0), suffixes, end_of_text)[0]
+
+    def encode_each_prefixed(
+        self, prefixes: Tensor, suffixes: Tensor, end_of_text: Tensor
+    ) -> Tensor:
+        """Encodes every suffix behind every prefix.
+
+        Args:
+            prefixes: (U, P, token_dim), without positions.
+            suffixes: (n, S, token_dim), without positions.
+            end_of_text: Positions within the whole text, (n,).
+
+        Returns:
+            Features of length one, (U, n, embed_dim).
+        """
+        start = prefixes.shape[1]
+        length = start + suffixes.shape[1]
+        if not all(isinstance(block, ResidualAttentionBlock) for block in self.blocks):
+            return self._finish(self._encode_whole(prefixes, suffixes, end_of_text))
+        hidden = causal_mask(length, prefixes.device)
+        shared = prefixes + self.positional_embedding[:start]
+        # Before the first attention, what follows is the same behind every prefix.
+        x = (suffixes + self.positional_embedding[start:length]).unsqueeze(0)
+        for block in self.blocks[:-1]:
+            past = heads(block, shared)
+            x = step(block, x, past=past, hidden=hidden[start:])
+            shared = step(block, shared, past=None, hidden=hidden[:start, :start])
+        past = heads(self.blocks[-1], shared)
+        ends = end_of_text - start
+        return self._finish(last_step(self.blocks[-1], x, past=past, ends=ends))
+
+    def _encode_whole(self, prefixes: Tensor, suffixes: Tensor, end_of_text: Tensor) -> Tensor:
+        sizes = (len(prefixes), len(suffixes), -1, -1)
+        rows = (prefixes.unsqueeze(1).expand(sizes), suffixes.unsqueeze(0).expand(sizes))
+        whole = torch.cat(rows, dim=2).flatten(0, 1)
+        pooled = self._encode_by_blocks(whole, end_of_text.repeat(len(prefixes)))
+        return pooled.reshape(*sizes[:2], -1)
+
+    def _encode_by_blocks(self, whole: Tensor, end_of_text: Tensor) -> Tensor:
+        # Blocks of open_clip's other kinds are called as they are.
+        length = whole.shape[1]
+        x = whole + self.positional_embedding[:length]
+        mask = torch.zeros((length, length), device=x.device)
+        mask.masked_fill_(causal_mask(length, x.device), float("-inf"))
+        for block in self.blocks:
+            x = block(x, attn_mask=mask)
+        return x[torch.arange(len(x), device=x.device), end_of_text]
+
+    def _finish(self, pooled: Tensor) -> Tensor:
+        return functional.normalize(self._project(self.final_norm(pooled)), dim=-1)
+
+    def _project(self, pooled: Tensor) -> Tensor:
+        if self.projection is None:
+            return pooled
+        if isinstance(self.projection, nn.Linear):
+            return functional.linear(pooled, self.projection.weight, self.projection.bias)
+        return pooled @ self.projection
+
+
+def _has_class_token(source: Any) -> bool:
+    return getattr(source, "cls_emb", None) is not None
+
+
+def _width(projection: Tensor | nn.Linear | None, norm: Any) -> int:
+    if projection is None:
+        return int(norm.weight.shape[0])
+    if isinstance(projection, nn.Linear):
+        return projection.out_features
+    return int(projection.shape[1])

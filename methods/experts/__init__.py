@@ -1,0 +1,1 @@
+"""Gates, routing and the clustering that methods with several experts share."""

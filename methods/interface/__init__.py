@@ -1,0 +1,1 @@
+"""What a method is, how it is found, and what it is handed."""

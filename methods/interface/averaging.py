@@ -1,0 +1,66 @@
+"""FedAvg over several tensors: every client trains all of them, and the mean change is added.
+
+McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+Algorithm 1, written with differences to the broadcast: averaging states that started alike is
+adding the average of what changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from methods.interface.defaults import MethodDefaults
+from methods.interface.method import (
+    Aggregate,
+    Arrays,
+    ClientView,
+    Examples,
+    LocalResult,
+    Objective,
+    ParameterGroup,
+    Trainer,
+)
+
+
+def plus_change(state: Arrays, change: Arrays) -> Arrays:
+    """The state with a change added, in single precision; what has none stays as it is."""
+    return {**state, **{n: (state[n] + v).astype(np.float32) for n, v in change.items()}}
+
+
+@dataclass(frozen=True)
+class AveragedMethod(MethodDefaults):
+    """What such methods have in common: an objective says how all that is shared is trained."""
+
+    has_personal_state: bool = field(default=False, init=False)
+
+    def training_objective(self) -> Objective:
+        """The loss of the shared tensors, for the task's own classes."""
+        raise NotImplementedError
+
+    def client_update(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Trains what was broadcast and uploads its change."""
+        groups = (ParameterGroup(tuple(view.broadcast)),)
+        objective = self.training_objective()
+        trained = trainer.fit(objective, view.broadcast, data.arrays, groups=groups, rng=rng)
+        return LocalResult(
+            {n: trained[n] - view.broadcast[n] for n in view.broadcast}, None, view.personal
+        )
+
+    def server_update(
+        self,
+        state: Arrays,
+        aggregate: Aggregate,
+        pool: Sequence[Arrays],
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """Adds the mean change; what is not summed stays as it is."""
+        return plus_change(state, aggregate.values)

@@ -1,0 +1,106 @@
+"""What a method does where its paper says nothing: share nothing, keep nothing, change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from methods.interface.method import (
+    Aggregate,
+    Arrays,
+    ClientView,
+    Examples,
+    LocalResult,
+    Mechanism,
+    Need,
+    PoolPolicy,
+    TensorSpec,
+    Trainer,
+    Visibility,
+)
+
+ALL_MECHANISMS: frozenset[Mechanism] = frozenset(
+    ("none", "dp_sgd", "upload_noise", "distributed_noise", "central_noise")
+)
+
+
+@dataclass(frozen=True)
+class MethodDefaults:
+    """A method on cached image features that releases nothing; each method overrides the rest."""
+
+    needs: frozenset[Need] = field(default=frozenset({"features"}), init=False)
+    pixel_size: int | None = field(default=None, init=False)
+    visibility: Visibility = field(default=Visibility.AGGREGATE_ONLY, init=False)
+    admits: frozenset[Mechanism] = field(default=ALL_MECHANISMS, init=False)
+    couples_examples: bool = field(default=False, kw_only=True)
+    has_personal_state: bool = field(default=True, init=False)
+    decouples: bool = field(default=False, init=False)
+    plain_sgd: bool = field(default=False, init=False)
+
+    def prepare(self, arrays: Arrays) -> Arrays:
+        """Keeps everything as it is."""
+        return arrays
+
+    def shared_spec(self) -> Mapping[str, TensorSpec]:
+        """Nothing is shared."""
+        return {}
+
+    def pool_policy(self) -> PoolPolicy | None:
+        """No pool."""
+        return None
+
+    def init_server(self, rng: np.random.Generator) -> Arrays:
+        """No state."""
+        return {}
+
+    def init_client(
+        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
+    ) -> Arrays:
+        """Nothing personal."""
+        return {}
+
+    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
+        """The whole server state."""
+        return state
+
+    def server_update(
+        self,
+        state: Arrays,
+        aggregate: Aggregate,
+        pool: Sequence[Arrays],
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """Nothing to update."""
+        return state
+
+    def contribute(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Nothing: there is no pool that is made once."""
+        return LocalResult({}, None, view.personal)
+
+    def personalise(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """Changes nothing."""
+        return view.personal
+
+    def expert_weights(
+        self,
+        view: ClientView,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32] | None:
+        """There are no experts."""
+        return None

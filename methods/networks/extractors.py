@@ -1,0 +1,270 @@
+"""Feature extractors: the part of a network below its head.
+
+Three of them: the 4-layer CNN and the fastText-style classifier of the PM-MoE paper's experiments
+(Feng et al. 2025, "Experimental Details"; widths as in its published code), and one layer on frozen
+CLIP features, so that what works on small networks also works on CLIP's data sets. None has batch
+normalisation or another statistic of a batch, so one example's features are its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal, Protocol
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from torch import Tensor
+from torch.nn import functional
+
+from methods.interface.errors import BackboneError
+from methods.interface.method import Arrays, Need, Task
+from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
+from methods.networks.words import word_numbers
+
+KERNEL = 5
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Options of the network that a method trains.
+
+    Attributes:
+        network: `cnn` on images, `fasttext` on texts, `features` on frozen CLIP features.
+        image_size: Side of the images that the CNN takes; the papers have 28, 32 and 64.
+        channels: Channels of the CNN's two convolutions.
+        feature_width: Width D of the features; None for 512 (`cnn`), 32 (`fasttext`), or as wide
+            as the CLIP features (`features`).
+        buckets: Words that fastText tells apart: its table has as many rows.
+    """
+
+    network: Literal["cnn", "fasttext", "features"] = "cnn"
+    image_size: Annotated[int, Ge(16)] = 28
+    channels: tuple[Annotated[int, Ge(1)], Annotated[int, Ge(1)]] = (32, 64)
+    feature_width: Annotated[int, Ge(1)] | None = None
+    buckets: Annotated[int, Ge(2)] = 98_635
+
+
+class Extractor(Protocol):
+    """A feature extractor without state."""
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the data layer must provide."""
+        ...
+
+    @property
+    def pixel_size(self) -> int | None:
+        """Side of the images, None where it takes none."""
+        ...
+
+    @property
+    def width(self) -> int:
+        """D, the width of the features."""
+        ...
+
+    @property
+    def flat_width(self) -> int:
+        """G, the width of `flat`."""
+        ...
+
+    @property
+    def layers(self) -> Layers:
+        """Its arrays by name, each name beginning with `extractor.`."""
+        ...
+
+    def prepare(self, arrays: Arrays) -> Arrays:
+        """What is kept of each example."""
+        ...
+
+    def inputs(self, batch: Parameters) -> Tensor:
+        """What `features` is fed, row i being example i."""
+        ...
+
+    def features(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """Features (B, D) of inputs."""
+        ...
+
+    def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """The inputs as one vector each, (B, G): what a gate sees that chooses extractors."""
+        ...
+
+
+@dataclass(frozen=True)
+class Cnn:
+    """Two convolutions 5x5 with ReLU and max pooling 2x2, then a linear layer with ReLU.
+
+    Attributes:
+        size: Side of the images.
+        channels: Of the two convolutions.
+        width: D.
+    """
+
+    size: int
+    channels: tuple[int, int]
+    width: int
+    needs: frozenset[Need] = frozenset({"pixels"})
+
+    @property
+    def pixel_size(self) -> int | None:
+        """Side of the images."""
+        return self.size
+
+    @property
+    def flat_width(self) -> int:
+        """Three colours of each pixel."""
+        return 3 * self.size**2
+
+    @property
+    def layers(self) -> Layers:
+        """Both convolutions and the linear layer."""
+        first, second = self.channels
+        side = ((self.size - KERNEL + 1) // 2 - KERNEL + 1) // 2
+        return {
+            **_convolution("extractor.conv1", 3, first),
+            **_convolution("extractor.conv2", first, second),
+            **linear_layers("extractor.fc", second * side**2, self.width),
+        }
+
+    def prepare(self, arrays: Arrays) -> Arrays:
+        """Pixels (n, 3, S, S) uint8."""
+        return {"pixels": np.ascontiguousarray(arrays["pixels"].transpose(0, 3, 1, 2))}
+
+    def inputs(self, batch: Parameters) -> Tensor:
+        """Pixels (B, 3, S, S) in [-1, 1]."""
+        return batch["pixels"].to(torch.float32) / 127.5 - 1.0
+
+    def features(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """Features (B, D)."""
+        hidden = _convolve(parameters, "extractor.conv1", inputs)
+        hidden = _convolve(parameters, "extractor.conv2", hidden)
+        return functional.relu(linear(parameters, "extractor.fc", hidden.flatten(1)))
+
+    def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """The pixels."""
+        return inputs.flatten(1)
+
+
+@dataclass(frozen=True)
+class FastText:
+    """The mean of a text's word embeddings, then a linear layer (Joulin et al. 2017).
+
+    Words are hashed to rows of the table: a vocabulary of everybody's words would be a statistic
+    of all texts that somebody would have to gather.
+
+    Attributes:
+        buckets: Rows of the table; row 0 is for padding and counts for nothing.
+        width: D, also the width of an embedding.
+    """
+
+    buckets: int
+    width: int
+    needs: frozenset[Need] = frozenset({"text"})
+    pixel_size: int | None = None
+
+    @property
+    def flat_width(self) -> int:
+        """An embedding's width."""
+        return self.width
+
+    @property
+    def layers(self) -> Layers:
+        """The table and the linear layer."""
+        return {
+            "extractor.embedding": Layer((self.buckets, self.width), None),
+            **linear_layers("extractor.fc", self.width, self.width),
+        }
+
+    def prepare(self, arrays: Arrays) -> Arrays:
+        """Row numbers of each text's words, (n, L) int64."""
+        return {"words": word_numbers(arrays["text"], self.buckets)}
+
+    def inputs(self, batch: Parameters) -> Tensor:
+        """Row numbers (B, L)."""
+        return batch["words"]
+
+    def features(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """Features (B, D)."""
+        return linear(parameters, "extractor.fc", self.flat(parameters, inputs))
+
+    def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """Mean embedding (B, D) of each text's words; zero without words."""
+        known = (inputs > 0).to(torch.float32).unsqueeze(-1)
+        rows = functional.embedding(inputs, parameters["extractor.embedding"])
+        mean: Tensor = (rows * known).sum(-2) / known.sum(-2).clamp(min=1.0)
+        return mean
+
+
+@dataclass(frozen=True)
+class OnFeatures:
+    """One linear layer with ReLU on frozen CLIP features.
+
+    Attributes:
+        given: Width of the CLIP features.
+        width: D.
+    """
+
+    given: int
+    width: int
+    needs: frozenset[Need] = frozenset({"features"})
+    pixel_size: int | None = None
+
+    @property
+    def flat_width(self) -> int:
+        """Width of the CLIP features."""
+        return self.given
+
+    @property
+    def layers(self) -> Layers:
+        """The linear layer."""
+        return linear_layers("extractor.fc", self.given, self.width)
+
+    def prepare(self, arrays: Arrays) -> Arrays:
+        """Features (n, d) as they are."""
+        return arrays
+
+    def inputs(self, batch: Parameters) -> Tensor:
+        """CLIP features (B, d), scaled to unit mean square: as they come each is of length 1."""
+        return batch["features"] * math.sqrt(self.given)
+
+    def features(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """Features (B, D)."""
+        return functional.relu(linear(parameters, "extractor.fc", inputs))
+
+    def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """The CLIP features."""
+        return inputs
+
+
+def build_extractor(config: NetworkConfig, task: Task) -> Extractor:
+    """The extractor that the options ask for.
+
+    Raises:
+        BackboneError: If it works on CLIP features and the task has no CLIP model.
+    """
+    if config.network == "cnn":
+        return Cnn(config.image_size, config.channels, config.feature_width or 512)
+    if config.network == "fasttext":
+        return FastText(config.buckets, config.feature_width or 32)
+    if task.backbone is None:
+        raise BackboneError(
+            "method.network: 'features' works on the features of a CLIP model, and task.model is "
+            "null; valid without one: cnn, fasttext"
+        )
+    given = task.backbone.embed_dim
+    return OnFeatures(given, config.feature_width or given)
+
+
+def _convolution(prefix: str, inputs: int, outputs: int) -> dict[str, Layer]:
+    fan_in = inputs * KERNEL**2
+    return {
+        f"{prefix}.weight": Layer((outputs, inputs, KERNEL, KERNEL), fan_in),
+        f"{prefix}.bias": Layer((outputs,), fan_in),
+    }
+
+
+def _convolve(parameters: Parameters, prefix: str, images: Tensor) -> Tensor:
+    weight, bias = parameters[f"{prefix}.weight"], parameters[f"{prefix}.bias"]
+    rectified = functional.relu(functional.conv2d(images, weight, bias))
+    return torch.max_pool2d(rectified, 2)

@@ -1,0 +1,71 @@
+"""Layers as names, shapes and starts: a part of a network is a mapping of names to layers.
+
+A part can be shared, personal, or a module of an expert pool; whoever decides that needs names and
+shapes only. Values are arrays by name, so a network has no state of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from methods.interface.method import TensorSpec
+from methods.networks.starts import linear_start
+
+Parameters = Mapping[str, Tensor]
+"""Tensors by name."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One array of a network.
+
+    Attributes:
+        shape: Its shape.
+        fan_in: Width of what it is fed, which sets the range that it starts in; None for tables of
+            embeddings, which start standard normal, and 0 for what starts at `constant`.
+        constant: Where an array without a random start begins.
+    """
+
+    shape: tuple[int, ...]
+    fan_in: int | None
+    constant: float = 0.0
+
+    def start(self, rng: np.random.Generator) -> NDArray[np.float32]:
+        """Values as torch's own layers start."""
+        if self.fan_in is None:
+            return rng.standard_normal(self.shape, dtype=np.float32)
+        if self.fan_in == 0:
+            return np.full(self.shape, self.constant, np.float32)
+        return linear_start(rng, self.shape, self.fan_in)
+
+
+Layers = Mapping[str, Layer]
+
+
+def start(layers: Layers, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+    """Values of all layers, drawn in the order of their names."""
+    return {name: layers[name].start(rng) for name in sorted(layers)}
+
+
+def specs(layers: Layers) -> dict[str, TensorSpec]:
+    """What leaves a client of these layers, averaged by number of examples."""
+    return {name: TensorSpec(layer.shape) for name, layer in layers.items()}
+
+
+def linear_layers(prefix: str, inputs: int, outputs: int) -> dict[str, Layer]:
+    """Weight (outputs, inputs) and bias (outputs,) of a linear layer."""
+    return {
+        f"{prefix}.weight": Layer((outputs, inputs), inputs),
+        f"{prefix}.bias": Layer((outputs,), inputs),
+    }
+
+
+def linear(parameters: Parameters, prefix: str, rows: Tensor) -> Tensor:
+    """A linear layer on rows (B, inputs): (B, outputs)."""
+    return functional.linear(rows, parameters[f"{prefix}.weight"], parameters[f"{prefix}.bias"])

@@ -1,0 +1,269 @@
+"""What methods on small networks have in common: two parts, a local loop, a closed set of classes.
+
+A method says which layers are shared and which are personal, what the logits are, and where it
+departs from plain cross-entropy. Everything else of a round is here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from methods.interface.averaging import plus_change
+from methods.interface.defaults import MethodDefaults
+from methods.interface.errors import MethodError
+from methods.interface.method import (
+    Aggregate,
+    Arrays,
+    ClientView,
+    Examples,
+    LocalResult,
+    Need,
+    Objective,
+    ParameterGroup,
+    Task,
+    TensorSpec,
+    Trainer,
+)
+from methods.networks.extractors import Extractor, NetworkConfig, build_extractor
+from methods.networks.layers import Layers, Parameters, linear, linear_layers, specs, start
+
+HEAD = "head"
+
+PerExample = Callable[[Parameters, Parameters], Tensor]
+"""From parameters and a batch to one number of each example, (B,)."""
+
+
+@dataclass(frozen=True)
+class BatchObjective:
+    """An objective without a data-free part: all of the network sees the batch.
+
+    Attributes:
+        per_example: The loss of each example.
+    """
+
+    per_example: PerExample
+    encoder_parameters: frozenset[str] = frozenset()
+
+    def encode(self, parameters: Parameters) -> Parameters:
+        """Nothing."""
+        return {}
+
+    def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
+        """Loss of each example, (B,)."""
+        return self.per_example(parameters, batch)
+
+
+@dataclass(frozen=True)
+class SplitMethod(MethodDefaults):
+    """A network in a shared and a personal part.
+
+    Unless a method says otherwise all of it is trained together by cross-entropy, changes of the
+    shared part are averaged by number of examples, and the personal part starts alike on all
+    clients, as copies of one network do.
+
+    Attributes:
+        config: Options of the network.
+        extractor: The network below its head.
+        classes: The classes that are told apart, in label order.
+        needs: What the extractor asks for.
+        pixel_size: The extractor's.
+        device: Where torch computes outside of training.
+    """
+
+    config: NetworkConfig
+    extractor: Extractor
+    classes: tuple[str, ...]
+    needs: frozenset[Need] = field(default=frozenset({"pixels"}), kw_only=True)
+    pixel_size: int | None = field(default=None, kw_only=True)
+    device: str = field(default="cpu", kw_only=True)
+    has_personal_state: bool = field(default=False, init=False)
+
+    @property
+    def head_layers(self) -> Layers:
+        """A linear head from features to classes."""
+        return linear_layers(HEAD, self.extractor.width, len(self.classes))
+
+    @property
+    def shared_layers(self) -> Layers:
+        """What is averaged over clients."""
+        raise NotImplementedError
+
+    @property
+    def personal_layers(self) -> Layers:
+        """What stays with a client."""
+        return {}
+
+    def prepare(self, arrays: Arrays) -> Arrays:
+        """What the extractor keeps."""
+        return self.extractor.prepare(arrays)
+
+    def features(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Features (B, D)."""
+        return self.extractor.features(parameters, self.extractor.inputs(batch))
+
+    def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Logits (B, C) over the method's own classes."""
+        return linear(parameters, HEAD, self.features(parameters, batch))
+
+    def cross_entropies(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Cross-entropy of each example, (B,)."""
+        logits = self.logits(parameters, batch)
+        return functional.cross_entropy(logits, batch["labels"], reduction="none")
+
+    def objective(self, view: ClientView) -> Objective:
+        """What local training minimises, given what the client has in hand."""
+        return BatchObjective(self.cross_entropies)
+
+    def shared_spec(self) -> Mapping[str, TensorSpec]:
+        """The shared part."""
+        return specs(self.shared_layers)
+
+    def init_server(self, rng: np.random.Generator) -> Arrays:
+        """A fresh shared part."""
+        return start(self.shared_layers, rng)
+
+    def init_client(
+        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
+    ) -> Arrays:
+        """A fresh personal part, alike for all clients."""
+        return start(self.personal_layers, shared_rng)
+
+    def client_update(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Trains both parts together."""
+        trained = self.train((*self.shared_layers, *self.personal_layers), view, data, trainer, rng)
+        return self.result(view, trained)
+
+    def train(
+        self,
+        names: Sequence[str],
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+        *,
+        start: Arrays | None = None,
+        steps: int | None = None,
+    ) -> Mapping[str, NDArray[Any]]:
+        """Trains the named arrays by the method's objective, the others being held.
+
+        Args:
+            names: What is trained.
+            view: What the client has in hand.
+            data: Its examples.
+            trainer: Trains.
+            rng: Draws the batches.
+            start: Where to start; None for the broadcast and the personal part.
+            steps: Number of steps in place of the configured amount.
+
+        Returns:
+            All arrays after training.
+        """
+        return trainer.fit(
+            self.objective(view),
+            self.model_of(view) if start is None else start,
+            data.arrays,
+            groups=(ParameterGroup(tuple(names)),),
+            rng=rng,
+            steps=steps,
+        )
+
+    def model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
+        """The arrays of the client's network: the shared part as broadcast, and its own."""
+        own = view.personal
+        return {
+            **{name: view.broadcast[name] for name in self.shared_layers},
+            **{name: own[name] for name in self.personal_layers if name in own},
+        }
+
+    def result(self, view: ClientView, trained: Arrays) -> LocalResult:
+        """The change of the shared part, and the personal part as it is now."""
+        update = {name: trained[name] - view.broadcast[name] for name in self.shared_layers}
+        return LocalResult(update, None, {name: trained[name] for name in self.personal_layers})
+
+    def server_update(
+        self,
+        state: Arrays,
+        aggregate: Aggregate,
+        pool: Sequence[Arrays],
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """Adds the mean change."""
+        return plus_change(state, aggregate.values)
+
+    def predict(
+        self,
+        view: ClientView,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32]:
+        """Logits (n, len(classes)) of the client's network.
+
+        Raises:
+            MethodError: If a class is not one of the task's, or there is no personal part.
+        """
+        columns = self.columns(classes)
+        with torch.no_grad():
+            logits = self.logits(self.tensors(self.whole_model_of(view)), self.tensors(batch))
+        return logits[:, columns].cpu().numpy().astype(np.float32)
+
+    def whole_model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
+        """The arrays of the client's network.
+
+        Raises:
+            MethodError: If there is no personal part: the shared part alone is no network.
+        """
+        model = self.model_of(view)
+        if not model.keys() >= self.personal_layers.keys():
+            raise MethodError(
+                "client: none, but a part of the network is a client's own; valid: one client"
+            )
+        return model
+
+    def tensors(self, arrays: Arrays) -> dict[str, Tensor]:
+        """Arrays on the method's device, copied."""
+        return {n: torch.from_numpy(np.array(a)).to(self.device) for n, a in arrays.items()}
+
+    @classmethod
+    def built(cls, config: NetworkConfig, task: Task) -> Self:
+        """The method for a task.
+
+        Raises:
+            BackboneError: If the network needs a CLIP model and the task has none.
+        """
+        extractor = build_extractor(config, task)
+        return cls(
+            config,
+            extractor,
+            task.classes,
+            needs=extractor.needs,
+            pixel_size=extractor.pixel_size,
+            device=task.device,
+        )
+
+    def columns(self, classes: Sequence[str]) -> list[int]:
+        """Positions of classes among the head's outputs.
+
+        Raises:
+            MethodError: If one is not among them.
+        """
+        for name in classes:
+            if name not in self.classes:
+                raise MethodError(
+                    f"classes: {name!r} is none that the network has an output for; valid: "
+                    f"{', '.join(self.classes)}"
+                )
+        return [self.classes.index(name) for name in classes]

@@ -1,0 +1,115 @@
+"""A method that is another one in its rounds, and differs from it after the last of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from methods.interface.method import (
+    Aggregate,
+    Arrays,
+    ClientView,
+    Examples,
+    LocalResult,
+    Mechanism,
+    Need,
+    TensorSpec,
+    Trainer,
+    Visibility,
+)
+from methods.networks.modular import ModularMethod
+
+
+@dataclass(frozen=True)
+class OverModular:
+    """All that a base method says of itself and does in a round, unchanged.
+
+    Attributes:
+        base: The method of the rounds.
+    """
+
+    base: ModularMethod
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The base's."""
+        return self.base.needs
+
+    @property
+    def pixel_size(self) -> int | None:
+        """The base's."""
+        return self.base.pixel_size
+
+    @property
+    def visibility(self) -> Visibility:
+        """The base's."""
+        return self.base.visibility
+
+    @property
+    def admits(self) -> frozenset[Mechanism]:
+        """The base's."""
+        return self.base.admits
+
+    @property
+    def couples_examples(self) -> bool:
+        """The base's."""
+        return self.base.couples_examples
+
+    @property
+    def has_personal_state(self) -> bool:
+        """The base's."""
+        return self.base.has_personal_state
+
+    @property
+    def decouples(self) -> bool:
+        """The base's."""
+        return self.base.decouples
+
+    @property
+    def plain_sgd(self) -> bool:
+        """The base's."""
+        return self.base.plain_sgd
+
+    def prepare(self, arrays: Arrays) -> Arrays:
+        """What the base keeps."""
+        return self.base.prepare(arrays)
+
+    def shared_spec(self) -> Mapping[str, TensorSpec]:
+        """What the base shares."""
+        return self.base.shared_spec()
+
+    def init_server(self, rng: np.random.Generator) -> Arrays:
+        """The base's state."""
+        return self.base.init_server(rng)
+
+    def init_client(
+        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
+    ) -> Arrays:
+        """The base's personal state."""
+        return self.base.init_client(shared_rng, client_rng)
+
+    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
+        """What the base sends."""
+        return self.base.broadcast(state, client)
+
+    def client_update(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """The base's training."""
+        return self.base.client_update(view, data, trainer, rng)
+
+    def server_update(
+        self,
+        state: Arrays,
+        aggregate: Aggregate,
+        pool: Sequence[Arrays],
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """The base's next state."""
+        return self.base.server_update(state, aggregate, pool, rng)

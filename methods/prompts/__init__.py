@@ -1,0 +1,1 @@
+"""Learned prompts for a frozen CLIP model."""

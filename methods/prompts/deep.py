@@ -1,0 +1,235 @@
+"""Both towers of a frozen CLIP with learned vectors in the first layers, as MaPLe has them.
+
+Khattak et al. 2023, "MaPLe: Multi-modal Prompt Learning" (CVPR), section 3.2. In the text tower the
+prompts stand behind the start token, in the image tower behind the patch tokens. Before layer i of
+the first J the places that they hold are filled with layer i's own prompts, whatever the layer
+before made of them; from layer J on they are ordinary positions.
+
+    [start, _, W_i] = L_i([start, P_i, W_{i-1}])   for i = 1..J,  afterwards  [.] = L_i([.])
+    [c_i, E_i, _]   = V_i([c_{i-1}, E_{i-1}, Q_i]) for i = 1..J,  afterwards  [.] = V_i([.])
+
+What is thrown away is not computed: a place that is filled anew is a key and a value in its layer
+and never a query. Under the text tower's causal mask what stands before the class names is the same
+for all of them, so it is computed once, as in `methods.clip.text_tower`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from open_clip.transformer import ResidualAttentionBlock, VisionTransformer
+from torch import Tensor, nn
+from torch.nn import functional
+
+from methods.clip.attention import causal_mask, heads, joined, last_step, residual, step
+from methods.clip.image_tower import ImageTower
+from methods.clip.text_tower import TextTower
+from methods.interface.errors import BackboneError
+from methods.prompts.prompt import CONTEXT_STANDARD_DEVIATION
+
+if TYPE_CHECKING:
+    from methods.clip.adapter import Backbone, TokenisedText
+
+
+class DeepTextEncoder:
+    """Text features behind prompts that are renewed in the first layers."""
+
+    def __init__(self, backbone: Backbone, context_tokens: int, opening: str | None) -> None:
+        """Takes what stands before a class name.
+
+        Args:
+            backbone: The frozen model.
+            context_tokens: Number l of prompts in a layer.
+            opening: Words before the class name, of which the prompts replace the first l tokens
+                and the others stay; None for prompts alone.
+
+        Raises:
+            BackboneError: If the words have fewer than l tokens.
+        """
+        self.backbone = backbone
+        self.context_tokens = context_tokens
+        self._words = opening
+        self._opening = "X " * context_tokens if opening is None else f"{opening} "
+        self._tokens = lru_cache(maxsize=8)(self._embed)
+        if opening is not None:
+            self._require_tokens(opening)
+
+    @property
+    def depth(self) -> int:
+        """Number of the text tower's layers."""
+        return len(self.backbone.text_tower.blocks)
+
+    def require_room(self, classes: Sequence[str]) -> None:
+        """Checks that all that stands before and behind class names fits into the backbone.
+
+        Raises:
+            BackboneError: If it does not.
+        """
+        self._tokens(tuple(classes))
+
+    def init_contexts(self, rng: np.random.Generator, depth: int) -> NDArray[np.float32]:
+        """Prompts of the first `depth` layers, (depth, l, token width).
+
+        The first layer's are the embeddings of the opening's first l tokens where there is one;
+        all others are drawn from N(0, 0.02^2).
+        """
+        shape = (depth, self.context_tokens, self.backbone.token_dim)
+        contexts = rng.normal(0.0, CONTEXT_STANDARD_DEVIATION, shape).astype(np.float32)
+        if self._words is not None:
+            embeddings = self.backbone.embed_tokens([self._words]).embeddings
+            first = embeddings[0, 1 : 1 + self.context_tokens]
+            contexts[0] = first.detach().cpu().numpy()
+        return contexts
+
+    def text_features(self, contexts: Tensor, classes: Sequence[str]) -> Tensor:
+        """L2-normalised text features (C, d), differentiable in contexts (J, l, token width)."""
+        tokens = self._tokens(tuple(classes))
+        tower = self.backbone.text_tower
+        if all(isinstance(block, ResidualAttentionBlock) for block in tower.blocks):
+            return _encode_prefixed(tower, contexts, tokens)
+        return _encode_whole(tower, contexts, tokens)
+
+    def _embed(self, classes: tuple[str, ...]) -> TokenisedText:
+        return self.backbone.embed_tokens([f"{self._opening}{name}." for name in classes])
+
+    def _require_tokens(self, opening: str) -> None:
+        length = int(self.backbone.embed_tokens([opening]).end_of_text[0]) - 1
+        if length < self.context_tokens:
+            raise BackboneError(
+                f"method.context_init: {opening!r} has {length} tokens, fewer than "
+                f"method.context_tokens = {self.context_tokens}; valid is at least as many"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class DeepImageEncoder:
+    """A vision transformer whose first layers see prompts behind the patch tokens.
+
+    Attributes:
+        visual: The frozen transformer.
+        tower: The same, taken apart.
+    """
+
+    visual: VisionTransformer
+    tower: ImageTower
+
+    @classmethod
+    def of(cls, backbone: Backbone) -> DeepImageEncoder:
+        """Takes the backbone's image tower.
+
+        Raises:
+            BackboneError: If it is no vision transformer that pools a token or all patches.
+        """
+        visual = backbone._model.visual
+        if not isinstance(visual, VisionTransformer) or visual.attn_pool is not None:
+            raise BackboneError(
+                f"task.model.name is {backbone.name!r}, whose image tower takes no prompts; valid "
+                "for this method are open_clip's vision transformers without attentional pooling."
+            )
+        return cls(visual, backbone.image_tower)
+
+    @property
+    def width(self) -> int:
+        """Width of a token."""
+        return self.tower.token_width
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.visual.transformer.resblocks)
+
+    def embed(self, pixels: Tensor) -> Tensor:
+        """What enters the first layer: class token and patches, (n, 1 + P, width).
+
+        Args:
+            pixels: (n, 3, H, W), from `Backbone.to_pixels`.
+        """
+        embedded: Tensor = self.visual._embeds(pixels)
+        return embedded
+
+    def image_features(self, patches: Tensor, prompts: Tensor) -> Tensor:
+        """L2-normalised image features (n, d), differentiable in the prompts.
+
+        The prompts have no positions, but the first layer's pass the norm before it like all that
+        enters there (the published code). They take no part in the pooling, which in CLIP is the
+        class token's row and here, where a tower averages, the mean over its patches.
+
+        Args:
+            patches: (n, 1 + P, width), from `embed`.
+            prompts: (J, l, width) of the first J layers; l may be 0.
+        """
+        blocks, size = self.visual.transformer.resblocks, patches.shape[1]
+        state = _beside(patches, self.visual.ln_pre(prompts[0]))
+        for index, block in enumerate(blocks):
+            if index + 1 == len(blocks):
+                state = _first_rows(block, state, 1 if self._pools_one else size)
+            elif index + 1 < len(prompts):
+                state = _beside(_first_rows(block, state, size), prompts[index + 1])
+            else:
+                state = _first_rows(block, state, state.shape[1])
+        return functional.normalize(self.tower.pool(state), dim=-1)
+
+    @property
+    def _pools_one(self) -> bool:
+        return bool(self.visual.pool_type == "tok")
+
+
+def _encode_prefixed(tower: TextTower, contexts: Tensor, tokens: TokenisedText) -> Tensor:
+    """Features (C, d): start token and prompts once, the rest of the texts behind them."""
+    before, device = 1 + contexts.shape[1], contexts.device
+    suffixes = tokens.embeddings[:, before:]
+    length = before + suffixes.shape[1]
+    hidden = causal_mask(length, device)
+    places = tower.positional_embedding
+    shared = torch.cat((tokens.embeddings[:1, :1], contexts[:1]), dim=1) + places[:before]
+    x = (suffixes + places[before:length]).unsqueeze(0)
+    for index, block in enumerate(tower.blocks[:-1]):
+        past = heads(block, shared)
+        x = step(block, x, past=past, hidden=hidden[before:])
+        following = contexts[index + 1 : index + 2]
+        # The start token sees nothing but itself, whatever stands behind it.
+        kept = 1 if len(following) else before
+        shared = step(block, shared[:, :kept], past=None, hidden=hidden[:kept, :kept])
+        if len(following):
+            shared = torch.cat((shared, following), dim=1)
+    last, ends = tower.blocks[-1], tokens.end_of_text - before
+    return tower._finish(last_step(last, x, past=heads(last, shared), ends=ends))[0]
+
+
+def _encode_whole(tower: TextTower, contexts: Tensor, tokens: TokenisedText) -> Tensor:
+    """The same where a tower has blocks of open_clip's other kinds, called as they are."""
+    before, (count, length) = 1 + contexts.shape[1], tokens.embeddings.shape[:2]
+    mask = torch.zeros((length, length), device=contexts.device)
+    mask = mask.masked_fill(causal_mask(length, contexts.device), float("-inf"))
+    places, x = tower.positional_embedding[:length], tokens.embeddings
+    for index, block in enumerate(tower.blocks):
+        if index < len(contexts):
+            filled = contexts[index] + places[1:before] if index == 0 else contexts[index]
+            x = x + places if index == 0 else x
+            x = torch.cat((x[:, :1], filled.expand(count, -1, -1), x[:, before:]), dim=1)
+        x = block(x, attn_mask=mask)
+    rows = torch.arange(count, device=x.device)
+    return tower._finish(x[rows, tokens.end_of_text])
+
+
+def _beside(rows: Tensor, prompts: Tensor) -> Tensor:
+    """The prompts (l, width) behind the rows (n, T, width) of each image."""
+    return torch.cat((rows, prompts.expand(len(rows), -1, -1)), dim=1)
+
+
+def _first_rows(block: nn.Module, state: Tensor, count: int) -> Tensor:
+    """What a block makes of the first `count` positions of (n, T, width)."""
+    if not isinstance(block, ResidualAttentionBlock):
+        whole: Tensor = block(state)
+        return whole[:, :count]
+    queries, keys, values = heads(block, state)
+    mixed: Any = functional.scaled_dot_product_attention(
+        queries[..., :count, :], keys, values, scale=1.0
+    )
+    return residual(block, state[:, :count], joined(block, mixed))

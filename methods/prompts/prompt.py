@@ -1,0 +1,235 @@
+"""Prompt learning for a frozen CLIP, as several methods use it.
+
+A prompt is l learned context vectors in front of a class name (Zhou et al. 2022, "Learning to
+Prompt for Vision-Language Models", Eq. 2, generic context, class token at the end):
+`[start][context 1] ... [context l][class name][.][end]`. Class k's logit is the cosine of image and
+text feature divided by the model's temperature (CoOp, Eq. 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import torch
+from annotated_types import Ge, Le
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from methods.interface.averaging import AveragedMethod
+from methods.interface.errors import BackboneError
+from methods.interface.method import (
+    Arrays,
+    ClientView,
+    Examples,
+    Objective,
+    ParameterGroup,
+    Task,
+    TensorSpec,
+    Trainer,
+)
+
+if TYPE_CHECKING:
+    from methods.clip.adapter import Backbone, TokenisedText
+
+CONTEXT = "context"
+CONTEXT_STANDARD_DEVIATION = 0.02
+"""Standard deviation of randomly initialised context vectors (CoOp, section 4.1)."""
+
+
+@dataclass(frozen=True)
+class PromptConfig:
+    """Options of every method that learns one generic prompt.
+
+    Attributes:
+        context_tokens: Number l of learned context vectors.
+        context_init: Text whose token embeddings start the context, or None for N(0, 0.02^2).
+            A text gives as many context vectors as it has tokens; `context_tokens` must agree.
+    """
+
+    context_tokens: Annotated[int, Ge(1), Le(64)] = 16
+    context_init: str | None = None
+
+
+class PromptEncoder:
+    """Text features of learned prompts over one frozen backbone."""
+
+    def __init__(self, backbone: Backbone, context_tokens: int) -> None:
+        """Takes the backbone and the number l of context vectors."""
+        self.backbone = backbone
+        self.context_tokens = context_tokens
+        # Class names are few and alike in every step, so their token embeddings are kept.
+        self._placeholders = lru_cache(maxsize=8)(self._embed_placeholders)
+
+    @property
+    def spec(self) -> TensorSpec:
+        """Shape (l, token width) of the context."""
+        return TensorSpec((self.context_tokens, self.backbone.token_dim))
+
+    def require_room(self, classes: Sequence[str]) -> None:
+        """Checks that context and class names fit into the backbone.
+
+        Raises:
+            BackboneError: If one does not.
+        """
+        self._placeholders(tuple(classes))
+
+    def init_context(self, rng: np.random.Generator, text: str | None) -> NDArray[np.float32]:
+        """Starting context, shape (l, token width): N(0, 0.02^2), or the embeddings of `text`.
+
+        Raises:
+            BackboneError: If `text` does not have exactly l tokens.
+        """
+        if text is None:
+            draw = rng.normal(0.0, CONTEXT_STANDARD_DEVIATION, self.spec.shape)
+            return draw.astype(np.float32)
+        tokens = self.backbone.embed_tokens([text])
+        length = int(tokens.end_of_text[0]) - 1
+        if length != self.context_tokens:
+            raise BackboneError(
+                f"method.context_init: {text!r} has {length} tokens, but method.context_tokens is "
+                f"{self.context_tokens}; the two must agree"
+            )
+        return tokens.embeddings[0, 1 : 1 + length].detach().cpu().numpy().astype(np.float32)
+
+    def text_features(self, context: Tensor, classes: Sequence[str]) -> Tensor:
+        """L2-normalised text features (C, d) of all classes, differentiable in the context."""
+        return self.text_features_each(context.unsqueeze(0), classes)[0]
+
+    def text_features_each(self, contexts: Tensor, classes: Sequence[str]) -> Tensor:
+        """L2-normalised text features (U, C, d) of all classes behind each of U contexts (U, l, w).
+
+        One pass for all; differentiable in the contexts.
+        """
+        tokens = self._placeholders(tuple(classes))
+        # The start token and the context are alike in all classes, which the backbone exploits.
+        start = tokens.embeddings[0, :1].expand(len(contexts), -1, -1)
+        prefixes = torch.cat((start, contexts), dim=1)
+        suffixes = tokens.embeddings[:, 1 + self.context_tokens :]
+        return self.backbone.encode_each_prefixed(prefixes, suffixes, tokens.end_of_text)
+
+    def _embed_placeholders(self, classes: tuple[str, ...]) -> TokenisedText:
+        prefix = "X " * self.context_tokens
+        return self.backbone.embed_tokens([f"{prefix}{name}." for name in classes])
+
+
+@dataclass(frozen=True)
+class PromptObjective:
+    """Cross-entropy of CLIP's prediction with one learned prompt (CoOp, Eq. 3)."""
+
+    encoder: PromptEncoder
+    classes: tuple[str, ...]
+    encoder_parameters: frozenset[str] = frozenset({CONTEXT})
+
+    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Text features (C, d) of all classes."""
+        return {"text": self.encoder.text_features(parameters[CONTEXT], self.classes)}
+
+    def losses(
+        self,
+        parameters: Mapping[str, Tensor],
+        encoded: Mapping[str, Tensor],
+        batch: Mapping[str, Tensor],
+    ) -> Tensor:
+        """Cross-entropy of each example, shape (B,)."""
+        logits = self.encoder.backbone.logit_scale * batch["features"] @ encoded["text"].T
+        return functional.cross_entropy(logits, batch["labels"], reduction="none")
+
+
+@dataclass(frozen=True)
+class PromptMethod(AveragedMethod):
+    """What methods with one learned prompt have in common; each overrides what it changes.
+
+    Attributes:
+        encoder: Prompt encoder over the frozen backbone.
+        config: The method's options.
+        classes: Class names in label order.
+    """
+
+    encoder: PromptEncoder
+    config: PromptConfig
+    classes: tuple[str, ...]
+
+    def shared_spec(self) -> Mapping[str, TensorSpec]:
+        """The context, averaged over clients."""
+        return {CONTEXT: self.encoder.spec}
+
+    def init_server(self, rng: np.random.Generator) -> Arrays:
+        """A fresh context."""
+        return {CONTEXT: self.encoder.init_context(rng, self.config.context_init)}
+
+    def training_objective(self) -> Objective:
+        """Cross-entropy of the prompt's prediction over the task's classes."""
+        return PromptObjective(self.encoder, self.classes)
+
+    def predict(
+        self,
+        view: ClientView,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32]:
+        """CLIP's logits (n, C) under the broadcast prompt."""
+        return self.prompt_logits(view.broadcast[CONTEXT], batch, classes)
+
+    def train_prompt(
+        self,
+        context: NDArray[Any],
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> NDArray[Any]:
+        """Trains a context (l, token width) alone by cross-entropy on the client's data."""
+        objective = PromptObjective(self.encoder, self.classes)
+        groups = (ParameterGroup((CONTEXT,)),)
+        start = {CONTEXT: context}
+        return trainer.fit(objective, start, data.arrays, groups=groups, rng=rng)[CONTEXT]
+
+    def prompt_logits(
+        self, context: NDArray[Any], batch: Arrays, classes: Sequence[str]
+    ) -> NDArray[np.float32]:
+        """Logits (n, C): cosine of image and text features over the temperature."""
+        backbone = self.encoder.backbone
+        with torch.no_grad():
+            text = self.encoder.text_features(as_tensor(context, backbone), classes)
+            logits = backbone.logit_scale * as_tensor(batch["features"], backbone) @ text.T
+        return logits.cpu().numpy().astype(np.float32)
+
+
+def as_tensor(array: NDArray[Any], backbone: Backbone) -> Tensor:
+    """The array on the backbone's device, never sharing its memory."""
+    return torch.tensor(array, device=backbone.device)
+
+
+def require_backbone(task: Task) -> Backbone:
+    """The task's backbone.
+
+    Raises:
+        BackboneError: If the task has none.
+    """
+    if task.backbone is None:
+        raise BackboneError("task.model: this method needs a CLIP model, but none is configured")
+    return task.backbone
+
+
+def build_encoder(config: PromptConfig, task: Task) -> PromptEncoder:
+    """The prompt encoder for a task.
+
+    Raises:
+        BackboneError: If the task has no backbone, or context and class names do not fit into its
+            context length.
+    """
+    backbone = require_backbone(task)
+    # Start and end token, the full stop and at least one token of a class name.
+    room = backbone.context_length - 4
+    if config.context_tokens > room:
+        raise BackboneError(
+            f"method.context_tokens: {config.context_tokens} is too many for a context length of "
+            f"{backbone.context_length}; valid: 1 to {room}"
+        )
+    encoder = PromptEncoder(backbone, config.context_tokens)
+    encoder.require_room(task.classes)
+    return encoder

@@ -1,0 +1,60 @@
+"""Digests by which the audit log binds what lies outside of it.
+
+All are SHA-256 in hexadecimal. What is hashed has one form only, whoever wrote or read it, so that
+a digest taken before something is stored is that of what is read back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from storage import LedgerRow
+
+
+def bytes_digest(data: bytes) -> str:
+    """Of a file or a blob, as it is."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def document_digest(document: Mapping[str, Any]) -> str:
+    """Of a JSON object: keys sorted, no white space, ASCII, numbers as Python writes them."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return bytes_digest(text.encode("ascii"))
+
+
+def rows_digest(rows: Iterable[LedgerRow], *, with_status: bool) -> str:
+    """Of ledger rows, in whatever order they come.
+
+    Args:
+        rows: The rows.
+        with_status: Whether what became of them is part of it; what was reserved stays the same.
+    """
+    lines = sorted(_line(row, with_status=with_status) for row in rows)
+    return bytes_digest("\n".join(lines).encode("ascii"))
+
+
+def _line(row: LedgerRow, *, with_status: bool) -> str:
+    facts = {name: _plain(value) for name, value in asdict(row).items()}
+    if not with_status:
+        del facts["status"]
+    # An unbounded clipping norm is "Infinity" here, which JSON has not.
+    return json.dumps(facts, sort_keys=True, separators=(",", ":"))
+
+
+def _plain(value: object) -> object:
+    """A number as the storage gives it back, whatever type it was given in.
+
+    Numbers of one value are one text here: a row that says 4 comes back as 4.0.
+    """
+    if isinstance(value, (bool, str)) or value is None:
+        return value
+    return repr(float(value))  # type: ignore[arg-type]
+
+
+def config_digest(text: str) -> str:
+    """SHA-256 of an effective configuration, in hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,218 @@
+"""What a report must say so that its numbers are not misread."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from platform.experiment.selection import best_on_validation
+from platform.rounds.phases import has_collection
+from platform.rounds.wiring import Wiring
+from privacy import NoProtection
+
+OF_RUN: Final = "the run "
+ENDED_EARLY: Final = f"{OF_RUN}ended before round "
+"""What the warning begins with that a run ended before its last round."""
+NO_POOL: Final = "the pool was not made, and clients personalised without experts: "
+"""What the warning begins with that a collection failed."""
+
+
+def run_warnings(
+    wiring: Wiring,
+    documents: Sequence[Mapping[str, Any]],
+    ended_early: str | None,
+    uncollected: str | None = None,
+) -> list[str]:
+    """All warnings of a finished run, most important first.
+
+    Args:
+        wiring: The run.
+        documents: Its committed rounds, as stored.
+        ended_early: Why it ended before its last round, if it did.
+        uncollected: Why its pool was not made, if it was to be and was not.
+    """
+    return [
+        *([f"{OF_RUN}{ended_early}"] if ended_early else []),
+        *_lost(documents),
+        *([f"{NO_POOL}{uncollected}"] if uncollected else []),
+        *_second_phase(wiring),
+        *wiring.evaluation.remarks,
+        *_privacy(wiring),
+        *_pool(wiring, documents, is_made=uncollected is None),
+        *_aggregation(wiring),
+        *_attempts(wiring),
+        *_selection(wiring, documents),
+    ]
+
+
+def _lost(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for document in documents:
+        if document.get("lost") is not None:
+            yield (
+                f"round {document['round']} has no result ({document['lost']}); clients send a "
+                "masked vector without noise of its own in one attempt of a round"
+            )
+
+
+def _second_phase(wiring: Wiring) -> Iterator[str]:
+    if wiring.source_id is not None:
+        yield (
+            f"second phase of run {wiring.source_id}: rounds, epsilon and local twins are that "
+            "run's, and nothing was released beside"
+        )
+
+
+def _privacy(wiring: Wiring) -> Iterator[str]:
+    config, section = wiring.config, wiring.config.privacy
+    clients = config.task.clients
+    if not wiring.protection.run_channels:
+        return
+    if section.mechanism == "none":
+        yield "mechanism none: epsilon is infinite; nothing bounds what an upload reveals"
+        return
+    if section.noise_source == "seeded":
+        yield "noise_source seeded: the noise can be recomputed from the seed; it protects nobody"
+    if section.mechanism != "dp_sgd" and section.target_delta > 1 / clients:
+        yield f"delta {section.target_delta:g} is above 1/clients = {1 / clients:g}"
+    if config.noise_distribution == "gaussian":
+        yield (
+            f"{section.mechanism} draws floating-point noise: attacks on its lowest bits are not "
+            "covered"
+        )
+    yield from _mechanism(wiring)
+
+
+def _mechanism(wiring: Wiring) -> Iterator[str]:
+    section, corrupt = wiring.config.privacy, wiring.config.secure_aggregation.corrupt
+    if section.mechanism == "central_noise":
+        yield "central_noise trusts the coordinator: epsilon against the server is infinite"
+    if section.mechanism == "distributed_noise":
+        terms = wiring.protection.terms
+        obeys = "" if terms is not None and terms.active else "it follows the protocol and "
+        yield (
+            f"distributed_noise: epsilon for server holds if {obeys}at most {corrupt} clients "
+            "collude with it"
+        )
+        if corrupt < 1:
+            yield (
+                "distributed_noise with secure_aggregation.corrupt = 0: a peer knows its own share "
+                "of the noise, so epsilon for peers is infinite"
+            )
+    if wiring.protection.pool_mechanism is not None:
+        # Where the sum's noise is the client's own as well, both cost alike.
+        dominates = section.mechanism in ("distributed_noise", "central_noise")
+        yield "pool entries carry noise of their own and are charged beside the sum" + (
+            "; they dominate what is spent" if dominates else ""
+        )
+    if wiring.cohort_kind is not None:
+        yield (
+            "epsilon for observer counts on cohorts that stay secret: publish the final model "
+            "only, not this report or the audit log"
+        )
+
+
+def _pool(
+    wiring: Wiring, documents: Sequence[Mapping[str, Any]], *, is_made: bool
+) -> Iterator[str]:
+    rules = wiring.pool_rules
+    if rules is None or (rules.policy.fixed and not _was_collected(wiring, documents)):
+        return
+    yield "expert pool: against server and peers its entries are linkable; only epsilon bounds them"
+    if rules.policy.fixed:
+        yield from _fixed_pool(wiring, is_made=is_made)
+        return
+    if wiring.protection.masked and wiring.protection.pool_noise == "same":
+        yield (
+            "pool.noise same: the coordinator reads every survivor's upload by name, as a pool "
+            "entry; secure aggregation hides nothing here that epsilon does not bound"
+        )
+    safe = 2 * (rules.policy.k + 1)
+    if rules.minimum < safe:
+        yield f"pool.minimum {rules.minimum} is below 2(K+1) = {safe}"
+    fewest = min((len(d["survivors"]) for d in documents), default=0)
+    if fewest * rules.generations < rules.minimum:
+        yield (
+            f"pool: {fewest} survivors a round are fewer than pool.minimum = {rules.minimum}, so "
+            "experts may not have been served"
+        )
+
+
+def _was_collected(wiring: Wiring, documents: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether an entry of a pool that is made once may have left its owner."""
+    number = wiring.protection.collects_at
+    with wiring.database.unit_of_work(read_only=True) as uow:
+        rows = uow.ledger.rows(wiring.source)
+    # An interrupted collection is in the ledger alone; one that costs nothing is not there.
+    return has_collection(documents) or any(row.round_number == number for row in rows)
+
+
+def _fixed_pool(wiring: Wiring, *, is_made: bool) -> Iterator[str]:
+    if is_made:
+        yield (
+            "each pool entry is a model of its owner's data, made after the last round: it tells "
+            "of that data, such as its classes, and only epsilon bounds how much"
+        )
+    collection = wiring.protection.collection
+    if collection is not None and not isinstance(collection.mechanism, NoProtection):
+        yield (
+            "pool entries carry noise of their own and are charged once for each attempt, beside "
+            "the sums of all rounds"
+        )
+
+
+def _aggregation(wiring: Wiring) -> Iterator[str]:
+    terms = wiring.protection.terms
+    if terms is not None and terms.active:
+        yield (
+            "secure aggregation: also against an active server, if the enrolment reached all "
+            f"clients by another way and at most {terms.corrupt} collude with it"
+        )
+    elif wiring.protection.masked:
+        yield "secure aggregation: semi-honest server; an active one is not covered"
+    elif wiring.protection.layout.spec:
+        yield "secure aggregation is off: the server sees every client's upload"
+    if wiring.protection.masked and not wiring.protection.has_client_noise:
+        yield (
+            "each secure sum holds at least "
+            f"{0 if terms is None else terms.smallest_sum} vectors, each client's in one sum a "
+            "round; not covered: sums of several rounds or runs subtracted from each other, a "
+            "server that chooses its broadcasts, clients' stores put back to an older copy"
+        )
+
+
+def _selection(wiring: Wiring, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    config, protection = wiring.config, wiring.protection
+    if protection.metric is not None:
+        yield from _noised_means(documents, hides_size=protection.hides_size)
+    chosen = config.evaluation.selection == "best_on_validation"
+    if chosen and best_on_validation(config, documents) is None:
+        yield "evaluation.selection: best_on_validation had no round to choose from"
+
+
+def _noised_means(documents: Sequence[Mapping[str, Any]], *, hides_size: bool) -> Iterator[str]:
+    if hides_size:
+        yield (
+            "noised validation means are withheld: how many clients are in a sum is secret here, "
+            "and a sum over a guessed number is no mean"
+        )
+        return
+    released = [d["released_validation"] for d in documents]
+    # Rounds of earlier versions do not state it.
+    spreads = [r["std"] for r in released if r is not None and "std" in r]
+    if spreads:
+        yield (
+            f"noised validation means carry noise of standard deviation up to {max(spreads):.3f}; "
+            "the last round's model has none, as no upload follows it"
+        )
+
+
+def _attempts(wiring: Wiring) -> Iterator[str]:
+    with wiring.database.unit_of_work(read_only=True) as uow:
+        rows = uow.ledger.rows(wiring.source)
+    charged = {(row.round_number, row.attempt) for row in rows if row.status != "aborted"}
+    attempts = Counter(number for number, _ in charged)
+    repeated = sorted(number for number, count in attempts.items() if count > 1)
+    if repeated:
+        listed = ", ".join(map(str, repeated))
+        yield f"aborted attempts of round {listed} stay charged beside the one that followed"

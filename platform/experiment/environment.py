@@ -1,0 +1,65 @@
+"""Where a run takes place: device, versions and commit, for its records."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from platform.errors import ConfigError
+
+RECORDED = ("sotto", "torch", "open_clip_torch", "opacus", "numpy", "scipy", "dp-accounting")
+
+
+def resolve_device(name: str) -> str:
+    """The torch device of `auto`, `cpu` or `cuda`.
+
+    Raises:
+        ConfigError: If `cuda` is asked for and there is none.
+    """
+    import torch
+
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise ConfigError("device: 'cuda' is not available on this machine; valid: auto, cpu")
+    return "cuda" if name != "cpu" and available else "cpu"
+
+
+def use_threads(count: int) -> None:
+    """Gives torch this many CPU threads.
+
+    Prompts of small models are too little work to share out: more threads mostly wait for each
+    other. The order of a sum, and with it a result's last bits, depends on their number.
+    """
+    import torch
+
+    torch.set_num_threads(count)
+
+
+def environment(device: str) -> dict[str, str | None]:
+    """Device, versions and commit."""
+    facts: dict[str, str | None] = {"device": device, "python": sys.version.split()[0]}
+    facts.update({name: _version(name) for name in RECORDED})
+    facts["commit"] = _commit()
+    return facts
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The checkout's commit, None outside of one."""
+    root = Path(__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+    command = ("git", "-C", str(root), "rev-parse", "HEAD")
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=5)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

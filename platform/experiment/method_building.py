@@ -1,0 +1,205 @@
+"""From a configuration's method section to a method: options validated against its own `Config`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, get_type_hints
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from methods import ClientView, Method, MethodError, OptionsOf, Registry, Task, Visibility
+from platform.config import MethodConfig, RunConfig
+from platform.config.loading import sentence
+from platform.errors import ConfigError
+from platform.parties.evaluation import EvaluationPlan
+
+PROVIDED_NEEDS = frozenset({"features", "tokens", "pixels", "text", "domains"})
+SEES_UPLOADS = ("none", "upload_noise", "dp_sgd")
+"""Mechanisms under which an individual upload may be shown to the server."""
+
+
+def validate_options(registry: Registry, config: MethodConfig) -> object:
+    """The method's options as its own frozen dataclass.
+
+    Raises:
+        ConfigError: If the method or an option is unknown or not valid.
+    """
+    return _validated(registry, config.name, config.options, "method")
+
+
+def _validated(registry: Registry, name: str, given: Mapping[str, Any], section: str) -> object:
+    try:
+        config_type = registry.config_type(name)
+    except MethodError as error:
+        raise ConfigError(str(error)) from error
+    known = [field.name for field in dataclasses.fields(config_type)]
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigError(
+                f"{section}.{key}: is not a known option of {name}; valid: {', '.join(known)}"
+            )
+        _require_plain(f"{section}.{key}", value)
+    try:
+        # JSON, because strict validation builds a dataclass from nothing else.
+        text = json.dumps(given)
+        options: Any = TypeAdapter(config_type).validate_json(text, strict=True)
+    except ValidationError as error:
+        raise ConfigError(sentence(error.errors()[0], section)) from error
+    nested = _nested(registry, options, section)
+    return dataclasses.replace(options, **nested) if nested else options
+
+
+def _nested(registry: Registry, options: object, section: str) -> dict[str, object]:
+    """Options that are another method's, each as that method's own dataclass."""
+    nested = {}
+    for key, mark in _marks(options):
+        other, value = getattr(options, mark.option), getattr(options, key)
+        if not isinstance(value, dict):
+            raise ConfigError(
+                f"{section}.{key}: {value!r} is not valid; it must be a section of "
+                f"{other}'s options"
+            )
+        nested[key] = _validated(registry, other, value, f"{section}.{key}")
+    return nested
+
+
+def _marks(options: object) -> Iterator[tuple[str, OptionsOf]]:
+    """Options that hold another method's, by name, and which option names that method."""
+    for key, hint in get_type_hints(type(options), include_extras=True).items():
+        for mark in getattr(hint, "__metadata__", ()):
+            if isinstance(mark, OptionsOf):
+                yield key, mark
+
+
+def options_of_others(registry: Registry, config: MethodConfig) -> dict[str, Any]:
+    """Of the method's options those that name another method, and that method's own.
+
+    Returns:
+        Each as a plain value; what a section does not state is at its default.
+
+    Raises:
+        ConfigError: If the method or an option is unknown or not valid.
+    """
+    options: Any = validate_options(registry, config)
+    found: dict[str, Any] = {}
+    for key, mark in _marks(options):
+        named, section = getattr(options, mark.option), getattr(options, key)
+        found |= {mark.option: named, key: dataclasses.asdict(section)}
+    return found
+
+
+def _require_plain(field: str, value: object) -> None:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{field}: {value!r} is not valid; it must be a finite number, a text, a list or null"
+        ) from error
+
+
+def build_method(registry: Registry, config: RunConfig, task: Task) -> Method:
+    """Builds the configured method.
+
+    Raises:
+        ConfigError: If the method, an option, or the combination with the rest is not valid.
+    """
+    options: Any = validate_options(registry, config.method)
+    try:
+        method = registry.build(config.method.name, options, task)
+    except MethodError as error:
+        raise ConfigError(str(error)) from error
+    others = [f"method.{m.option} = {getattr(options, m.option)}" for _, m in _marks(options)]
+    _require_fitting(method, config, " with ".join((config.method.name, *others)))
+    return method
+
+
+def _require_fitting(method: Method, config: RunConfig, name: str) -> None:
+    mechanism = config.privacy.mechanism
+    if mechanism not in method.admits:
+        individual = method.visibility is Visibility.PER_CLIENT
+        why = ", which needs each client's own update at the server" if individual else ""
+        raise ConfigError(
+            f"privacy.mechanism: {mechanism!r} is not admitted by {name}{why}; valid: "
+            f"{', '.join(sorted(method.admits))}"
+        )
+    missing = method.needs - PROVIDED_NEEDS
+    if missing:
+        raise ConfigError(
+            f"method.name: {name} needs {', '.join(sorted(missing))}, which the data layer does "
+            f"not provide; provided: {', '.join(sorted(PROVIDED_NEEDS))}"
+        )
+    _require_model(method, config)
+    norm = config.privacy.per_sample_clipping_norm
+    if method.couples_examples and norm is not None:
+        raise ConfigError(
+            f"privacy.per_sample_clipping_norm: {norm} bounds the gradient of one example alone, "
+            f"which {name} does not have, as its loss joins the examples of a batch; valid: null"
+        )
+    if method.visibility is Visibility.PER_CLIENT and _sends_differences(method):
+        raise ConfigError(
+            f"method.name: {name} has a broadcast of its own for each client and a pool, whose "
+            "entries are differences to one broadcast; valid: one of the two"
+        )
+    if method.visibility is Visibility.PER_CLIENT:
+        _require_visible(name, mechanism, config)
+
+
+def _require_model(method: Method, config: RunConfig) -> None:
+    """What images are encoded with must be there before they are."""
+    encoded = method.needs & {"features", "tokens"}
+    if method.pixel_size is None:
+        encoded |= method.needs & {"pixels"}
+    if config.task.model is None and encoded:
+        raise ConfigError(
+            f"task.model: null gives no {' or '.join(sorted(encoded))}, which {config.method.name} "
+            "needs; valid: the name of a CLIP model as task.model.name"
+        )
+
+
+def _sends_differences(method: Method) -> bool:
+    """Whether a pool entry is told relative to the broadcast: where the two share a tensor."""
+    policy = method.pool_policy()
+    if policy is None:
+        return False
+    sent = method.broadcast(method.init_server(np.random.default_rng(0)))
+    return not policy.spec.keys().isdisjoint(sent)
+
+
+def require_classes(method: Method, evaluation: EvaluationPlan) -> None:
+    """Tries out, before anything is trained, whether the method can tell all classes apart.
+
+    Raises:
+        ConfigError: If the protocol asks for classes that the method refuses.
+    """
+    if not evaluation.common:
+        return
+    start = method.init_server(np.random.default_rng(0))
+    personal = method.init_client(np.random.default_rng(0), np.random.default_rng(1))
+    client = next(iter(evaluation.own))
+    for name, test in evaluation.common.items():
+        first = {n: a[:1] for n, a in test.examples.arrays.items() if n != "labels"}
+        try:
+            method.predict(
+                ClientView(method.broadcast(start, client), (), personal), first, test.classes
+            )
+        except MethodError as error:
+            raise ConfigError(
+                f"evaluation.protocol: {evaluation.protocol} measures the classes of {name!r}, "
+                f"which the method refuses: {error}"
+            ) from error
+
+
+def _require_visible(name: str, mechanism: str, config: RunConfig) -> None:
+    if mechanism not in SEES_UPLOADS:
+        raise ConfigError(
+            f"method.name: {name} needs each client's update, which privacy.mechanism = "
+            f"{mechanism} does not protect; valid: {', '.join(SEES_UPLOADS)}"
+        )
+    if config.secure_aggregation.enabled:
+        raise ConfigError(
+            f"secure_aggregation.enabled: true hides each client's update, which {name} needs; "
+            "valid: false"
+        )

@@ -1,0 +1,205 @@
+"""The documents of a run: one a round, and the summary (`summary.json`, `metrics.csv`).
+
+Both are plain JSON. Epsilon is the maximum over clients and cumulative over rounds, infinity as
+"inf"; cohort and dropped are counts; bytes are means per invited client.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from platform.disk.files import write_text
+from platform.errors import UnreadableSummary
+from platform.experiment.newcomers import Newcomers
+from platform.experiment.selection import best_on_validation, evaluation_document
+from platform.parties.evaluation import Accuracy, Measured, accuracy_document
+from platform.rounds.documents import (
+    ADVERSARIES,
+    DEFAULTS,
+    MEASURES,
+    ROUND_KEYS,
+    SCHEMA_VERSION,
+    SUMMARY_KEYS,
+    UNITS,
+    epsilon_document,
+    json_number,
+    shown_round,
+    summary_text,
+)
+from platform.rounds.phases import COLLECTION, ROUNDS, in_rounds
+from platform.rounds.wiring import Wiring
+from privacy import Epsilons
+
+
+def summary_document(
+    wiring: Wiring,
+    rounds: Sequence[Mapping[str, Any]],
+    *,
+    final: Measured,
+    local: Measured | None,
+    validation: Accuracy | None,
+    newcomers: Newcomers | None,
+    epsilon: Epsilons,
+    accountants: Mapping[str, float | str],
+    warnings: Sequence[str],
+    before: Mapping[str, Any],
+    personalising: float | None,
+) -> dict[str, Any]:
+    """The whole run, as `summary.json` states it.
+
+    `final` and `validation` are of the final models, after personalising, with all else of the
+    last round in `final`; `local` are the local twins, if any were trained, and the gain over them
+    is in the protocol's headline number. `before` is the accuracy before personalising.
+    """
+    config, mechanism = wiring.config, wiring.config.privacy.mechanism
+    protected = mechanism != "none"
+    shown = [shown_round(document) for document in rounds]
+    # The collection sums nothing and trains no shared tensor.
+    trained = in_rounds(shown)
+    last = trained[-1] if trained else {**dict.fromkeys(ROUND_KEYS), **DEFAULTS}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run_id": wiring.run_id,
+        "phase_two_of": wiring.source_id,
+        "config": config.name,
+        "method": config.method.name,
+        "dataset": config.task.dataset,
+        "unit": UNITS[mechanism],
+        "mechanism": mechanism,
+        "relation": config.relation if protected else None,
+        "sampling": sampling_assumption(wiring) if protected else None,
+        "noise_distribution": config.noise_distribution if protected else None,
+        "noise_source": config.privacy.noise_source if protected else None,
+        "delta": wiring.budget.delta,
+        "accountant": epsilon.accountant,
+        "accountants": {
+            name: value if isinstance(value, str) else json_number(value)
+            for name, value in accountants.items()
+        },
+        "rounds": shown,
+        "final": {
+            **last,
+            "accuracy": accuracy_document(final.local),
+            "validation": accuracy_document(validation),
+            "epsilon": epsilon_document(epsilon),
+            "protocol": final.document(),
+            "new_clients": None if newcomers is None else newcomers.document(),
+        },
+        "local": {
+            "accuracy": accuracy_document(None if local is None else local.local),
+            "protocol": None if local is None else local.document(),
+        },
+        "gain_over_local": None if local is None else final.headline - local.headline,
+        "phases": _phases(wiring, rounds, before, final, personalising),
+        "best_on_validation": best_on_validation(config, rounds),
+        "evaluation": evaluation_document(config),
+        "warnings": list(warnings),
+    }
+
+
+def _phases(
+    wiring: Wiring,
+    documents: Sequence[Mapping[str, Any]],
+    before: Mapping[str, Any],
+    final: Measured,
+    personalising: float | None,
+) -> dict[str, Any] | None:
+    """Before and after the second phase, and what it took, where the pool is made once.
+
+    No second is of measuring. The share is that of the collection and of what followed it in the
+    training rounds' seconds; None where nobody timed the whole of it.
+    """
+    if wiring.protection.collects_at is None:
+        return None
+    trained = in_rounds(documents)
+    training = sum(map(_working_seconds, trained))
+    collecting = sum(_working_seconds(d) for d in documents if d not in trained)
+    share = None
+    if training and personalising is not None:
+        share = (collecting + personalising) / training
+    return {
+        "before": before,
+        "after": accuracy_document(final.local),
+        "seconds": {
+            ROUNDS: round(training, 3),
+            COLLECTION: round(collecting, 3),
+            "second": None if personalising is None else round(personalising, 3),
+        },
+        "cost_share": share,
+    }
+
+
+def _working_seconds(document: Mapping[str, Any]) -> float:
+    return float(document["seconds"] - document["measuring_seconds"])
+
+
+def sampling_assumption(wiring: Wiring) -> str:
+    """What sampling the stated epsilons count on, in words."""
+    training, config = wiring.protection.training, wiring.config
+    if training is not None and training.sampling_probability < 1.0:
+        return f"Poisson batches, probability {training.sampling_probability:g}, kept secret"
+    if wiring.cohort_kind is None:
+        return "none"
+    drawn = f"{config.cohort_size} of {config.task.clients} clients"
+    if wiring.cohort_kind == "poisson":
+        drawn = f"Poisson cohorts, probability {config.cohort_rate:g}"
+    return f"for observer: {drawn}, kept secret; losses do not depend on who else was drawn"
+
+
+def write_run_files(folder: Path, summary: Mapping[str, Any]) -> None:
+    """Writes `summary.json` and `metrics.csv`, each whole or not at all."""
+    write_text(folder / "summary.json", summary_text(summary))
+    write_text(folder / "metrics.csv", metrics_csv(summary["rounds"]))
+
+
+def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """One line a round."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    scores = ("mean", "weighted", "std", "worst")
+    plain = [name for name in MEASURES if name != "signal_to_noise"]
+    columns = (*plain, "signal_to_noise_low", "signal_to_noise_high")
+    writer.writerow(
+        (
+            *("round", "phase", "cohort", "dropped"),
+            *(f"accuracy_{score}" for score in scores),
+            *("validation", "released_validation"),
+            *(f"epsilon_{name}" for name in ADVERSARIES),
+            *columns,
+        )
+    )
+    for document in rounds:
+        interval = document["signal_to_noise"] or {}
+        writer.writerow(
+            (
+                *(document[name] for name in ("round", "phase", "cohort", "dropped")),
+                *(document["accuracy"][score] for score in scores),
+                document["validation"]["mean"],
+                (document["released_validation"] or {}).get("mean"),
+                *(document["epsilon"][name] for name in ADVERSARIES),
+                *(document[name] for name in plain),
+                *(interval.get(end) for end in ("low", "high")),
+            )
+        )
+    return text.getvalue()
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """A finished run's `summary.json`.
+
+    Raises:
+        UnreadableSummary: If there is none, or it is not what a run writes.
+    """
+    path = folder / "summary.json"
+    try:
+        found: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UnreadableSummary(f"{str(path)!r} is not a readable summary: {error}") from error
+    if not isinstance(found, dict) or not SUMMARY_KEYS <= found.keys():
+        raise UnreadableSummary(f"{str(path)!r} is not a whole summary of a run")
+    return found

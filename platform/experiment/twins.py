@@ -1,0 +1,74 @@
+"""The local twin: what a client would have reached without the federation.
+
+Same method, seeds, number of steps and per-sample clip; no experts and nobody else's updates. No
+noise where the noise is on uploads, as nothing is uploaded; the same noise in every step under
+`dp_sgd`. It is a federation of one: the client's own update is the aggregate. The difference of
+the final accuracies is the *gain over local*, what federation bought.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from methods import Aggregate, Arrays, ClientView
+from platform.config.randomness import stream
+from platform.parties.profile import (
+    ClientProfile,
+    PersonalState,
+    TrainerFactory,
+    first_state,
+    noise_of,
+)
+from platform.parties.totality import forget, personalise, train_or_stay
+
+
+def train_twin(
+    profile: ClientProfile,
+    make_trainer: TrainerFactory,
+    server_state: Arrays,
+    rounds: Sequence[int],
+    *,
+    final_round: int,
+) -> tuple[Arrays, PersonalState]:
+    """Trains one client alone.
+
+    Args:
+        profile: The client.
+        make_trainer: Its trainers.
+        server_state: The server state that the federation started from.
+        rounds: The rounds in which the client took part, ascending; their batches are the same.
+        final_round: What fixes the batches with which all clients personalise.
+
+    Returns:
+        What would be broadcast to it, and its personal state, after `personalise`.
+    """
+    method, state = profile.method, server_state
+    personal = first_state(profile)
+    for round_number in rounds:
+        broadcast = method.broadcast(state, profile.name)
+        result = train_or_stay(
+            profile,
+            make_trainer,
+            broadcast,
+            personal,
+            round_number=round_number,
+            noise=noise_of(profile, round_number, "twin's noise"),
+        )
+        rng = _server(profile, round_number)
+        state = method.server_update(state, _alone(profile, result.update), (), rng)
+        personal = result.personal
+    broadcast = method.broadcast(state, profile.name)
+    view = ClientView(broadcast, personal=personal)
+    personal = personalise(profile, make_trainer, view, final_round, forget)
+    return broadcast, PersonalState(personal, ())
+
+
+def _alone(profile: ClientProfile, update: Arrays) -> Aggregate:
+    size = float(profile.data.num_examples)
+    return Aggregate(update, size, cohort_size=1, population=1, individual={profile.name: update})
+
+
+def _server(profile: ClientProfile, round_number: int) -> np.random.Generator:
+    return stream(profile.seeds.initialisation, "twin's server", profile.name, round_number)

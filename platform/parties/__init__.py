@@ -1,0 +1,1 @@
+"""A client: its store, its training, its answers; nothing of the coordinator's."""

@@ -1,0 +1,124 @@
+"""Identities on disk: a client's private key, and the enrolment that everybody has.
+
+Both reach a machine by another way than the coordinator. A key file holds 64 hex digits and is
+readable by its owner only; the enrolment is canonical JSON, compared by its fingerprint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from platform.disk.files import write_bytes, written
+from platform.errors import ConfigError
+from privacy import Authentication
+from privacy.secure_aggregation import (
+    Credentials,
+    Enrolment,
+    Identity,
+    decode_enrolment,
+    new_identity,
+)
+from storage.files import make_folder, sync_folder
+
+ENROLMENT_FILE = "enrolment.json"
+
+
+def read_enrolment(path: Path) -> Enrolment:
+    """An enrolment from its file.
+
+    Raises:
+        ConfigError: If the file is missing or not a canonical enrolment.
+    """
+    try:
+        return decode_enrolment(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(
+            f"secure_aggregation.enrolment: {str(path)!r} cannot be read ({error.strerror}); make "
+            "one with `enrolment`"
+        ) from error
+    except Authentication as error:
+        raise ConfigError(f"secure_aggregation.enrolment: {str(path)!r}: {error}") from error
+
+
+def write_enrolment(path: Path, enrolment: Enrolment) -> None:
+    """Writes an enrolment, whole or not at all.
+
+    Raises:
+        ConfigError: If it cannot be written.
+    """
+    try:
+        write_bytes(path, enrolment.encode())
+    except OSError as error:
+        raise ConfigError(f"FILE: {str(path)!r} cannot be written ({error.strerror})") from error
+
+
+def key_path(enrolment: Path, name: str) -> Path:
+    """Where a simulated client's key lies: beside the enrolment."""
+    return enrolment.parent / f"{name}.key"
+
+
+def create_key(path: Path) -> Identity:
+    """Draws a new private key and writes it.
+
+    Raises:
+        ConfigError: If there is such a file already, as a key is never overwritten, or if it
+            cannot be written.
+    """
+    private = new_identity()
+    try:
+        make_folder(path.parent)
+        with written(path) as file:
+            file.write(f"{private.hex()}\n".encode("ascii"))
+        sync_folder(path.parent)
+    except OSError as error:
+        if path.exists():
+            raise ConfigError(
+                f"KEY: {str(path)!r} exists already; keys are never replaced"
+            ) from error
+        raise ConfigError(f"KEY: {str(path)!r} cannot be written ({error.strerror})") from error
+    return Identity(private)
+
+
+def read_key(path: Path) -> Identity:
+    """A private key from its file.
+
+    Raises:
+        ConfigError: If the file is missing or holds no key; nothing of it is shown.
+    """
+    try:
+        return Identity(bytes.fromhex(path.read_text(encoding="ascii").strip()))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"secure_aggregation.enrolment: {str(path)!r} holds no private key of 64 hex digits"
+        ) from error
+
+
+def credentials_of(enrolment: Path, name: str, *, corrupt_rate: float) -> Credentials:
+    """What a simulated client knows about an active round without asking the server.
+
+    Raises:
+        ConfigError: If a file is missing, or the key is not the one that is enrolled.
+    """
+    known, identity = read_enrolment(enrolment), read_key(key_path(enrolment, name))
+    if known.names.get(identity.public) != name:
+        raise ConfigError(
+            f"secure_aggregation.enrolment: the key of {name} is not enrolled under that name"
+        )
+    return Credentials(identity, known, corrupt_rate)
+
+
+def create_enrolment(folder: Path, names: Sequence[str]) -> Enrolment:
+    """New keys and an enrolment for these clients, for a simulation.
+
+    Raises:
+        ConfigError: If the folder holds one already.
+    """
+    path = folder / ENROLMENT_FILE
+    if path.exists():
+        raise ConfigError(f"FOLDER: {str(path)!r} exists already; choose another folder")
+    enrolment = Enrolment()
+    for name in names:
+        enrolment = enrolment.enrol(name, create_key(key_path(path, name)).public)
+    write_enrolment(path, enrolment)
+    return enrolment

@@ -1,0 +1,147 @@
+"""What a client knows of its run beforehand, and refuses to be told otherwise.
+
+Names, shapes and dtypes of a broadcast follow from the method, and so do those of experts; how many
+rounds, clients and generations there are follows from the configuration. A message that says
+something else is refused before it changes anything, with one sentence that repeats none of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from methods import Arrays, Method
+from platform.errors import ProtocolError
+from platform.protection.uploads import Protection
+from platform.wire.messages import MAX_EXPERTS, Assignment, Attempt, Envelope, Invitation
+
+Looks = Mapping[str, tuple[tuple[int, ...], np.dtype[np.generic]]]
+"""Shape and dtype of each array."""
+_LARGEST = (1 << 31) - 1
+_ROUNDING = 1e-6
+"""Of a norm's logarithm, over all rounds."""
+
+
+@dataclass(frozen=True)
+class Expectations:
+    """What may be told in one run.
+
+    Attributes:
+        broadcast: The arrays of every broadcast.
+        expert: The arrays of every expert.
+        experts: Most experts that are handed out in a round; 0 where none are.
+        rounds: The last round in which anything is asked for, the collection included.
+        clients: Clients of the federation.
+        generations: Most rounds whose pool entries are alive; 0 where clients are handed none.
+    """
+
+    broadcast: Looks
+    expert: Looks
+    experts: int
+    rounds: int = _LARGEST
+    clients: int = _LARGEST
+    generations: int = _LARGEST
+
+
+def expectations_of(
+    method: Method,
+    *,
+    rounds: int = _LARGEST,
+    clients: int = _LARGEST,
+    generations: int = _LARGEST,
+) -> Expectations:
+    """What follows from a method and a few numbers of the configuration.
+
+    A broadcast has the same names, shapes and dtypes in every round and for every client.
+
+    Args:
+        method: The run's.
+        rounds: The last round, the collection included.
+        clients: Clients of the federation.
+        generations: Most rounds whose pool entries are alive.
+    """
+    # Whatever the numbers drawn here are, they have the right shapes.
+    first = method.broadcast(method.init_server(np.random.default_rng(0)))
+    broadcast, policy = _looks(first), method.pool_policy()
+    if policy is None or policy.fixed:
+        # Of a pool that is made once nothing is handed out by messages.
+        return Expectations(broadcast, {}, 0, rounds, clients, 0)
+    expert: Looks = {n: (t.shape, np.dtype(t.dtype)) for n, t in policy.spec.items()}
+    most = clients * generations if policy.select == "all" else policy.k
+    return Expectations(broadcast, expert, min(most, MAX_EXPERTS), rounds, clients, generations)
+
+
+def require_invitation(
+    expected: Expectations, protection: Protection, invitation: Invitation
+) -> None:
+    """Checks an invitation before anything is made of it.
+
+    Args:
+        expected: What the client knows.
+        protection: Of the run, as it is configured.
+        invitation: What it was sent.
+
+    Raises:
+        ProtocolError: If it cannot be of this run.
+    """
+    envelope, seat = invitation.envelope, invitation.secure
+    _require_envelope(expected, envelope)
+    alive = invitation.generations
+    is_ascending = all(one < other for one, other in pairwise(alive))
+    if len(alive) > expected.generations or not is_ascending:
+        raise ProtocolError("message: the generations are not this run's")
+    if alive and not 1 <= alive[0] <= alive[-1] < envelope.round_number:
+        raise ProtocolError("message: the generations are not this run's")
+    if seat is not None and seat.clients > expected.clients:
+        raise ProtocolError("message: there are fewer clients in this run")
+    _require_norm(protection, envelope.round_number, invitation.clipping_norm)
+
+
+def require_assignment(expected: Expectations, assignment: Assignment) -> None:
+    """Checks what there is to train from before anything is made of it.
+
+    Raises:
+        ProtocolError: If it cannot be of this run.
+    """
+    if _looks(assignment.broadcast) != expected.broadcast:
+        raise ProtocolError("message: the broadcast's arrays are not those of this run's method")
+    if len(assignment.experts) > expected.experts:
+        raise ProtocolError(f"message: at most {expected.experts} experts are handed out")
+    if any(_looks(expert) != expected.expert for expert in assignment.experts):
+        raise ProtocolError("message: an expert's arrays are not those of this run's method")
+
+
+def _looks(arrays: Arrays) -> Looks:
+    return {name: (array.shape, array.dtype) for name, array in arrays.items()}
+
+
+def _require_envelope(expected: Expectations, envelope: Envelope) -> None:
+    here = (envelope.round_number, envelope.attempt)
+    if not _is_attempt(expected, here):
+        raise ProtocolError("message: this run has no such round and attempt")
+    last = envelope.committed
+    if last is not None and (not _is_attempt(expected, last) or last[0] >= here[0]):
+        raise ProtocolError("message: what was committed last is no earlier round")
+
+
+def _is_attempt(expected: Expectations, attempt: Attempt) -> bool:
+    number, tries = attempt
+    return 1 <= number <= expected.rounds and 1 <= tries <= _LARGEST
+
+
+def _require_norm(protection: Protection, round_number: int, norm: float | None) -> None:
+    """Refuses a clipping norm that no fractions of clipped updates lead to."""
+    adaptive, start = protection.adaptive, protection.clipping_norm
+    if norm is None or adaptive is None or start is None:
+        # Whether there must be one is checked where it is applied.
+        return
+    if not (math.isfinite(norm) and norm > 0.0):
+        raise ProtocolError("message: the clipping norm is not a length")
+    moves, way = round_number - 1, (math.log(norm) - math.log(start)) / adaptive.learning_rate
+    lowest, highest = (adaptive.quantile - 1.0) * moves, adaptive.quantile * moves
+    if not lowest - _ROUNDING <= way <= highest + _ROUNDING:
+        raise ProtocolError("message: the clipping norm cannot have come about in so few rounds")

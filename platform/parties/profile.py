@@ -1,0 +1,148 @@
+"""What a client is in one run, and what it computes from that: first state, batches, training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from methods import Arrays, ClientView, Examples, LocalResult, Method
+from platform.config.randomness import stream
+from platform.parties.expectations import Expectations
+from platform.parties.record_level import train_privately
+from platform.protection.limits import Limits
+from platform.protection.uploads import Protection
+from platform.wire.transport import ClientId
+from privacy import NoiseSource, SeededNoise, SystemNoise
+from privacy.secure_aggregation import Credentials
+from privacy.training import LocalTrainer
+
+TrainerFactory = Callable[[NoiseSource | None], LocalTrainer]
+"""Makes a trainer: with noise for what is released under `dp_sgd`, else the plain one."""
+
+
+@dataclass(frozen=True)
+class ClientSeeds:
+    """Seeds of a simulated client's streams."""
+
+    initialisation: int
+    batches: int
+    noise: int
+
+
+@dataclass(frozen=True)
+class ClientProfile:
+    """Everything about a client that does not change within a run.
+
+    Attributes:
+        name: The client's name on the transport.
+        run_id: The run.
+        method: The method, alike on all clients.
+        data: The client's examples.
+        protection: How uploads are protected.
+        noise_source: Where noise comes from.
+        seeds: Seeds of the simulation's streams.
+        limits: What the client lets itself be charged, None without a limit.
+        credentials: Whom the client trusts in an active round, None against a semi-honest server.
+        validation: What it does not train on, to validate with; None without.
+        classes: The classes that are told apart in validation.
+        simulated: Whether all clients are in the coordinator's process, with nobody to protect.
+        source_id: The run whose rounds left state and entry behind, None for this run itself.
+        expected: What it may be told in this run; None takes what follows from the method alone.
+        shows_failures: Whether failures raise in place of giving the zero vector; for tests, and
+            without effect where a client is not `simulated`.
+    """
+
+    name: ClientId
+    run_id: str
+    method: Method
+    data: Examples
+    protection: Protection
+    noise_source: Literal["os", "seeded"]
+    seeds: ClientSeeds
+    limits: Limits | None = None
+    credentials: Credentials | None = field(default=None, repr=False)
+    simulated: bool = False
+    validation: Examples | None = None
+    classes: tuple[str, ...] = ()
+    source_id: str | None = None
+    expected: Expectations | None = None
+    shows_failures: bool = False
+
+    @property
+    def source(self) -> str:
+        """The run that this client's state and pool entry come from."""
+        return self.run_id if self.source_id is None else self.source_id
+
+
+@dataclass(frozen=True)
+class PersonalState:
+    """A client's personal arrays and the experts that it was handed last."""
+
+    personal: Arrays
+    experts: tuple[Arrays, ...]
+
+
+def train(
+    profile: ClientProfile,
+    make_trainer: TrainerFactory,
+    broadcast: Arrays,
+    experts: Sequence[Arrays],
+    personal: Arrays,
+    *,
+    round_number: int,
+    noise: NoiseSource,
+) -> LocalResult:
+    """One client's training in one round, privately where the run asks for that.
+
+    Args:
+        profile: The client.
+        make_trainer: Its trainers.
+        broadcast: What the coordinator sent.
+        experts: The experts that it was handed.
+        personal: Its state before.
+        round_number: The round, which fixes the batches of a simulation, and whether the client
+            gives its update or, in the collection, its pool entry.
+        noise: For noised steps; not drawn from where there are none.
+
+    Raises:
+        SensitivityViolation: Under `dp_sgd`, if the method left the way that is private.
+    """
+    protection, rng = profile.protection.in_round(round_number), batches_of(profile, round_number)
+    collects = protection is profile.protection.collection
+    work = profile.method.contribute if collects else profile.method.client_update
+    mechanism, view = protection.training, ClientView(broadcast, experts, personal)
+    if mechanism is None:
+        return work(view, profile.data, make_trainer(None), rng)
+    steps = mechanism.steps if protection.charged else 0
+    return train_privately(
+        work, view, profile.data, trainer=make_trainer(noise), steps=steps, rng=rng
+    )
+
+
+def noise_of(
+    profile: ClientProfile, round_number: int, purpose: str = "noise", *, attempt: int = 1
+) -> NoiseSource:
+    """A client's noise in one attempt: the operating system's, or a seed's own stream.
+
+    A further attempt is a further release, so its noise is another.
+    """
+    if profile.noise_source == "os":
+        return SystemNoise()
+    further = () if attempt == 1 else (attempt,)
+    return SeededNoise(stream(profile.seeds.noise, purpose, profile.name, round_number, *further))
+
+
+def first_state(profile: ClientProfile) -> Arrays:
+    """Personal state before a client's first round."""
+    seed = profile.seeds.initialisation
+    return profile.method.init_client(
+        stream(seed, "client, alike for all"), stream(seed, "client", profile.name)
+    )
+
+
+def batches_of(profile: ClientProfile, round_number: int) -> np.random.Generator:
+    """The stream of a client's batches in one round, alike for its local twin."""
+    return stream(profile.seeds.batches, "batches", profile.name, round_number)

@@ -1,0 +1,112 @@
+"""How far one attempt has come on a client, as it lies in the client's own store between messages.
+
+A client may be a new process at every message, so nothing of this lives in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from methods import Arrays
+from platform.errors import CoordinatorBehind, ProtocolError
+from platform.protection.uploads import Protection
+from platform.wire.codec import Frame, decode_frame, encode_frame
+from platform.wire.messages import Attempt, Envelope
+from privacy.secure_aggregation import ClientState, decode_client_state, encode_client_state
+from storage import SessionRecord
+
+Awaits = Literal["share", "train", "unmask", "nothing"]
+KINDS: Mapping[Awaits, str] = {"share": "relay", "train": "assignment", "unmask": "relay"}
+"""Kind of the message that each stage begins with."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """How far one attempt has come.
+
+    Attributes:
+        envelope: The attempt.
+        awaits: The stage whose message may come next.
+        clipping_norm: Of the round, where it adapts.
+        secure: State of the secure aggregation, None without it.
+        entry: The pool entry that goes with the unmasking, once trained; empty without one.
+    """
+
+    envelope: Envelope
+    awaits: Awaits
+    clipping_norm: float | None = None
+    secure: ClientState | None = field(default=None, repr=False)
+    entry: Arrays = field(default_factory=dict, repr=False)
+
+
+def encode_session(session: Session) -> bytes:
+    """A session as bytes; they may hold secrets, so they stay in the client's store."""
+    committed, secure = session.envelope.committed, session.secure
+    fields = {
+        "awaits": session.awaits,
+        "clipping_norm": session.clipping_norm,
+        "committed": None if committed is None else list(committed),
+    }
+    blobs = {} if secure is None else {"secure": encode_client_state(secure)}
+    return encode_frame(Frame("session", fields, session.entry, blobs))
+
+
+def decode_session(record: SessionRecord) -> Session | None:
+    """The session of a store's record; None once the attempt is committed.
+
+    Raises:
+        ProtocolError: If the bytes are none.
+    """
+    if not record.state:
+        return None
+    frame = decode_frame(record.state)
+    if frame.kind != "session":
+        raise ProtocolError("message: the stored session is not valid")
+    fields: Mapping[str, Any] = frame.fields
+    committed = cast("Attempt | None", fields["committed"] and tuple(fields["committed"]))
+    return Session(
+        Envelope(record.run_id, record.round_number, record.attempt, committed),
+        fields["awaits"],
+        fields["clipping_norm"],
+        decode_client_state(frame.blobs["secure"]) if "secure" in frame.blobs else None,
+        frame.arrays,
+    )
+
+
+def awaited(kind: str, envelope: Envelope, known: SessionRecord | None) -> Session:
+    """The session that a message goes on with.
+
+    Raises:
+        ProtocolError: If the message is not what the client awaits.
+    """
+    session = None if known is None else decode_session(known)
+    if session is None or session.envelope != envelope or KINDS.get(session.awaits) != kind:
+        raise ProtocolError(f"message: {kind} is not what this client awaits")
+    return session
+
+
+def require_new(envelope: Envelope, known: SessionRecord | None, protection: Protection) -> None:
+    """Refuses an attempt that is not newer than all that this client has answered.
+
+    Raises:
+        CoordinatorBehind: If the client has answered a newer one.
+        ProtocolError: If it has answered this one, or sent what may leave it once a round.
+    """
+    number, attempt = envelope.round_number, envelope.attempt
+    if known is None:
+        return
+    newest = (known.round_number, known.attempt)
+    if (number, attempt) < newest:
+        raise CoordinatorBehind(
+            f"a client has answered round {newest[0]}, attempt {newest[1]} of run "
+            f"{envelope.run_id} already and is asked for round {number}, attempt {attempt}; the "
+            "coordinator's database is older than the client's"
+        )
+    if (number, attempt) == newest:
+        raise ProtocolError("message: another request was answered in this attempt")
+    if known.noiseless_round == number and protection.masked and not protection.has_client_noise:
+        raise ProtocolError(
+            "message: a masked vector without noise leaves a client in one attempt of a round"
+        )

@@ -1,0 +1,271 @@
+"""A client's part of a round, from what it was sent to what may leave it; no failure shows.
+
+Whether training fails depends on the data: on a broadcast with one huge bias the loss is infinite
+for those who hold that class, and who errors would say so, without noise and without a charge. So
+where the unit is the client, whatever fails between data and clipped vector becomes the zero
+vector: nothing is learnt, the personal part stays, and what leaves is noised, masked and charged
+like any other upload. Zero lies in the ball that the accountant was told of.
+
+Under `dp_sgd` the unit is a record, and that a client fails is no function of noised sums; a
+record that is not finite counts as zero inside them (`privacy.training`). Only what noised steps
+returned may be replaced, by a rule that looks at nothing else. Under `none` failures raise.
+
+Keys, stores and budgets are not touched here, and their errors stay errors. A failed client trains
+once more, on what no coordinator chose, and throws that away: it answers no sooner than usual. More
+than that is not claimed of timing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from methods import Arrays, ClientView, LocalResult
+from platform.config.randomness import stream
+from platform.parties.evaluation import client_accuracy
+from platform.parties.profile import (
+    ClientProfile,
+    PersonalState,
+    TrainerFactory,
+    batches_of,
+    first_state,
+    noise_of,
+    train,
+)
+from platform.protection.prepared import Prepared
+from platform.protection.uploads import Protection
+from platform.wire.codec import encode_arrays
+from platform.wire.entries import entry_base
+from platform.wire.experts import encode_experts
+from platform.wire.messages import Attempt
+from privacy import NoiseSource, NonFiniteUpdate, NoProtection
+
+Result = TypeVar("Result")
+Remember = Callable[[str], None]
+"""Told of each failure: the error's type and place. It must stay with the client."""
+
+
+@dataclass(frozen=True)
+class LocalRound:
+    """What one client works with in one round.
+
+    Attributes:
+        profile: The client.
+        make_trainer: Its trainers.
+        protection: Of this round, at its clipping norm.
+        attempt: The round and the attempt at it.
+        broadcast: What the coordinator sent.
+        experts: The experts that it was handed.
+        state: The client's state before.
+    """
+
+    profile: ClientProfile
+    make_trainer: TrainerFactory
+    protection: Protection
+    attempt: Attempt
+    broadcast: Arrays
+    experts: tuple[Arrays, ...]
+    state: PersonalState
+
+    @property
+    def noise(self) -> NoiseSource:
+        """The attempt's own noise, from its first draw."""
+        number, attempt = self.attempt
+        return noise_of(self.profile, number, attempt=attempt)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What one round made: what may leave, and what the client keeps once it is committed.
+
+    Attributes:
+        prepared: What may leave.
+        personal: Personal arrays, as they are stored.
+        experts: The experts that go with them, as they are stored.
+    """
+
+    prepared: Prepared
+    personal: bytes
+    experts: bytes
+
+
+def work(local: LocalRound, remember: Remember) -> Ready:
+    """Trains and protects; a failure gives the zero vector where it must not show.
+
+    Args:
+        local: What to work with; names, shapes and dtypes are checked already.
+        remember: Told of a failure that does not show.
+
+    Raises:
+        Exception: What failed, where failures may show.
+    """
+    hides = partial(_hides_in_round, local.profile, local.protection)
+    done = or_none(partial(_work, local), hides, remember)
+    if done is not None:
+        return done
+    if local.protection.training is None:
+        with suppress(Exception):
+            _work(_on_known_ground(local))
+    return Ready(
+        local.protection.prepare_nothing(local.broadcast, local.noise),
+        encode_arrays(local.state.personal),
+        encode_experts(local.state.experts),
+    )
+
+
+def personalise(
+    profile: ClientProfile,
+    make_trainer: TrainerFactory,
+    view: ClientView,
+    round_number: int,
+    remember: Remember,
+) -> Arrays:
+    """Personal arrays after the last release; those before where that fails and must not show.
+
+    Raises:
+        Exception: What failed, under mechanism `none`.
+    """
+
+    def compute() -> Arrays:
+        rng = batches_of(profile, round_number)
+        personal = profile.method.personalise(view, profile.data, make_trainer(None), rng)
+        # What cannot be kept has failed as well.
+        encode_arrays(personal)
+        return personal
+
+    personal = or_none(compute, partial(_hides_afterwards, profile), remember)
+    return view.personal if personal is None else personal
+
+
+def train_or_stay(
+    profile: ClientProfile,
+    make_trainer: TrainerFactory,
+    broadcast: Arrays,
+    personal: Arrays,
+    *,
+    round_number: int,
+    noise: NoiseSource,
+) -> LocalResult:
+    """Training without experts whose result goes nowhere; an update of zero where `work` gives it.
+
+    Raises:
+        Exception: What failed, where failures may show.
+    """
+    hides = partial(_hides_in_round, profile, profile.protection.in_round(round_number))
+    compute = partial(
+        train,
+        profile,
+        make_trainer,
+        broadcast,
+        (),
+        personal,
+        round_number=round_number,
+        noise=noise,
+    )
+    spec = profile.method.shared_spec()
+    nothing = {name: np.zeros(tensor.shape, tensor.dtype) for name, tensor in spec.items()}
+    return or_none(compute, hides, forget) or LocalResult(nothing, None, personal)
+
+
+def forget(failure: str) -> None:
+    """For whom nobody keeps a record: local twins and newcomers, who are measured only."""
+
+
+def or_none(
+    compute: Callable[[], Result], hides: Callable[[Exception], bool], remember: Remember
+) -> Result | None:
+    """What a computation gives, None where it failed in a way that must not show.
+
+    Raises:
+        Exception: What failed, where it may show.
+    """
+    try:
+        return compute()
+    # Every kind of it: which one could be chosen by whoever sends a broadcast.
+    except Exception as error:
+        if not hides(error):
+            raise
+        remember(describe(error))
+    return None
+
+
+def describe(error: Exception) -> str:
+    """Type and place of an error; its text might hold data."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    name = type(error).__name__
+    if trace is None:
+        return name
+    code = trace.tb_frame.f_code
+    return f"{name} in {code.co_qualname} ({Path(code.co_filename).name}:{trace.tb_lineno})"
+
+
+def _work(local: LocalRound) -> Ready:
+    profile, noise = local.profile, local.noise
+    validation = _validate(local)
+    result = train(
+        profile,
+        local.make_trainer,
+        local.broadcast,
+        local.experts,
+        local.state.personal,
+        round_number=local.attempt[0],
+        noise=noise,
+    )
+    prepared = local.protection.prepare(result, local.broadcast, noise, validation)
+    # Encoded here, because a personal part with NaN fails no later than an update with NaN.
+    return Ready(prepared, encode_arrays(result.personal), encode_experts(local.experts))
+
+
+def _validate(local: LocalRound) -> float | None:
+    """The model after the last round on the own validation images, if that is released.
+
+    The experts are those of the last round, as for every measurement between two rounds.
+    """
+    profile = local.profile
+    if local.protection.metric is None or profile.validation is None:
+        return None
+    return client_accuracy(
+        profile.method, local.broadcast, local.state, profile.validation, profile.classes
+    )
+
+
+def _on_known_ground(local: LocalRound) -> LocalRound:
+    """The same round as it would be if nobody had chosen what the client is sent."""
+    profile, method = local.profile, local.profile.method
+    state = method.init_server(stream(profile.seeds.initialisation, "server"))
+    broadcast, policy = method.broadcast(state, profile.name), method.pool_policy()
+    expert = {} if policy is None else entry_base(broadcast, policy.spec)
+    return replace(
+        local,
+        broadcast=broadcast,
+        experts=(expert,) * len(local.experts),
+        state=PersonalState(first_state(profile), ()),
+    )
+
+
+def _hides_in_round(profile: ClientProfile, protection: Protection, error: Exception) -> bool:
+    if _may_show(profile):
+        return False
+    if protection.training is not None:
+        # The trainer raises it there for nothing but what noised steps returned.
+        return isinstance(error, NonFiniteUpdate)
+    return not isinstance(protection.mechanism, NoProtection)
+
+
+def _hides_afterwards(profile: ClientProfile, error: Exception) -> bool:
+    protection = profile.protection
+    is_private = protection.training is not None or protection.noises_entry
+    return is_private and not _may_show(profile)
+
+
+def _may_show(profile: ClientProfile) -> bool:
+    """Whether a test asked for it; where there is somebody to protect nobody can."""
+    return profile.shows_failures and profile.simulated

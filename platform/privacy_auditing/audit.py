@@ -1,0 +1,149 @@
+"""The empirical audit of a run as it was planned: canaries through the code that protects clients.
+
+Every channel on which something leaves a client is audited: the sum, the pool entry, and under
+`dp_sgd` the training from which both are made. So is what a client whose training fails shows of
+itself, which must be nothing. The claim is the ledger's row for the release and
+its price; what is guessed from is what the real code hands on. The statistics are those of
+`privacy.auditing`; the decision is taken at a family-wise error over all channels and checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from platform.bootstrap import RunPlan
+from platform.errors import ConfigError
+from platform.parties.profile import ClientProfile, ClientSeeds
+from platform.privacy_auditing.failures import FailureAudit, FailureGame, audit_failures
+from platform.privacy_auditing.outcome import ChannelAudit, Progress
+from platform.privacy_auditing.records import RecordGame, audit_training
+from platform.privacy_auditing.uploads import UploadGame, audit_upload
+from privacy import Channel, Release
+
+FAMILY_WISE_ERROR = 1e-6
+SHARE_OF_FAILURES = 1e-3
+"""What of that is for clients that fail: they are told apart by certainties, hardly by noise."""
+AUDIT = "audit"
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """What is audited.
+
+    Attributes:
+        run: The run as it was planned; nothing of it is written anywhere.
+        canaries: Guesses a channel.
+        family_wise_error: Probability that a right build is refuted.
+    """
+
+    run: RunPlan
+    canaries: int
+    family_wise_error: float = FAMILY_WISE_ERROR
+
+
+def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
+    """Audits every channel of a run.
+
+    Args:
+        plan: What to audit.
+        tell: Told how far each channel's canaries have come.
+
+    Returns:
+        One outcome a channel.
+
+    Raises:
+        ConfigError: If the configuration claims nothing that could be audited.
+    """
+    config, protection = plan.run.config, plan.run.protection
+    charges = {row.channel: row for row in _charges(plan)}
+    collecting = _collecting(plan)
+    if not charges or not all(row.standard_deviation for row in charges.values()):
+        raise ConfigError(
+            f"privacy.mechanism: {config.privacy.mechanism!r} with {config.method.name} claims no "
+            "epsilon, so there is nothing to audit"
+        )
+    profile = _profile(plan)
+    if protection.training is not None:
+        game = RecordGame(
+            plan.run,
+            profile,
+            protection.training,
+            charges["sum"],
+            plan.canaries,
+            plan.family_wise_error * (1.0 - SHARE_OF_FAILURES),
+        )
+        return [audit_training(game, tell)]
+    channels = tuple(_released(plan))
+    error = plan.family_wise_error * (1.0 - SHARE_OF_FAILURES) / len(channels)
+    return [
+        audit_upload(
+            UploadGame(
+                plan.run if channel == "sum" else collecting,
+                profile,
+                channel,
+                # Under `same` a pool entry is the upload itself and has no row of its own.
+                charges.get(channel, charges["sum"]) if "sum" in charges else charges[channel],
+                plan.canaries,
+                error,
+            ),
+            tell,
+        )
+        for channel in channels
+    ]
+
+
+def audit_failing(plan: AuditPlan) -> FailureAudit:
+    """Audits what is seen of clients whose training fails, from the broadcast to the last answer.
+
+    Args:
+        plan: What to audit; its canaries play no part.
+    """
+    error = plan.family_wise_error * SHARE_OF_FAILURES
+    return audit_failures(FailureGame(plan.run, _profile(plan), error))
+
+
+def _charges(plan: AuditPlan) -> tuple[Release, ...]:
+    """The ledger's rows for one client in one round and the collection, without amplification."""
+    protection = plan.run.protection
+    key: dict[str, Any] = {"run_id": AUDIT, "attempt": 1, "pseudonym": AUDIT}
+    rows = protection.at(protection.clipping_norm).releases(round_number=1, **key)
+    if protection.collection is None:
+        return rows
+    return rows + protection.collection.releases(round_number=2, **key)
+
+
+def _collecting(plan: AuditPlan) -> RunPlan:
+    """The run as it is where pool entries leave: in the collection, if the pool is made once."""
+    collection = plan.run.protection.collection
+    return plan.run if collection is None else replace(plan.run, protection=collection)
+
+
+def _released(plan: AuditPlan) -> Iterator[Channel]:
+    """Where a vector leaves the client: under `same`, the pool entry is looked at as well."""
+    if plan.run.protection.layout.spec:
+        yield "sum"
+    if _collecting(plan).protection.pool_spec is not None:
+        yield "pool"
+
+
+def _profile(plan: AuditPlan) -> ClientProfile:
+    """The first client, with streams of the audit's own where noise comes from a seed."""
+    config, learning = plan.run.config, plan.run.learning
+    name = min(learning.train)
+    return ClientProfile(
+        name=name,
+        run_id=AUDIT,
+        method=learning.method,
+        data=learning.train[name],
+        # Canaries take more rounds than the run has, and no number may mean the collection.
+        protection=replace(plan.run.protection, collection=None, collects_at=None),
+        noise_source=config.privacy.noise_source,
+        seeds=ClientSeeds(
+            initialisation=config.seed_of("initialisation"),
+            batches=config.seed_of("batches"),
+            noise=config.seed,
+        ),
+        simulated=True,
+    )

@@ -1,0 +1,148 @@
+"""What a configuration asks of a method beside its options: its steps, extras, and the pool."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from methods import Method, PoolPolicy
+from platform.config import RunConfig
+from platform.errors import ConfigError
+from platform.protection.extras import Extras
+from platform.protection.pool_rules import default_minimum
+from privacy import AdaptiveClipping, NoisedMetric
+
+
+def require_fitting(config: RunConfig, method: Method) -> None:
+    """Refuses what the method gives no meaning to.
+
+    Raises:
+        ConfigError: With the first contradiction as one sentence.
+    """
+    extras, spec = extras_of(config), method.shared_spec()
+    if extras.adaptive is not None and not spec:
+        raise ConfigError(
+            f"privacy.adaptive_clipping: {config.method.name} shares nothing whose norm could be "
+            "followed; leave it out"
+        )
+    if extras.metric is not None and not spec:
+        raise ConfigError(
+            f"evaluation.release: {config.method.name} uploads nothing that a noised validation "
+            "accuracy could come with; valid: none"
+        )
+    if config.cohort.sampling == "poisson" and method.pool_policy() is not None:
+        raise ConfigError(
+            f"cohort.sampling: poisson amplifies nothing with {config.method.name}, whose pool "
+            "entries show who was drawn; valid: fixed_size"
+        )
+    _require_pool(config, method, extras)
+    _require_steps(config, method)
+    if config.privacy.personal == "decoupled" and not method.decouples:
+        raise ConfigError(
+            f"privacy.personal: {config.method.name} has no personal part that can be trained "
+            "after the last release; valid: joint"
+        )
+
+
+def _require_steps(config: RunConfig, method: Method) -> None:
+    name, training = config.method.name, config.training
+    if not method.plain_sgd:
+        return
+    if training.optimizer != "sgd":
+        raise ConfigError(
+            f"training.optimizer: {training.optimizer!r} does not step by the learning rate times "
+            f"a gradient, which {name} counts on; valid: sgd"
+        )
+    if training.momentum:
+        raise ConfigError(
+            f"training.momentum: {training.momentum} adds earlier steps to each, while {name} "
+            "counts on the learning rate times a gradient; valid: 0"
+        )
+
+
+def _require_pool(config: RunConfig, method: Method, extras: Extras) -> None:
+    policy, norm, name = method.pool_policy(), config.pool.clipping_norm, config.method.name
+    if policy is not None and policy.fixed:
+        _require_fixed_pool(config, policy)
+    elif policy is not None and config.pool_noise == "same":
+        _require_bare_entries(extras)
+        _require_one_vector(config, method, policy)
+        if norm is not None:
+            raise ConfigError(
+                f"pool.clipping_norm: {norm} has no meaning with pool.noise = same, whose entries "
+                "are the uploads themselves; valid: null, or pool.noise: independent"
+            )
+    if norm is None:
+        return
+    if policy is None:
+        raise ConfigError(f"pool.clipping_norm: {name} has no pool; valid: null")
+    if extras.adaptive is not None and not policy.fixed:
+        raise ConfigError(
+            f"pool.clipping_norm: {norm} is fixed, while privacy.adaptive_clipping moves the norm "
+            "of entries with that of updates; valid: null"
+        )
+
+
+def _require_fixed_pool(config: RunConfig, policy: PoolPolicy) -> None:
+    clients, least = config.task.clients, pool_minimum(config, policy)
+    if config.pool.noise == "same":
+        others = "" if config.privacy.mechanism in ("none", "dp_sgd") else ", or independent"
+        raise ConfigError(
+            f"pool.noise: 'same' has no meaning with {config.method.name}, whose entries are made "
+            f"once, after the last sum; valid: null{others}"
+        )
+    if clients >= least:
+        return
+    if config.pool.minimum is None:
+        raise ConfigError(
+            f"task.clients: {clients} cannot fill a pool, which has at least {least} entries; "
+            f"valid with {config.method.name}: at least {least}"
+        )
+    raise ConfigError(
+        f"pool.minimum: {config.pool.minimum} is more than the entries that there will be; valid: "
+        f"2 to task.clients = {clients}"
+    )
+
+
+def _require_bare_entries(extras: Extras) -> None:
+    """An entry that is the upload itself would bring what was appended to it into the pool."""
+    if extras.adaptive is not None:
+        raise ConfigError(
+            "privacy.adaptive_clipping: a pool entry that is the upload itself would carry the "
+            "clip flag; valid with pool.noise: independent"
+        )
+    if extras.metric is not None:
+        raise ConfigError(
+            "evaluation.release: a pool entry that is the upload itself would carry its owner's "
+            "noised validation accuracy; valid with pool.noise: independent"
+        )
+
+
+def _require_one_vector(config: RunConfig, method: Method, policy: PoolPolicy) -> None:
+    """One noised vector cannot be both; a client would find out alone and keep it to itself."""
+    shared = {name: tensor.shape for name, tensor in method.shared_spec().items()}
+    entry = {name: tensor.shape for name, tensor in policy.spec.items()}
+    if config.privacy.mechanism == "upload_noise" and shared != entry:
+        raise ConfigError(
+            f"pool.noise: 'same' needs a pool entry that is the shared update itself, and "
+            f"{config.method.name}'s has other tensors; valid: independent"
+        )
+
+
+def pool_minimum(config: RunConfig, policy: PoolPolicy) -> int:
+    """Smallest pool that is served from; one that is made once has at least two entries."""
+    asked = config.pool.minimum
+    least = default_minimum(policy) if asked is None else asked
+    return max(2, least) if policy.fixed else least
+
+
+def extras_of(config: RunConfig) -> Extras:
+    """What a run appends to its updates."""
+    section, evaluation = config.privacy.adaptive_clipping, config.evaluation
+    adaptive = None if section is None else AdaptiveClipping(**section.model_dump())
+    metric = None
+    if evaluation.release == "noised":
+        ratio = evaluation.metric_ratio
+        metric = NoisedMetric() if ratio is None else NoisedMetric(ratio=ratio)
+    extras = Extras(adaptive, metric)
+    norm = config.privacy.clipping_norm if extras.names else None
+    return dataclasses.replace(extras, clipping_norm=norm)

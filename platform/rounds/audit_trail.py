@@ -1,0 +1,199 @@
+"""What the coordinator writes into the audit log, in one place, so that it can be read as a whole.
+
+An entry names pseudonyms at most; never a pool handle, an entry or a digest of one, which experts
+were served, a vector, a size or a class. What it binds by a digest: `platform.disk.digests`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from platform.disk.digests import bytes_digest, document_digest, rows_digest
+from platform.errors import RoundAborted
+from platform.protection.ledger_rows import as_row
+from platform.rounds.plan import RoundOutcome, RoundPlan
+from privacy import Release
+from storage import AuditEntry
+from storage.audit import AuditRepository
+
+COORDINATOR = "coordinator"
+
+
+@dataclass(frozen=True)
+class AuditTrail:
+    """Writes one run's entries."""
+
+    log: AuditRepository
+    run_id: str
+
+    def run_created(
+        self, config_digest: str, enrolment: str | None = None, phase_two_of: str | None = None
+    ) -> None:
+        """A run was set up, with its enrolment's fingerprint, and whose second phase it is.
+
+        The entry names the run that was set up before it and the end of that run's chain, so that
+        no run but the newest can be erased without a trace.
+        """
+        facts = {"enrolment": enrolment, "phase_two_of": phase_two_of, "before": self._before()}
+        known = {name: value for name, value in facts.items() if value is not None}
+        self._append("run.created", detail={"config_sha256": config_digest, **known})
+
+    def _before(self) -> dict[str, Any] | None:
+        """The run that was set up last, None for the first; runs are numbered from 1."""
+        earlier = self.log.beginnings()
+        if not earlier:
+            return None
+        number, run_id = max((run_number(parsed_detail(e)), e.run) for e in earlier)
+        head = self.log.head(run_id)
+        return {"number": number, "run": run_id, "count": head.count, "hash": head.hash}
+
+    def run_begins(self, completed: int) -> None:
+        """A run starts, or goes on after some committed rounds."""
+        action = "run.resumed" if completed else "run.started"
+        self._append(action, detail={"completed_rounds": completed})
+
+    def run_finished(self, reason: str | None, digests: Mapping[str, str | None]) -> None:
+        """A run finished, maybe early for a reason; the digests are of what it leaves behind."""
+        known = {"reason": reason} if reason else {}
+        self._append("run.finished", detail={**known, **digests})
+
+    def reserved(self, releases: Sequence[Release]) -> None:
+        """A round's spend is in the ledger; one entry a channel."""
+        for channel in sorted({release.channel for release in releases}):
+            of_channel = [release for release in releases if release.channel == channel]
+            self._append(
+                "release.reserved",
+                round_number=of_channel[0].round_number,
+                channel=channel,
+                detail=reserved_detail(of_channel),
+            )
+
+    def round_opened(self, plan: RoundPlan) -> None:
+        """Invitations are about to go out."""
+        detail = {"attempt": plan.attempt, "cohort": len(plan.cohort)}
+        self._append("round.opened", round_number=plan.round_number, detail=detail)
+
+    def round_aborted(self, plan: RoundPlan, error: RoundAborted) -> None:
+        """A round ended without a result."""
+        detail = {
+            "attempt": plan.attempt,
+            "charged": error.uploads_asked,
+            "phase": error.phase,
+        }
+        self._append("round.aborted", round_number=plan.round_number, detail=detail)
+
+    def round_committed(
+        self,
+        plan: RoundPlan,
+        outcome: RoundOutcome,
+        *,
+        document: Mapping[str, Any],
+        state: bytes | None,
+    ) -> None:
+        """A round's result is kept.
+
+        Args:
+            plan: The attempt that gave it.
+            outcome: The result.
+            document: The round's row, as it is stored.
+            state: The state's blob, as it is stored; None where the round leaves it as it was.
+        """
+        number, attempt = plan.round_number, plan.attempt
+        survivors = len(outcome.survivors)
+        kept = _digests(document, state)
+        detail: dict[str, Any] = {"attempt": attempt, "survivors": survivors, **kept}
+        channel = "pool" if plan.collects else "sum"
+        self._append("round.committed", round_number=number, channel=channel, detail=detail)
+        if outcome.entries:
+            detail = {"attempt": attempt, "entries": len(outcome.entries)}
+            self._append("pool.committed", round_number=number, channel="pool", detail=detail)
+        if outcome.entries_void is not None:
+            voided = {"attempt": attempt, "reason": outcome.entries_void}
+            self._append("pool.discarded", round_number=number, channel="pool", detail=voided)
+
+    def round_lost(
+        self, plan: RoundPlan, reason: str, *, document: Mapping[str, Any], state: bytes | None
+    ) -> None:
+        """A round stays without a result; its row has no survivors."""
+        detail = {"attempt": plan.attempt, "reason": reason, **_digests(document, state)}
+        self._append("round.lost", round_number=plan.round_number, detail=detail)
+
+    def exported(self, what: str) -> None:
+        """Trained prompts were written to a file."""
+        self._append("model.exported", detail={"part": what})
+
+    def _append(
+        self,
+        action: str,
+        *,
+        detail: dict[str, Any],
+        round_number: int | None = None,
+        channel: str | None = None,
+    ) -> None:
+        self.log.append(
+            self.run_id,
+            actor=COORDINATOR,
+            action=action,
+            round=round_number,
+            channel=channel,
+            detail=detail,
+        )
+
+
+def reserved_detail(releases: Sequence[Release]) -> dict[str, Any]:
+    """What the log says of a round's releases on one channel; they differ in the client only."""
+    return {
+        "clients": len(releases),
+        "rows_sha256": rows_digest(map(as_row, releases), with_status=False),
+        **release_facts(releases[0]),
+    }
+
+
+def release_facts(release: Release) -> dict[str, Any]:
+    """What one release's price depends on."""
+    return {
+        "attempt": release.attempt,
+        "clipping_norm": release.clipping_norm,
+        "mechanism": release.mechanism,
+        "relation": release.relation,
+        "standard_deviation": release.standard_deviation,
+        **_particulars(release),
+    }
+
+
+def parsed_detail(entry: AuditEntry) -> dict[str, Any]:
+    """The object in an entry's detail; an empty one where it is none, which agrees with nothing."""
+    try:
+        detail = json.loads(entry.detail)
+    except (ValueError, RecursionError):
+        return {}
+    return detail if isinstance(detail, dict) else {}
+
+
+def run_number(created: Mapping[str, Any]) -> int:
+    """The number of the run that an entry `run.created` is of, from its detail."""
+    before = created.get("before")
+    number = before.get("number") if isinstance(before, Mapping) else 0
+    return number + 1 if isinstance(number, int) else 1
+
+
+def _digests(document: Mapping[str, Any], state: bytes | None) -> dict[str, str]:
+    kept = {} if state is None else {"state_sha256": bytes_digest(state)}
+    return {"document_sha256": document_digest(document), **kept}
+
+
+def _particulars(release: Release) -> dict[str, Any]:
+    """What else a price depends on, where it is not the plain case."""
+    found: dict[str, Any] = {}
+    if release.count > 1:
+        found["count"] = release.count
+    if release.sampling != "none":
+        found |= {"sampling": release.sampling, "probability": release.sampling_probability}
+    if release.integer_noise is not None:
+        found |= {"noise": release.integer_noise.kind, "shares": release.integer_noise.shares}
+    if release.cohort is not None:
+        found |= {"cohorts": release.cohort.kind, "size": release.cohort.size}
+    return found

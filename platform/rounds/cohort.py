@@ -1,0 +1,63 @@
+"""Who is invited to a round, and who is lost in a simulated one.
+
+A cohort is a secret of the coordinator where that is to amplify (`central_noise` whose sum is
+released whoever came): it is drawn from the operating system's entropy then, unless the run is a
+simulation with seeded noise. Everywhere else it is drawn from the run's seed and amplifies nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from platform.config import RunConfig
+from platform.config.randomness import stream
+from platform.wire.transport import ClientId, Losses
+
+
+def draw_cohort(
+    config: RunConfig, names: Sequence[ClientId], round_number: int, attempt: int = 1
+) -> tuple[ClientId, ...]:
+    """The clients of an attempt at a round, sorted; a further attempt has another cohort.
+
+    `fixed_size`: exactly `cohort.size`, uniformly without replacement. `poisson`: each on a coin
+    of its own, `cohort.size` on average and possibly none.
+    """
+    if config.has_secret_cohorts and config.privacy.noise_source == "os":
+        return _draw_in_secret(config, names)
+    further = () if attempt == 1 else (attempt,)
+    rng = stream(config.seed_of("cohort"), "cohort", round_number, *further)
+    if config.cohort.sampling == "poisson":
+        coins = rng.random(len(names))
+        return tuple(n for n, coin in zip(names, coins, strict=True) if coin < config.cohort_rate)
+    drawn = rng.choice(len(names), config.cohort_size, replace=False)
+    return tuple(sorted(names[i] for i in drawn))
+
+
+def _draw_in_secret(config: RunConfig, names: Sequence[ClientId]) -> tuple[ClientId, ...]:
+    entropy = secrets.SystemRandom()
+    if config.cohort.sampling == "poisson":
+        return tuple(name for name in names if entropy.random() < config.cohort_rate)
+    return tuple(sorted(entropy.sample(list(names), config.cohort_size)))
+
+
+def simulated_losses(config: RunConfig) -> Losses:
+    """The configured share of each round's cohort, drawn from the seed.
+
+    Of a secret cohort each client is lost on a coin of its own: what its draw is worth counts on
+    losses that do not depend on who else was drawn, nor on how many.
+    """
+
+    def losses(round_number: int, attempt: int, cohort: Sequence[ClientId]) -> frozenset[ClientId]:
+        if config.has_secret_cohorts:
+            return frozenset(c for c in cohort if _is_lost(config, c, round_number, attempt))
+        rng = stream(config.seed_of("cohort"), "lost", round_number, attempt)
+        lost = rng.choice(len(cohort), round(config.cohort.dropout_rate * len(cohort)), False)
+        return frozenset(cohort[i] for i in lost)
+
+    return losses
+
+
+def _is_lost(config: RunConfig, client: ClientId, round_number: int, attempt: int) -> bool:
+    rng = stream(config.seed_of("cohort"), "lost", round_number, attempt, client)
+    return bool(rng.random() < config.cohort.dropout_rate)

@@ -1,0 +1,131 @@
+"""What a round came to, as the records hold it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from platform.parties.evaluation import RoundMeasures, accuracy_document
+from platform.rounds.phases import COLLECTION, ROUNDS
+from platform.rounds.plan import RoundOutcome, RoundPlan
+from privacy import Epsilons, SignalToNoise
+
+SCHEMA_VERSION = 1
+
+
+ADVERSARIES = ("server", "peers", "observer")
+
+
+UNITS = {
+    "none": None,
+    "dp_sgd": "record",
+    "upload_noise": "client",
+    "distributed_noise": "client",
+    "central_noise": "client",
+}
+"""Whom a mechanism's epsilon is about."""
+
+
+MEASURES = (
+    "bytes_up",
+    "bytes_down",
+    "seconds",
+    "clipping_norm",
+    "clipped_fraction",
+    "signal_to_noise",
+)
+
+
+ROUND_KEYS = (
+    "round",
+    "phase",
+    "cohort",
+    "dropped",
+    "accuracy",
+    "validation",
+    "released_validation",
+    "epsilon",
+    *MEASURES,
+)
+
+
+SUMMARY_KEYS = frozenset({"schema_version", "run_id", "rounds", "final", "warnings"})
+"""Some of a summary's keys, without which a file is none."""
+
+
+NO_ACCURACY = accuracy_document(None)
+
+
+DEFAULTS = {"phase": ROUNDS, "validation": NO_ACCURACY, "released_validation": None}
+"""Of keys that rounds of earlier versions do not have."""
+
+
+def round_document(
+    plan: RoundPlan,
+    outcome: RoundOutcome,
+    measures: RoundMeasures,
+    epsilon: Epsilons,
+    *,
+    seconds: float,
+    withholds_cohort: bool,
+) -> dict[str, Any]:
+    """One round, as `summary.json` states it.
+
+    The size of a cohort that was drawn in secret is withheld: it would undo the amplification.
+    """
+    cohort = None if withholds_cohort else len(plan.cohort)
+    return {
+        "round": plan.round_number,
+        "phase": COLLECTION if plan.collects else ROUNDS,
+        "cohort": cohort,
+        "dropped": None if cohort is None else cohort - len(outcome.survivors),
+        "accuracy": accuracy_document(None if measures.test is None else measures.test.local),
+        "validation": accuracy_document(measures.validation),
+        "released_validation": _released(plan, outcome),
+        "epsilon": epsilon_document(epsilon),
+        "bytes_up": outcome.traffic.up,
+        "bytes_down": outcome.traffic.down,
+        "seconds": round(seconds, 3),
+        "clipping_norm": plan.clipping_norm,
+        "clipped_fraction": outcome.clipped_fraction,
+        "signal_to_noise": _interval(outcome.signal_to_noise),
+    }
+
+
+def _released(plan: RoundPlan, outcome: RoundOutcome) -> dict[str, float] | None:
+    """What the uploads told of the model that they were trained from: the round's before.
+
+    Beside the mean the standard deviation of its noise, by the clients whose uploads are in it.
+    """
+    released = outcome.released_validation
+    if released is None:
+        return None
+    return {"round": plan.round_number - 1, "mean": released.mean, "std": released.deviation}
+
+
+def _interval(found: SignalToNoise | None) -> dict[str, float] | None:
+    """Both ends, 0 the lower one below detection; None where no noise of known size is in a sum."""
+    return None if found is None else {"low": found.low, "high": found.high}
+
+
+def epsilon_document(epsilon: Epsilons) -> dict[str, float | str]:
+    """Epsilon against each adversary."""
+    return {name: json_number(getattr(epsilon, name)) for name in ADVERSARIES}
+
+
+def json_number(value: float) -> float | str:
+    """A number that strict JSON can hold: infinity becomes "inf"."""
+    return "inf" if math.isinf(value) else value
+
+
+def shown_round(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What a summary shows of a round's stored document."""
+    known = {**DEFAULTS, **document}
+    return {key: known.get(key) for key in ROUND_KEYS}
+
+
+def summary_text(summary: Mapping[str, Any]) -> str:
+    """What `summary.json` holds."""
+    return json.dumps(summary, indent=2, allow_nan=False) + "\n"

@@ -1,0 +1,127 @@
+"""What each stage of an attempt yielded, kept before the next is asked for.
+
+An attempt is executed once. A coordinator that is started again goes on after the last stage kept
+here, with the same messages, to which clients give the answers that they gave before. Of masked
+vectors the running sum and the list of their owners are enough. What is not kept is asked for
+again: answers to the last stage, because with them the sum would lie on the disk; uploads in the
+clear; and handles, because beside the pool they would say whose entries lie there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+from platform.disk.transactions import transaction
+from platform.errors import ProtocolError
+from platform.wire.codec import Frame, decode_frame, encode_frame
+from platform.wire.messages import Stage
+from platform.wire.transport import ClientId
+from storage import Database
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What a stage yielded, and who is asked next.
+
+    Attributes:
+        relays: By client that is still there, what the secure aggregation sends it next; empty
+            bytes without one.
+        state: The secure aggregation's, encoded; empty without one.
+        handles: By client, the names of its own live pool entries; never kept.
+        up: Bytes that clients have sent in the attempt so far.
+        down: Bytes that they have been sent.
+    """
+
+    relays: Mapping[ClientId, bytes] = field(default_factory=dict)
+    state: bytes = field(default=b"", repr=False)
+    handles: Mapping[ClientId, tuple[bytes, ...]] = field(default_factory=dict, repr=False)
+    up: int = 0
+    down: int = 0
+
+
+class Journal(Protocol):
+    """Keeps the stages of one attempt."""
+
+    def stage(self, stage: Stage) -> bytes | None:
+        """What is kept of a stage, None where it has not been completed."""
+        ...
+
+    def keep(self, stage: Stage, blob: bytes) -> None:
+        """Keeps what a stage yielded, durably."""
+        ...
+
+
+@dataclass(frozen=True)
+class DatabaseJournal:
+    """The stages of an attempt in the coordinator's database.
+
+    Attributes:
+        database: The coordinator's.
+        run_id: The run.
+        round_number: The round.
+        attempt: The attempt, which is open.
+    """
+
+    database: Database
+    run_id: str
+    round_number: int
+    attempt: int
+
+    def stage(self, stage: Stage) -> bytes | None:
+        """What is kept of a stage."""
+        return self._kept.get(stage)
+
+    def keep(self, stage: Stage, blob: bytes) -> None:
+        """Keeps what a stage yielded, durably."""
+        key = (self.run_id, self.round_number, self.attempt)
+        with transaction(self.database) as uow:
+            uow.attempts.add_stage(*key, stage=stage, blob=blob)
+        self._kept[stage] = blob
+
+    @cached_property
+    def _kept(self) -> dict[str, bytes]:
+        with self.database.unit_of_work(read_only=True) as uow:
+            return uow.attempts.stages(self.run_id, self.round_number, self.attempt)
+
+
+@dataclass(frozen=True)
+class MemoryJournal:
+    """The stages of an attempt that nobody goes on with, such as a benchmark's."""
+
+    kept: dict[Stage, bytes] = field(default_factory=dict)
+
+    def stage(self, stage: Stage) -> bytes | None:
+        """What is kept of a stage."""
+        return self.kept.get(stage)
+
+    def keep(self, stage: Stage, blob: bytes) -> None:
+        """Keeps what a stage yielded."""
+        self.kept[stage] = blob
+
+
+def encode_stage(result: StageResult) -> bytes:
+    """What is kept of a stage's result, as bytes."""
+    blobs = {f"relay/{client}": payload for client, payload in result.relays.items()}
+    blobs["state"] = result.state
+    return encode_frame(Frame("stage", {"up": result.up, "down": result.down}, {}, blobs))
+
+
+def decode_stage(data: bytes) -> StageResult:
+    """Reads what `encode_stage` wrote.
+
+    Raises:
+        ProtocolError: If the bytes are none.
+    """
+    frame = decode_frame(data)
+    if frame.kind != "stage":
+        raise ProtocolError("message: the stored stage is not valid")
+    relays = {
+        name.removeprefix("relay/"): payload
+        for name, payload in sorted(frame.blobs.items())
+        if name.startswith("relay/")
+    }
+    fields: Mapping[str, int] = frame.fields
+    return StageResult(relays, frame.blobs["state"], up=fields["up"], down=fields["down"])

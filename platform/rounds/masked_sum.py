@@ -1,0 +1,89 @@
+"""The coordinator's side of the secure sum, with clients' names in place of share indices."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from methods import Arrays
+from platform.protection.seats import round_parameters
+from platform.protection.uploads import Protection
+from platform.rounds.plan import RoundPlan
+from platform.wire.messages import SecureRound, broadcast_digest
+from platform.wire.transport import ClientId
+from privacy.secure_aggregation import Finished, ServerState, decode_server_state
+from privacy.secure_aggregation import encode_server_state as encode_state
+from privacy.secure_aggregation import server as unmasking
+
+
+@dataclass(frozen=True)
+class MaskedSum:
+    """The server's state machine, with clients' names in place of share indices.
+
+    Attributes:
+        state: How far it has come.
+        places: Each client's share index.
+    """
+
+    state: ServerState
+    places: Mapping[ClientId, int]
+
+    @classmethod
+    def start(cls, protection: Protection, plan: RoundPlan, broadcast: Arrays) -> MaskedSum:
+        """The protocol's first state.
+
+        Args:
+            protection: How uploads are protected in this round.
+            plan: The attempt.
+            broadcast: What all clients are sent alike.
+        """
+        seat = seat_of(protection, plan, 0)
+        parameters = round_parameters(plan.envelope(plan.cohort[0]), seat)
+        context = broadcast_digest(broadcast, plan.clipping_norm)
+        return cls(unmasking.start(parameters, context=context), plan.places)
+
+    def at(self, encoded: bytes) -> MaskedSum:
+        """The same sum at a state that was kept."""
+        return dataclasses.replace(self, state=decode_server_state(encoded))
+
+    def encode(self) -> bytes:
+        """The state, to be kept until the next stage has been answered."""
+        return encode_state(self.state)
+
+    def advance(
+        self, payloads: Mapping[ClientId, bytes]
+    ) -> tuple[MaskedSum, dict[ClientId, bytes]]:
+        """One step: answers in, the next state and messages out."""
+        messages = {self.places[client]: payload for client, payload in payloads.items()}
+        state, outgoing = unmasking.step(self.state, messages)
+        named = {name: outgoing[i] for name, i in self.places.items() if i in outgoing}
+        return dataclasses.replace(self, state=state), named
+
+    def finished(self) -> Finished:
+        """The last state."""
+        if not isinstance(self.state, Finished):
+            raise TypeError("the protocol has not finished")
+        return self.state
+
+    def names(self, indices: tuple[int, ...]) -> tuple[ClientId, ...]:
+        """The clients with these share indices, sorted."""
+        return tuple(sorted(name for name, i in self.places.items() if i in indices))
+
+
+def seat_of(protection: Protection, plan: RoundPlan, index: int) -> SecureRound:
+    """What the client with this share index is told."""
+    layout, grid, clients = protection.layout, protection.grid(), len(plan.cohort)
+    return SecureRound(
+        index=index,
+        clients=clients,
+        threshold=plan.threshold or 0,
+        vector_length=layout.length,
+        ring_bits=layout.ring_bits(grid, clients),
+        corrupt=plan.corrupt,
+        smallest_sum=plan.smallest_sum,
+        degree=plan.degree,
+        graph_seed=plan.graph_seed,
+        identities=tuple(plan.identities[client] for client in plan.cohort if plan.identities),
+        enrolment_serial=plan.enrolment_serial,
+    )

@@ -1,0 +1,19 @@
+"""Noise that the coordinator adds to a sum."""
+
+from __future__ import annotations
+
+from platform.config import RunConfig
+from platform.config.randomness import stream
+from platform.rounds.plan import RoundPlan
+from privacy import (
+    NoiseSource,
+    SeededNoise,
+    SystemNoise,
+)
+
+
+def coordinator_noise(config: RunConfig, plan: RoundPlan) -> NoiseSource:
+    """Where the coordinator's own noise of an attempt comes from (`central_noise`)."""
+    if config.privacy.noise_source == "os":
+        return SystemNoise()
+    return SeededNoise(stream(config.seed, "central noise", plan.round_number, plan.attempt))

@@ -1,0 +1,31 @@
+"""How far a run has come: what its next round starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from methods import Arrays
+from platform.wire.messages import Attempt
+from platform.wire.transport import ClientId
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come.
+
+    Attributes:
+        completed: Number of committed rounds.
+        committed: For each client the last committed attempt that its update is part of.
+        state: The server state after it.
+        clipping_norm: Of the next round, where it adapts.
+        ended_early: Why the rounds ended before the last, None where they did not.
+        uncollected: Why a pool that is made once was not, None where it was, or is not to be.
+    """
+
+    completed: int
+    committed: Mapping[ClientId, Attempt]
+    state: Arrays
+    clipping_norm: float | None = None
+    ended_early: str | None = None
+    uncollected: str | None = None

@@ -1,0 +1,313 @@
+"""One attempt at one round: invite, assign, collect, open the sum, collect the pool entries.
+
+The coordinator sees masked vectors and their sum, never an update of its own, except where there
+is no secure aggregation. An attempt either yields an outcome or raises `RoundAborted` naming the
+phase. What each stage yielded is in the attempt's journal before the next is asked for, so that
+an attempt that was interrupted goes on where it was and nothing of it is done twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from methods import Arrays, MethodError
+from platform.errors import PlatformError, RoundAborted
+from platform.protection.uploads import Protection
+from platform.rounds.exchange import Exchange
+from platform.rounds.journal import Journal, MemoryJournal, StageResult
+from platform.rounds.masked_sum import MaskedSum, seat_of
+from platform.rounds.plan import PoolUpload, RoundOutcome, RoundPlan
+from platform.wire.entries import LARGEST_COORDINATE
+from platform.wire.layout import Summed, Totals, UploadLayout
+from platform.wire.messages import (
+    Assignment,
+    Disclosure,
+    Invitation,
+    Upload,
+    decode_answer,
+    decode_disclosure,
+    decode_relay,
+    decode_upload,
+    encode_assignment,
+    encode_invitation,
+)
+from platform.wire.transport import ClientId, Transport
+from privacy import NoiseSource, PrivacyError, SystemNoise, ThresholdNotMet
+from privacy.secure_aggregation import CollectingConfirmations
+
+Experts = Callable[[Sequence[bytes]], tuple[Arrays, ...]]
+Ask = Callable[[], dict[ClientId, Upload]]
+HANDLE_BYTES = 32
+
+
+@dataclass(frozen=True)
+class RoundRunner:
+    """Runs attempts over one transport.
+
+    Attributes:
+        transport: Carries the messages.
+        protection: How uploads are protected.
+        noise_of: Where the coordinator's own noise of an attempt comes from.
+    """
+
+    transport: Transport
+    protection: Protection
+    noise_of: Callable[[RoundPlan], NoiseSource] = lambda _: SystemNoise()
+
+    def run(
+        self,
+        plan: RoundPlan,
+        broadcasts: Callable[[ClientId], Arrays],
+        experts: Experts,
+        journal: Journal | None = None,
+    ) -> RoundOutcome:
+        """Runs one attempt, or goes on with it.
+
+        Args:
+            plan: What is fixed.
+            broadcasts: What each client is sent.
+            experts: The experts of a client that presents these handles; alike when asked again.
+            journal: What stages have yielded so far; None where nobody goes on with the attempt.
+
+        Raises:
+            RoundAborted: If too few clients are left; its `uploads_asked` says whether anything
+                may have left a client.
+        """
+        exchange = self._exchange(plan, journal)
+        try:
+            return self._run(exchange, broadcasts, experts)
+        except PrivacyError as error:
+            phase: str = exchange.phase or "advertise"
+            if isinstance(error, ThresholdNotMet):
+                phase = str(error.phase)
+            raise RoundAborted(phase, str(error), uploads_asked=exchange.uploads_asked) from error
+
+    def noise_alone(self, plan: RoundPlan) -> RoundOutcome:
+        """What a round of `central_noise` yields that nobody is left in: the noise.
+
+        For empty sums only. Noise in place of a sum of few would hang the sum on one client's coin.
+        """
+        empty = np.zeros(self.protection.layout.protected)
+        return self._outcome(self._exchange(plan), (), Totals(empty, 0, 0), {})
+
+    def _exchange(self, plan: RoundPlan, journal: Journal | None = None) -> Exchange:
+        protection = self.protection.in_round(plan.round_number).at(plan.clipping_norm)
+        return Exchange(self.transport, plan, protection, journal or MemoryJournal())
+
+    def _run(
+        self, exchange: Exchange, broadcasts: Callable[[ClientId], Arrays], experts: Experts
+    ) -> RoundOutcome:
+        plan, secure = exchange.plan, None
+        if exchange.protection.masked:
+            # Only methods that broadcast to all alike may be summed in secret.
+            secure = MaskedSum.start(exchange.protection, plan, broadcasts(plan.cohort[0]))
+        joined = exchange.settled("advertise", lambda: self._join(exchange, secure))
+        ready = joined
+        if secure is not None:
+            secure = secure.at(joined.state)
+            ready = exchange.settled("share", _step_of(exchange, secure, "share", joined.relays))
+            secure = secure.at(ready.state)
+
+        def ask() -> dict[ClientId, Upload]:
+            handles = joined.handles
+            if not handles and plan.generations:
+                invited = self._invitations(exchange, tuple(ready.relays))
+                answers = exchange.again("advertise", invited, decode_answer)
+                handles = {client: answer.handles for client, answer in answers.items()}
+            messages = {
+                client: encode_assignment(
+                    Assignment(
+                        plan.envelope(client),
+                        payload,
+                        broadcasts(client),
+                        experts(handles.get(client, ())),
+                    )
+                )
+                for client, payload in sorted(ready.relays.items())
+            }
+            return exchange("train", messages, decode_upload)
+
+        if plan.collects:
+            return self._collect(exchange, ask)
+        if secure is not None:
+            return self._open_masked(exchange, secure, ask)
+        return self._open_plain(exchange, ask)
+
+    def _join(self, exchange: Exchange, secure: MaskedSum | None) -> StageResult:
+        invited = self._invitations(exchange, exchange.plan.cohort)
+        answers = exchange("advertise", invited, decode_answer)
+        handles = {client: answer.handles for client, answer in answers.items()}
+        if secure is None:
+            return StageResult(dict.fromkeys(answers, b""), handles=handles)
+        secure, relays = secure.advance({c: a.payload for c, a in answers.items()})
+        return StageResult(relays, secure.encode(), handles)
+
+    def _invitations(
+        self, exchange: Exchange, clients: Sequence[ClientId]
+    ) -> dict[ClientId, bytes]:
+        plan, protection = exchange.plan, exchange.protection
+        places = plan.places
+        return {
+            client: encode_invitation(
+                Invitation(
+                    plan.envelope(client),
+                    plan.generations,
+                    seat_of(protection, plan, places[client]) if protection.masked else None,
+                    plan.clipping_norm,
+                )
+            )
+            for client in clients
+        }
+
+    def _open_masked(self, exchange: Exchange, secure: MaskedSum, ask: Ask) -> RoundOutcome:
+        plan, layout = exchange.plan, exchange.protection.layout
+
+        def add_up() -> StageResult:
+            summed, relays = secure.advance({c: u.payload for c, u in ask().items()})
+            _require_minimum(plan, len(relays))
+            return StageResult(relays, state=summed.encode())
+
+        result = exchange.settled("train", add_up)
+        secure = secure.at(result.state)
+        if isinstance(secure.state, CollectingConfirmations):
+            confirm = _step_of(exchange, secure, "confirm", result.relays)
+            result = exchange.settled("confirm", confirm)
+            secure = secure.at(result.state)
+        answers = exchange("unmask", exchange.relays(result.relays), decode_disclosure)
+        finished = secure.advance({c: d.payload for c, d in answers.items()})[0].finished()
+        survivors = secure.names(finished.survivors)
+        totals = layout.open_sum(finished.total, len(survivors), exchange.protection.grid())
+        exchange.protection.require_plausible(totals)
+        return self._outcome(exchange, survivors, totals, answers)
+
+    def _open_plain(self, exchange: Exchange, ask: Ask) -> RoundOutcome:
+        plan, layout = exchange.plan, exchange.protection.layout
+
+        uploads = {c: u for c, u in ask().items() if _is_usable(u, layout)}
+        _require_minimum(plan, len(uploads))
+        vectors = {c: u.vector for c, u in uploads.items() if u.vector is not None}
+        survivors = tuple(sorted(vectors))
+        totals = layout.sum_plain(
+            [vectors[c] for c in survivors], [uploads[c].weight for c in survivors]
+        )
+        answers: Mapping[ClientId, Disclosure] = {}
+        if exchange.protection.pool_spec is not None:
+            messages = exchange.relays(dict.fromkeys(survivors, b""))
+            answers = exchange("unmask", messages, decode_disclosure)
+        individual = {c: vector[: layout.coordinates] for c, vector in vectors.items()}
+        return self._outcome(exchange, survivors, totals, answers, individual=individual)
+
+    def _collect(self, exchange: Exchange, ask: Ask) -> RoundOutcome:
+        """The entries of a pool that is made once: with no sum beside them each stands alone."""
+        plan = exchange.plan
+        result = exchange.settled("train", lambda: StageResult(dict.fromkeys(ask(), b"")))
+        answers = exchange("unmask", exchange.relays(result.relays), decode_disclosure)
+        names = Counter(disclosure.handle for disclosure in answers.values())
+        kept = {
+            client: disclosure
+            for client, disclosure in sorted(answers.items())
+            if names[disclosure.handle] == 1 and _is_entry(exchange.protection, disclosure)
+        }
+        if len(kept) < plan.minimum:
+            raise ThresholdNotMet(
+                f"{len(kept)} of {len(plan.cohort)} clients gave a valid pool entry; at least "
+                f"{plan.minimum} must (pool.minimum)",
+                phase="collection",
+            )
+        entries = tuple(PoolUpload(d.handle, d.entry) for d in kept.values())
+        nothing = Summed(np.zeros(0), float(len(kept)))
+        return RoundOutcome(tuple(kept), nothing, None, entries, None, exchange.traffic())
+
+    def _outcome(
+        self,
+        exchange: Exchange,
+        survivors: tuple[ClientId, ...],
+        totals: Totals,
+        answers: Mapping[ClientId, Disclosure],
+        individual: Mapping[ClientId, NDArray[np.float64]] | None = None,
+    ) -> RoundOutcome:
+        collected = tuple(d for c, d in sorted(answers.items()) if c in survivors)
+        plan, protection = exchange.plan, exchange.protection
+        void = _entries_problem(protection, collected, len(survivors))
+        kept = () if void is not None or protection.pool_spec is None else collected
+        uploads = tuple(PoolUpload(d.handle, d.entry) for d in kept)
+        summed = protection.average(totals, plan.planned_size, self.noise_of(plan))
+        return RoundOutcome(
+            survivors,
+            summed,
+            individual,
+            uploads,
+            void,
+            exchange.traffic(),
+            protection.extras.clipped_fraction(summed),
+            protection.signal_to_noise(summed, len(survivors), plan.planned_size),
+            protection.extras.noised_mean(summed, protection.mechanism),
+        )
+
+
+def _entries_problem(
+    protection: Protection, collected: Sequence[Disclosure], survivors: int
+) -> str | None:
+    """Why entries may not be kept: the sum minus a subset of them would name the rest."""
+    if protection.pool_spec is None:
+        return None
+    if len(collected) < survivors or any(not d.entry for d in collected):
+        return "a survivor's pool entry is missing"
+    if survivors < 2:
+        return "a single entry would name its owner"
+    handles = {d.handle for d in collected}
+    if len(handles) < survivors or any(len(h) != HANDLE_BYTES for h in handles):
+        return "a pool handle is not valid"
+    if not all(_is_entry(protection, disclosure) for disclosure in collected):
+        return "a pool entry is not valid"
+    return None
+
+
+def _is_entry(protection: Protection, disclosure: Disclosure) -> bool:
+    if not disclosure.entry or len(disclosure.handle) != HANDLE_BYTES:
+        return False
+    try:
+        protection.verify_entry(disclosure.entry)
+    except (PlatformError, PrivacyError, MethodError):
+        return False
+    return True
+
+
+def _is_usable(upload: Upload, layout: UploadLayout) -> bool:
+    vector = upload.vector
+    # Where all weigh alike, everybody states 1.
+    most = layout.largest_weight if layout.weighted else 1
+    if vector is None or vector.shape != (layout.protected,) or not 1 <= upload.weight <= most:
+        return False
+    return not vector.size or float(np.abs(vector).max()) <= LARGEST_COORDINATE
+
+
+def _require_minimum(plan: RoundPlan, survivors: int) -> None:
+    if survivors < plan.minimum:
+        raise ThresholdNotMet(
+            f"round {plan.round_number}: {survivors} of {len(plan.cohort)} clients are left at "
+            f"phase masked_input; at least {plan.minimum} must be (cohort.minimum)",
+            phase="masked_input",
+        )
+
+
+def _step_of(
+    exchange: Exchange,
+    secure: MaskedSum,
+    stage: Literal["share", "confirm"],
+    relays: Mapping[ClientId, bytes],
+) -> Callable[[], StageResult]:
+    """A stage of the secure aggregation that only passes its messages on."""
+
+    def work() -> StageResult:
+        answers = exchange(stage, exchange.relays(relays), decode_relay)
+        following, outgoing = secure.advance({c: m.payload for c, m in answers.items()})
+        return StageResult(outgoing, state=following.encode())
+
+    return work

@@ -1,0 +1,1 @@
+"""What crosses between coordinator and clients: messages, their bytes, and what carries them."""

@@ -1,0 +1,195 @@
+"""How an update lies in the vector that is summed, and what the sum means.
+
+Tensors lie flat in the order of their names. Where any is averaged by number of examples, a client
+multiplies the levels of those tensors by its weight after quantisation, and appends the weight as
+one more coordinate, so that the secure sum yields numerator and denominator together. Under a
+privacy mechanism weights are uniform and nothing is appended: a weight would leak the number of
+examples. What is clipped and noised with the update, such as the flag of adaptive clipping, follows
+the update's own coordinates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from methods import Weighting
+from platform.errors import ProtocolError
+from platform.wire.vectors import Spec, vector_length
+from privacy import Grid
+
+LARGEST_WEIGHT = 1 << 20
+"""Most examples that a client of any run may claim."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """A round's sum, before it is divided by anything.
+
+    Attributes:
+        sums: The sum of the (weighted) vectors, extra coordinates included.
+        clients: How many were summed.
+        weight: Sum of the weights; equals `clients` where they are uniform.
+    """
+
+    sums: NDArray[np.float64]
+    clients: int
+    weight: int
+
+
+@dataclass(frozen=True)
+class Summed:
+    """What a round's sum yields.
+
+    Attributes:
+        vector: Per coordinate the mean or the sum that the tensor's weighting asks for.
+        total_weight: Sum of the weights.
+        extras: Mean of each extra coordinate, by name, over `total_weight` clients.
+        survivors: How many clients are in the sum; None where that is secret, or nobody is.
+    """
+
+    vector: NDArray[np.float64]
+    total_weight: float
+    extras: Mapping[str, float] = field(default_factory=dict)
+    survivors: int | None = None
+
+
+@dataclass(frozen=True)
+class UploadLayout:
+    """The vector of one method's uploads.
+
+    Attributes:
+        spec: The shared tensors.
+        weighted: Whether weights apply (mechanism `none` and a tensor averaged by examples).
+        extras: Names of the coordinates that follow the update's own.
+        largest_weight: Most examples that a client of this run may claim, which all parties know
+            before the first round, as it fixes the ring; from 1 to 2^20.
+    """
+
+    spec: Spec
+    weighted: bool
+    extras: tuple[str, ...] = ()
+    largest_weight: int = LARGEST_WEIGHT
+
+    @property
+    def coordinates(self) -> int:
+        """Coordinates of the update itself."""
+        return vector_length(self.spec)
+
+    @property
+    def protected(self) -> int:
+        """Coordinates of what a mechanism protects: the update and what comes with it."""
+        return self.coordinates + len(self.extras)
+
+    @property
+    def length(self) -> int:
+        """Coordinates of what is summed, the weight included."""
+        return self.protected + int(self.weighted)
+
+    def ring_bits(self, grid: Grid, clients: int) -> int:
+        """The ring that holds the sum of a cohort of this size."""
+        return grid.ring_bits(clients * (self.largest_weight if self.weighted else 1))
+
+    def require_weight(self, weight: int) -> None:
+        """Refuses a weight that this run's sums have no room for.
+
+        Raises:
+            ProtocolError: If weights apply and this one is not from 1 to the run's largest.
+        """
+        if self.weighted and not 1 <= weight <= self.largest_weight:
+            raise ProtocolError(
+                f"weight: {weight} is not valid; it must be 1 to {self.largest_weight}, the most "
+                "examples that a client of this run may have (secure_aggregation.largest_weight)"
+            )
+
+    def weigh(self, levels: NDArray[np.uint64], weight: int) -> NDArray[np.uint64]:
+        """The ring vector of one client: weighted levels and the weight.
+
+        Raises:
+            ProtocolError: If the weight is not from 1 to the run's largest.
+        """
+        if not self.weighted:
+            return levels
+        self.require_weight(weight)
+        factors = np.where(self._by_examples(), np.uint64(weight), np.uint64(1))
+        return np.append(levels * factors, np.uint64(weight))
+
+    def open_sum(self, total: NDArray[np.uint64], clients: int, grid: Grid) -> Totals:
+        """The result of a secure sum over this many clients."""
+        levels = total[: self.protected]
+        if not self.weighted:
+            return Totals(grid.dequantise_sum(levels, clients), clients, clients)
+        weight, mask = int(total[-1]), self._by_examples()
+        sums = np.empty(self.coordinates)
+        sums[mask] = grid.dequantise_sum(levels[mask], weight)
+        sums[~mask] = grid.dequantise_sum(levels[~mask], clients)
+        return Totals(sums, clients, weight)
+
+    def sum_plain(self, vectors: Sequence[NDArray[np.float64]], weights: Sequence[int]) -> Totals:
+        """The same from vectors in the clear, in the order given."""
+        used = list(weights) if self.weighted else [1] * len(vectors)
+        factors = self._by_examples() if self.weighted else np.zeros(self.protected, np.bool_)
+        sums = np.zeros(self.protected)
+        for vector, weight in zip(vectors, used, strict=True):
+            sums += vector * np.where(factors, weight, 1)
+        return Totals(sums, len(vectors), sum(used))
+
+    def average(self, totals: Totals) -> Summed:
+        """Divides a sum as each tensor's weighting asks for.
+
+        Raises:
+            ProtocolError: If nothing was summed.
+        """
+        clients, weight = totals.clients, totals.weight
+        if weight < 1 or clients < 1:
+            raise ProtocolError(
+                f"weight: the clients' total of {weight} is not valid; it must be at least 1"
+            )
+        vector = totals.sums[: self.coordinates] / self.divisors(clients, weight)
+        means = totals.sums[self.coordinates :] / clients
+        extras = dict(zip(self.extras, means.tolist(), strict=True))
+        return Summed(vector, float(weight), extras, clients)
+
+    def divisors(self, clients: int, weight: int) -> NDArray[np.float64]:
+        """What each coordinate of a sum is divided by."""
+        return self._per_coordinate(
+            {Weighting.EXAMPLES: weight, Weighting.UNIFORM: clients, Weighting.SUM: 1}
+        )
+
+    def _by_examples(self) -> NDArray[np.bool_]:
+        mask = self._per_coordinate(
+            {Weighting.EXAMPLES: True, Weighting.UNIFORM: False, Weighting.SUM: False}
+        )
+        return mask.astype(np.bool_)
+
+    def _per_coordinate(self, value: dict[Weighting, Any]) -> NDArray[Any]:
+        parts = [
+            np.full(math.prod(self.spec[name].shape), value[self.spec[name].weighting])
+            for name in sorted(self.spec)
+        ]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def build_layout(
+    spec: Spec,
+    mechanism: str,
+    *,
+    extras: tuple[str, ...] = (),
+    largest_weight: int | None = None,
+) -> UploadLayout:
+    """The layout of a method's uploads under a mechanism.
+
+    Args:
+        spec: The shared tensors.
+        mechanism: Weights apply under `none` only.
+        extras: Names of the coordinates that follow the update's own.
+        largest_weight: Of the run, where it is known already.
+    """
+    by_examples = any(t.weighting is Weighting.EXAMPLES for t in spec.values())
+    most = LARGEST_WEIGHT if largest_weight is None else largest_weight
+    return UploadLayout(spec, mechanism == "none" and by_examples, extras, most)

@@ -1,0 +1,94 @@
+"""How messages travel. One method is the whole interface.
+
+The transport in one process carries the same bytes that a socket would, and tests and simulations
+lose messages here, never inside a client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from platform.errors import CoordinatorBehind, ProtocolError
+from platform.wire.messages import Stage, peek
+from privacy import BudgetExhausted
+
+ClientId = str
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """A client gave no answer to a stage; `reason` is for the log and never holds data."""
+
+    reason: str
+
+
+class Transport(Protocol):
+    """Carries one stage's messages to clients and their answers back."""
+
+    def exchange(
+        self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
+    ) -> Mapping[ClientId, bytes | Dropout]:
+        """Sends each client its message and waits.
+
+        Args:
+            stage: The stage all messages belong to.
+            messages: One message a client.
+            deadline: Seconds to wait at most, None for as long as it takes.
+
+        Returns:
+            One answer or dropout for each client that was sent a message.
+        """
+        ...
+
+
+Handler = Callable[[bytes], bytes]
+Losses = Callable[[int, int, Sequence[ClientId]], frozenset[ClientId]]
+"""Which clients of those still there are lost in a round and attempt."""
+
+
+@dataclass(frozen=True)
+class InProcessTransport:
+    """All clients in this process, one after the other.
+
+    Attributes:
+        handlers: Each client's message handler.
+        losses: Which clients go silent in a round.
+        lost_at: The stage at which they are lost; its message does not reach them.
+    """
+
+    handlers: Mapping[ClientId, Handler]
+    losses: Losses
+    lost_at: Stage = "train"
+
+    def exchange(
+        self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
+    ) -> Mapping[ClientId, bytes | Dropout]:
+        """Hands each client its message in the order of their names."""
+        clients = sorted(messages)
+        lost: frozenset[ClientId] = frozenset()
+        if clients and stage == self.lost_at:
+            lost = self._lost(messages[clients[0]], clients)
+        return {
+            client: Dropout("no answer (simulated loss)")
+            if client in lost
+            else self._deliver(client, messages[client])
+            for client in clients
+        }
+
+    def _lost(self, message: bytes, clients: Sequence[ClientId]) -> frozenset[ClientId]:
+        _, envelope = peek(message)
+        return self.losses(envelope.round_number, envelope.attempt, clients)
+
+    def _deliver(self, client: ClientId, message: bytes) -> bytes | Dropout:
+        try:
+            return self.handlers[client](message)
+        except CoordinatorBehind:
+            # Every client would hang up, one after the other, and nobody would know why.
+            raise
+        except ProtocolError:
+            return Dropout("the client refused the message")
+        except BudgetExhausted:
+            # Elsewhere it would hang up; what it has spent is nobody's business.
+            return Dropout("the client takes no part (its own budget)")
