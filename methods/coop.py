@@ -42,13 +42,13 @@ class CoOp(PromptMethod):
         return {}
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
-        """No state."""
+        """Return no state."""
         return {}
 
     def init_client(
         self, shared_rng: np.random.Generator, client_rng: np.random.Generator
     ) -> Arrays:
-        """The client's own context."""
+        """Return the client's own context."""
         return {CONTEXT: self.encoder.init_context(client_rng, self.config.context_init)}
 
     def client_update(
@@ -58,7 +58,7 @@ class CoOp(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains the own prompt on."""
+        """Train the own prompt on."""
         context = self.train_prompt(view.personal[CONTEXT], data, trainer, rng)
         return LocalResult({}, None, {CONTEXT: context})
 
@@ -68,12 +68,12 @@ class CoOp(PromptMethod):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """CLIP's logits (n, C) under the own prompt."""
+        """Return CLIP's logits (n, C) under the own prompt."""
         return self.prompt_logits(view.personal[CONTEXT], batch, classes)
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the task has no backbone or the prompt does not fit into it.

@@ -94,7 +94,7 @@ class RunningMean:
         self._before: Tensor | None = None
 
     def after(self, mean: Tensor) -> Tensor:
-        """The running mean (D,) after a batch of this mean (D,); its gradient is the batch's."""
+        """Return running mean (D,) after a batch of this mean (D,); its gradient is the batch's."""
         before = mean.detach() if self._before is None else self._before
         running = (1.0 - self._momentum) * before + self._momentum * mean
         self._before = running.detach()
@@ -121,12 +121,12 @@ class DBE(ModularMethod):
         return {CLIENT_MEAN: Layer((self.extractor.width,), 0)}
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """The network, and the mean of the features."""
+        """Return the network, and the mean of the features."""
         mean = TensorSpec((self.extractor.width,))
         return {**super().shared_spec(), FEATURE_MEAN: mean}
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
-        """A fresh network, no consensus."""
+        """Return a fresh network, no consensus."""
         return {
             **super().init_server(rng),
             CONSENSUS: np.zeros(self.extractor.width, np.float32),
@@ -134,24 +134,24 @@ class DBE(ModularMethod):
         }
 
     def module_output(self, module: Parameters, fed: Tensor) -> Tensor:
-        """The shift itself (B, D), whatever it is fed."""
+        """Return the shift itself (B, D), whatever it is fed."""
         return module[CLIENT_MEAN].expand(len(fed), -1)
 
     def combine(self, parameters: Parameters, parts: Parameters, output: Tensor) -> Tensor:
-        """Logits (B, C) of the shifted features."""
+        """Return logits (B, C) of the shifted features."""
         return linear(parameters, HEAD, parts[FED] + output)
 
     def parts(self, parameters: Parameters, batch: Parameters) -> dict[str, Tensor]:
-        """The features (B, D), which the shift is added to."""
+        """Return the features (B, D), which the shift is added to."""
         features = self.features(parameters, batch)
         return {FED: features, GATED: features}
 
     def model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
-        """The arrays of the client's network, and the consensus."""
+        """Return the arrays of the client's network, and the consensus."""
         return {**super().model_of(view), CONSENSUS: view.broadcast[CONSENSUS]}
 
     def objective(self, view: ClientView) -> Objective:
-        """Cross-entropy, with the mean regularisation once there is a consensus."""
+        """Return cross-entropy, with the mean regularisation once there is a consensus."""
         if not has_consensus(view.broadcast):
             return BatchObjective(self.cross_entropies)
         running = RunningMean(self.config.momentum)
@@ -160,7 +160,7 @@ class DBE(ModularMethod):
     def regularised(
         self, running: RunningMean, parameters: Parameters, batch: Parameters
     ) -> Tensor:
-        """Loss of each example (B,); each holds the whole batch's regularisation.
+        """Return loss of each example (B,); each holds the whole batch's regularisation.
 
         Args:
             running: The mean over the batches so far; moved on.
@@ -181,7 +181,7 @@ class DBE(ModularMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains network and shift; without a consensus the network alone, and sends the mean."""
+        """Train network and shift; without a consensus the network alone, and sends the mean."""
         is_first = not has_consensus(view.broadcast)
         own = () if is_first else tuple(self.personal_layers)
         trained = self.train((*self.shared_layers, *own), view, data, trainer, rng)
@@ -198,7 +198,7 @@ class DBE(ModularMethod):
         pool: Sequence[Arrays],
         rng: np.random.Generator,
     ) -> Arrays:
-        """Adds the mean change; the first mean of the features is the consensus from then on."""
+        """Add the mean change; the first mean of the features is the consensus from then on."""
         values = {n: v for n, v in aggregate.values.items() if n != FEATURE_MEAN}
         moved = super().server_update(state, replace(aggregate, values=values), pool, rng)
         if has_consensus(state):
@@ -208,12 +208,12 @@ class DBE(ModularMethod):
 
 
 def has_consensus(state: Arrays) -> bool:
-    """Whether the clients' means have been averaged."""
+    """Return whether the clients' means have been averaged."""
     return bool(state[HAS_CONSENSUS].any())
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the network needs a CLIP model and the task has none.

@@ -84,7 +84,7 @@ class FedSynMoE(SplitMethod):
     def init_client(
         self, shared_rng: np.random.Generator, client_rng: np.random.Generator
     ) -> Arrays:
-        """A fresh local network and gate, alike for all clients."""
+        """Return a fresh local network and gate, alike for all clients."""
         return {**start(self.local_layers, shared_rng), **self.gate.start(shared_rng)}
 
     def client_update(
@@ -94,7 +94,7 @@ class FedSynMoE(SplitMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains both networks and the gate together."""
+        """Train both networks and the gate together."""
         gate = tuple(self.gate.layers)
         trained = trainer.fit(
             self.objective(view),
@@ -109,14 +109,17 @@ class FedSynMoE(SplitMethod):
         return self.result(view, trained)
 
     def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Logits (B, C) of the mixture."""
+        """Return logits (B, C) of the mixture."""
         own = {n.removeprefix(LOCAL): v for n, v in parameters.items() if n.startswith(LOCAL)}
         features = self.features(parameters, batch)
         each = (super().logits(own, batch), linear(parameters, HEAD, features))
         return mixed(self.weights(parameters, features), torch.stack(each, dim=-2))
 
     def weights(self, parameters: Parameters, features: Tensor) -> Tensor:
-        """Weights (B, 2) of the local and the shared network, from the shared features (B, D)."""
+        """Return weights (B, 2) of the local and the shared network.
+
+        From the shared features (B, D).
+        """
         return self.gate.scores(parameters, features).softmax(-1)
 
     def expert_weights(
@@ -125,7 +128,7 @@ class FedSynMoE(SplitMethod):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32] | None:
-        """Weights (n, 2): of the local network, then of the shared one."""
+        """Return weights (n, 2): of the local network, then of the shared one."""
         parameters = self.tensors(self.whole_model_of(view))
         with torch.no_grad():
             features = self.features(parameters, self.tensors(batch))
@@ -134,7 +137,7 @@ class FedSynMoE(SplitMethod):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the network needs a CLIP model and the task has none.

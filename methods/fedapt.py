@@ -90,7 +90,7 @@ class KeyedObjective:
     encoder_parameters: frozenset[str] = frozenset({CONTEXT, KEYS})
 
     def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Text features (D, C, d) of all classes under each domain's prompt."""
+        """Return text features (D, C, d) of all classes under each domain's prompt."""
         contexts = unlock(parameters[CONTEXT], parameters[KEYS])
         return {"text": self.encoder.text_features_each(contexts, self.classes)}
 
@@ -100,7 +100,7 @@ class KeyedObjective:
         encoded: Mapping[str, Tensor],
         batch: Mapping[str, Tensor],
     ) -> Tensor:
-        """Loss of each example, shape (B,)."""
+        """Return loss of each example, shape (B,)."""
         image, domains = batch["features"], batch["domains"]
         cosines = torch.einsum("bd,bcd->bc", image, encoded["text"][domains])
         logits = self.encoder.backbone.logit_scale * cosines
@@ -125,11 +125,14 @@ class FedAPT(PromptMethod):
     needs: frozenset[Need] = field(default=frozenset({"features", "domains"}), init=False)
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Prompt and query; the keys are sent but never learned."""
+        """Return prompt and query; the keys are sent but never learned."""
         return {CONTEXT: self.encoder.spec, QUERY: TensorSpec((self.domains, self._width))}
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
-        """Fresh context; query uniform in +-1/sqrt(d), without bias; keys uniform in [0, 1)."""
+        """Return fresh context; query uniform in +-1/sqrt(d), without bias.
+
+        Keys uniform in [0, 1).
+        """
         keys = rng.uniform(0.0, 1.0, (self.domains, *self.encoder.spec.shape))
         return {
             CONTEXT: self.encoder.init_context(rng, self.config.context_init),
@@ -144,7 +147,7 @@ class FedAPT(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains prompt and query together and uploads their changes."""
+        """Train prompt and query together and uploads their changes."""
         objective = KeyedObjective(self.encoder, self.classes, self.config.domain_weight)
         query = ParameterGroup((QUERY,), self.config.query_learning_rate)
         learned = (query,) if self.config.domain_weight > 0 else ()
@@ -159,7 +162,7 @@ class FedAPT(PromptMethod):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """Logits (n, C), each image under its own mixture of keys."""
+        """Return logits (n, C), each image under its own mixture of keys."""
         backbone = self.encoder.backbone
         with torch.no_grad():
             state = {name: as_tensor(value, backbone) for name, value in view.broadcast.items()}
@@ -182,12 +185,12 @@ class FedAPT(PromptMethod):
 
 
 def unlock(context: Tensor, keys: Tensor) -> Tensor:
-    """Prompts p + p * k of a context (l, w) under keys (U, l, w)."""
+    """Return prompts p + p * k of a context (l, w) under keys (U, l, w)."""
     return context * (1.0 + keys)
 
 
 def mixture(answers: Tensor, temperature: float) -> Tensor:
-    """Weights (B, D) of the keys from the query's answers (B, D); rows of sum one.
+    """Return weights (B, D) of the keys from the query's answers (B, D); rows of sum one.
 
     Answers are standardised over the domains with the unbiased variance; answers that are all
     alike, as of a single domain, weigh all keys alike.
@@ -199,7 +202,7 @@ def mixture(answers: Tensor, temperature: float) -> Tensor:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         MethodError: If the task names no domain.

@@ -30,7 +30,7 @@ class FedAvg(SplitMethod):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the network needs a CLIP model and the task has none.

@@ -74,7 +74,7 @@ class FedBabu(FedPer):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains the body under the head as it was drawn."""
+        """Train the body under the head as it was drawn."""
         return self.result(view, self.train(tuple(self.shared_layers), view, data, trainer, rng))
 
     def personalise(
@@ -84,19 +84,22 @@ class FedBabu(FedPer):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> Arrays:
-        """The head and whatever else was fine-tuned: the client's own from now on."""
+        """Return the head and whatever else was fine-tuned: the client's own from now on."""
         steps = self.fine_tuning_steps(trainer, data)
         trained = self.train(self.fine_tuned, view, data, trainer, rng, steps=steps)
         return {name: trained[name] for name in (*self.personal_layers, *self.fine_tuned)}
 
     def fine_tuning_steps(self, trainer: Trainer, data: Examples) -> int:
-        """How many steps fine-tuning takes: those of so many rounds, or all that are charged."""
+        """Return how many steps fine-tuning takes.
+
+        Those of so many rounds, or all that are charged.
+        """
         if trainer.charged_steps is not None:
             return trainer.charged_steps
         return self.config.fine_tuning_rounds * trainer.steps_for(data.num_examples)
 
     def whole_model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
-        """The arrays of the client's network; a body of its own stands in for the shared one.
+        """Return arrays of the client's network; a body of its own stands in for the shared one.
 
         Raises:
             MethodError: If there is no head.
@@ -106,7 +109,7 @@ class FedBabu(FedPer):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the network needs a CLIP model and the task has none.

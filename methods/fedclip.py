@@ -92,7 +92,7 @@ class AdapterObjective:
         encoded: Mapping[str, Tensor],
         batch: Mapping[str, Tensor],
     ) -> Tensor:
-        """Loss of each example, shape (B,)."""
+        """Return loss of each example, shape (B,)."""
         image, labels = adapt(parameters, batch["features"]), batch["labels"]
         if self.loss == "cross_entropy":
             logits = self.logit_scale * image @ self.text.T
@@ -117,7 +117,7 @@ class FedClip(AveragedMethod):
     admits: frozenset[Mechanism] = field(default=ALL_MECHANISMS, kw_only=True)
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Weights and biases of both layers."""
+        """Return weights and biases of both layers."""
         size, weighting = self.captions.backbone.embed_dim, Weighting(self.config.weighting)
         specs: dict[str, TensorSpec] = {}
         for layer in LAYERS:
@@ -126,12 +126,12 @@ class FedClip(AveragedMethod):
         return specs
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
-        """Uniform in +-1/sqrt(d), as torch's linear layers start."""
+        """Return uniform in +-1/sqrt(d), as torch's linear layers start."""
         width = self.captions.backbone.embed_dim
         return {n: linear_start(rng, spec.shape, width) for n, spec in self.shared_spec().items()}
 
     def training_objective(self) -> Objective:
-        """CLIP's loss in the batch, or the cross-entropy over the task's classes."""
+        """Return CLIP's loss in the batch, or the cross-entropy over the task's classes."""
         text = self.captions.features(self.classes)
         scale = self.captions.backbone.logit_scale
         return AdapterObjective(text, scale, self.config.loss)
@@ -142,7 +142,7 @@ class FedClip(AveragedMethod):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """CLIP's logits (n, C) of adapted image features."""
+        """Return CLIP's logits (n, C) of adapted image features."""
         backbone = self.captions.backbone
         with torch.no_grad():
             adapter = {name: as_tensor(value, backbone) for name, value in view.broadcast.items()}
@@ -152,7 +152,7 @@ class FedClip(AveragedMethod):
 
 
 def adapt(adapter: Mapping[str, Tensor], image: Tensor) -> Tensor:
-    """Adapted image features of length one.
+    """Return adapted image features of length one.
 
     Args:
         adapter: `inner.weight`, `inner.bias`, `outer.weight`, `outer.bias`.
@@ -167,7 +167,7 @@ def adapt(adapter: Mapping[str, Tensor], image: Tensor) -> Tensor:
 
 
 def symmetric_losses(logits: Tensor) -> Tensor:
-    """CLIP's loss of a batch, by rows.
+    """Return CLIP's loss of a batch, by rows.
 
     Args:
         logits: Images by captions (B, B), whose pairs are on the diagonal.
@@ -181,7 +181,7 @@ def symmetric_losses(logits: Tensor) -> Tensor:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         MethodError: If the template has no `{}`.

@@ -67,7 +67,7 @@ class MetaNet:
     outputs: int
 
     def spec(self) -> dict[str, TensorSpec]:
-        """Weights and biases of the two layers."""
+        """Return weights and biases of the two layers."""
         return {
             "meta_hidden_weight": TensorSpec((self.hidden, self.inputs)),
             "meta_hidden_bias": TensorSpec((self.hidden,)),
@@ -76,7 +76,10 @@ class MetaNet:
         }
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Weights and biases uniform in +-1/sqrt(a layer's inputs), as the published code's."""
+        """Return weights and biases uniform in +-1/sqrt(a layer's inputs).
+
+        As the published code's.
+        """
         inputs = {"hidden": self.inputs, "output": self.hidden}
         return {
             name: linear_start(rng, spec.shape, inputs[name.split("_")[1]])
@@ -84,7 +87,7 @@ class MetaNet:
         }
 
     def shifts(self, parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
-        """The vector pi of each image, (B, token width), from features (B, d)."""
+        """Return the vector pi of each image, (B, token width), from features (B, d)."""
         hidden = functional.linear(
             images, parameters["meta_hidden_weight"], parameters["meta_hidden_bias"]
         )
@@ -107,7 +110,7 @@ class ConditionalObjective:
         return {}
 
     def logits(self, parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
-        """The prediction, shape (B, C), from image features (B, d)."""
+        """Return the prediction, shape (B, C), from image features (B, d)."""
         shifts = self.meta_net.shifts(parameters, images)
         contexts = parameters[CONTEXT] + shifts.unsqueeze(1)
         texts = self.encoder.text_features_each(contexts, self.classes)
@@ -120,7 +123,7 @@ class ConditionalObjective:
         encoded: Mapping[str, Tensor],
         batch: Mapping[str, Tensor],
     ) -> Tensor:
-        """Cross-entropy of each example, shape (B,)."""
+        """Return cross-entropy of each example, shape (B,)."""
         logits = self.logits(parameters, batch["features"])
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
@@ -142,16 +145,16 @@ class FedCoCoOp(AveragedMethod):
     classes: tuple[str, ...]
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Context and Meta-Net, averaged over clients."""
+        """Return context and Meta-Net, averaged over clients."""
         return {CONTEXT: self.encoder.spec, **self.meta_net.spec()}
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
-        """A fresh context and Meta-Net."""
+        """Return a fresh context and Meta-Net."""
         context = self.encoder.init_context(rng, self.config.context_init)
         return {CONTEXT: context, **self.meta_net.init(rng)}
 
     def training_objective(self) -> Objective:
-        """Cross-entropy over the task's classes."""
+        """Return cross-entropy over the task's classes."""
         # Looked up here and not in the loss, where `vmap` would wrap what is kept.
         self.encoder.require_room(self.classes)
         return ConditionalObjective(self.encoder, self.meta_net, self.classes)
@@ -162,7 +165,7 @@ class FedCoCoOp(AveragedMethod):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """Logits (n, C) with the broadcast context and Meta-Net."""
+        """Return logits (n, C) with the broadcast context and Meta-Net."""
         backbone = self.encoder.backbone
         objective = ConditionalObjective(self.encoder, self.meta_net, tuple(classes))
         images = as_tensor(batch["features"], backbone)
@@ -175,7 +178,7 @@ class FedCoCoOp(AveragedMethod):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         MethodError: If the Meta-Net would have no hidden unit.

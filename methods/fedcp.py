@@ -121,7 +121,7 @@ class FedCP(ModularMethod):
         return {name: Layer(layer.shape, 0) for name, layer in self.head_layers.items()}
 
     def model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
-        """The arrays of the client's network, and the context of its head."""
+        """Return the arrays of the client's network, and the context of its head."""
         model = super().model_of(view)
         if not model.keys() >= self.personal_layers.keys():
             return model
@@ -130,7 +130,7 @@ class FedCP(ModularMethod):
         return {**model, CONTEXT: context_of(model[f"{HEAD}.weight"])}
 
     def shares(self, parameters: Parameters, features: Tensor, batch: Parameters) -> Tensor:
-        """The personal share r (B, D) of each feature of each example, in (0, 1)."""
+        """Return the personal share r (B, D) of each feature of each example, in (0, 1)."""
         fed = features * parameters[CONTEXT]
         scores = functional.relu(norm(parameters, POLICY_NORM, linear(parameters, POLICY, fed)))
         personal, generic = scores.chunk(2, dim=-1)
@@ -139,22 +139,22 @@ class FedCP(ModularMethod):
         return torch.sigmoid(difference + batch[NOISE] if NOISE in batch else difference)
 
     def parts(self, parameters: Parameters, batch: Parameters) -> dict[str, Tensor]:
-        """The personal part of the features (B, D), the generic logits (B, C), all features."""
+        """Return personal part of the features (B, D), the generic logits (B, C), all features."""
         features = self.features(parameters, batch)
         personal = self.shares(parameters, features, batch) * features
         generic = linear(parameters, GENERIC, features - personal)
         return {FED: personal, GATED: personal, GENERIC: generic, FEATURES: features}
 
     def combine(self, parameters: Parameters, parts: Parameters, output: Tensor) -> Tensor:
-        """Logits (B, C): both heads' together."""
+        """Return logits (B, C): both heads' together."""
         return parts[GENERIC] + output
 
     def objective(self, view: ClientView) -> Objective:
-        """Cross-entropy, and the discrepancy if it counts."""
+        """Return cross-entropy, and the discrepancy if it counts."""
         return BatchObjective(self.regularised if self.config.mmd_weight else self.cross_entropies)
 
     def regularised(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Loss of each example (B,); each holds the whole batch's discrepancy."""
+        """Return loss of each example (B,); each holds the whole batch's discrepancy."""
         parts = self.parts(parameters, batch)
         logits = self.combine(parameters, parts, self.module_output(parameters, parts[FED]))
         losses = functional.cross_entropy(logits, batch["labels"], reduction="none")
@@ -168,7 +168,7 @@ class FedCP(ModularMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains all but the generic head."""
+        """Train all but the generic head."""
         names = (*self.extractor.layers, *self.policy_layers, *self.head_layers)
         if self.config.gumbel:
             data = self.with_noise(data, rng)
@@ -178,12 +178,15 @@ class FedCP(ModularMethod):
         return self.result(view, self.train(names, view, data, trainer, rng))
 
     def with_noise(self, data: Examples, rng: np.random.Generator) -> Examples:
-        """The examples, each with noise (D,) for its shares: the difference of two Gumbel draws."""
+        """Return examples, each with noise (D,) for its shares.
+
+        The difference of two Gumbel draws.
+        """
         noise = rng.logistic(size=(data.num_examples, self.extractor.width))
         return Examples({**data.arrays, NOISE: noise.astype(np.float32)})
 
     def result(self, view: ClientView, trained: Arrays) -> LocalResult:
-        """The changes, the personal head's difference to the generic one, and that head."""
+        """Return the changes, the personal head's difference to the generic one, and that head."""
         own = {name: trained[name] for name in self.personal_layers}
         new = {**trained, **{generic_of(name): value for name, value in own.items()}}
         update = {name: new[name] - view.broadcast[name] for name in self.shared_layers}
@@ -196,26 +199,26 @@ class FedCP(ModularMethod):
         pool: Sequence[Arrays],
         rng: np.random.Generator,
     ) -> Arrays:
-        """Adds the mean change, and half of the mean difference to the generic head."""
+        """Add the mean change, and half of the mean difference to the generic head."""
         halves = {n: 0.5 * aggregate.values[n] for n in self.generic_layers}
         values = {**aggregate.values, **halves}
         return super().server_update(state, replace(aggregate, values=values), pool, rng)
 
 
 def generic_of(name: str) -> str:
-    """The generic head's name of a personal head's array."""
+    """Return the generic head's name of a personal head's array."""
     return GENERIC + name.removeprefix(HEAD)
 
 
 def context_of(weight: NDArray[Any]) -> NDArray[np.float32]:
-    """The context v (D,): the column sums of a head's weights (C, D), of length 1."""
+    """Return the context v (D,): the column sums of a head's weights (C, D), of length 1."""
     sums = weight.sum(axis=0, dtype=np.float64)
     scaled: NDArray[np.float64] = sums / max(float(np.linalg.norm(sums)), 1e-12)
     return scaled.astype(np.float32)
 
 
 def mean_discrepancy(one: Tensor, other: Tensor) -> Tensor:
-    """Squared maximum mean discrepancy, a scalar, of two samples (B, D) and (B', D).
+    """Return squared maximum mean discrepancy, a scalar, of two samples (B, D) and (B', D).
 
     The biased estimator (Gretton et al. 2012, equation 5): means over all pairs.
     """
@@ -224,13 +227,13 @@ def mean_discrepancy(one: Tensor, other: Tensor) -> Tensor:
 
 
 def kernels(one: Tensor, other: Tensor) -> Tensor:
-    """The sum of Gaussian kernels (B, B') of all pairs of rows (B, D) and (B', D)."""
+    """Return the sum of Gaussian kernels (B, B') of all pairs of rows (B, D) and (B', D)."""
     squares = one.square().sum(1)[:, None] + other.square().sum(1) - 2.0 * one @ other.T
     return torch.stack([torch.exp(-squares / (2.0 * width)) for width in WIDTHS]).sum(0)
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the network needs a CLIP model and the task has none.

@@ -126,7 +126,10 @@ class Teachers:
     trust: Tensor
 
     def loss(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Cross-entropies of all heads on features (B, D) and classes (B,), weighted: shape ()."""
+        """Return cross-entropies of all heads on features (B, D) and classes (B,), weighted.
+
+        Shape ().
+        """
         logits = torch.einsum("bd,kcd->kbc", features, self.weight) + self.bias[:, None]
         every = labels.expand(len(logits), -1)
         losses = functional.cross_entropy(logits.transpose(1, 2), every, reduction="none")
@@ -160,12 +163,15 @@ class FedGen(SplitMethod):
         )
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """The network, and the shares of labels (C,) where they are asked for."""
+        """Return the network, and the shares of labels (C,) where they are asked for."""
         shares = {SHARES: TensorSpec((len(self.classes),))} if self.config.counts_labels else {}
         return {**super().shared_spec(), **shares}
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
-        """FedAvg's start, then a fresh generator; shares are equal before anybody is asked."""
+        """Return FedAvg's start, then a fresh generator.
+
+        Shares are equal before anybody is asked.
+        """
         shares = np.full(len(self.classes), 1.0 / len(self.classes), np.float32)
         return {
             **super().init_server(rng),
@@ -180,7 +186,7 @@ class FedGen(SplitMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains the network on its own data and on generated pairs."""
+        """Train the network on its own data and on generated pairs."""
         trained = trainer.fit(
             self.objective(view),
             self.model_of(view),
@@ -196,7 +202,7 @@ class FedGen(SplitMethod):
         return replace(result, update={**result.update, SHARES: shares})
 
     def generated_loss(self, broadcast: Arrays, rng: np.random.Generator) -> Penalty:
-        """Weighted mean cross-entropy of a head on pairs that are drawn now."""
+        """Return weighted mean cross-entropy of a head on pairs that are drawn now."""
         noise, labels = self.draw(broadcast, self.config.generated, rng)
         generator = self.tensors({name: broadcast[name] for name in self.generator.layers})
         with torch.no_grad():
@@ -210,7 +216,7 @@ class FedGen(SplitMethod):
         return penalty
 
     def draw(self, state: Arrays, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Noise (count, E) and classes (count,) for generated pairs."""
+        """Return noise (count, E) and classes (count,) for generated pairs."""
         if self.config.labels == "counted":
             labels = rng.choice(len(self.classes), count, p=distribution(state[SHARES]))
         else:
@@ -225,7 +231,7 @@ class FedGen(SplitMethod):
         pool: Sequence[Arrays],
         rng: np.random.Generator,
     ) -> Arrays:
-        """FedAvg's mean change, then the generator's training.
+        """Return FedAvg's mean change, then the generator's training.
 
         Raises:
             MethodError: If each client's own head is needed and was not handed over.
@@ -239,7 +245,7 @@ class FedGen(SplitMethod):
         return {**moved, **trained}
 
     def teachers(self, state: Arrays, moved: Arrays, aggregate: Aggregate) -> Teachers:
-        """The heads after this round.
+        """Return the heads after this round.
 
         Args:
             state: What was broadcast.
@@ -268,7 +274,7 @@ class FedGen(SplitMethod):
     def generator_losses(
         self, state: Arrays, teachers: Teachers, rng: np.random.Generator
     ) -> Iterator[ServerLoss]:
-        """The generator's loss on pairs drawn anew for each step."""
+        """Yield the generator's loss on pairs drawn anew for each step."""
         for _ in range(self.config.generator_steps):
             noise, labels = self.draw(state, self.config.generator_batch, rng)
             yield partial(self.generator_loss, teachers, noise, labels)
@@ -276,7 +282,7 @@ class FedGen(SplitMethod):
     def generator_loss(
         self, teachers: Teachers, noise: Tensor, labels: Tensor, generator: Parameters
     ) -> Tensor:
-        """What the heads say of generated features, and how alike these are: shape ()."""
+        """Return what the heads say of generated features, and how alike these are: shape ()."""
         features = self.generator.features(generator, noise, labels)
         taught = teachers.loss(features, labels)
         if not self.config.diversity:
@@ -285,14 +291,19 @@ class FedGen(SplitMethod):
 
 
 def distribution(shares: NDArray[Any]) -> NDArray[np.float64]:
-    """Probabilities (C,) from shares that noise may have made negative; equal if none is left."""
+    """Return probabilities (C,) from shares that noise may have made negative.
+
+    Equal if none is left.
+    """
     positive = np.maximum(shares.astype(np.float64), 0.0)
     total = positive.sum()
     return positive / total if total > 0 else np.full(len(shares), 1.0 / len(shares))
 
 
 def trust_of(shares: NDArray[Any]) -> NDArray[np.float64]:
-    """How much of each class is a client's (K, C), columns adding up to 1, from shares (K, C).
+    """Return how much of each class is a client's (K, C), columns adding up to 1.
+
+    From shares (K, C).
 
     A class that nobody has is everybody's alike.
     """
@@ -300,7 +311,7 @@ def trust_of(shares: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the network needs a CLIP model and the task has none.

@@ -98,7 +98,7 @@ class FedGH(LgFedAvg):
     admits: frozenset[Mechanism] = field(default=SEES_MEANS, kw_only=True)
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Prototypes (C, D) over sqrt(D), zero where there are none, and flags (C,)."""
+        """Return prototypes (C, D) over sqrt(D), zero where there are none, and flags (C,)."""
         classes = len(self.classes)
         return {
             PROTOTYPES: TensorSpec((classes, self.extractor.width), weighting=Weighting.UNIFORM),
@@ -112,7 +112,7 @@ class FedGH(LgFedAvg):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains the network under the global head, and sums up what its extractor then makes."""
+        """Train the network under the global head, and sums up what its extractor then makes."""
         trained = self.train((*self.shared_layers, *self.personal_layers), view, data, trainer, rng)
         own = {name: trained[name] for name in self.personal_layers}
         features = features_of(self, own, data)
@@ -127,7 +127,7 @@ class FedGH(LgFedAvg):
         pool: Sequence[Arrays],
         rng: np.random.Generator,
     ) -> Arrays:
-        """Trains the head.
+        """Train the head.
 
         Raises:
             MethodError: If each client's own prototypes are needed and were not handed over.
@@ -139,7 +139,7 @@ class FedGH(LgFedAvg):
         return {**state, **descend(head, losses, partial(torch.optim.SGD, lr=rate))}
 
     def pairs(self, aggregate: Aggregate) -> Pairs:
-        """What the head is trained on, in the order of the clients' keys.
+        """Return what the head is trained on, in the order of the clients' keys.
 
         Raises:
             MethodError: If each client's own prototypes are needed and were not handed over.
@@ -155,7 +155,7 @@ class FedGH(LgFedAvg):
     def losses(
         self, rows: Tensor, labels: Tensor, rng: np.random.Generator
     ) -> Iterator[ServerLoss]:
-        """Mean cross-entropy of the head on each batch, shuffled anew for each pass."""
+        """Yield mean cross-entropy of the head on each batch, shuffled anew for each pass."""
         rows, labels = rows.to(self.device), labels.to(self.device)
         size = self.config.server_batch or max(len(rows), 1)
         for _ in range(self.config.server_epochs):
@@ -167,7 +167,7 @@ class FedGH(LgFedAvg):
 def class_means(
     features: NDArray[np.float32], labels: NDArray[Any], classes: int
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The mean of each class's features.
+    """Return the mean of each class's features.
 
     Args:
         features: Features (n, D).
@@ -184,7 +184,7 @@ def class_means(
 
 
 def known_prototypes(sent: Arrays, floor: float) -> Pairs:
-    """Prototypes as they were before a common factor, of the classes that there are.
+    """Return prototypes as they were before a common factor, of the classes that there are.
 
     Args:
         sent: `prototypes` (C, D) over sqrt(D) and `presence` (C,), of one client or of many.
@@ -208,7 +208,7 @@ def _head_loss(rows: Tensor, labels: Tensor) -> ServerLoss:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         MethodError: If a floor above one client's flag would leave out every class.

@@ -75,7 +75,7 @@ class DeepPromptObjective:
     encoder_parameters: frozenset[str] = frozenset({CONTEXTS, WEIGHT, BIAS})
 
     def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Text features (C, d), and the image tower's prompts Q (J, l, width)."""
+        """Return text features (C, d), and the image tower's prompts Q (J, l, width)."""
         contexts = parameters[CONTEXTS]
         # One linear map for each layer: a product of stacks.
         projected = contexts @ parameters[WEIGHT].transpose(1, 2)
@@ -83,7 +83,7 @@ class DeepPromptObjective:
         return {"text": self.text.text_features(contexts, self.classes), "prompts": prompts}
 
     def logits(self, encoded: Mapping[str, Tensor], patches: Tensor) -> Tensor:
-        """Cosines over the temperature, shape (B, C), of embedded patches (B, 1 + P, width)."""
+        """Return cosines over the temperature (B, C) of embedded patches (B, 1 + P, width)."""
         images = self.image.image_features(patches, encoded["prompts"])
         return self.text.backbone.logit_scale * images @ encoded["text"].T
 
@@ -93,7 +93,7 @@ class DeepPromptObjective:
         encoded: Mapping[str, Tensor],
         batch: Mapping[str, Tensor],
     ) -> Tensor:
-        """Cross-entropy of each example, shape (B,)."""
+        """Return cross-entropy of each example, shape (B,)."""
         logits = self.logits(encoded, batch[PATCHES])
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
@@ -116,7 +116,7 @@ class FedMaPLe(AveragedMethod):
     needs: frozenset[Need] = field(default=frozenset({"pixels"}), init=False)
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        """Class token and patches as they enter the image tower's first layer, float32."""
+        """Return class token and patches as they enter the image tower's first layer, float32."""
         # A copy, since torch takes no read-only memory and images may be mapped from a file.
         pixels = self.text.backbone.to_pixels(np.array(arrays["pixels"]))
         with torch.no_grad():
@@ -124,7 +124,7 @@ class FedMaPLe(AveragedMethod):
         return {PATCHES: embedded.cpu().numpy().astype(np.float32)}
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Prompts and coupling functions of all J layers, averaged over clients."""
+        """Return prompts and coupling functions of all J layers, averaged over clients."""
         inputs, outputs = self.text.backbone.token_dim, self.image.width
         return {
             CONTEXTS: TensorSpec((self.depth, self.text.context_tokens, inputs)),
@@ -133,7 +133,7 @@ class FedMaPLe(AveragedMethod):
         }
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
-        """Fresh prompts; coupling functions uniform in +-1/sqrt(token width)."""
+        """Return fresh prompts; coupling functions uniform in +-1/sqrt(token width)."""
         spec = self.shared_spec()
         inputs = self.text.backbone.token_dim
         return {
@@ -143,7 +143,7 @@ class FedMaPLe(AveragedMethod):
         }
 
     def training_objective(self) -> Objective:
-        """Cross-entropy over the task's classes."""
+        """Return cross-entropy over the task's classes."""
         return DeepPromptObjective(self.text, self.image, self.classes)
 
     def predict(
@@ -152,7 +152,7 @@ class FedMaPLe(AveragedMethod):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """Logits (n, C) with the broadcast prompts and coupling functions."""
+        """Return logits (n, C) with the broadcast prompts and coupling functions."""
         backbone = self.text.backbone
         objective = DeepPromptObjective(self.text, self.image, tuple(classes))
         patches = as_tensor(batch[PATCHES], backbone)
@@ -166,7 +166,7 @@ class FedMaPLe(AveragedMethod):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         MethodError: If a tower has fewer layers than there are to be prompts for.

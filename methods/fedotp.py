@@ -98,14 +98,17 @@ class TransportObjective:
     encoder_parameters: frozenset[str]
 
     def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Text features (N, C, d) of all classes behind each prompt, the shared one first."""
+        """Return text features (N, C, d) of all classes behind each prompt.
+
+        The shared one first.
+        """
         contexts = parameters[CONTEXT].unsqueeze(0)
         if OWN in self.encoder_parameters:
             contexts = torch.cat((contexts, parameters[OWN]))
         return {"text": self.encoder.text_features_each(contexts, self.classes)}
 
     def logits(self, encoded: Mapping[str, Tensor], patches: Tensor) -> Tensor:
-        """Logits (B, C) of images with local features (B, M, d)."""
+        """Return logits (B, C) of images with local features (B, M, d)."""
         similarity = torch.einsum("bmd,ncd->nmbc", patches, encoded["text"])
         plans = transport_plans(
             similarity,
@@ -122,7 +125,7 @@ class TransportObjective:
         encoded: Mapping[str, Tensor],
         batch: Mapping[str, Tensor],
     ) -> Tensor:
-        """Cross-entropy of each example, shape (B,)."""
+        """Return cross-entropy of each example, shape (B,)."""
         logits = self.logits(encoded, batch[PATCHES])
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
@@ -138,13 +141,13 @@ class FedOTP(PromptMethod):
     needs: frozenset[Need] = field(default=frozenset({"tokens"}), init=False)
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        """Local features of length one, (n, M, d), in place of tokens."""
+        """Return local features of length one, (n, M, d), in place of tokens."""
         return {PATCHES: self.encoder.backbone.project_tokens(arrays["tokens"])}
 
     def init_client(
         self, shared_rng: np.random.Generator, client_rng: np.random.Generator
     ) -> Arrays:
-        """The client's own prompts; decoupled, they begin with their training."""
+        """Return the client's own prompts; decoupled, they begin with their training."""
         return {} if self.is_decoupled else self._fresh_prompts(client_rng)
 
     def client_update(
@@ -154,7 +157,7 @@ class FedOTP(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains the broadcast prompt and the own ones together; uploads the former's change."""
+        """Train the broadcast prompt and the own ones together; uploads the former's change."""
         # What was trained after a last release may not enter a further one.
         own = {} if self.is_decoupled else view.personal
         start = {CONTEXT: view.broadcast[CONTEXT], **own}
@@ -171,7 +174,7 @@ class FedOTP(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> Arrays:
-        """Trains the own prompts alone, decoupled, beside the last shared one."""
+        """Train the own prompts alone, decoupled, beside the last shared one."""
         own = self._fresh_prompts(rng)
         if not (self.is_decoupled and own):
             return view.personal
@@ -192,7 +195,7 @@ class FedOTP(PromptMethod):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """Logits (n, C) under the broadcast prompt and the own ones, where there are any."""
+        """Return logits (n, C) under the broadcast prompt and the own ones, where there are any."""
         backbone = self.encoder.backbone
         prompts = {CONTEXT: view.broadcast[CONTEXT], **view.personal}
         objective = self._objective(prompts, tuple(classes))
@@ -211,7 +214,7 @@ class FedOTP(PromptMethod):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the task has no backbone, its image tower gives no tokens, or the prompt

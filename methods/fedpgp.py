@@ -119,7 +119,7 @@ class Adapter:
         return self.config.personal_learning_rate == 0.0
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Starting values: U (l, b) and V (b, token width), or one matrix (l, token width)."""
+        """Return starting values: U (l, b) and V (b, width), or one matrix (l, width)."""
         length, width = self.shape
         inner = self.config.bottleneck
         shapes = {LEFT: (length, inner), RIGHT: (inner, width), FULL: (length, width)}
@@ -132,13 +132,13 @@ class Adapter:
         return arrays
 
     def personal_prompt(self, parameters: Mapping[str, Tensor]) -> Tensor:
-        """p_i of Eq. 7 and Eq. 10, shape (l, token width)."""
+        """Return p_i of Eq. 7 and Eq. 10, shape (l, token width)."""
         if self.config.rank == "full":
             return parameters[CONTEXT] + parameters[FULL]
         return parameters[CONTEXT] + parameters[LEFT] @ parameters[RIGHT]
 
     def group(self) -> tuple[ParameterGroup, ...]:
-        """What of it is trained: all, or nothing."""
+        """Return what of it is trained: all, or nothing."""
         rate = self.config.personal_learning_rate
         return () if self.is_frozen else (ParameterGroup(self.names, rate),)
 
@@ -159,7 +159,10 @@ class PersonalObjective(PromptObjective):
     encoder_parameters: frozenset[str] = field(kw_only=True)
 
     def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Text features (C, d): z_i as `text`, and z_G as `global` where a penalty needs it."""
+        """Return text features (C, d).
+
+        Z_i as `text`, and z_G as `global` where a penalty needs it.
+        """
         prompt = self.adapter.personal_prompt(parameters)
         if not self.is_contrasted:
             return {"text": self.encoder.text_features(prompt, self.classes)}
@@ -184,11 +187,11 @@ class Contrast:
     reference: Tensor
 
     def __call__(self, parameters: Mapping[str, Tensor], encoded: Mapping[str, Tensor]) -> Tensor:
-        """The penalty of one step, shape (), of features z_i and z_G of length one."""
+        """Return the penalty of one step, shape (), of features z_i and z_G of length one."""
         return self.config.mu * self.per_class(encoded["global"], encoded["text"]).mean()
 
     def per_class(self, shared: Tensor, personal: Tensor) -> Tensor:
-        """The loss of each class (C,) from z_G and z_i, both (C, d)."""
+        """Return the loss of each class (C,) from z_G and z_i, both (C, d)."""
         positive = (shared * self.reference).sum(-1)
         negative = (shared * personal).sum(-1)
         is_printed = self.config.ablation_sign == "appendix"
@@ -214,7 +217,7 @@ class FedPGP(PromptMethod):
     def init_client(
         self, shared_rng: np.random.Generator, client_rng: np.random.Generator
     ) -> Arrays:
-        """The adapter, alike on all clients; decoupled, it begins with its training."""
+        """Return the adapter, alike on all clients; decoupled, it begins with its training."""
         return {} if self.is_decoupled else self.adapter.init(shared_rng)
 
     def client_update(
@@ -224,7 +227,7 @@ class FedPGP(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """The local epochs of Algorithm 1; decoupled, PromptFL's."""
+        """Return the local epochs of Algorithm 1; decoupled, PromptFL's."""
         start = view.broadcast[CONTEXT]
         if self.is_decoupled:
             context = self.train_prompt(start, data, trainer, rng)
@@ -247,7 +250,7 @@ class FedPGP(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> Arrays:
-        """Trains the adapter alone, decoupled, on top of the last global prompt."""
+        """Train the adapter alone, decoupled, on top of the last global prompt."""
         if not self.is_decoupled or self.adapter.is_frozen:
             return view.personal
         trained = trainer.fit(
@@ -267,7 +270,7 @@ class FedPGP(PromptMethod):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """CLIP's logits (n, C) under p_i; under p_G while there is no adapter."""
+        """Return CLIP's logits (n, C) under p_i; under p_G while there is no adapter."""
         if not view.personal:
             return self.prompt_logits(view.broadcast[CONTEXT], batch, classes)
         arrays = {CONTEXT: view.broadcast[CONTEXT], **view.personal}
@@ -299,7 +302,7 @@ class FedPGP(PromptMethod):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         MethodError: If the template has no `{}`.

@@ -64,7 +64,7 @@ class FedProx(FedAvg):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains the whole network, pulled back to the broadcast."""
+        """Train the whole network, pulled back to the broadcast."""
         trained = trainer.fit(
             self.objective(view),
             self.model_of(view),
@@ -76,7 +76,7 @@ class FedProx(FedAvg):
         return self.result(view, trained)
 
     def pull_to(self, view: ClientView) -> Penalty:
-        """The term mu/2 ||w - w^t||^2 (Eq. 2), w^t being what was broadcast."""
+        """Return the term mu/2 ||w - w^t||^2 (Eq. 2), w^t being what was broadcast."""
         anchor, mu = self.tensors(self.model_of(view)), self.config.mu
 
         def pull(parameters: Parameters, encoded: Parameters) -> Tensor:
@@ -87,7 +87,7 @@ class FedProx(FedAvg):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the network needs a CLIP model and the task has none.

@@ -50,7 +50,7 @@ class FedRep(FedPer):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains the head, then the body."""
+        """Train the head, then the body."""
         charged = trainer.charged_steps
         steps = trainer.steps_for(data.num_examples) if charged is None else charged
         if steps == 1:
@@ -63,12 +63,12 @@ class FedRep(FedPer):
         return self.result(view, trained)
 
     def steps_on_head(self, steps: int) -> int:
-        """How many of two or more steps the head takes: tau of Algorithm 1."""
+        """Return how many of two or more steps the head takes: tau of Algorithm 1."""
         return min(max(round(self.config.head_share * steps), 1), steps - 1)
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the network needs a CLIP model and the task has none.

@@ -78,13 +78,16 @@ class FedRoD(ModularMethod):
         return self.head_layers
 
     def parts(self, parameters: Parameters, batch: Parameters) -> dict[str, Tensor]:
-        """Features (B, D) that no gradient passes, and generic logits (B, C) that it does."""
+        """Return features (B, D) that no gradient passes.
+
+        And generic logits (B, C) that it does.
+        """
         features = self.features(parameters, batch)
         still = features.detach()
         return {FED: still, GATED: still, GENERIC: linear(parameters, GENERIC, features)}
 
     def combine(self, parameters: Parameters, parts: Parameters, output: Tensor) -> Tensor:
-        """The sum of both heads, in which the generic one is held."""
+        """Return the sum of both heads, in which the generic one is held."""
         return parts[GENERIC].detach() + output
 
     def client_update(
@@ -94,7 +97,7 @@ class FedRoD(ModularMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains extractor and generic head by one loss, the personal head by the other."""
+        """Train extractor and generic head by one loss, the personal head by the other."""
         counts = None
         if self.config.generic_loss == "balanced_softmax":
             counts = torch.bincount(
@@ -110,7 +113,7 @@ class FedRoD(ModularMethod):
         return self.result(view, trained)
 
     def two_losses(self, counts: Tensor | None) -> PerExample:
-        """The loss of each example: generic plus personal, which share no gradient.
+        """Return the loss of each example: generic plus personal, which share no gradient.
 
         Args:
             counts: Examples of each class (C,); None for plain cross-entropy.
@@ -128,7 +131,7 @@ class FedRoD(ModularMethod):
 
 
 def balanced(logits: Tensor, counts: Tensor) -> Tensor:
-    """Logits (B, C) whose softmax is the balanced softmax: log n_c is added to each.
+    """Return logits (B, C) whose softmax is the balanced softmax: log n_c is added to each.
 
     A class without examples gets minus infinity: probability and gradient zero.
 
@@ -140,7 +143,7 @@ def balanced(logits: Tensor, counts: Tensor) -> Tensor:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the network needs a CLIP model and the task has none.

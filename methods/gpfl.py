@@ -116,12 +116,12 @@ class GPFL(ModularMethod):
     def init_client(
         self, shared_rng: np.random.Generator, client_rng: np.random.Generator
     ) -> Arrays:
-        """A fresh head, and equal shares of all classes."""
+        """Return a fresh head, and equal shares of all classes."""
         shares = np.full(len(self.classes), 1.0 / len(self.classes), np.float32)
         return {**super().init_client(shared_rng, client_rng), SHARES: shares}
 
     def model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
-        """The arrays of the client's network, and both conditions."""
+        """Return the arrays of the client's network, and both conditions."""
         model = super().model_of(view)
         embedding = view.broadcast[EMBEDDING]
         model |= {FROZEN: embedding, GENERIC: embedding.mean(axis=0)}
@@ -130,16 +130,16 @@ class GPFL(ModularMethod):
         return model
 
     def parts(self, parameters: Parameters, batch: Parameters) -> dict[str, Tensor]:
-        """The features behind the valve under the own condition, (B, D)."""
+        """Return the features behind the valve under the own condition, (B, D)."""
         rows = valve(parameters, self.features(parameters, batch), parameters[OWN])
         return {FED: rows, GATED: rows}
 
     def objective(self, view: ClientView) -> Objective:
-        """The own task and the guidance."""
+        """Return the own task and the guidance."""
         return BatchObjective(self.guided)
 
     def guided(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Loss of each example, (B,)."""
+        """Return loss of each example, (B,)."""
         features, labels = self.features(parameters, batch), batch["labels"]
         own = valve(parameters, features, parameters[OWN])
         generic = valve(parameters, features, parameters[GENERIC])
@@ -152,7 +152,10 @@ class GPFL(ModularMethod):
         )
 
     def decay(self, parameters: Parameters, encoded: Parameters) -> Tensor:
-        """Half of mu times the squares of embeddings and valve, a scalar; it sees no data."""
+        """Return half of mu times the squares of embeddings and valve, a scalar.
+
+        It sees no data.
+        """
         squares = [parameters[name].square().sum() for name in self.decayed_layers]
         total: Tensor = torch.stack(squares).sum()
         return 0.5 * self.config.decay * total
@@ -164,7 +167,7 @@ class GPFL(ModularMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Counts the classes, trains everything together, keeps head and shares."""
+        """Count the classes, trains everything together, keeps head and shares."""
         shares = label_shares(data.arrays["labels"], len(self.classes))
         counted = ClientView(view.broadcast, view.experts, {**view.personal, SHARES: shares})
         trained = trainer.fit(
@@ -180,7 +183,7 @@ class GPFL(ModularMethod):
 
 
 def valve(parameters: Mapping[str, Tensor], features: Tensor, condition: Tensor) -> Tensor:
-    """The conditional valve.
+    """Return the conditional valve.
 
     Args:
         parameters: The valve's among others.
@@ -198,13 +201,13 @@ def valve(parameters: Mapping[str, Tensor], features: Tensor, condition: Tensor)
 
 
 def angle_losses(rows: Tensor, embedding: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy (B,) over the cosines of rows (B, D) and the classes' embeddings (C, D)."""
+    """Return cross-entropy (B,) over cosines of rows (B, D) and embeddings (C, D)."""
     cosines: Tensor = functional.normalize(rows) @ functional.normalize(embedding).T
     return functional.cross_entropy(cosines, labels, reduction="none")
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the network needs a CLIP model and the task has none.

@@ -49,21 +49,21 @@ class LgFedAvg(ModularMethod):
         return self.extractor.flat_width
 
     def parts(self, parameters: Parameters, batch: Parameters) -> dict[str, Tensor]:
-        """The inputs, as the extractor takes them and as one vector each."""
+        """Return the inputs, as the extractor takes them and as one vector each."""
         inputs = self.extractor.inputs(batch)
         return {FED: inputs, GATED: self.extractor.flat(parameters, inputs)}
 
     def module_output(self, module: Parameters, fed: Tensor) -> Tensor:
-        """Features (B, D) of inputs."""
+        """Return features (B, D) of inputs."""
         return self.extractor.features(module, fed)
 
     def combine(self, parameters: Parameters, parts: Parameters, output: Tensor) -> Tensor:
-        """Logits (B, C) of features."""
+        """Return logits (B, C) of features."""
         return linear(parameters, HEAD, output)
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the network needs a CLIP model and the task has none.

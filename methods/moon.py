@@ -97,7 +97,7 @@ class Moon(FedAvg):
         return {**super().shared_layers, **self.projection_layers}
 
     def features(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Z (B, D), what the head is fed."""
+        """Return Z (B, D), what the head is fed."""
         features = super().features(parameters, batch)
         if self.config.projection == "none":
             return features
@@ -105,11 +105,11 @@ class Moon(FedAvg):
         return linear(parameters, f"{PROJECTION}.fc2", hidden)
 
     def objective(self, view: ClientView) -> Objective:
-        """Cross-entropy and the contrastive term (Eq. 4); with mu = 0 the former alone."""
+        """Return cross-entropy and the contrastive term (Eq. 4); with mu = 0 the former alone."""
         return BatchObjective(self.contrasted if self.config.mu else self.cross_entropies)
 
     def contrasted(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Loss of each example, (B,), where the parameters hold three networks."""
+        """Return loss of each example, (B,), where the parameters hold three networks."""
         z = self.features(parameters, batch)
         labels = batch["labels"]
         supervised = functional.cross_entropy(linear(parameters, HEAD, z), labels, reduction="none")
@@ -126,7 +126,7 @@ class Moon(FedAvg):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains the whole network beside two that are held, and keeps it for the next round.
+        """Train the whole network beside two that are held, and keeps it for the next round.
 
         With mu = 0 no other network has a say, and none is held or kept.
         """
@@ -138,7 +138,7 @@ class Moon(FedAvg):
         return LocalResult(self.result(view, trained).update, None, kept)
 
     def held(self, view: ClientView) -> Arrays:
-        """The broadcast network and the client's last one, which is the same at first."""
+        """Return the broadcast network and the client's last one, which is the same at first."""
         last = {PREVIOUS + name: value for name, value in self.model_of(view).items()}
         return {
             **{COMMON + name: value for name, value in self.model_of(view).items()},
@@ -149,7 +149,7 @@ class Moon(FedAvg):
 def contrastive_losses(
     z: Tensor, z_common: Tensor, z_previous: Tensor, temperature: float
 ) -> Tensor:
-    """The model-contrastive loss l_con of each example (Eq. 3).
+    """Return the model-contrastive loss l_con of each example (Eq. 3).
 
     Args:
         z: Representations (B, D) under the network in training.
@@ -167,7 +167,7 @@ def contrastive_losses(
 
 
 def under(prefix: str, parameters: Parameters) -> Parameters:
-    """The parameters whose names begin so, without that beginning."""
+    """Return the parameters whose names begin so, without that beginning."""
     return {
         name.removeprefix(prefix): tensor
         for name, tensor in parameters.items()
@@ -176,7 +176,7 @@ def under(prefix: str, parameters: Parameters) -> Parameters:
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the network needs a CLIP model and the task has none.

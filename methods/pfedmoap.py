@@ -103,7 +103,7 @@ class MixtureObjective:
     encoder_parameters: frozenset[str] = frozenset({CONTEXT})
 
     def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Local text features T_L (C, d)."""
+        """Return local text features T_L (C, d)."""
         return {"text": self.encoder.text_features(parameters[CONTEXT], self.classes)}
 
     def logits(
@@ -119,7 +119,7 @@ class MixtureObjective:
     def weights(
         self, parameters: Mapping[str, Tensor], encoded: Mapping[str, Tensor], image: Tensor
     ) -> Tensor:
-        """What each expert counts for each image (B, K+1), the local one first."""
+        """Return what each expert counts for each image (B, K+1), the local one first."""
         return self.gate.weights(parameters, image, self._all_experts(encoded["text"]))
 
     def _all_experts(self, text: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class MixtureObjective:
         encoded: Mapping[str, Tensor],
         batch: Mapping[str, Tensor],
     ) -> Tensor:
-        """Cross-entropy of each example, shape (B,)."""
+        """Return cross-entropy of each example, shape (B,)."""
         logits = self.logits(parameters, encoded, batch["features"])
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
@@ -152,24 +152,24 @@ class PFedMoAP(PromptMethod):
         return self.config.gate_sharing == "aggregated"
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """The context, and the gate where it is averaged."""
+        """Return the context, and the gate where it is averaged."""
         gate = self.gate.spec() if self.shares_gate else {}
         return {CONTEXT: self.encoder.spec, **gate}
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
-        """A fresh context, and a gate where it is averaged."""
+        """Return a fresh context, and a gate where it is averaged."""
         state = super().init_server(rng)
         return {**state, **self.gate.init(rng)} if self.shares_gate else state
 
     def pool_policy(self) -> PoolPolicy | None:
-        """K experts of the previous rounds' entries (Eq. 7)."""
+        """Return K experts of the previous rounds' entries (Eq. 7)."""
         spec = {CONTEXT: self.encoder.spec}
         return PoolPolicy(spec, self.config.experts, self.config.select)
 
     def init_client(
         self, shared_rng: np.random.Generator, client_rng: np.random.Generator
     ) -> Arrays:
-        """The client's own gate; it has no prompt of its own before it first takes part.
+        """Return the client's own gate; it has no prompt of its own before it first takes part.
 
         Decoupled, the gate begins with its training.
         """
@@ -203,7 +203,7 @@ class PFedMoAP(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> Arrays:
-        """Trains the gate alone, decoupled, on top of prompts that were trained without it."""
+        """Train the gate alone, decoupled, on top of prompts that were trained without it."""
         if not (self.is_decoupled and view.experts):
             return view.personal
         context = view.personal.get(CONTEXT, view.broadcast[CONTEXT])
@@ -236,7 +236,7 @@ class PFedMoAP(PromptMethod):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32] | None:
-        """The gate's weights of local and non-local experts (Figure 6), the local one first."""
+        """Return gate's weights of local and non-local experts (Figure 6), the local one first."""
         held = self._held(view)
         if not self._mixes(view, held):
             return None
@@ -247,7 +247,7 @@ class PFedMoAP(PromptMethod):
         return weights.cpu().numpy().astype(np.float32)
 
     def _held(self, view: ClientView) -> Arrays:
-        """The prompt and the gate that a client predicts with, the gate where it has one."""
+        """Return the prompt and the gate that a client predicts with, the gate where it has one."""
         context = view.personal.get(CONTEXT, view.broadcast[CONTEXT])
         return {CONTEXT: context, **self._gate_of(view.broadcast, view.personal)}
 
@@ -260,7 +260,7 @@ class PFedMoAP(PromptMethod):
         return parameters, as_tensor(batch["features"], backbone)
 
     def _gate_of(self, broadcast: Arrays, personal: Arrays) -> Arrays:
-        """The gate that a client uses; empty before a decoupled one is trained."""
+        """Return the gate that a client uses; empty before a decoupled one is trained."""
         source = broadcast if self.shares_gate else personal
         return {name: value for name, value in source.items() if name != CONTEXT}
 
@@ -291,7 +291,7 @@ class PFedMoAP(PromptMethod):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         MethodError: If the gate does not fit the backbone, or there are more experts than other

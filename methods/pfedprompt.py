@@ -78,7 +78,7 @@ class PFedPrompt(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """PromptFL's; nothing personal is kept before the last release."""
+        """Return PromptFL's; nothing personal is kept before the last release."""
         return replace(super().client_update(view, data, trainer, rng), personal={})
 
     def personalise(
@@ -88,7 +88,7 @@ class PFedPrompt(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> Arrays:
-        """Remembers the client's own examples."""
+        """Remember the client's own examples."""
         features, labels = data.arrays["features"], data.arrays["labels"]
         return {FEATURES: np.array(features), LABELS: np.array(labels)}
 
@@ -98,7 +98,7 @@ class PFedPrompt(PromptMethod):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """Logits (n, C) under the broadcast prompt, blended with the memory where there is one."""
+        """Return logits (n, C) under the broadcast prompt, blended with any memory."""
         if self.config.blend == 0.0 or not len(view.personal.get(LABELS, ())):
             return self.prompt_logits(view.broadcast[CONTEXT], batch, classes)
         backbone, blend = self.encoder.backbone, self.config.blend
@@ -115,19 +115,19 @@ class PFedPrompt(PromptMethod):
         return logits.cpu().numpy().astype(np.float32)
 
     def _votes(self, labels: NDArray[np.int64], classes: Sequence[str]) -> Tensor:
-        """One row per remembered example, 1 where a class bears its label's name, (n, C)."""
+        """Return one row per remembered example, 1 where a class bears its label's name, (n, C)."""
         own, asked = np.array(self.classes)[labels], np.array(classes)
         named = (own[:, None] == asked[None]).astype(np.float32)
         return as_tensor(named, self.encoder.backbone)
 
 
 def attend(image: Tensor, remembered: Tensor, sharpness: float) -> Tensor:
-    """Attention of images (B, d) over remembered features (n, d), rows of sum one (B, n)."""
+    """Return attention of images (B, d) over remembered features (n, d), rows of sum one (B, n)."""
     return (sharpness * image @ remembered.T).softmax(dim=-1)
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the task has no backbone or the prompt does not fit into it.

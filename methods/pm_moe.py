@@ -98,7 +98,7 @@ class PMMoE(OverModular):
     population: int
 
     def pool_policy(self) -> PoolPolicy | None:
-        """All clients' modules, made once, by training where the base refines its module."""
+        """Return all clients' modules, made once, by training where the base refines its module."""
         return PoolPolicy(
             specs(self.base.module_layers),
             self.population,
@@ -116,7 +116,7 @@ class PMMoE(OverModular):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """The client's module as it converged."""
+        """Return the client's module as it converged."""
         personal = self._refined(view, data, trainer, rng) if self.base.refines else view.personal
         return LocalResult({}, self._module(replace(view, personal=personal)), personal)
 
@@ -127,7 +127,7 @@ class PMMoE(OverModular):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> Arrays:
-        """Trains a fresh gate over the experts; without experts, what the base does.
+        """Train a fresh gate over the experts; without experts, what the base does.
 
         Raises:
             MethodError: If an expert is of another shape.
@@ -150,7 +150,7 @@ class PMMoE(OverModular):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """Logits (n, len(classes)) of the mixture; of the base before there is one.
+        """Return logits (n, len(classes)) of the mixture; of the base before there is one.
 
         Raises:
             MethodError: If a class is not one of the task's, or an expert is of another shape.
@@ -169,7 +169,7 @@ class PMMoE(OverModular):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32] | None:
-        """Weights (n, E) in the pool's order, scaled to add up to one also where top-k left less.
+        """Return weights (n, E) in the pool's order; they add up to one also after top-k.
 
         An own module that the pool lacks comes last.
         """
@@ -232,17 +232,17 @@ class PMMoE(OverModular):
 
 
 def has_gate(view: ClientView) -> bool:
-    """Whether a client has learned to mix the experts that it has."""
+    """Return whether a client has learned to mix the experts that it has."""
     return bool(view.experts) and OWN in view.personal
 
 
 def without_gate(personal: Arrays) -> dict[str, NDArray[Any]]:
-    """A client's state without what a second phase added to it."""
+    """Return a client's state without what a second phase added to it."""
     return {name: value for name, value in personal.items() if not name.startswith(GATE)}
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the base's network needs a CLIP model and the task has none.

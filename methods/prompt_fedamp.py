@@ -86,7 +86,7 @@ class PromptFedAMP(PromptMethod):
     admits: frozenset[Mechanism] = field(default=SEES_UPLOADS, init=False)
 
     def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
-        """The client's message, the first prompt before it has one."""
+        """Return the client's message, the first prompt before it has one."""
         return {CONTEXT: state.get(f"{MESSAGE}{client}", state[CONTEXT])}
 
     def client_update(
@@ -96,7 +96,7 @@ class PromptFedAMP(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains near the message; the result is the client's own prompt."""
+        """Train near the message; the result is the client's own prompt."""
         message = view.broadcast[CONTEXT]
         own = view.personal.get(CONTEXT, message)
         context = train_prompt_near(
@@ -118,7 +118,7 @@ class PromptFedAMP(PromptMethod):
         pool: Sequence[Arrays],
         rng: np.random.Generator,
     ) -> Arrays:
-        """New messages for the clients of the round.
+        """Return new messages for the clients of the round.
 
         Raises:
             MethodError: If the clients' updates were not handed over one by one.
@@ -144,7 +144,7 @@ class PromptFedAMP(PromptMethod):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """CLIP's logits (n, C) under the own prompt, before it exists under the message."""
+        """Return CLIP's logits (n, C) under the own prompt, before it exists under the message."""
         return self.prompt_logits(
             view.personal.get(CONTEXT, view.broadcast[CONTEXT]), batch, classes
         )
@@ -153,7 +153,7 @@ class PromptFedAMP(PromptMethod):
 def attentive_messages(
     prompts: NDArray[np.float64], *, sigma: float, alpha: float
 ) -> NDArray[np.float64]:
-    """The messages u_i of all clients.
+    """Return the messages u_i of all clients.
 
     Args:
         prompts: The clients' prompts (N, ...).
@@ -176,7 +176,7 @@ def attentive_messages(
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         MethodError: If `alpha` is so large that messages would not be convex combinations.

@@ -70,7 +70,7 @@ class SplitPromptObjective(PromptObjective):
     encoder_parameters: frozenset[str] = frozenset({CONTEXT, PERSONAL})
 
     def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Text features (C, d) of all classes behind both parts."""
+        """Return text features (C, d) of all classes behind both parts."""
         whole = torch.cat((parameters[CONTEXT], parameters[PERSONAL]))
         return {"text": self.encoder.text_features(whole, self.classes)}
 
@@ -83,19 +83,19 @@ class PromptFedPer(PromptMethod):
     has_personal_state: bool = field(default=True, init=False)
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """The first context vectors, averaged over clients."""
+        """Return the first context vectors, averaged over clients."""
         spec = self.encoder.spec
         return {CONTEXT: replace(spec, shape=(self.config.base_tokens, spec.shape[1]))}
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
-        """A fresh base."""
+        """Return a fresh base."""
         whole = self.encoder.init_context(rng, self.config.context_init)
         return {CONTEXT: whole[: self.config.base_tokens]}
 
     def init_client(
         self, shared_rng: np.random.Generator, client_rng: np.random.Generator
     ) -> Arrays:
-        """The client's own part, drawn by itself as Algorithm 1 has it."""
+        """Return the client's own part, drawn by itself as Algorithm 1 has it."""
         whole = self.encoder.init_context(client_rng, self.config.context_init)
         return {PERSONAL: whole[self.config.base_tokens :]}
 
@@ -106,7 +106,7 @@ class PromptFedPer(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains both parts together, uploads the base's change, keeps the rest."""
+        """Train both parts together, uploads the base's change, keeps the rest."""
         base = view.broadcast[CONTEXT]
         trained = trainer.fit(
             SplitPromptObjective(self.encoder, self.classes),
@@ -124,7 +124,7 @@ class PromptFedPer(PromptMethod):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """CLIP's logits (n, C) under the global base and the own part.
+        """Return CLIP's logits (n, C) under the global base and the own part.
 
         Raises:
             MethodError: If there is no own part: the base alone is no prompt.
@@ -138,7 +138,7 @@ class PromptFedPer(PromptMethod):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         MethodError: If more context vectors are shared than there are.

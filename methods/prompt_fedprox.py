@@ -47,7 +47,7 @@ class PromptFedProx(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains the broadcast prompt, pulled back to it, and uploads its change."""
+        """Train the broadcast prompt, pulled back to it, and uploads its change."""
         start = view.broadcast[CONTEXT]
         context = train_prompt_near(
             self,
@@ -62,7 +62,7 @@ class PromptFedProx(PromptMethod):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the task has no backbone or the prompt does not fit into it.

@@ -19,7 +19,7 @@ class Config(PromptConfig):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the task has no backbone or the prompt does not fit into it.

@@ -64,7 +64,7 @@ class PromptFLFineTuned(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> Arrays:
-        """Trains the last global prompt on the client's own data."""
+        """Train the last global prompt on the client's own data."""
         return trainer.fit(
             PromptObjective(self.encoder, self.classes),
             {CONTEXT: view.broadcast[CONTEXT]},
@@ -80,14 +80,14 @@ class PromptFLFineTuned(PromptMethod):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """CLIP's logits (n, C) under the own prompt, before it exists under the global one."""
+        """Return CLIP's logits (n, C) under the own prompt, at first the global one."""
         return self.prompt_logits(
             view.personal.get(CONTEXT, view.broadcast[CONTEXT]), batch, classes
         )
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the task has no backbone or the prompt does not fit into it.

@@ -86,7 +86,7 @@ class Scaffold(FedAvg):
     )
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """The network, averaged plainly, and the change of the control variates, summed."""
+        """Return the network, averaged plainly, and the change of the control variates, summed."""
         layers = self.shared_layers.items()
         return {
             **{name: TensorSpec(each.shape, weighting=Weighting.UNIFORM) for name, each in layers},
@@ -94,7 +94,7 @@ class Scaffold(FedAvg):
         }
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
-        """A fresh network, and c = 0."""
+        """Return a fresh network, and c = 0."""
         return {**super().init_server(rng), **self.no_controls()}
 
     def init_client(
@@ -104,7 +104,7 @@ class Scaffold(FedAvg):
         return self.no_controls()
 
     def no_controls(self) -> dict[str, NDArray[np.float32]]:
-        """Control variates before the first round."""
+        """Return control variates before the first round."""
         layers = self.shared_layers.items()
         return {CONTROL + name: np.zeros(layer.shape, np.float32) for name, layer in layers}
 
@@ -115,7 +115,7 @@ class Scaffold(FedAvg):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains the network with corrected steps (Eq. 3) and renews the control variate."""
+        """Train the network with corrected steps (Eq. 3) and renews the control variate."""
         rate = trainer.learning_rate
         correction = self.tensors({n: rate * each for n, each in self.lead(view).items()})
 
@@ -141,7 +141,7 @@ class Scaffold(FedAvg):
     def controls_after(
         self, view: ClientView, trained: Arrays, data: Examples, trainer: Trainer
     ) -> dict[str, NDArray[Any]]:
-        """The client's next control variate by layer (Eq. 4)."""
+        """Return the client's next control variate by layer (Eq. 4)."""
         if self.config.control == "first":
             return self.gradient(self.model_of(view), data.arrays)
         length = trainer.steps_for(data.num_examples) * trainer.learning_rate
@@ -149,7 +149,7 @@ class Scaffold(FedAvg):
         return {n: e + (start[n] - trained[n]) / length for n, e in self.lead(view).items()}
 
     def gradient(self, model: Arrays, examples: Arrays) -> dict[str, NDArray[Any]]:
-        """Gradient of the mean loss over all examples, by layer."""
+        """Return gradient of the mean loss over all examples, by layer."""
         parameters = {n: tensor.requires_grad_() for n, tensor in self.tensors(model).items()}
         count = len(examples["labels"])
         sums = {name: torch.zeros_like(tensor) for name, tensor in parameters.items()}
@@ -160,7 +160,7 @@ class Scaffold(FedAvg):
         return {name: total.cpu().numpy() for name, total in sums.items()}
 
     def result_of(self, view: ClientView, trained: Arrays, controls: Arrays) -> LocalResult:
-        """The change of the network and of the control variate, which the client keeps."""
+        """Return the change of the network and of the control variate, which the client keeps."""
         kept = {CONTROL + name: value.astype(np.float32) for name, value in controls.items()}
         moved = {name: value - view.personal[name] for name, value in kept.items()}
         return LocalResult({**self.result(view, trained).update, **moved}, None, kept)
@@ -172,7 +172,7 @@ class Scaffold(FedAvg):
         pool: Sequence[Arrays],
         rng: np.random.Generator,
     ) -> Arrays:
-        """Moves the network by the mean change, and c by the share of the sum (Eq. 5)."""
+        """Move the network by the mean change, and c by the share of the sum (Eq. 5)."""
         rate, share = self.config.server_rate, 1.0 / aggregate.population
         moved = {
             name: state[name] + (share if name.startswith(CONTROL) else rate) * value
@@ -182,7 +182,7 @@ class Scaffold(FedAvg):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         BackboneError: If the network needs a CLIP model and the task has none.

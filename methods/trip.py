@@ -164,16 +164,16 @@ class Trip(PromptMethod):
     needs: frozenset[Need] = field(default=frozenset({"features"}), kw_only=True)
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        """Routes each image once; its tokens are not needed again."""
+        """Route each image once; its tokens are not needed again."""
         return self.router.prepare(arrays)
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """Experts (M, l, w), and the router's layer where it has one."""
+        """Return experts (M, l, w), and the router's layer where it has one."""
         experts = TensorSpec((self.config.experts, *self.encoder.spec.shape))
         return {EXPERTS: experts, **self.router.spec()}
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
-        """Fresh experts."""
+        """Return fresh experts."""
         count, text = self.config.experts, self.config.context_init
         first = self.encoder.init_context(rng, text)
         drawn = [first] + [self.encoder.init_context(rng, text) for _ in range(count - 1)]
@@ -186,7 +186,7 @@ class Trip(PromptMethod):
         return state
 
     def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
-        """Experts and router; the average too, if there is one."""
+        """Return experts and router; the average too, if there is one."""
         return {n: v for n, v in state.items() if n not in (AVERAGE_WEIGHT, ROUNDS)}
 
     def client_update(
@@ -196,7 +196,7 @@ class Trip(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains all experts from the broadcast ones (Algorithm 1, lines 8-18)."""
+        """Train all experts from the broadcast ones (Algorithm 1, lines 8-18)."""
         start = {name: view.broadcast[name] for name in self.shared_spec()}
         groups = (ParameterGroup(tuple(start)),)
         trained = trainer.fit(self.training_objective(), start, data.arrays, groups=groups, rng=rng)
@@ -226,7 +226,7 @@ class Trip(PromptMethod):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """CLIP's logits (n, C), each image under its own prompt (Eqs. 8, 9)."""
+        """Return CLIP's logits (n, C), each image under its own prompt (Eqs. 8, 9)."""
         backbone = self.encoder.backbone
         tensors = {name: as_tensor(value, backbone) for name, value in batch.items()}
         parameters = {
@@ -251,7 +251,7 @@ class Trip(PromptMethod):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32] | None:
-        """The shares pi of Eq. 8 that prediction uses, (n, M)."""
+        """Return the shares pi of Eq. 8 that prediction uses, (n, M)."""
         backbone = self.encoder.backbone
         tensors = {name: as_tensor(value, backbone) for name, value in batch.items()}
         parameters = {
@@ -262,24 +262,27 @@ class Trip(PromptMethod):
         return shares.cpu().numpy().astype(np.float32)
 
     def training_objective(self) -> TripObjective:
-        """The loss, with the zero-shot text features as they were computed once."""
+        """Return the loss, with the zero-shot text features as they were computed once."""
         teacher = self.captions.features(self.classes) if self.config.beta > 0 else None
         return TripObjective(self.encoder, self.classes, self.router, self.config.beta, teacher)
 
     def _round_weight(self, number: int) -> float:
-        """Density of Beta(0.2, 0.2) at the middle of a round, up to a factor; zero after R."""
+        """Return density of Beta(0.2, 0.2) at the middle of a round, up to a factor.
+
+        Zero after R.
+        """
         place = (number + 0.5) / (self.config.average_rounds + 1)
         return 0.0 if place >= 1 else float((place * (1 - place)) ** BETA_EXPONENT)
 
 
 def divergence(target: Tensor, logits: Tensor) -> Tensor:
-    """KL(softmax(target) || softmax(logits)) of each example (B,), Eq. 11, of logits (B, C)."""
+    """Return KL(softmax(target) || softmax(logits)) (B,), Eq. 11, of logits (B, C)."""
     wanted = target.log_softmax(-1)
     return (wanted.exp() * (wanted - logits.log_softmax(-1))).sum(dim=-1)
 
 
 def mixed(shares: Tensor, experts: Tensor) -> Tensor:
-    """Instance prompts (U, l, w), Eq. 8, of shares (U, M) and experts (M, l, w)."""
+    """Return instance prompts (U, l, w), Eq. 8, of shares (U, M) and experts (M, l, w)."""
     return (shares @ experts.flatten(1)).reshape(len(shares), *experts.shape[1:])
 
 
@@ -289,7 +292,7 @@ def prompt_logits(
     prompts: Tensor,
     images: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """CLIP's logits of images under some of the prompts, in one pass of the text encoder.
+    """Return CLIP's logits of images under some of the prompts, in one pass of the text encoder.
 
     Args:
         encoder: Encodes the prompts.
@@ -309,7 +312,7 @@ def prompt_logits(
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         MethodError: If the template has no `{}`, or there are more experts than orthogonal keys.
@@ -340,7 +343,7 @@ def _router(config: Config, task: Task) -> Router:
 
 
 def _distinct(shares: Tensor) -> tuple[Tensor, Tensor]:
-    """Different rows (U, M), and which of them each row is (B,)."""
+    """Return different rows (U, M), and which of them each row is (B,)."""
     # Learned shares are never alike, and the search has no derivative. A single row is what
     # `vmap` sees, which cannot run a search whose result has any size.
     if len(shares) == 1 or shares.requires_grad:

@@ -30,7 +30,7 @@ class Config(trip.Config):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         MethodError: As for TRIP.

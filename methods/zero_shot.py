@@ -51,7 +51,7 @@ class ZeroShot(MethodDefaults):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Learns nothing."""
+        """Learn nothing."""
         return LocalResult({}, None, {})
 
     def predict(
@@ -60,7 +60,7 @@ class ZeroShot(MethodDefaults):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """CLIP's logits (n, C) under the template."""
+        """Return CLIP's logits (n, C) under the template."""
         backbone = self.captions.backbone
         features = as_tensor(batch["features"], backbone)
         logits = backbone.logit_scale * features @ self.captions.features(classes).T
@@ -68,7 +68,7 @@ class ZeroShot(MethodDefaults):
 
 
 def build(config: Config, task: Task) -> Method:
-    """Builds the method.
+    """Build the method.
 
     Raises:
         MethodError: If the template has no `{}`.

@@ -32,7 +32,7 @@ class PlatformFinder:
     def find_spec(
         self, fullname: str, path: object = None, target: object = None
     ) -> ModuleSpec | None:
-        """Answers the import system (see `importlib.abc.MetaPathFinder`).
+        """Answer the import system (see `importlib.abc.MetaPathFinder`).
 
         What lies before the standard library on the path, such as a checkout in the current
         folder, goes first, as for any other module: a checkout never gets half its packages
@@ -57,7 +57,7 @@ class PlatformFinder:
 
 
 def install(folder: str | None = None) -> None:
-    """Puts the finder in front of the import system's own, once per interpreter.
+    """Put the finder in front of the import system's own, once per interpreter.
 
     Args:
         folder: The folder that holds `platform/`; None for the one that holds this file.
@@ -68,7 +68,7 @@ def install(folder: str | None = None) -> None:
 
 
 def _before_standard_library(entries: list[str]) -> list[str]:
-    """The entries of the path that Python searches before its own library."""
+    """Return the entries of the path that Python searches before its own library."""
     library = os.path.dirname(os.path.abspath(os.__file__))
     for position, entry in enumerate(entries):
         if os.path.abspath(entry or os.curdir) == library:

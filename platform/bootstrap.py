@@ -89,7 +89,7 @@ class Surroundings:
 
 
 def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings) -> Wiring:
-    """Sets up a new run.
+    """Set up a new run.
 
     Raises:
         ConfigError: If the configuration cannot be run; nothing is written then.
@@ -124,7 +124,7 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
 
 
 def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> RunPlan:
-    """A run's plan, which for a second phase rests on what another run left behind."""
+    """Return a run's plan, which for a second phase rests on what another run left behind."""
     source, url = config.phase_two_of, config.storage.url
     if source is None:
         return plan_run(config, observer, surroundings)
@@ -152,7 +152,7 @@ def reopen_run(
     *,
     read_only: bool = False,
 ) -> Wiring:
-    """Sets up a run that exists; with `read_only` to write to none of its databases.
+    """Set up a run that exists; with `read_only` to write to none of its databases.
 
     Whoever goes on with a run builds on all rows of its database, so all are checked then.
 
@@ -178,7 +178,7 @@ def reopen_run(
 
 
 def stored_config(database: Database, run_id: str, surroundings: Surroundings) -> RunConfig:
-    """The configuration that a run was started with.
+    """Return the configuration that a run was started with.
 
     Raises:
         UnknownRun: If there is no such run.
@@ -211,7 +211,7 @@ def plan_run(
     surroundings: Surroundings,
     first: FirstRun | None = None,
 ) -> RunPlan:
-    """Builds and checks everything that a run needs; only what images are encoded to is cached.
+    """Build and checks everything that a run needs; only what images are encoded to is cached.
 
     Args:
         config: The run's.
@@ -261,7 +261,7 @@ def _build(
 
 
 def _backbone(config: RunConfig, device: str) -> Backbone | None:
-    """The frozen model, None where the configuration has none."""
+    """Return the frozen model, None where the configuration has none."""
     model = config.task.model
     if model is None:
         return None
@@ -355,5 +355,5 @@ def _enrolment_of(plan: RunPlan) -> str | None:
 
 
 def _run_id(config: RunConfig, now: datetime) -> str:
-    """Name, time and two random bytes, so that two runs of one second differ."""
+    """Return name, time and two random bytes, so that two runs of one second differ."""
     return f"{config.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"

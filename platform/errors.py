@@ -44,7 +44,7 @@ class CoordinatorBehind(ProtocolError):
 
 
 class RoundAborted(PlatformError):
-    """A round ended without a result.
+    """Note that a round ended without a result.
 
     Attributes:
         phase: The phase in which it ended.
@@ -53,7 +53,7 @@ class RoundAborted(PlatformError):
     """
 
     def __init__(self, phase: str, message: str, *, uploads_asked: bool) -> None:
-        """Names the phase and what may have left the clients."""
+        """Name the phase and what may have left the clients."""
         super().__init__(message)
         self.phase = phase
         self.uploads_asked = uploads_asked
@@ -71,6 +71,6 @@ class RecordsDisagree(RunStopped):
     """Two records of a run that were written together tell different things."""
 
     def __init__(self, run_id: str, disagreement: str) -> None:
-        """Names the run and which record disagrees with which."""
+        """Name the run and which record disagrees with which."""
         super().__init__(f"run {run_id}: {disagreement}")
         self.run_id = run_id

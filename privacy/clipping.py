@@ -37,7 +37,7 @@ class ClippedUpdate:
 
 
 def clip(update: NDArray[Any], clipping_norm: float) -> ClippedUpdate:
-    """Scale `update` by min(1, clipping_norm / norm), erring on the inside.
+    """Return scale `update` by min(1, clipping_norm / norm), erring on the inside.
 
     Formal guarantee: the exact L2 norm of the returned float64 vector is at most `clipping_norm`,
     so one client moves a sum by at most `clipping_norm` under add_or_remove_one and by twice that

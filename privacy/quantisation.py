@@ -62,7 +62,7 @@ class Quantiser:
         return 2.0 * self.value_bound / self.largest_level
 
     def quantise(self, vector: NDArray[Any]) -> Quantised:
-        """Round every coordinate to its nearest level, cutting what lies beyond the bound.
+        """Return round every coordinate to its nearest level, cutting what lies beyond the bound.
 
         Args:
             vector: Finite numbers of shape (n,).

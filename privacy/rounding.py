@@ -54,7 +54,7 @@ def squared_norm_after_rounding(norm: float, dimension: int) -> int:
 def round_conditionally(
     entropy: Entropy, vector: NDArray[np.float64], norm: float
 ) -> NDArray[np.int64]:
-    """Round every coordinate up or down at random, until the whole vector is short enough.
+    """Return round every coordinate up or down at random, until the whole vector is short enough.
 
     Formal guarantee: the squared L2 norm of what is returned is at most
     `squared_norm_after_rounding(norm, n)`, checked in exact integers, whatever `entropy` gives.

@@ -14,7 +14,7 @@ _INTEGER_LIMIT = 2**63
 
 
 def require_text(**values: object) -> None:
-    """Each value is a non-empty string that can be stored as UTF-8."""
+    """Require each value to be a non-empty string that can be stored as UTF-8."""
     for name, value in values.items():
         if not isinstance(value, str) or not value:
             raise InvalidRecordError(f"{name} must be a non-empty string")
@@ -22,7 +22,7 @@ def require_text(**values: object) -> None:
 
 
 def require_count(**values: object) -> None:
-    """Each value is an integer of at least 0 that fits a 64-bit column."""
+    """Require each value to be an integer of at least 0 that fits a 64-bit column."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidRecordError(f"{name} must be an integer, not {type(value).__name__}")
@@ -31,7 +31,7 @@ def require_count(**values: object) -> None:
 
 
 def require_at_least_one(**values: object) -> None:
-    """Each value is an integer of at least 1 that fits a 64-bit column."""
+    """Require each value to be an integer of at least 1 that fits a 64-bit column."""
     require_count(**values)
     for name, value in values.items():
         if value == 0:
@@ -39,14 +39,14 @@ def require_at_least_one(**values: object) -> None:
 
 
 def require_float(**values: object) -> None:
-    """Each value is a ``float``."""
+    """Require each value to be a ``float``."""
     for name, value in values.items():
         if not isinstance(value, float):
             raise InvalidRecordError(f"{name} must be a float, not {type(value).__name__}")
 
 
 def require_positive(**values: object) -> None:
-    """Each value is a finite ``float`` above 0."""
+    """Require each value to be a finite ``float`` above 0."""
     require_float(**values)
     for name, value in values.items():
         if not (isinstance(value, float) and 0.0 < value < math.inf):
@@ -54,7 +54,7 @@ def require_positive(**values: object) -> None:
 
 
 def require_all_or_none(**values: object) -> bool:
-    """The values are all None (gives False), or none of them is (gives True)."""
+    """Return the values are all None (gives False), or none of them is (gives True)."""
     missing = [name for name, value in values.items() if value is None]
     if missing and len(missing) < len(values):
         raise InvalidRecordError(
@@ -64,20 +64,20 @@ def require_all_or_none(**values: object) -> bool:
 
 
 def require_bytes(**values: object) -> None:
-    """Each value is a ``bytes`` object."""
+    """Require each value to be a ``bytes`` object."""
     for name, value in values.items():
         if not isinstance(value, bytes):
             raise InvalidRecordError(f"{name} must be bytes, not {type(value).__name__}")
 
 
 def require_member(name: str, value: object, allowed: Collection[str]) -> None:
-    """The value is one of the allowed words."""
+    """Require one of the allowed words."""
     if value not in allowed:
         raise InvalidRecordError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
 
 
 def canonical_json(name: str, document: Mapping[str, object]) -> str:
-    """The one JSON text of an object: sorted keys, no spaces, no NaN or infinity."""
+    """Return the one JSON text of an object: sorted keys, no spaces, no NaN or infinity."""
     if not isinstance(document, Mapping):
         raise InvalidRecordError(f"{name} must be a mapping, not {type(document).__name__}")
     try:
@@ -98,7 +98,7 @@ def canonical_json(name: str, document: Mapping[str, object]) -> str:
 
 
 def utc_text(name: str, moment: datetime) -> str:
-    """A moment as ISO 8601 in UTC of fixed width, so that text order is time order."""
+    """Return a moment as ISO 8601 in UTC of fixed width, so that text order is time order."""
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise InvalidRecordError(f"{name} must carry a time zone")
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
@@ -112,7 +112,7 @@ def _require_utf8(name: str, value: str) -> None:
 
 
 def stored_object(text: str, what: str) -> dict[str, Any]:
-    """The JSON object in a column, whose row's digest may have been computed anew.
+    """Return the JSON object in a column, whose row's digest may have been computed anew.
 
     Raises:
         DatabaseDamaged: If it is none.

@@ -65,7 +65,7 @@ class AttemptRepository:
         insert_sealed(self._session, Attempts, {**key, "plan": text, "is_open": True})
 
     def newest(self, run_id: str) -> AttemptRecord | None:
-        """The run's newest attempt, None before the first.
+        """Return the run's newest attempt, None before the first.
 
         Raises:
             NotFound: Unknown run.
@@ -98,7 +98,7 @@ class AttemptRepository:
         insert_sealed(self._session, Stages, {**key, "stage": stage, "blob": blob})
 
     def stages(self, run_id: str, round_number: int, attempt: int) -> dict[str, bytes]:
-        """What the stages of an attempt yielded, by stage; nothing once it has ended."""
+        """Return what the stages of an attempt yielded, by stage; nothing once it has ended."""
         rows = read_sealed(
             self._session,
             Stages,

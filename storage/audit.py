@@ -40,7 +40,7 @@ def entry_hash(
     time: str,
     detail: str,
 ) -> str:
-    """Hex SHA-256 of the marker and of a JSON array of the previous hash and all fields.
+    """Return hex SHA-256 of the marker and of a JSON array of the previous hash and all fields.
 
     A JSON array in ASCII with a fixed order and number of items is read back in one way only, so
     no two different rows have the same encoding.
@@ -124,7 +124,7 @@ class AuditRepository:
         until: datetime | None = None,
         detail_contains: str | None = None,
     ) -> tuple[AuditEntry, ...]:
-        """The entries that meet every condition given, by run and sequence.
+        """Return the entries that meet every condition given, by run and sequence.
 
         Args:
             run: Of this run; it must exist.
@@ -164,11 +164,11 @@ class AuditRepository:
         return tuple(self._entries(*where))
 
     def beginnings(self) -> tuple[AuditEntry, ...]:
-        """The first entry of each run, by run; whether the chains after it hold is not asked."""
+        """Return first entry of each run, by run; whether the chains after it hold is not asked."""
         return tuple(self._entries(Audit.sequence == 1))
 
     def head(self, run: str) -> AuditHead:
-        """How long the run's chain is and what it ends in.
+        """Return how long the run's chain is and what it ends in.
 
         Raises:
             NotFound: Unknown run.
@@ -233,7 +233,7 @@ class AuditRepository:
 
 
 def _seal(head: AuditHead, entry: AuditEntry) -> AuditEntry:
-    """The entry with the hash that it must have after ``head``.
+    """Return the entry with the hash that it must have after ``head``.
 
     Raises:
         AuditChainBroken: A value is of a type that none of ours is.

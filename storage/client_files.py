@@ -28,7 +28,7 @@ _CURRENT: ContextVar[Path] = ContextVar("file of the client store in use")
 
 @contextmanager
 def connected(path: Path, *, read_only: bool) -> Iterator[Connection]:
-    """One connection to a store; closing it empties the write-ahead log."""
+    """Return one connection to a store; closing it empties the write-ahead log."""
     token = _CURRENT.set(path)
     try:
         quiet = read_while_quiet(path) if read_only else nullcontext()
@@ -39,7 +39,7 @@ def connected(path: Path, *, read_only: bool) -> Iterator[Connection]:
 
 
 def create_store(path: Path, drawn: ClientIdentity) -> None:
-    """Makes a new store that holds an identity, unless there is a file already.
+    """Make a new store that holds an identity, unless there is a file already.
 
     Raises:
         StorageFull: The disk is full or may not be written to.
@@ -48,7 +48,7 @@ def create_store(path: Path, drawn: ClientIdentity) -> None:
 
 
 def require_sound_store(connection: Connection, path: Path) -> None:
-    """The file is a store of this version, and its pages, indices and schema are as written.
+    """Require a store of this version, its pages, indices and schema as written.
 
     Raises:
         SchemaMismatch: It is something else, or of another version.
@@ -80,7 +80,10 @@ def _build(path: Path, *, drawn: ClientIdentity) -> None:
 
 @cache
 def _engine(read_only: bool) -> Engine:
-    """One engine for all stores of the process: there may be thousands, all of one schema."""
+    """Return one engine for all stores of the process.
+
+    There may be thousands, all of one schema.
+    """
     return make_shared_engine(_CURRENT.get, busy_timeout=_BUSY_TIMEOUT, read_only=read_only)
 
 

@@ -17,7 +17,7 @@ from storage.tables import Sealed
 
 
 def identity_row(session: Session) -> Row[Any]:
-    """The one row that says whose the store is.
+    """Return the one row that says whose the store is.
 
     Raises:
         DatabaseDamaged: There is none, or more than one.
@@ -31,12 +31,12 @@ def identity_row(session: Session) -> Row[Any]:
 
 
 def equal_to(table: type[Sealed], key: Mapping[str, object]) -> list[ColumnElement[bool]]:
-    """The conditions that columns of a table have these values."""
+    """Return the conditions that columns of a table have these values."""
     return [getattr(table, name) == value for name, value in key.items()]
 
 
 def slot_of(session: Session, run_id: str, slot: str) -> PersonalState | None:
-    """A run's personal part, committed or pending, or None."""
+    """Return a run's personal part, committed or pending, or None."""
     rows = read_sealed(session, Personal, Personal.run_id == run_id, Personal.slot == slot)
     if not rows:
         return None
@@ -45,18 +45,18 @@ def slot_of(session: Session, run_id: str, slot: str) -> PersonalState | None:
 
 
 def fill_slot(session: Session, run_id: str, slot: str, state: PersonalState) -> None:
-    """Puts a personal part in the place of another."""
+    """Put a personal part in the place of another."""
     drop_slot(session, run_id, slot)
     insert_sealed(session, Personal, {"run_id": run_id, "slot": slot, **state._asdict()})
 
 
 def drop_slot(session: Session, run_id: str, slot: str) -> None:
-    """Deletes a personal part, if there is one."""
+    """Delete a personal part, if there is one."""
     session.execute(delete(Personal).where(Personal.run_id == run_id, Personal.slot == slot))
 
 
 def receipts_of(session: Session, run_id: str) -> tuple[Receipt, ...]:
-    """A run's receipts, by round and attempt."""
+    """Return a run's receipts, by round and attempt."""
     order = (Receipts.round_number, Receipts.attempt)
     rows = read_sealed(session, Receipts, Receipts.run_id == run_id, order=order)
     return tuple(Receipt(run_id, row.round_number, row.attempt, row.receipt) for row in rows)

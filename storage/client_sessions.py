@@ -31,12 +31,12 @@ class ClientSessions:
         self._transaction = transaction
 
     def newest(self, run_id: str) -> SessionRecord | None:
-        """How far the client has come in the run, None before its first attempt."""
+        """Return how far the client has come in the run, None before its first attempt."""
         with self._transaction(read_only=True) as session:
             return _read(session, run_id)
 
     def reply(self, run_id: str, request_digest: bytes) -> bytes | None:
-        """What was answered to a request of the newest attempt, None if nothing was."""
+        """Return what was answered to a request of the newest attempt, None if nothing was."""
         where = (Replies.run_id == run_id, Replies.request_digest == request_digest)
         with self._transaction(read_only=True) as session:
             rows = read_sealed(session, Replies, *where)
@@ -50,7 +50,7 @@ class ClientSessions:
         request_digest: bytes,
         reply: bytes,
     ) -> None:
-        """Takes the place of the run's session; send the reply only after this is durable.
+        """Take the place of the run's session; send the reply only after this is durable.
 
         Args:
             record: How far the client has come now.
@@ -82,7 +82,7 @@ class ClientSessions:
             insert_sealed(session, Replies, {"run_id": record.run_id, **answered})
 
     def forget(self, run_id: str) -> None:
-        """Erases replies and state of the run's session; its number stays."""
+        """Erase replies and state of the run's session; its number stays."""
         with self._transaction() as session:
             session.execute(delete(Replies).where(Replies.run_id == run_id))
             update_sealed(session, Sessions, Sessions.run_id == run_id, state=b"")

@@ -89,7 +89,10 @@ class ClientStore:
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
-        """One connection for all calls of the block, which spares each the set-up of its own."""
+        """Return one connection for all calls of the block.
+
+        Which spares each the set-up of its own.
+        """
         with self._lock:
             if self._connection is not None:
                 yield
@@ -103,7 +106,10 @@ class ClientStore:
 
     @contextmanager
     def atomically(self) -> Iterator[None]:
-        """One transaction for all calls of the block: all of it is durable afterwards, or none."""
+        """Return one transaction for all calls of the block.
+
+        All of it is durable afterwards, or none.
+        """
         with self._transaction() as session:
             outer, self._joint = self._joint, session
             try:
@@ -197,12 +203,12 @@ class ClientStore:
             drop_slot(session, run_id, "pending")
 
     def committed(self, run_id: str) -> PersonalState | None:
-        """The last committed personal part, or None before the first."""
+        """Return the last committed personal part, or None before the first."""
         with self._transaction(read_only=True) as session:
             return slot_of(session, run_id, "committed")
 
     def pending(self, run_id: str) -> PersonalState | None:
-        """The personal part that waits for the coordinator's commit, if any."""
+        """Return the personal part that waits for the coordinator's commit, if any."""
         with self._transaction(read_only=True) as session:
             return slot_of(session, run_id, "pending")
 
@@ -267,7 +273,7 @@ class ClientStore:
             settle(session, ClientLedger, where, status=status)
 
     def rows(self, run_id: str | None = None) -> tuple[LedgerRow, ...]:
-        """The client's own ledger, of one run or of its whole life, in the order of the key."""
+        """Return client's own ledger, of one run or of its whole life, in the order of the key."""
         where = [] if run_id is None else [ClientLedger.run_id == run_id]
         with self._transaction(read_only=True) as session:
             return read_rows(session, ClientLedger, where)
@@ -297,7 +303,7 @@ class ClientStore:
                 )
 
     def receipts(self, run_id: str) -> tuple[Receipt, ...]:
-        """The run's receipts, by round and attempt."""
+        """Return the run's receipts, by round and attempt."""
         with self._transaction(read_only=True) as session:
             return receipts_of(session, run_id)
 
@@ -318,7 +324,7 @@ class ClientStore:
             insert_sealed(session, Failures, {**key, "reason": reason})
 
     def failures(self, run_id: str) -> tuple[Failure, ...]:
-        """What went wrong inside the client in a run, by round and attempt."""
+        """Return what went wrong inside the client in a run, by round and attempt."""
         order = (Failures.round_number, Failures.attempt)
         with self._transaction(read_only=True) as session:
             rows = read_sealed(session, Failures, Failures.run_id == run_id, order=order)
@@ -346,7 +352,7 @@ class ClientStore:
 
     @contextmanager
     def _transaction(self, *, read_only: bool = False) -> Iterator[Session]:
-        """A session whose work is durable when the block ends, and undone if it raises."""
+        """Return a session whose work is durable when the block ends, and undone if it raises."""
         with self._lock:
             if self._joint is not None:
                 yield self._joint

@@ -108,7 +108,7 @@ class Database:
 
     @contextmanager
     def unit_of_work(self, *, read_only: bool = False) -> Iterator[UnitOfWork]:
-        """A transaction, begun at the first use; leaving without ``commit`` undoes it.
+        """Return a transaction, begun at the first use; leaving without ``commit`` undoes it.
 
         A writer takes the database's write lock for its whole length, so keep it short.
 
@@ -183,7 +183,7 @@ class Database:
         self._engine.dispose()
 
     def __enter__(self) -> Self:
-        """The database itself."""
+        """Return the database itself."""
         return self
 
     def __exit__(

@@ -66,7 +66,7 @@ _WRITE_FAILURES = (
 
 
 def sqlite_url(url: str) -> URL:
-    """The parsed URL of an SQLite file.
+    """Return the parsed URL of an SQLite file.
 
     Raises:
         InvalidRecordError: Another database, or one in memory, which no second connection sees.
@@ -86,7 +86,7 @@ def sqlite_url(url: str) -> URL:
 
 
 def make_engine(url: URL, *, busy_timeout: float, read_only: bool = False) -> Engine:
-    """An engine over one file whose connections are all set up by ``configure_connection``.
+    """Return an engine over one file whose connections are all set up by ``configure_connection``.
 
     Args:
         url: As ``sqlite_url`` gives it.
@@ -104,7 +104,7 @@ def make_engine(url: URL, *, busy_timeout: float, read_only: bool = False) -> En
 def make_shared_engine(
     current: Callable[[], Path], *, busy_timeout: float, read_only: bool = False
 ) -> Engine:
-    """An engine over many files of one schema, whichever is current when it connects.
+    """Return an engine over many files of one schema, whichever is current when it connects.
 
     What SQLAlchemy keeps for an engine, above all its compiled statements, is then kept once and
     not once a file. No connection outlives its use, so none can meet the wrong file.
@@ -128,7 +128,7 @@ def make_shared_engine(
 
 
 def _open_read_only(path: Path) -> sqlite3.Connection:
-    """A connection that writes neither to the file nor beside it, in whatever folder it lies.
+    """Return connection that writes neither to the file nor beside it, in whatever folder it lies.
 
     Without its log SQLite would make one, unless it is told that nobody writes to the file. With
     a log it must read the log's index, or it would make that.
@@ -187,12 +187,12 @@ def configure_connection(
 
 
 def file_of(session: Session) -> str:
-    """The file that a session works on, for messages."""
+    """Return the file that a session works on, for messages."""
     return str(session.connection().info[FILE])
 
 
 def translate(error: sqlite3.Error | UnicodeDecodeError, where: str) -> StorageError:
-    """Our error for one of the driver's; SQLite's own messages never contain values."""
+    """Return our error for one of the driver's; SQLite's own messages never contain values."""
     code = getattr(error, "sqlite_errorcode", None) or 0
     name = getattr(error, "sqlite_errorname", None) or type(error).__name__
     primary = code & 0xFF

@@ -98,7 +98,7 @@ class CheckpointError(StorageError):
 
 
 def run_not_found(run_id: str) -> NotFound:
-    """The error for an unknown run, with the way to see which runs there are."""
+    """Return the error for an unknown run, with the way to see which runs there are."""
     return NotFound(
         f"run {run_id!r} does not exist; list the runs with `python -m platform.coordinator runs`"
     )

@@ -27,12 +27,12 @@ _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 def beside(path: Path, ending: str) -> Path:
-    """One of the files that SQLite keeps beside a database."""
+    """Return one of the files that SQLite keeps beside a database."""
     return path.with_name(path.name + ending)
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder and those above it that are missing, each for its owner only.
+    """Make a folder and those above it that are missing, each for its owner only.
 
     A folder that exists is left as it is: it may be anybody's.
 
@@ -47,7 +47,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """What was renamed in a folder is so after a power cut, too.
+    """Make what was renamed in a folder be so after a power cut, too.
 
     Raises:
         OSError: If that is not possible.
@@ -60,7 +60,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def create_whole(path: Path, build: Callable[[Path], None]) -> None:
-    """Builds a new database under another name, then gives it its own; an existing file stays.
+    """Build a new database under another name, then gives it its own; an existing file stays.
 
     So an empty or half-made file is never one of ours that somebody is about to fill. Processes
     that want to create the same one wait for each other.
@@ -128,7 +128,7 @@ class OpenFile:
 
     @classmethod
     def at(cls, path: Path) -> OpenFile:
-        """The file that the path names now.
+        """Return the file that the path names now.
 
         Raises:
             NotFound: There is none.
@@ -138,7 +138,7 @@ class OpenFile:
         return cls(path, found.st_dev, found.st_ino)
 
     def require_same(self) -> None:
-        """The path names this file still.
+        """Require that the path names this file still.
 
         Raises:
             DatabaseReplaced: It names another one, or none.
@@ -166,7 +166,9 @@ def is_quiet(path: Path) -> bool:
 
 @contextmanager
 def read_while_quiet(path: Path) -> Iterator[None]:
-    """A block that reads a database as if nobody could write to it, and is told if somebody did.
+    """Return block that reads a database as if nobody could write to it.
+
+    And is told if somebody did.
 
     Without its log there is nothing by which SQLite could tell a reader of a writer.
 

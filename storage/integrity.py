@@ -27,7 +27,10 @@ Schema = frozenset[Item]
 
 
 def read_schema(connection: Connection) -> Schema:
-    """All tables, indices, triggers and views of a database, but what SQLite keeps about them."""
+    """Return all tables, indices, triggers and views of a database.
+
+    But what SQLite keeps about them.
+    """
     rows = connection.exec_driver_sql(
         "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_stat%'"
     )
@@ -35,7 +38,7 @@ def read_schema(connection: Connection) -> Schema:
 
 
 def require_sound(connection: Connection, expected: Schema, where: object) -> None:
-    """The file's pages and indices fit together, and its schema is the expected one.
+    """Require pages and indices that fit together, and the expected schema.
 
     All pages are read, so it takes as long as reading the file.
 

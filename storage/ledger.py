@@ -94,7 +94,7 @@ class LedgerRepository:
         settle(self._session, Ledger, where, status=status, pseudonyms=pseudonyms)
 
     def rows(self, run_id: str, *, pseudonym: str | None = None) -> tuple[LedgerRow, ...]:
-        """The rows of a run (of one client), by round, attempt, pseudonym and channel.
+        """Return the rows of a run (of one client), by round, attempt, pseudonym and channel.
 
         Raises:
             NotFound: Unknown run.
@@ -106,7 +106,7 @@ class LedgerRepository:
         return read_rows(self._session, Ledger, where)
 
     def rows_of(self, pseudonyms: Collection[str]) -> tuple[LedgerRow, ...]:
-        """The rows of these clients over all runs, by run and then as ``rows`` has them.
+        """Return the rows of these clients over all runs, by run and then as ``rows`` has them.
 
         Epsilon adds up over a client's life, not over a run; a client without rows has spent
         nothing, so an unknown pseudonym is no error.
@@ -164,7 +164,7 @@ def settle(
 def read_rows(
     session: Session, table: LedgerTable, where: Sequence[ColumnElement[bool]]
 ) -> tuple[LedgerRow, ...]:
-    """The rows that meet all conditions, in the order of their key."""
+    """Return the rows that meet all conditions, in the order of their key."""
     names = [field.name for field in fields(LedgerRow)]
     rows = _sealed_rows(session, table, where)
     return tuple(LedgerRow(*(getattr(row, name) for name in names)) for row in rows)
@@ -178,7 +178,7 @@ def _sealed_rows(
 
 
 def require_ledger_row(row: LedgerRow) -> None:
-    """The row says everything that an accountant needs, and is not settled yet.
+    """Require a row that says all that an accountant needs, and is not settled yet.
 
     Raises:
         InvalidRecordError: Naming the field.

@@ -81,7 +81,7 @@ class PoolRepository:
         )
 
     def entries(self, run_id: str) -> tuple[PoolEntry, ...]:
-        """All live entries, ordered by generation and then by their own bytes.
+        """Return all live entries, ordered by generation and then by their own bytes.
 
         So the order is the same for the same contents, whoever wrote them and whenever.
 
@@ -109,7 +109,7 @@ class PoolRepository:
             )
 
     def _generations(self, run_id: str) -> tuple[int, ...]:
-        """The run's generations, newest first."""
+        """Return the run's generations, newest first."""
         query = select(Pool.generation).where(Pool.run_id == run_id).distinct()
         return tuple(self._session.scalars(query.order_by(Pool.generation.desc())))
 
@@ -120,7 +120,7 @@ def arrange(
     shuffle: Callable[[list[tuple[bytes, bytes]]], None],
     key: Callable[[], bytes],
 ) -> list[tuple[bytes, bytes, bytes]]:
-    """The rows (key, handle, entry) in the order in which they are to be written.
+    """Return the rows (key, handle, entry) in the order in which they are to be written.
 
     Args:
         entries: Pairs (handle, entry).
@@ -133,7 +133,7 @@ def arrange(
 
 
 def local_payload_limit(page_size: int) -> int:
-    """Most bytes of a row that a table without rowid keeps outside overflow pages.
+    """Return most bytes of a row that a table without rowid keeps outside overflow pages.
 
     Source: SQLite file format, section 1.6, "index b-tree pages", no reserved bytes.
     """

@@ -28,7 +28,7 @@ STATES_KEPT = 2
 
 
 def require_run(session: Session, run_id: str) -> None:
-    """The run exists.
+    """Require that the run exists.
 
     Raises:
         NotFound: It does not.
@@ -88,7 +88,7 @@ class RunRepository:
         return record
 
     def get(self, run_id: str) -> RunRecord:
-        """The run.
+        """Return the run.
 
         Raises:
             NotFound: There is none with this key.
@@ -99,7 +99,7 @@ class RunRepository:
         return found
 
     def list(self) -> tuple[RunRecord, ...]:
-        """All runs, oldest first."""
+        """Return all runs, oldest first."""
         rows = read_sealed(self._session, Runs, order=(Runs.created, Runs.run_id))
         return tuple(_run_record(row) for row in rows)
 
@@ -153,7 +153,7 @@ class StateRepository:
         )
 
     def latest(self, run_id: str) -> StateRecord | None:
-        """The newest state, as (round_number, blob), or None before the first.
+        """Return the newest state, as (round_number, blob), or None before the first.
 
         Raises:
             NotFound: Unknown run.
@@ -164,7 +164,7 @@ class StateRepository:
         return StateRecord(rows[0].round_number, rows[0].blob) if rows else None
 
     def _rounds(self, run_id: str) -> tuple[int, ...]:
-        """Rounds of the stored states, newest first."""
+        """Return rounds of the stored states, newest first."""
         query = select(States.round_number).where(States.run_id == run_id)
         return tuple(self._session.scalars(query.order_by(States.round_number.desc())))
 
@@ -204,7 +204,7 @@ class RoundRepository:
         insert_sealed(self._session, Rounds, {**row, "document": text})
 
     def all(self, run_id: str) -> tuple[RoundRecord, ...]:
-        """The committed rounds in order.
+        """Return the committed rounds in order.
 
         Raises:
             NotFound: Unknown run.

@@ -22,7 +22,7 @@ from storage.tables import Base
 
 
 def create(engine: Engine) -> None:
-    """Gives an empty database the newest schema."""
+    """Give an empty database the newest schema."""
     with engine.connect() as connection:
         _migrate(connection, _script())
 
@@ -52,7 +52,7 @@ def upgrade(engine: Engine) -> None:
 
 
 def is_newest(engine: Engine) -> bool:
-    """Whether the database has the newest schema.
+    """Return whether the database has the newest schema.
 
     Raises:
         SchemaMismatch: The file is not a coordinator's database, or its schema is unknown.
@@ -66,7 +66,7 @@ def is_newest(engine: Engine) -> bool:
 
 
 def require_newest(engine: Engine) -> None:
-    """The database has the newest schema; nothing is changed.
+    """Require the newest schema; nothing is changed.
 
     Raises:
         SchemaMismatch: It has another one.
@@ -79,7 +79,7 @@ def require_newest(engine: Engine) -> None:
 
 @lru_cache(maxsize=1)
 def newest_schema() -> Schema:
-    """What the migrations make, read from a database in memory."""
+    """Return what the migrations make, read from a database in memory."""
     engine = create_engine("sqlite://", poolclass=StaticPool)
     try:
         create(engine)
@@ -95,7 +95,7 @@ def _script() -> ScriptDirectory:
 
 
 def current_revision(connection: Connection, script: ScriptDirectory) -> str | None:
-    """The revision of an open database, or None for an empty one.
+    """Return the revision of an open database, or None for an empty one.
 
     Raises:
         SchemaMismatch: There are tables, but no revision that we know.

@@ -41,7 +41,9 @@ _WORDS: Final = {
 
 
 def row_digest(table: str, values: Mapping[str, object]) -> bytes:
-    """SHA-256 of a marker, the table's name, and all names and values in the order of the names.
+    """Return SHA-256 of a marker, the table's name.
+
+    And all names and values in the order of the names.
 
     Each item is written as a letter for its type, its length in 8 bytes and its bytes, so what was
     hashed can be read back in one way only: no two different rows have the same encoding.
@@ -62,7 +64,7 @@ def row_digest(table: str, values: Mapping[str, object]) -> bytes:
 
 
 def insert_sealed(session: Session, table: type[Sealed], *rows: Mapping[str, Any]) -> None:
-    """Adds rows with their digests; each holds a value for every other column."""
+    """Add rows with their digests; each holds a value for every other column."""
     if rows:
         session.execute(insert(table), [_sealed(table, row) for row in rows])
 
@@ -74,7 +76,7 @@ def read_sealed(
     order: Sequence[Order] = (),
     limit: int | None = None,
 ) -> list[Row[Any]]:
-    """All columns of the rows that meet all conditions, each row checked against its digest.
+    """Return all columns of the rows that meet all conditions, each row checked against its digest.
 
     Raises:
         DatabaseDamaged: Naming the file, the table and the row.
@@ -86,7 +88,7 @@ def read_sealed(
 def update_sealed(
     session: Session, table: type[Sealed], *where: Condition, **changes: object
 ) -> int:
-    """Changes columns that are no key, in all rows that meet all conditions, and seals them anew.
+    """Change columns that are no key, in all rows that meet all conditions, and seals them anew.
 
     Returns:
         How many rows were changed.
@@ -106,7 +108,7 @@ def update_sealed(
 
 
 def verify_rows(session: Session, tables: Sequence[type[Sealed]]) -> None:
-    """Reads every row of some tables, one at a time, and checks it against its digest.
+    """Read every row of some tables, one at a time, and checks it against its digest.
 
     Raises:
         DatabaseDamaged: Naming the first row that does not fit.

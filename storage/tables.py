@@ -51,7 +51,7 @@ class Sealed:
 
 
 def one_of(column: str, words: tuple[str, ...]) -> CheckConstraint:
-    """The constraint that a text column holds one of some words."""
+    """Return the constraint that a text column holds one of some words."""
     listed = ", ".join(f"'{word}'" for word in words)
     return CheckConstraint(f"{column} IN ({listed})", name=column)
 

@@ -86,7 +86,7 @@ class Backbone:
     def encode_images(
         self, images: NDArray[np.uint8], *, batch_size: int = 256
     ) -> NDArray[np.float32]:
-        """Encodes images.
+        """Encode images.
 
         Args:
             images: RGB images, uint8 (n, H, W, 3). Any size but the model's own is resized as
@@ -109,7 +109,7 @@ class Backbone:
     def encode_tokens(
         self, images: NDArray[np.uint8], *, batch_size: int = 256
     ) -> NDArray[np.float32]:
-        """Encodes images as far as the image tower's last hidden states.
+        """Encode images as far as the image tower's last hidden states.
 
         Args:
             images: RGB images, uint8 (n, H, W, 3), resized as for `encode_images`.
@@ -128,7 +128,7 @@ class Backbone:
         return np.concatenate(parts) if parts else empty
 
     def project_tokens(self, tokens: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Local features of tokens: where text features live, one for each patch.
+        """Return local features of tokens: where text features live, one for each patch.
 
         Args:
             tokens: (n, T, token width), from `encode_tokens`.
@@ -159,11 +159,14 @@ class Backbone:
         return ImageTower.of(self._model, self.name)
 
     def fit(self, images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-        """Images (H, W, 3) of any sizes at the model's own, uint8 (n, S, S, 3)."""
+        """Return images (H, W, 3) of any sizes at the model's own, uint8 (n, S, S, 3)."""
         return fit(images, self._preprocess)
 
     def to_pixels(self, images: NDArray[np.uint8]) -> Tensor:
-        """Images (n, H, W, 3) as the image tower takes them: resized, normalised, (n, 3, S, S)."""
+        """Return images (n, H, W, 3) as the image tower takes them.
+
+        Resized, normalised, (n, 3, S, S).
+        """
         return to_pixels(images, self._preprocess).to(self.device)
 
     def _batches(
@@ -179,7 +182,7 @@ class Backbone:
             yield rows, self.to_pixels(images[rows])
 
     def embed_tokens(self, texts: Sequence[str]) -> TokenisedText:
-        """Tokenises texts and looks their tokens up.
+        """Tokenise texts and looks their tokens up.
 
         Args:
             texts: At least one text.
@@ -200,7 +203,7 @@ class Backbone:
             return TokenisedText(self._text.token_embedding(ids).float(), end_of_text)
 
     def encode_embeddings(self, embeddings: Tensor, end_of_text: Tensor) -> Tensor:
-        """Encodes token embeddings; differentiable with respect to them.
+        """Encode token embeddings; differentiable with respect to them.
 
         Args:
             embeddings: Token embeddings without positions, float32 (n, L, token_dim) with L at most
@@ -217,7 +220,7 @@ class Backbone:
         return self._text.encode(embeddings, end_of_text)
 
     def encode_prefixed(self, prefix: Tensor, suffixes: Tensor, end_of_text: Tensor) -> Tensor:
-        """Encodes texts that start alike; differentiable with respect to both parts.
+        """Encode texts that start alike; differentiable with respect to both parts.
 
         Equals `encode_embeddings` of the prefix put before every suffix, at a fraction of its cost.
 
@@ -239,7 +242,7 @@ class Backbone:
     def encode_each_prefixed(
         self, prefixes: Tensor, suffixes: Tensor, end_of_text: Tensor
     ) -> Tensor:
-        """Encodes every suffix behind every prefix; differentiable with respect to both parts.
+        """Encode every suffix behind every prefix; differentiable with respect to both parts.
 
         Equals `encode_prefixed` of each prefix in turn, in one pass.
 
@@ -259,7 +262,7 @@ class Backbone:
         return self._text.encode_each_prefixed(prefixes, suffixes, end_of_text)
 
     def encode_texts(self, texts: Sequence[str]) -> Tensor:
-        """Encodes fixed texts, without gradients.
+        """Encode fixed texts, without gradients.
 
         Args:
             texts: At least one text.
@@ -290,7 +293,7 @@ class Backbone:
 
 
 def load_backbone(name: str, pretrained: str | None = None, device: str = "cpu") -> Backbone:
-    """Loads a CLIP model and freezes it.
+    """Load a CLIP model and freezes it.
 
     Args:
         name: "sotto-tiny", which ships with the package, or a model of open_clip: a built-in name

@@ -8,7 +8,7 @@ Setting = bool | int | float | str
 
 
 def architecture_of(model: nn.Module) -> list[tuple[str, str, str, dict[str, Setting]]]:
-    """A description of a model that differs if what it computes with equal weights does.
+    """Return a description of a model that differs if what it computes with equal weights does.
 
     Weights alone do not tell: GELU or its quick approximation, the number of heads and how tokens
     are pooled leave no trace in them.

@@ -14,12 +14,12 @@ from torch.nn import functional
 
 
 def causal_mask(length: int, device: torch.device) -> Tensor:
-    """True where a position must not be seen, (length, length)."""
+    """Return true where a position must not be seen, (length, length)."""
     return torch.ones((length, length), dtype=torch.bool, device=device).triu(1)
 
 
 def heads(block: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values (..., heads, positions, head width) of x (..., positions, width)."""
+    """Return queries, keys, values (..., heads, positions, h) of x (..., positions, width)."""
     attention = block.attn
     packed = functional.linear(block.ln_1(x), attention.in_proj_weight, attention.in_proj_bias)
     shape = (*packed.shape[:-1], 3, attention.num_heads, attention.head_dim)
@@ -31,7 +31,7 @@ def heads(block: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def behind(
     queries: Tensor, past: tuple[Tensor, Tensor, Tensor], own: tuple[Tensor, Tensor], hidden: Tensor
 ) -> Tensor:
-    """Attention of texts to the prefixes that they follow and to themselves.
+    """Return attention of texts to the prefixes that they follow and to themselves.
 
     Args:
         queries: Scaled, (U or 1, n, heads, S, head width).
@@ -58,13 +58,13 @@ def behind(
 
 
 def joined(block: Any, mixed: Tensor) -> Tensor:
-    """The attention's output projection, (..., positions, width), of its heads."""
+    """Return the attention's output projection, (..., positions, width), of its heads."""
     projected: Tensor = block.attn.out_proj(mixed.transpose(-3, -2).flatten(-2))
     return projected
 
 
 def residual(block: Any, x: Tensor, attended: Tensor) -> Tensor:
-    """The block's output, from its input and what attention made of it, (..., positions, width)."""
+    """Return the block's output from its input and attention, (..., positions, width)."""
     x = x + block.ls_1(attended)
     result: Tensor = x + block.ls_2(block.mlp(block.ln_2(x)))
     return result
@@ -73,7 +73,7 @@ def residual(block: Any, x: Tensor, attended: Tensor) -> Tensor:
 def step(
     block: Any, x: Tensor, *, past: tuple[Tensor, Tensor, Tensor] | None, hidden: Tensor
 ) -> Tensor:
-    """A whole block, with what stands before x in `past`, (..., positions, width)."""
+    """Return a whole block, with what stands before x in `past`, (..., positions, width)."""
     queries, keys, values = heads(block, x)
     if past is None:
         scores = queries @ keys.transpose(-2, -1)
@@ -86,7 +86,7 @@ def step(
 def last_step(
     block: Any, x: Tensor, *, past: tuple[Tensor, Tensor, Tensor], ends: Tensor
 ) -> Tensor:
-    """The last block at one position of each text, (U, n, width)."""
+    """Return the last block at one position of each text, (U, n, width)."""
     queries, keys, values = heads(block, x)
     before = past[1].shape[-2]
     columns = torch.arange(before + keys.shape[-2], device=x.device)

@@ -18,7 +18,7 @@ class Captions:
     """One caption for each class name, whose features are never learned."""
 
     def __init__(self, backbone: Backbone, template: str) -> None:
-        """Takes the backbone and a template with `{}` where the class name goes.
+        """Take the backbone and a template with `{}` where the class name goes.
 
         Raises:
             MethodError: If the template does not contain `{}` exactly once.
@@ -33,7 +33,7 @@ class Captions:
         self._kept = lru_cache(maxsize=8)(self._encode)
 
     def require_room(self, classes: Sequence[str]) -> None:
-        """Checks that all captions fit into the backbone.
+        """Check that all captions fit into the backbone.
 
         Raises:
             BackboneError: If one does not.
@@ -41,7 +41,7 @@ class Captions:
         self.backbone.embed_tokens(self._texts(classes))
 
     def features(self, classes: Sequence[str]) -> Tensor:
-        """Text features of length one, (C, d), constants.
+        """Return text features of length one, (C, d), constants.
 
         Raises:
             BackboneError: If a caption does not fit into the backbone.

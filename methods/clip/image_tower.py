@@ -39,7 +39,7 @@ class ImageTower:
 
     @classmethod
     def of(cls, model: Any, name: str) -> ImageTower:
-        """Takes the image tower of a model apart.
+        """Take the image tower of a model apart.
 
         Args:
             model: A `CLIP` or `CustomTextCLIP` of open_clip.
@@ -88,7 +88,10 @@ def _resnet(visual: ModifiedResNet) -> ImageTower:
         return states
 
     def attended(states: Tensor) -> Tensor:
-        """Attention pooling at every position, the pooled one first, (n, 1 + M, embed_dim)."""
+        """Return attention pooling at every position.
+
+        The pooled one first, (n, 1 + M, embed_dim).
+        """
         x = torch.cat((states.mean(1, keepdim=True), states), dim=1)
         return _attention_pool(attention, x + attention.positional_embedding)
 

@@ -17,7 +17,7 @@ from methods.interface.errors import BackboneError
 def fit(
     images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]], preprocess: PreprocessCfg
 ) -> NDArray[np.uint8]:
-    """Images of any sizes at the model's own, resized and cropped as open_clip does for this model.
+    """Return images of any sizes at the model's own, as open_clip resizes and crops them.
 
     Args:
         images: RGB images, uint8 (H, W, 3) each.
@@ -44,7 +44,7 @@ def fit(
 def fit_square(
     images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]], side: int
 ) -> NDArray[np.uint8]:
-    """Images of any sizes at one that no model asks for, uint8 (n, side, side, 3).
+    """Return images of any sizes at one that no model asks for, uint8 (n, side, side, 3).
 
     As open_clip does by default: the shorter side resized to `side`, bicubic and antialiased, and
     the middle of the longer one.
@@ -53,12 +53,12 @@ def fit_square(
 
 
 def square_preprocessing(side: int) -> PreprocessCfg:
-    """What `fit_square` does, as open_clip describes it."""
+    """Return what `fit_square` does, as open_clip describes it."""
     return PreprocessCfg(size=side)
 
 
 def to_pixels(images: NDArray[np.uint8], preprocess: PreprocessCfg) -> Tensor:
-    """Images as an image tower takes them.
+    """Return images as an image tower takes them.
 
     Args:
         images: RGB images, uint8 (n, H, W, 3). Any size but the model's own is resized as open_clip
@@ -76,7 +76,7 @@ def to_pixels(images: NDArray[np.uint8], preprocess: PreprocessCfg) -> Tensor:
 
 
 def side_of(size: int | Sequence[int]) -> int:
-    """Side of the squares that a model takes, in pixels.
+    """Return side of the squares that a model takes, in pixels.
 
     Raises:
         BackboneError: The model takes other rectangles.

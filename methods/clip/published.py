@@ -11,7 +11,7 @@ from methods.interface.errors import BackboneError
 
 
 def require_known(name: str, pretrained: str | None) -> None:
-    """Refuses a built-in model or weights that open_clip does not have, before anything is loaded.
+    """Refuse a built-in model or weights that open_clip does not have, before anything is loaded.
 
     Args:
         name: One of open_clip's models.

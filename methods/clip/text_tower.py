@@ -41,7 +41,7 @@ class TextTower:
 
     @classmethod
     def of(cls, model: Any, name: str) -> TextTower:
-        """Takes the text tower out of a model.
+        """Take the text tower out of a model.
 
         Args:
             model: A `CLIP` or `CustomTextCLIP` of open_clip.
@@ -80,7 +80,7 @@ class TextTower:
         return len(self.positional_embedding)
 
     def end_of_text(self, ids: Tensor) -> Tensor:
-        """Finds where each text ends, as open_clip pools it.
+        """Find where each text ends, as open_clip pools it.
 
         Args:
             ids: Token ids, int64 (n, context_length).
@@ -93,7 +93,7 @@ class TextTower:
         return (ids == self.end_id).int().argmax(dim=-1)
 
     def encode(self, embeddings: Tensor, end_of_text: Tensor) -> Tensor:
-        """Encodes whole texts.
+        """Encode whole texts.
 
         Args:
             embeddings: (n, L, token_dim), without positions.
@@ -106,7 +106,7 @@ class TextTower:
         return self.encode_prefixed(empty, embeddings, end_of_text)
 
     def encode_prefixed(self, prefix: Tensor, suffixes: Tensor, end_of_text: Tensor) -> Tensor:
-        """Encodes texts whose first positions are shared.
+        """Encode texts whose first positions are shared.
 
         Args:
             prefix: (P, token_dim), without positions.
@@ -121,7 +121,7 @@ class TextTower:
     def encode_each_prefixed(
         self, prefixes: Tensor, suffixes: Tensor, end_of_text: Tensor
     ) -> Tensor:
-        """Encodes every suffix behind every prefix.
+        """Encode every suffix behind every prefix.
 
         Args:
             prefixes: (U, P, token_dim), without positions.

@@ -49,12 +49,12 @@ _ROW_IDS = "token_embedding.row_ids"
 
 
 def tokenizer() -> SimpleTokenizer:
-    """Returns open_clip's byte-pair tokenizer, cut to the tiny model's context length."""
+    """Return open_clip's byte-pair tokenizer, cut to the tiny model's context length."""
     return SimpleTokenizer(context_length=CONFIG["text"]["context_length"])
 
 
 def untrained_token_rows(seed: int) -> NDArray[np.float32]:
-    """Draws the token embedding as it was before training.
+    """Draw the token embedding as it was before training.
 
     The draw uses the raw output of PCG64, which NumPy keeps stable over versions, so a file written
     today gives the same model with the NumPy of tomorrow.
@@ -74,7 +74,7 @@ def untrained_token_rows(seed: int) -> NDArray[np.float32]:
 
 
 def build(seed: int) -> CLIP:
-    """Builds the untrained model.
+    """Build the untrained model.
 
     Args:
         seed: Seed of the weights; torch's global generator is left as it was.
@@ -96,7 +96,7 @@ def build(seed: int) -> CLIP:
 def save(
     model: CLIP, path: Path, *, token_ids: Sequence[int], seed: int, header: Mapping[str, str]
 ) -> None:
-    """Writes the model in half precision.
+    """Write the model in half precision.
 
     Args:
         model: A model that `build` made with the same seed, perhaps trained since.
@@ -114,7 +114,7 @@ def save(
 
 
 def load(path: Path = WEIGHTS) -> CLIP:
-    """Reads the model back.
+    """Read the model back.
 
     Args:
         path: File that `save` wrote.

@@ -48,7 +48,7 @@ class Rules:
     variant: Literal["paper", "published"] = "paper"
 
     def capacities(self, tokens: int, clusters: int) -> Ints:
-        """Most tokens that each cluster keeps, at least one, (clusters,)."""
+        """Return most tokens that each cluster keeps, at least one, (clusters,)."""
         if self.variant == "paper":
             # |C_m| <= alpha T / M, in whole tokens; the slack is for products such as 0.1 x 30.
             largest = int(self.capacity_factor * tokens / clusters + 1e-9)
@@ -97,7 +97,7 @@ class _Active:
 
 
 def cluster(products: Floats, seats: Ints, rules: Rules) -> Clusters:
-    """Clusters the tokens of each image.
+    """Return clusters the tokens of each image.
 
     Ends for an image when its centroids rest: when all are the means of the same tokens again.
 
@@ -136,7 +136,9 @@ def cluster(products: Floats, seats: Ints, rules: Rules) -> Clusters:
 
 
 def farthest_first(products: Floats, clusters: int) -> Ints:
-    """Seats far from one another: the longest token, then whatever is farthest from all before.
+    """Return seats far from one another.
+
+    The longest token, then whatever is farthest from all before.
 
     Args:
         products: G of each image, (n, T, T).
@@ -159,13 +161,13 @@ def farthest_first(products: Floats, clusters: int) -> Ints:
 
 
 def blocks(count: int, tokens: int) -> Iterator[slice]:
-    """Slices of images whose products fit into a processor's cache; changes speed only."""
+    """Return slices of images whose products fit into a processor's cache; changes speed only."""
     size = max(1, 2**20 // tokens**2)
     return (slice(start, start + size) for start in range(0, count, size))
 
 
 def _round(active: _Active, capacities: Ints, rules: Rules) -> None:
-    """Assigns tokens, then moves centroids and multipliers."""
+    """Assign tokens, then moves centroids and multipliers."""
     distances = _distances(active.products, active.weights)
     costs = distances if rules.variant == "paper" else np.sqrt(distances)
     cheapest, least = _cheapest(costs + active.multipliers[:, :, None])
@@ -186,7 +188,7 @@ def _round(active: _Active, capacities: Ints, rules: Rules) -> None:
 
 
 def _distances(products: Floats, weights: Floats) -> Floats:
-    """Squared distances of centroids to tokens, (n, M, T)."""
+    """Return squared distances of centroids to tokens, (n, M, T)."""
     cross = weights @ products
     squares = np.diagonal(products, axis1=1, axis2=2)[:, None, :]
     lengths = (cross * weights).sum(axis=-1, keepdims=True)
@@ -194,7 +196,7 @@ def _distances(products: Floats, weights: Floats) -> Floats:
 
 
 def _cheapest(costs: Floats) -> tuple[Ints, Floats]:
-    """Cheapest cluster of each token, the first of equal ones, and its cost, (n, T) each."""
+    """Return cheapest cluster of each token, the first of equal ones, and its cost, (n, T) each."""
     least = costs[:, 0].copy()
     labels = np.zeros(least.shape, np.int64)
     for number in range(1, costs.shape[1]):
@@ -204,7 +206,10 @@ def _cheapest(costs: Floats) -> tuple[Ints, Floats]:
 
 
 def _within_capacity(cheapest: Ints, costs: Floats, demand: Ints, capacities: Ints) -> Ints:
-    """Labels after full clusters have kept their cheapest tokens; of equal ones the first."""
+    """Return labels after full clusters have kept their cheapest tokens.
+
+    Of equal ones the first.
+    """
     over = np.flatnonzero((demand > capacities).any(axis=1))
     labels = cheapest.copy()
     if len(over):
@@ -218,7 +223,7 @@ def _within_capacity(cheapest: Ints, costs: Floats, demand: Ints, capacities: In
 
 
 def _keys(cheapest: Ints, costs: Floats) -> Ints:
-    """One integer for each token that sorts by cluster, then cost, then position."""
+    """Return one integer for each token that sorts by cluster, then cost, then position."""
     bits = np.ascontiguousarray(costs).view(np.int32)
     # A float's bits sort as integers do once those of negative numbers are turned around.
     ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).astype(np.int64) + 2**31
@@ -226,7 +231,7 @@ def _keys(cheapest: Ints, costs: Floats) -> Ints:
 
 
 def _seat_empty(active: _Active, distances: Floats, sizes: Ints) -> None:
-    """Seats each empty cluster at a token that is far from all centroids, the farthest first."""
+    """Seat each empty cluster at a token that is far from all centroids, the farthest first."""
     rows = np.flatnonzero((sizes == 0).any(axis=1))
     order = np.argsort(-distances[rows].min(axis=1), axis=1, kind="stable")
     rank = (sizes[rows] == 0).cumsum(axis=1) - 1

@@ -30,19 +30,19 @@ class Gate(Protocol):
     """Mixes experts' text features and compares the mixture with the image."""
 
     def spec(self) -> Mapping[str, TensorSpec]:
-        """The gate's arrays."""
+        """Return the gate's arrays."""
         ...
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Fresh parameters, uniform in +-1/sqrt(d_gating)."""
+        """Return fresh parameters, uniform in +-1/sqrt(d_gating)."""
         ...
 
     def pool(self, features: Tensor) -> Tensor:
-        """Reduces the last dimension from d to d_gating (the paper's Pooling layer)."""
+        """Reduce the last dimension from d to d_gating (the paper's Pooling layer)."""
         ...
 
     def mix(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
-        """Enhanced text features T_MoE (B, C, d_gating).
+        """Return enhanced text features T_MoE (B, C, d_gating).
 
         Args:
             parameters: The gate's parameters.
@@ -52,7 +52,7 @@ class Gate(Protocol):
         ...
 
     def logits(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
-        """sim(pool(I), T_MoE) of Eq. 10, shape (B, C), before the temperature.
+        """Return sim(pool(I), T_MoE) of Eq. 10, shape (B, C), before the temperature.
 
         Args:
             parameters: The gate's parameters.
@@ -62,7 +62,7 @@ class Gate(Protocol):
         ...
 
     def weights(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
-        """What each expert counts in the mixture of each image (B, E), rows adding up to one.
+        """Return what each expert counts for each image (B, E), rows adding up to one.
 
         Args:
             parameters: The gate's parameters.
@@ -87,25 +87,25 @@ class _PooledGate:
     similarity: Literal["cosine", "dot"]
 
     def spec(self) -> Mapping[str, TensorSpec]:
-        """The gate's arrays."""
+        """Return the gate's arrays."""
         raise NotImplementedError
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Fresh parameters, uniform in +-1/sqrt(d_gating)."""
+        """Return fresh parameters, uniform in +-1/sqrt(d_gating)."""
         return {n: linear_start(rng, spec.shape, self.dim) for n, spec in self.spec().items()}
 
     def pool(self, features: Tensor) -> Tensor:
-        """Reduces the last dimension from d to d_gating (the paper's Pooling layer)."""
+        """Reduce the last dimension from d to d_gating (the paper's Pooling layer)."""
         each = features.shape[-1] // self.dim
         blocks = features.reshape(*features.shape[:-1], self.dim, each)
         return blocks.mean(-1) if self.pooling == "mean" else blocks[..., 0]
 
     def mix(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
-        """Enhanced text features T_MoE (B, C, d_gating)."""
+        """Return enhanced text features T_MoE (B, C, d_gating)."""
         raise NotImplementedError
 
     def logits(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
-        """sim(pool(I), T_MoE) of Eq. 10, shape (B, C), before the temperature."""
+        """Return sim(pool(I), T_MoE) of Eq. 10, shape (B, C), before the temperature."""
         query = self.pool(image)
         mixed = self.mix(parameters, query, experts)
         if self.similarity == "cosine":
@@ -113,7 +113,7 @@ class _PooledGate:
         return torch.einsum("bd,bcd->bc", query, mixed)
 
     def weights(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
-        """What each expert counts in the mixture of each image (B, E)."""
+        """Return what each expert counts in the mixture of each image (B, E)."""
         raise NotImplementedError
 
 
@@ -130,7 +130,7 @@ class AttentionGate(_PooledGate):
     scale: Literal["sqrt", "10"]
 
     def spec(self) -> Mapping[str, TensorSpec]:
-        """Four d_gating x d_gating projections with bias."""
+        """Return four d_gating x d_gating projections with bias."""
         arrays: dict[str, TensorSpec] = {}
         for name in PROJECTIONS:
             arrays[f"gate.{name}.weight"] = TensorSpec((self.dim, self.dim))
@@ -138,20 +138,23 @@ class AttentionGate(_PooledGate):
         return arrays
 
     def mix(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
-        """Enhanced text features: the image is the query, the experts are keys and values."""
+        """Return enhanced text features.
+
+        The image is the query, the experts are keys and values.
+        """
         attention = self._attention(parameters, image, experts)
         value = self._heads(_project(parameters, "value", experts))
         mixed = torch.einsum("bche,echd->bchd", attention, value)
         return _project(parameters, "output", mixed.flatten(-2))
 
     def weights(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
-        """Attention to each expert (B, E), its mean over heads and classes (Figure 6)."""
+        """Return attention to each expert (B, E), its mean over heads and classes (Figure 6)."""
         return self._attention(parameters, self.pool(image), experts).mean((1, 2))
 
     def _attention(
         self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor
     ) -> Tensor:
-        """Softmax over experts of the scores, (B, C, heads, E)."""
+        """Return softmax over experts of the scores, (B, C, heads, E)."""
         query = self._heads(_project(parameters, "query", image))
         key = self._heads(_project(parameters, "key", experts))
         scores = torch.einsum("bhd,echd->bche", query, key) * self._factor
@@ -182,18 +185,18 @@ class LinearGate(_PooledGate):
     experts: int
 
     def spec(self) -> Mapping[str, TensorSpec]:
-        """One row and one bias an expert."""
+        """Return one row and one bias an expert."""
         return {
             "gate.linear.weight": TensorSpec((self.experts, self.dim)),
             "gate.linear.bias": TensorSpec((self.experts,)),
         }
 
     def mix(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
-        """Enhanced text features: one weighted mean of the experts' for each image."""
+        """Return enhanced text features: one weighted mean of the experts' for each image."""
         return torch.einsum("be,ecd->bcd", self._shares(parameters, image, experts), experts)
 
     def weights(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:
-        """The weights of the mean themselves (B, E)."""
+        """Return the weights of the mean themselves (B, E)."""
         return self._shares(parameters, self.pool(image), experts)
 
     def _shares(self, parameters: Mapping[str, Tensor], image: Tensor, experts: Tensor) -> Tensor:

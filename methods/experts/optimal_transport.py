@@ -24,7 +24,7 @@ SMALLEST_EXPONENT = -69.0
 
 
 def transport_plans(similarity: Tensor, *, mass: float, entropy: float, iterations: int) -> Tensor:
-    """Plans of many problems by a fixed number of iterations.
+    """Return plans of many problems by a fixed number of iterations.
 
     The number is fixed, so that no problem's plan depends on its company, and `vmap` can run it.
 

@@ -46,25 +46,25 @@ class Router(Protocol):
         ...
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        """What is kept of each example."""
+        """Return what is kept of each example."""
         ...
 
     def spec(self) -> Mapping[str, TensorSpec]:
-        """The router's parameters."""
+        """Return the router's parameters."""
         ...
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """The parameters' starting values."""
+        """Return the parameters' starting values."""
         ...
 
     def shares(
         self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor], *, training: bool
     ) -> Tensor:
-        """Shares of the experts (B, M), each row adding up to one."""
+        """Return shares of the experts (B, M), each row adding up to one."""
         ...
 
     def balance(self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
-        """A loss of each example for loading experts unevenly, (B,)."""
+        """Return a loss of each example for loading experts unevenly, (B,)."""
         ...
 
 
@@ -94,7 +94,7 @@ class StaticRouter:
         return frozenset({"features", "tokens"})
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        """Keeps features, and both kinds of shares in place of tokens.
+        """Keep features, and both kinds of shares in place of tokens.
 
         Raises:
             MethodError: If images have fewer tokens than there are experts.
@@ -119,7 +119,7 @@ class StaticRouter:
         return {"features": arrays["features"], ROUTING: kept[0], ROUTING_INFERENCE: kept[1]}
 
     def spec(self) -> Mapping[str, TensorSpec]:
-        """No parameters: keys follow from the configuration."""
+        """Return no parameters: keys follow from the configuration."""
         return {}
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
@@ -129,7 +129,7 @@ class StaticRouter:
     def shares(
         self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor], *, training: bool
     ) -> Tensor:
-        """What `prepare` found."""
+        """Return what `prepare` found."""
         return batch[ROUTING if training else ROUTING_INFERENCE]
 
     def balance(self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
@@ -159,27 +159,27 @@ class LearnedRouter:
         return frozenset({"features", self.source})
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        """Keeps everything."""
+        """Keep everything."""
         return arrays
 
     def spec(self) -> Mapping[str, TensorSpec]:
-        """The layer, averaged over clients."""
+        """Return the layer, averaged over clients."""
         shapes = {WEIGHT: (self.experts, self.width), BIAS: (self.experts,)}
         return {name: TensorSpec(shape) for name, shape in shapes.items()}
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Uniform in +-1/sqrt(width), as torch's linear layers start."""
+        """Return uniform in +-1/sqrt(width), as torch's linear layers start."""
         return {n: linear_start(rng, spec.shape, self.width) for n, spec in self.spec().items()}
 
     def shares(
         self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor], *, training: bool
     ) -> Tensor:
-        """Softmax of the layer, its mean over tokens."""
+        """Return softmax of the layer, its mean over tokens."""
         chosen = self._choices(parameters, batch)
         return chosen.mean(dim=1) if self.source == "tokens" else chosen
 
     def balance(self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
-        """Switch Transformer's Eq. 4 over an image's tokens: M sum_e f_e P_e.
+        """Return switch Transformer's Eq. 4 over an image's tokens: M sum_e f_e P_e.
 
         f_e is the fraction of tokens that expert e is first choice of, P_e their mean share. There
         is none for whole images: the fractions of a batch would tie its examples together.
@@ -220,7 +220,7 @@ class RandomRouter:
         return frozenset({"features", "tokens"})
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        """Keeps features, and shares in place of tokens."""
+        """Keep features, and shares in place of tokens."""
         tokens = arrays["tokens"]
         rng = np.random.default_rng([self.seed, 2])
         count, width = tokens.shape[1:]
@@ -233,7 +233,7 @@ class RandomRouter:
         return {"features": arrays["features"], ROUTING: shares}
 
     def spec(self) -> Mapping[str, TensorSpec]:
-        """No parameters."""
+        """Return no parameters."""
         return {}
 
     def init(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
@@ -243,7 +243,7 @@ class RandomRouter:
     def shares(
         self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor], *, training: bool
     ) -> Tensor:
-        """What `prepare` found."""
+        """Return what `prepare` found."""
         return batch[ROUTING]
 
     def balance(self, parameters: Mapping[str, Tensor], batch: Mapping[str, Tensor]) -> Tensor:
@@ -253,7 +253,7 @@ class RandomRouter:
     def _routes(
         self, tokens: NDArray[np.float64], axis: NDArray[np.float64], angles: NDArray[np.float64]
     ) -> NDArray[np.int64]:
-        """Expert of each token, (n, T)."""
+        """Return expert of each token, (n, T)."""
         # Sums along the last axis, not a matrix product: the same for any number of images.
         lengths = np.sqrt((tokens * tokens).sum(axis=-1))
         along = (tokens * axis).sum(axis=-1) / np.maximum(lengths, np.finfo(np.float32).tiny)
@@ -264,7 +264,7 @@ class RandomRouter:
 
 
 def draw_keys(kind: KEY_INITS, shape: tuple[int, int], seed: int) -> NDArray[np.float32]:
-    """Static keys of the experts (section V-G).
+    """Return static keys of the experts (section V-G).
 
     Args:
         kind: `orthogonal` has orthonormal rows; the others draw each coordinate from U(0, 1),
@@ -297,7 +297,7 @@ def draw_keys(kind: KEY_INITS, shape: tuple[int, int], seed: int) -> NDArray[np.
 def assigned_shares(
     clusters: Clusters, tokens: NDArray[np.float32], keys: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Shares of the experts after clusters are matched with keys.
+    """Return shares of the experts after clusters are matched with keys.
 
     Args:
         clusters: Of n images.

@@ -26,7 +26,7 @@ from methods.interface.method import (
 
 
 def plus_change(state: Arrays, change: Arrays) -> Arrays:
-    """The state with a change added, in single precision; what has none stays as it is."""
+    """Return the state with a change added, in single precision; what has none stays as it is."""
     return {**state, **{n: (state[n] + v).astype(np.float32) for n, v in change.items()}}
 
 
@@ -37,7 +37,7 @@ class AveragedMethod(MethodDefaults):
     has_personal_state: bool = field(default=False, init=False)
 
     def training_objective(self) -> Objective:
-        """The loss of the shared tensors, for the task's own classes."""
+        """Return the loss of the shared tensors, for the task's own classes."""
         raise NotImplementedError
 
     def client_update(
@@ -47,7 +47,7 @@ class AveragedMethod(MethodDefaults):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains what was broadcast and uploads its change."""
+        """Train what was broadcast and uploads its change."""
         groups = (ParameterGroup(tuple(view.broadcast)),)
         objective = self.training_objective()
         trained = trainer.fit(objective, view.broadcast, data.arrays, groups=groups, rng=rng)
@@ -62,5 +62,5 @@ class AveragedMethod(MethodDefaults):
         pool: Sequence[Arrays],
         rng: np.random.Generator,
     ) -> Arrays:
-        """Adds the mean change; what is not summed stays as it is."""
+        """Add the mean change; what is not summed stays as it is."""
         return plus_change(state, aggregate.values)

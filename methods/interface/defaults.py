@@ -41,7 +41,7 @@ class MethodDefaults:
     plain_sgd: bool = field(default=False, init=False)
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        """Keeps everything as it is."""
+        """Keep everything as it is."""
         return arrays
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
@@ -49,11 +49,11 @@ class MethodDefaults:
         return {}
 
     def pool_policy(self) -> PoolPolicy | None:
-        """No pool."""
+        """Return no pool."""
         return None
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
-        """No state."""
+        """Return no state."""
         return {}
 
     def init_client(
@@ -63,7 +63,7 @@ class MethodDefaults:
         return {}
 
     def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
-        """The whole server state."""
+        """Return the whole server state."""
         return state
 
     def server_update(
@@ -93,7 +93,7 @@ class MethodDefaults:
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> Arrays:
-        """Changes nothing."""
+        """Change nothing."""
         return view.personal
 
     def expert_weights(

@@ -155,7 +155,7 @@ class Examples:
 
     @property
     def num_examples(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return len(self.arrays["labels"])
 
 
@@ -246,7 +246,7 @@ class Method(Protocol):
         ...
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        """What the method keeps of each example, made once, before any training.
+        """Return what the method keeps of each example, made once, before any training.
 
         Nothing is learned here: row i of every result depends on example i alone, so it may be
         cached, and a record remains one record.
@@ -260,25 +260,28 @@ class Method(Protocol):
         ...
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """What is summed over clients; empty for local methods: no protocol, no charge."""
+        """Return what is summed over clients; empty for local methods: no protocol, no charge."""
         ...
 
     def pool_policy(self) -> PoolPolicy | None:
-        """How the expert pool is used, None if it is not."""
+        """Return how the expert pool is used, None if it is not."""
         ...
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
-        """Server state before the first round."""
+        """Return server state before the first round."""
         ...
 
     def init_client(
         self, shared_rng: np.random.Generator, client_rng: np.random.Generator
     ) -> Arrays:
-        """Personal state before a client's first round; `shared_rng` is alike for all clients."""
+        """Return personal state before a client's first round.
+
+        `shared_rng` is alike for all clients.
+        """
         ...
 
     def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
-        """What is sent to a client; `client` matters to `PER_CLIENT` methods only."""
+        """Return what is sent to a client; `client` matters to `PER_CLIENT` methods only."""
         ...
 
     def client_update(
@@ -288,7 +291,7 @@ class Method(Protocol):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains on one client. Reaches the data through `trainer`."""
+        """Train on one client. Reaches the data through `trainer`."""
         ...
 
     def server_update(
@@ -298,7 +301,7 @@ class Method(Protocol):
         pool: Sequence[Arrays],
         rng: np.random.Generator,
     ) -> Arrays:
-        """The next server state; `pool` holds this round's entries, without owners."""
+        """Return the next server state; `pool` holds this round's entries, without owners."""
         ...
 
     def contribute(
@@ -308,7 +311,9 @@ class Method(Protocol):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """What a client puts into a `fixed` pool after the last round, with the last broadcast.
+        """Return what a client puts into a `fixed` pool after the last round.
+
+        With the last broadcast.
 
         Returns:
             An empty update, the entry, and the personal state that the entry was made of.
@@ -322,7 +327,7 @@ class Method(Protocol):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> Arrays:
-        """Personal state after the last release; nothing that follows leaves the client."""
+        """Return personal state after the last release; nothing that follows leaves the client."""
         ...
 
     def predict(
@@ -331,7 +336,7 @@ class Method(Protocol):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """Logits (n, len(classes)) of a batch for the given class names."""
+        """Return logits (n, len(classes)) of a batch for the given class names."""
         ...
 
     def expert_weights(
@@ -340,7 +345,7 @@ class Method(Protocol):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32] | None:
-        """What each expert counts in the prediction of each image; for reports alone.
+        """Return what each expert counts in the prediction of each image; for reports alone.
 
         Returns:
             Weights (n, E), each row adding up to one: the client's own expert first and then

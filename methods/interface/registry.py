@@ -41,13 +41,13 @@ class Registry:
     package: str = "methods"
 
     def available(self) -> tuple[str, ...]:
-        """Names of all methods, sorted."""
+        """Return names of all methods, sorted."""
         path = importlib.import_module(self.package).__path__
         names = (info.name for info in pkgutil.iter_modules(path) if not info.ispkg)
         return tuple(sorted(name for name in names if not name.startswith("_")))
 
     def config_type(self, name: str) -> type[Any]:
-        """The frozen dataclass of the method's options.
+        """Return the frozen dataclass of the method's options.
 
         Raises:
             UnknownMethod: If no module of the package has this name.
@@ -55,7 +55,7 @@ class Registry:
         return cast("type[Any]", self._module(name).Config)
 
     def build(self, name: str, config: object, task: Task) -> Method:
-        """Builds a method from its validated options.
+        """Build a method from its validated options.
 
         Raises:
             UnknownMethod: If no module of the package has this name.
@@ -63,7 +63,7 @@ class Registry:
         return cast("Method", self._module(name).build(config, task))
 
     def info(self, name: str) -> MethodInfo:
-        """Title, source and options, from the module's docstring and `Config`.
+        """Return title, source and options, from the module's docstring and `Config`.
 
         Raises:
             UnknownMethod: If no module of the package has this name.

@@ -34,7 +34,7 @@ class Objective(Protocol):
         ...
 
     def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Data-free part, e.g. `{"text": (C, d)}`. Empty where there is none."""
+        """Return data-free part, e.g. `{"text": (C, d)}`. Empty where there is none."""
         ...
 
     def losses(
@@ -43,7 +43,7 @@ class Objective(Protocol):
         encoded: Mapping[str, Tensor],
         batch: Mapping[str, Tensor],
     ) -> Tensor:
-        """Loss of each example, shape (B,).
+        """Return loss of each example, shape (B,).
 
         Row i depends on example i alone, unless the method `couples_examples`.
         """
@@ -75,7 +75,7 @@ class Trainer(Protocol):
         ...
 
     def steps_for(self, num_examples: int) -> int:
-        """Steps of one fit over this many examples, where `fit` is not told otherwise."""
+        """Step of one fit over this many examples, where `fit` is not told otherwise."""
         ...
 
     def fit(
@@ -90,7 +90,7 @@ class Trainer(Protocol):
         penalty: Penalty | None = None,
         after_step: Callable[[Mapping[str, Tensor]], None] | None = None,
     ) -> Mapping[str, NDArray[Any]]:
-        """Trains the parameters that a group names and returns all of them.
+        """Train the parameters that a group names and returns all of them.
 
         Args:
             objective: The loss.

@@ -11,7 +11,7 @@ from methods.interface.method import Arrays
 
 
 def blocks(arrays: Arrays, rows: int) -> Iterator[dict[str, NDArray[Any]]]:
-    """The examples in order, so many at a time.
+    """Yield the examples in order, so many at a time.
 
     Args:
         arrays: One or more arrays (n, ...), row i of each being example i.

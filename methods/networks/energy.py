@@ -23,7 +23,7 @@ ROUNDING = 1e-9
 
 
 def confidence(own: Tensor, others: Tensor, temperature: float) -> Tensor:
-    """Negative Helmholtz free energy H of experts' outputs beside the own one.
+    """Return negative Helmholtz free energy H of experts' outputs beside the own one.
 
     H^k = T log sum_d exp(v^k_d / T) with v^k = (h^k * h^j) / (|h^k| |h^j|), coordinate by
     coordinate; the coordinates of v^k add up to the cosine of the two.
@@ -44,12 +44,15 @@ def confidence(own: Tensor, others: Tensor, temperature: float) -> Tensor:
 
 
 def number_dropped(gamma: float, experts: int) -> int:
-    """How many of so many experts, the own one included, are dropped: floor(gamma (E - 1))."""
+    """Return how many of so many experts, the own one included, are dropped.
+
+    Floor(gamma (E - 1)).
+    """
     return math.floor(gamma * (experts - 1) + ROUNDING)
 
 
 def kept_experts(outputs: Tensor, own: int, gamma: float, temperature: float) -> Tensor:
-    """Which experts are left for each example.
+    """Return which experts are left for each example.
 
     Args:
         outputs: Outputs (B, E, H) of all experts.

@@ -75,19 +75,19 @@ class Extractor(Protocol):
         ...
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        """What is kept of each example."""
+        """Return what is kept of each example."""
         ...
 
     def inputs(self, batch: Parameters) -> Tensor:
-        """What `features` is fed, row i being example i."""
+        """Return what `features` is fed, row i being example i."""
         ...
 
     def features(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Features (B, D) of inputs."""
+        """Return features (B, D) of inputs."""
         ...
 
     def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """The inputs as one vector each, (B, G): what a gate sees that chooses extractors."""
+        """Return inputs as one vector each, (B, G): what a gate sees that chooses extractors."""
         ...
 
 
@@ -128,21 +128,21 @@ class Cnn:
         }
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        """Pixels (n, 3, S, S) uint8."""
+        """Return pixels (n, 3, S, S) uint8."""
         return {"pixels": np.ascontiguousarray(arrays["pixels"].transpose(0, 3, 1, 2))}
 
     def inputs(self, batch: Parameters) -> Tensor:
-        """Pixels (B, 3, S, S) in [-1, 1]."""
+        """Return pixels (B, 3, S, S) in [-1, 1]."""
         return batch["pixels"].to(torch.float32) / 127.5 - 1.0
 
     def features(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Features (B, D)."""
+        """Return features (B, D)."""
         hidden = _convolve(parameters, "extractor.conv1", inputs)
         hidden = _convolve(parameters, "extractor.conv2", hidden)
         return functional.relu(linear(parameters, "extractor.fc", hidden.flatten(1)))
 
     def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """The pixels."""
+        """Return the pixels."""
         return inputs.flatten(1)
 
 
@@ -177,19 +177,19 @@ class FastText:
         }
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        """Row numbers of each text's words, (n, L) int64."""
+        """Return row numbers of each text's words, (n, L) int64."""
         return {"words": word_numbers(arrays["text"], self.buckets)}
 
     def inputs(self, batch: Parameters) -> Tensor:
-        """Row numbers (B, L)."""
+        """Return row numbers (B, L)."""
         return batch["words"]
 
     def features(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Features (B, D)."""
+        """Return features (B, D)."""
         return linear(parameters, "extractor.fc", self.flat(parameters, inputs))
 
     def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Mean embedding (B, D) of each text's words; zero without words."""
+        """Return mean embedding (B, D) of each text's words; zero without words."""
         known = (inputs > 0).to(torch.float32).unsqueeze(-1)
         rows = functional.embedding(inputs, parameters["extractor.embedding"])
         mean: Tensor = (rows * known).sum(-2) / known.sum(-2).clamp(min=1.0)
@@ -221,24 +221,27 @@ class OnFeatures:
         return linear_layers("extractor.fc", self.given, self.width)
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        """Features (n, d) as they are."""
+        """Return features (n, d) as they are."""
         return arrays
 
     def inputs(self, batch: Parameters) -> Tensor:
-        """CLIP features (B, d), scaled to unit mean square: as they come each is of length 1."""
+        """Return CLIP features (B, d), scaled to unit mean square.
+
+        As they come each is of length 1.
+        """
         return batch["features"] * math.sqrt(self.given)
 
     def features(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Features (B, D)."""
+        """Return features (B, D)."""
         return functional.relu(linear(parameters, "extractor.fc", inputs))
 
     def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """The CLIP features."""
+        """Return the CLIP features."""
         return inputs
 
 
 def build_extractor(config: NetworkConfig, task: Task) -> Extractor:
-    """The extractor that the options ask for.
+    """Return the extractor that the options ask for.
 
     Raises:
         BackboneError: If it works on CLIP features and the task has no CLIP model.

@@ -15,7 +15,7 @@ ROWS = 256
 
 
 def features_of(method: SplitMethod, model: Arrays, data: Examples) -> NDArray[np.float32]:
-    """Features (n, D) of all examples.
+    """Return features (n, D) of all examples.
 
     It reads the data past the trainer, so nothing that follows from it may leave under `dp_sgd`.
 

@@ -77,7 +77,7 @@ class Gate:
         return layers
 
     def start(self, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-        """Fresh parameters."""
+        """Return fresh parameters."""
         draw, arrays = _STARTS[self.config.initialisation], {}
         for name, layer in self.layers.items():
             if name.endswith(".weight"):
@@ -89,7 +89,7 @@ class Gate:
         return arrays
 
     def scores(self, parameters: Parameters, rows: Tensor) -> Tensor:
-        """Scores (B, E) of rows (B, G), before the softmax."""
+        """Return scores (B, E) of rows (B, G), before the softmax."""
         for number in range(1, self.config.gate_layers):
             name = f"{GATE}{number}"
             rows = self._activate(linear(parameters, name, rows), parameters, f"{name}.slope")
@@ -115,28 +115,31 @@ _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def _uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
-    """Uniform in +-1/sqrt(inputs), as torch's linear layers."""
+    """Return uniform in +-1/sqrt(inputs), as torch's linear layers."""
     return linear_start(rng, shape, shape[1])
 
 
 def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
-    """Normal of variance 1/inputs, which keeps the size of a linear layer's rows."""
+    """Return normal of variance 1/inputs, which keeps the size of a linear layer's rows."""
     return rng.normal(0.0, 1.0 / math.sqrt(shape[1]), shape)
 
 
 def _xavier(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
-    """Glorot and Bengio 2010, Eq. 16: uniform in +-sqrt(6/(inputs + outputs))."""
+    """Return Glorot and Bengio 2010, Eq. 16: uniform in +-sqrt(6/(inputs + outputs))."""
     bound = math.sqrt(6.0 / sum(shape))
     return rng.uniform(-bound, bound, shape)
 
 
 def _kaiming(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
-    """He et al. 2015, Eq. 10: normal of variance 2/inputs."""
+    """Return He et al. 2015, Eq. 10: normal of variance 2/inputs."""
     return rng.normal(0.0, math.sqrt(2.0 / shape[1]), shape)
 
 
 def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
-    """Saxe et al. 2014: orthonormal rows or columns, whichever are fewer, uniformly drawn."""
+    """Return Saxe et al. 2014: orthonormal rows or columns.
+
+    Whichever are fewer, uniformly drawn.
+    """
     tall = rng.standard_normal((max(shape), min(shape)))
     columns, upper = np.linalg.qr(tall)
     # Without the signs of the diagonal the draw would depend on how QR chooses them.
@@ -145,7 +148,7 @@ def _orthogonal(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.
 
 
 def _spectral(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.floating]:
-    """A normal draw divided by its largest singular value (Miyato et al. 2018, Eq. 8)."""
+    """Return a normal draw divided by its largest singular value (Miyato et al. 2018, Eq. 8)."""
     drawn = rng.standard_normal(shape)
     return np.asarray(drawn / np.linalg.norm(drawn, 2))
 

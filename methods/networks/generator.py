@@ -49,21 +49,21 @@ class Generator:
         }
 
     def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float32]:
-        """Noise (count, E)."""
+        """Return noise (count, E)."""
         shape = (count, self.noise_width)
         if self.noise == "gaussian":
             return rng.standard_normal(shape, np.float32)
         return rng.random(shape, np.float32)
 
     def features(self, parameters: Parameters, noise: Tensor, labels: Tensor) -> Tensor:
-        """Features (B, D) of noise (B, E) and classes (B,)."""
+        """Return features (B, D) of noise (B, E) and classes (B,)."""
         hot = functional.one_hot(labels, self.classes).to(noise.dtype)
         hidden = functional.relu(linear(parameters, HIDDEN, torch.cat((noise, hot), dim=1)))
         return linear(parameters, OUTPUT, hidden)
 
 
 def likeness(noise: Tensor, features: Tensor) -> Tensor:
-    """The term that asks for different features where noise differs, shape ().
+    """Return the term that asks for different features where noise differs, shape ().
 
     As in the paper's published code, after Mao et al. 2019: exp(-mean_ij n_ij f_ij), n_ij being
     the mean squared difference of two rows of noise and f_ij the mean absolute difference of what

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 def label_shares(labels: NDArray[Any], classes: int) -> NDArray[np.float32]:
-    """The share of each class (C,) among labels (n,); zeros without labels.
+    """Return the share of each class (C,) among labels (n,); zeros without labels.
 
     It is a statistic of records that no noised step returns.
 

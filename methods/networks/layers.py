@@ -37,7 +37,7 @@ class Layer:
     constant: float = 0.0
 
     def start(self, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Values as torch's own layers start."""
+        """Return values as torch's own layers start."""
         if self.fan_in is None:
             return rng.standard_normal(self.shape, dtype=np.float32)
         if self.fan_in == 0:
@@ -49,17 +49,17 @@ Layers = Mapping[str, Layer]
 
 
 def start(layers: Layers, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
-    """Values of all layers, drawn in the order of their names."""
+    """Return values of all layers, drawn in the order of their names."""
     return {name: layers[name].start(rng) for name in sorted(layers)}
 
 
 def specs(layers: Layers) -> dict[str, TensorSpec]:
-    """What leaves a client of these layers, averaged by number of examples."""
+    """Return what leaves a client of these layers, averaged by number of examples."""
     return {name: TensorSpec(layer.shape) for name, layer in layers.items()}
 
 
 def linear_layers(prefix: str, inputs: int, outputs: int) -> dict[str, Layer]:
-    """Weight (outputs, inputs) and bias (outputs,) of a linear layer."""
+    """Return weight (outputs, inputs) and bias (outputs,) of a linear layer."""
     return {
         f"{prefix}.weight": Layer((outputs, inputs), inputs),
         f"{prefix}.bias": Layer((outputs,), inputs),
@@ -67,5 +67,5 @@ def linear_layers(prefix: str, inputs: int, outputs: int) -> dict[str, Layer]:
 
 
 def linear(parameters: Parameters, prefix: str, rows: Tensor) -> Tensor:
-    """A linear layer on rows (B, inputs): (B, outputs)."""
+    """Return a linear layer on rows (B, inputs): (B, outputs)."""
     return functional.linear(rows, parameters[f"{prefix}.weight"], parameters[f"{prefix}.bias"])

@@ -57,7 +57,7 @@ class BatchObjective:
         return {}
 
     def losses(self, parameters: Parameters, encoded: Parameters, batch: Parameters) -> Tensor:
-        """Loss of each example, (B,)."""
+        """Return loss of each example, (B,)."""
         return self.per_example(parameters, batch)
 
 
@@ -102,38 +102,38 @@ class SplitMethod(MethodDefaults):
         return {}
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        """What the extractor keeps."""
+        """Return what the extractor keeps."""
         return self.extractor.prepare(arrays)
 
     def features(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Features (B, D)."""
+        """Return features (B, D)."""
         return self.extractor.features(parameters, self.extractor.inputs(batch))
 
     def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Logits (B, C) over the method's own classes."""
+        """Return logits (B, C) over the method's own classes."""
         return linear(parameters, HEAD, self.features(parameters, batch))
 
     def cross_entropies(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Cross-entropy of each example, (B,)."""
+        """Return cross-entropy of each example, (B,)."""
         logits = self.logits(parameters, batch)
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
     def objective(self, view: ClientView) -> Objective:
-        """What local training minimises, given what the client has in hand."""
+        """Return what local training minimises, given what the client has in hand."""
         return BatchObjective(self.cross_entropies)
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """The shared part."""
+        """Return the shared part."""
         return specs(self.shared_layers)
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
-        """A fresh shared part."""
+        """Return a fresh shared part."""
         return start(self.shared_layers, rng)
 
     def init_client(
         self, shared_rng: np.random.Generator, client_rng: np.random.Generator
     ) -> Arrays:
-        """A fresh personal part, alike for all clients."""
+        """Return a fresh personal part, alike for all clients."""
         return start(self.personal_layers, shared_rng)
 
     def client_update(
@@ -143,7 +143,7 @@ class SplitMethod(MethodDefaults):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Trains both parts together."""
+        """Train both parts together."""
         trained = self.train((*self.shared_layers, *self.personal_layers), view, data, trainer, rng)
         return self.result(view, trained)
 
@@ -158,7 +158,7 @@ class SplitMethod(MethodDefaults):
         start: Arrays | None = None,
         steps: int | None = None,
     ) -> Mapping[str, NDArray[Any]]:
-        """Trains the named arrays by the method's objective, the others being held.
+        """Train the named arrays by the method's objective, the others being held.
 
         Args:
             names: What is trained.
@@ -182,7 +182,7 @@ class SplitMethod(MethodDefaults):
         )
 
     def model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
-        """The arrays of the client's network: the shared part as broadcast, and its own."""
+        """Return the arrays of the client's network: the shared part as broadcast, and its own."""
         own = view.personal
         return {
             **{name: view.broadcast[name] for name in self.shared_layers},
@@ -190,7 +190,7 @@ class SplitMethod(MethodDefaults):
         }
 
     def result(self, view: ClientView, trained: Arrays) -> LocalResult:
-        """The change of the shared part, and the personal part as it is now."""
+        """Return the change of the shared part, and the personal part as it is now."""
         update = {name: trained[name] - view.broadcast[name] for name in self.shared_layers}
         return LocalResult(update, None, {name: trained[name] for name in self.personal_layers})
 
@@ -201,7 +201,7 @@ class SplitMethod(MethodDefaults):
         pool: Sequence[Arrays],
         rng: np.random.Generator,
     ) -> Arrays:
-        """Adds the mean change."""
+        """Add the mean change."""
         return plus_change(state, aggregate.values)
 
     def predict(
@@ -210,7 +210,7 @@ class SplitMethod(MethodDefaults):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """Logits (n, len(classes)) of the client's network.
+        """Return logits (n, len(classes)) of the client's network.
 
         Raises:
             MethodError: If a class is not one of the task's, or there is no personal part.
@@ -221,7 +221,7 @@ class SplitMethod(MethodDefaults):
         return logits[:, columns].cpu().numpy().astype(np.float32)
 
     def whole_model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
-        """The arrays of the client's network.
+        """Return the arrays of the client's network.
 
         Raises:
             MethodError: If there is no personal part: the shared part alone is no network.
@@ -234,12 +234,12 @@ class SplitMethod(MethodDefaults):
         return model
 
     def tensors(self, arrays: Arrays) -> dict[str, Tensor]:
-        """Arrays on the method's device, copied."""
+        """Return arrays on the method's device, copied."""
         return {n: torch.from_numpy(np.array(a)).to(self.device) for n, a in arrays.items()}
 
     @classmethod
     def built(cls, config: NetworkConfig, task: Task) -> Self:
-        """The method for a task.
+        """Return the method for a task.
 
         Raises:
             BackboneError: If the network needs a CLIP model and the task has none.
@@ -255,7 +255,7 @@ class SplitMethod(MethodDefaults):
         )
 
     def columns(self, classes: Sequence[str]) -> list[int]:
-        """Positions of classes among the head's outputs.
+        """Return positions of classes among the head's outputs.
 
         Raises:
             MethodError: If one is not among them.

@@ -59,7 +59,7 @@ class Mixture:
     temperature: float
 
     def seen(self, batch: Arrays) -> dict[str, NDArray[Any]]:
-        """All that a gate's training and its use need of examples, as nothing else changes.
+        """Return all that a gate's training and its use need of examples, as nothing else changes.
 
         Args:
             batch: What the base's `prepare` gave, row i being example i.
@@ -80,7 +80,7 @@ class Mixture:
         return {**read, OUTPUTS: outputs, KEPT: kept}
 
     def outputs(self, fed: Tensor) -> Tensor:
-        """Outputs (B, E, H) of all experts on rows (B, ...)."""
+        """Return outputs (B, E, H) of all experts on rows (B, ...)."""
         # Convolutions over stacked weights are grouped ones, which take a processor twice the time
         # of one network after the other on all rows, and hold all networks' layers at once.
         is_image = fed.dim() > 2
@@ -88,12 +88,12 @@ class Mixture:
         return expert_outputs(self.base.module_output, self.modules, fed, chunk)
 
     def weights(self, parameters: Parameters, seen: Parameters) -> Tensor:
-        """What each expert counts for each example, (B, E)."""
+        """Return what each expert counts for each example, (B, E)."""
         scores = self.gate.scores(parameters, seen[GATED])
         return shares(scores, seen[KEPT], self.top_k, renormalise=self.renormalise)
 
     def logits(self, parameters: Parameters, seen: Parameters) -> Tensor:
-        """Logits (B, C) with the mixture in the module's place.
+        """Return logits (B, C) with the mixture in the module's place.
 
         Args:
             parameters: The client's network and its gate.
@@ -103,13 +103,13 @@ class Mixture:
         return self.base.combine(parameters, seen, output)
 
     def cross_entropies(self, parameters: Parameters, seen: Parameters) -> Tensor:
-        """Cross-entropy of each example, (B,)."""
+        """Return cross-entropy of each example, (B,)."""
         logits = self.logits(parameters, seen)
         return functional.cross_entropy(logits, seen["labels"], reduction="none")
 
 
 def stacked(experts: Sequence[Arrays], layers: Layers) -> dict[str, NDArray[Any]]:
-    """Experts as one array (E, ...) of each name.
+    """Return experts as one array (E, ...) of each name.
 
     Args:
         experts: One or more modules.
@@ -139,7 +139,7 @@ def expert_outputs(
     fed: Tensor,
     chunk: int | None = None,
 ) -> Tensor:
-    """Outputs (B, E, H) of stacked modules (E, ...) on the same rows (B, ...).
+    """Return outputs (B, E, H) of stacked modules (E, ...) on the same rows (B, ...).
 
     Args:
         run: What one module makes of rows, (B, H).
@@ -153,7 +153,7 @@ def expert_outputs(
 
 
 def shares(scores: Tensor, kept: Tensor, top_k: int | None, *, renormalise: bool) -> Tensor:
-    """What each expert counts.
+    """Return what each expert counts.
 
     Args:
         scores: A gate's scores (..., E).
@@ -172,5 +172,5 @@ def shares(scores: Tensor, kept: Tensor, top_k: int | None, *, renormalise: bool
 
 
 def mixed(weights: Tensor, outputs: Tensor) -> Tensor:
-    """The weighted sum (B, H) of outputs (B, E, H)."""
+    """Return the weighted sum (B, H) of outputs (B, E, H)."""
     return (weights.unsqueeze(-2) @ outputs).squeeze(-2)

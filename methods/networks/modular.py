@@ -43,7 +43,7 @@ class ModularMethod(SplitMethod):
         return self.extractor.width
 
     def parts(self, parameters: Parameters, batch: Parameters) -> dict[str, Tensor]:
-        """What the rest of the network makes of a batch, row i of each belonging to example i.
+        """Return what the rest of the network makes of a batch, row by row.
 
         Returns:
             `fed`, `gated`, and those that `combined` names.
@@ -52,11 +52,11 @@ class ModularMethod(SplitMethod):
         return {FED: features, GATED: features}
 
     def module_output(self, module: Parameters, fed: Tensor) -> Tensor:
-        """What one module makes of rows (B, ...): (B, H)."""
+        """Return what one module makes of rows (B, ...): (B, H)."""
         return linear(module, HEAD, fed)
 
     def combine(self, parameters: Parameters, parts: Parameters, output: Tensor) -> Tensor:
-        """Logits (B, C) from a module's output, or from a mixture of several modules' outputs.
+        """Return logits (B, C) from a module's output, or from a mixture of several.
 
         Args:
             parameters: The client's network.
@@ -66,6 +66,6 @@ class ModularMethod(SplitMethod):
         return output
 
     def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:
-        """Logits (B, C) with the client's own module."""
+        """Return logits (B, C) with the client's own module."""
         parts = self.parts(parameters, batch)
         return self.combine(parameters, parts, self.module_output(parameters, parts[FED]))

@@ -9,7 +9,7 @@ from methods.networks.layers import Layer, Parameters
 
 
 def norm_layers(prefix: str, width: int) -> dict[str, Layer]:
-    """Scale (width,), one at the start, and shift (width,), zero at the start."""
+    """Return scale (width,), one at the start, and shift (width,), zero at the start."""
     return {
         f"{prefix}.weight": Layer((width,), 0, constant=1.0),
         f"{prefix}.bias": Layer((width,), 0),
@@ -17,6 +17,6 @@ def norm_layers(prefix: str, width: int) -> dict[str, Layer]:
 
 
 def norm(parameters: Parameters, prefix: str, rows: Tensor) -> Tensor:
-    """Rows (..., width) normalised, scaled and shifted."""
+    """Return rows (..., width) normalised, scaled and shifted."""
     weight, bias = parameters[f"{prefix}.weight"], parameters[f"{prefix}.bias"]
     return functional.layer_norm(rows, rows.shape[-1:], weight, bias)

@@ -73,25 +73,25 @@ class OverModular:
         return self.base.plain_sgd
 
     def prepare(self, arrays: Arrays) -> Arrays:
-        """What the base keeps."""
+        """Return what the base keeps."""
         return self.base.prepare(arrays)
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """What the base shares."""
+        """Return what the base shares."""
         return self.base.shared_spec()
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
-        """The base's state."""
+        """Return the base's state."""
         return self.base.init_server(rng)
 
     def init_client(
         self, shared_rng: np.random.Generator, client_rng: np.random.Generator
     ) -> Arrays:
-        """The base's personal state."""
+        """Return the base's personal state."""
         return self.base.init_client(shared_rng, client_rng)
 
     def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
-        """What the base sends."""
+        """Return what the base sends."""
         return self.base.broadcast(state, client)
 
     def client_update(
@@ -101,7 +101,7 @@ class OverModular:
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """The base's training."""
+        """Return the base's training."""
         return self.base.client_update(view, data, trainer, rng)
 
     def server_update(
@@ -111,5 +111,5 @@ class OverModular:
         pool: Sequence[Arrays],
         rng: np.random.Generator,
     ) -> Arrays:
-        """The base's next state."""
+        """Return the base's next state."""
         return self.base.server_update(state, aggregate, pool, rng)

@@ -21,7 +21,7 @@ def descend(
     losses: Iterable[ServerLoss],
     optimizer: Callable[[list[Tensor]], Optimizer],
 ) -> dict[str, NDArray[np.float32]]:
-    """Takes one step for each loss, in order.
+    """Take one step for each loss, in order.
 
     Args:
         parameters: Starting values, which are left as they are.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 def linear_start(
     rng: np.random.Generator, shape: tuple[int, ...], inputs: int
 ) -> NDArray[np.float32]:
-    """Weights or biases as torch's linear layers start: uniform in +-1/sqrt(inputs).
+    """Return weights or biases as torch's linear layers start: uniform in +-1/sqrt(inputs).
 
     Args:
         rng: Draws them.

@@ -15,7 +15,7 @@ _WORD: Final = re.compile(r"\w+")
 
 
 def word_numbers(texts: NDArray[Any], buckets: int) -> NDArray[np.int64]:
-    """The words of each text as row numbers.
+    """Return the words of each text as row numbers.
 
     Words are runs of letters, digits and underscores, in small letters; CRC-32 of their UTF-8 says
     which row is theirs, so two words share a row by chance.

@@ -41,7 +41,7 @@ class DeepTextEncoder:
     """Text features behind prompts that are renewed in the first layers."""
 
     def __init__(self, backbone: Backbone, context_tokens: int, opening: str | None) -> None:
-        """Takes what stands before a class name.
+        """Take what stands before a class name.
 
         Args:
             backbone: The frozen model.
@@ -66,7 +66,7 @@ class DeepTextEncoder:
         return len(self.backbone.text_tower.blocks)
 
     def require_room(self, classes: Sequence[str]) -> None:
-        """Checks that all that stands before and behind class names fits into the backbone.
+        """Check that all that stands before and behind class names fits into the backbone.
 
         Raises:
             BackboneError: If it does not.
@@ -74,7 +74,7 @@ class DeepTextEncoder:
         self._tokens(tuple(classes))
 
     def init_contexts(self, rng: np.random.Generator, depth: int) -> NDArray[np.float32]:
-        """Prompts of the first `depth` layers, (depth, l, token width).
+        """Return prompts of the first `depth` layers, (depth, l, token width).
 
         The first layer's are the embeddings of the opening's first l tokens where there is one;
         all others are drawn from N(0, 0.02^2).
@@ -88,7 +88,7 @@ class DeepTextEncoder:
         return contexts
 
     def text_features(self, contexts: Tensor, classes: Sequence[str]) -> Tensor:
-        """L2-normalised text features (C, d), differentiable in contexts (J, l, token width)."""
+        """Return L2-normalised text features (C, d), differentiable in contexts (J, l, w)."""
         tokens = self._tokens(tuple(classes))
         tower = self.backbone.text_tower
         if all(isinstance(block, ResidualAttentionBlock) for block in tower.blocks):
@@ -121,7 +121,7 @@ class DeepImageEncoder:
 
     @classmethod
     def of(cls, backbone: Backbone) -> DeepImageEncoder:
-        """Takes the backbone's image tower.
+        """Take the backbone's image tower.
 
         Raises:
             BackboneError: If it is no vision transformer that pools a token or all patches.
@@ -145,7 +145,7 @@ class DeepImageEncoder:
         return len(self.visual.transformer.resblocks)
 
     def embed(self, pixels: Tensor) -> Tensor:
-        """What enters the first layer: class token and patches, (n, 1 + P, width).
+        """Return what enters the first layer: class token and patches, (n, 1 + P, width).
 
         Args:
             pixels: (n, 3, H, W), from `Backbone.to_pixels`.
@@ -154,7 +154,7 @@ class DeepImageEncoder:
         return embedded
 
     def image_features(self, patches: Tensor, prompts: Tensor) -> Tensor:
-        """L2-normalised image features (n, d), differentiable in the prompts.
+        """Return L2-normalised image features (n, d), differentiable in the prompts.
 
         The prompts have no positions, but the first layer's pass the norm before it like all that
         enters there (the published code). They take no part in the pooling, which in CLIP is the
@@ -181,7 +181,7 @@ class DeepImageEncoder:
 
 
 def _encode_prefixed(tower: TextTower, contexts: Tensor, tokens: TokenisedText) -> Tensor:
-    """Features (C, d): start token and prompts once, the rest of the texts behind them."""
+    """Return features (C, d): start token and prompts once, the rest of the texts behind them."""
     before, device = 1 + contexts.shape[1], contexts.device
     suffixes = tokens.embeddings[:, before:]
     length = before + suffixes.shape[1]
@@ -203,7 +203,7 @@ def _encode_prefixed(tower: TextTower, contexts: Tensor, tokens: TokenisedText) 
 
 
 def _encode_whole(tower: TextTower, contexts: Tensor, tokens: TokenisedText) -> Tensor:
-    """The same where a tower has blocks of open_clip's other kinds, called as they are."""
+    """Return the same where a tower has blocks of open_clip's other kinds, called as they are."""
     before, (count, length) = 1 + contexts.shape[1], tokens.embeddings.shape[:2]
     mask = torch.zeros((length, length), device=contexts.device)
     mask = mask.masked_fill(causal_mask(length, contexts.device), float("-inf"))
@@ -219,12 +219,12 @@ def _encode_whole(tower: TextTower, contexts: Tensor, tokens: TokenisedText) -> 
 
 
 def _beside(rows: Tensor, prompts: Tensor) -> Tensor:
-    """The prompts (l, width) behind the rows (n, T, width) of each image."""
+    """Return the prompts (l, width) behind the rows (n, T, width) of each image."""
     return torch.cat((rows, prompts.expand(len(rows), -1, -1)), dim=1)
 
 
 def _first_rows(block: nn.Module, state: Tensor, count: int) -> Tensor:
-    """What a block makes of the first `count` positions of (n, T, width)."""
+    """Return what a block makes of the first `count` positions of (n, T, width)."""
     if not isinstance(block, ResidualAttentionBlock):
         whole: Tensor = block(state)
         return whole[:, :count]

@@ -59,7 +59,7 @@ class PromptEncoder:
     """Text features of learned prompts over one frozen backbone."""
 
     def __init__(self, backbone: Backbone, context_tokens: int) -> None:
-        """Takes the backbone and the number l of context vectors."""
+        """Take the backbone and the number l of context vectors."""
         self.backbone = backbone
         self.context_tokens = context_tokens
         # Class names are few and alike in every step, so their token embeddings are kept.
@@ -71,7 +71,7 @@ class PromptEncoder:
         return TensorSpec((self.context_tokens, self.backbone.token_dim))
 
     def require_room(self, classes: Sequence[str]) -> None:
-        """Checks that context and class names fit into the backbone.
+        """Check that context and class names fit into the backbone.
 
         Raises:
             BackboneError: If one does not.
@@ -79,7 +79,9 @@ class PromptEncoder:
         self._placeholders(tuple(classes))
 
     def init_context(self, rng: np.random.Generator, text: str | None) -> NDArray[np.float32]:
-        """Starting context, shape (l, token width): N(0, 0.02^2), or the embeddings of `text`.
+        """Return starting context, shape (l, token width).
+
+        N(0, 0.02^2), or the embeddings of `text`.
 
         Raises:
             BackboneError: If `text` does not have exactly l tokens.
@@ -97,11 +99,11 @@ class PromptEncoder:
         return tokens.embeddings[0, 1 : 1 + length].detach().cpu().numpy().astype(np.float32)
 
     def text_features(self, context: Tensor, classes: Sequence[str]) -> Tensor:
-        """L2-normalised text features (C, d) of all classes, differentiable in the context."""
+        """Return L2-normalised text features (C, d), differentiable in the context."""
         return self.text_features_each(context.unsqueeze(0), classes)[0]
 
     def text_features_each(self, contexts: Tensor, classes: Sequence[str]) -> Tensor:
-        """L2-normalised text features (U, C, d) of all classes behind each of U contexts (U, l, w).
+        """Return L2-normalised text features (U, C, d) behind each of U contexts (U, l, w).
 
         One pass for all; differentiable in the contexts.
         """
@@ -126,7 +128,7 @@ class PromptObjective:
     encoder_parameters: frozenset[str] = frozenset({CONTEXT})
 
     def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Text features (C, d) of all classes."""
+        """Return text features (C, d) of all classes."""
         return {"text": self.encoder.text_features(parameters[CONTEXT], self.classes)}
 
     def losses(
@@ -135,7 +137,7 @@ class PromptObjective:
         encoded: Mapping[str, Tensor],
         batch: Mapping[str, Tensor],
     ) -> Tensor:
-        """Cross-entropy of each example, shape (B,)."""
+        """Return cross-entropy of each example, shape (B,)."""
         logits = self.encoder.backbone.logit_scale * batch["features"] @ encoded["text"].T
         return functional.cross_entropy(logits, batch["labels"], reduction="none")
 
@@ -155,15 +157,15 @@ class PromptMethod(AveragedMethod):
     classes: tuple[str, ...]
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
-        """The context, averaged over clients."""
+        """Return the context, averaged over clients."""
         return {CONTEXT: self.encoder.spec}
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
-        """A fresh context."""
+        """Return a fresh context."""
         return {CONTEXT: self.encoder.init_context(rng, self.config.context_init)}
 
     def training_objective(self) -> Objective:
-        """Cross-entropy of the prompt's prediction over the task's classes."""
+        """Return cross-entropy of the prompt's prediction over the task's classes."""
         return PromptObjective(self.encoder, self.classes)
 
     def predict(
@@ -172,7 +174,7 @@ class PromptMethod(AveragedMethod):
         batch: Arrays,
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
-        """CLIP's logits (n, C) under the broadcast prompt."""
+        """Return CLIP's logits (n, C) under the broadcast prompt."""
         return self.prompt_logits(view.broadcast[CONTEXT], batch, classes)
 
     def train_prompt(
@@ -182,7 +184,7 @@ class PromptMethod(AveragedMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> NDArray[Any]:
-        """Trains a context (l, token width) alone by cross-entropy on the client's data."""
+        """Train a context (l, token width) alone by cross-entropy on the client's data."""
         objective = PromptObjective(self.encoder, self.classes)
         groups = (ParameterGroup((CONTEXT,)),)
         start = {CONTEXT: context}
@@ -191,7 +193,7 @@ class PromptMethod(AveragedMethod):
     def prompt_logits(
         self, context: NDArray[Any], batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
-        """Logits (n, C): cosine of image and text features over the temperature."""
+        """Return logits (n, C): cosine of image and text features over the temperature."""
         backbone = self.encoder.backbone
         with torch.no_grad():
             text = self.encoder.text_features(as_tensor(context, backbone), classes)
@@ -200,12 +202,12 @@ class PromptMethod(AveragedMethod):
 
 
 def as_tensor(array: NDArray[Any], backbone: Backbone) -> Tensor:
-    """The array on the backbone's device, never sharing its memory."""
+    """Return the array on the backbone's device, never sharing its memory."""
     return torch.tensor(array, device=backbone.device)
 
 
 def require_backbone(task: Task) -> Backbone:
-    """The task's backbone.
+    """Return the task's backbone.
 
     Raises:
         BackboneError: If the task has none.
@@ -216,7 +218,7 @@ def require_backbone(task: Task) -> Backbone:
 
 
 def build_encoder(config: PromptConfig, task: Task) -> PromptEncoder:
-    """The prompt encoder for a task.
+    """Return the prompt encoder for a task.
 
     Raises:
         BackboneError: If the task has no backbone, or context and class names do not fit into its

@@ -21,12 +21,15 @@ Distance = Callable[[Tensor], Tensor]
 
 
 def half_square(difference: Tensor) -> Tensor:
-    """Half the squared Euclidean norm, shape (): its gradient is the difference itself."""
+    """Return half the squared Euclidean norm, shape (): its gradient is the difference itself."""
     return 0.5 * difference.square().sum()
 
 
 def half_norm(difference: Tensor) -> Tensor:
-    """Half the Euclidean norm, shape (): its gradient has length 1/2, and is 0 at the origin."""
+    """Return half the Euclidean norm, shape (): its gradient has length 1/2.
+
+    And is 0 at the origin.
+    """
     norm: Tensor = torch.linalg.vector_norm(difference)
     return 0.5 * norm
 
@@ -42,7 +45,7 @@ def train_prompt_near(
     weight: float,
     distance: Distance = half_square,
 ) -> NDArray[Any]:
-    """Trains a context by cross-entropy plus `weight * distance(context - anchor)`.
+    """Train a context by cross-entropy plus `weight * distance(context - anchor)`.
 
     Args:
         method: Whose prompt it is.

@@ -13,7 +13,7 @@ ENDED = ("round.aborted", "round.committed", "round.lost")
 
 
 def attempt_disagreements(records: RunRecords) -> Iterator[str]:
-    """Where the newest attempt is not what the audit log saw."""
+    """Yield where the newest attempt is not what the audit log saw."""
     opened, newest = records.entries("round.opened"), records.attempt
     if not opened or newest is None:
         if opened or newest is not None:

@@ -35,7 +35,7 @@ Fault = RecordsDisagree | AuditChainBroken
 
 
 def require_agreement(database: Database, run_id: str) -> Agreed:
-    """Checks that all records of a run tell the same, and those of its first run.
+    """Check that all records of a run tell the same, and those of its first run.
 
     Args:
         database: Where the run is; its folder lies beside the file.
@@ -59,7 +59,7 @@ def require_agreement(database: Database, run_id: str) -> Agreed:
 def faults_of(
     database: Database, run_id: str, head: AuditHead | None = None
 ) -> tuple[AuditHead | None, list[Fault]]:
-    """All that is wrong with a run's records, most telling first.
+    """Return all that is wrong with a run's records, most telling first.
 
     Args:
         database: Where the run is; its folder lies beside the file.
@@ -84,7 +84,7 @@ def disagreements(
     *,
     kept: int,
 ) -> Iterator[str]:
-    """Where the records of one run do not tell the same, most telling first.
+    """Yield where the records of one run do not tell the same, most telling first.
 
     Args:
         records: The coordinator's.
@@ -104,7 +104,7 @@ def disagreements(
 def _patiently(
     database: Database, run_id: str, head: AuditHead | None
 ) -> tuple[Agreed | None, list[Fault]]:
-    """Once more where a client of a run that goes on wrote to its store meanwhile."""
+    """Read once more where a client of a run that goes on wrote to its store meanwhile."""
     for _ in range(TRIES - 1):
         with suppress(DatabaseBusy):
             return _examine(database, run_id, head)
@@ -114,7 +114,9 @@ def _patiently(
 def _examine(
     database: Database, run_id: str, head: AuditHead | None, *, second: str | None = None
 ) -> tuple[Agreed | None, list[Fault]]:
-    """What could be read, and all that is wrong with it; `second` is the run that goes on from it.
+    """Return what could be read, and all that is wrong with it.
+
+    `second` is the run that goes on from it.
 
     Of a first run no other is the first, so a row that says so leads no further.
     """

@@ -33,7 +33,7 @@ class OwnLedger:
 def client_disagreements(
     records: RunRecords, own: Sequence[OwnLedger], rounds_then: Sequence[RoundRecord]
 ) -> Iterator[str]:
-    """Where a client's own ledger and the coordinator's differ.
+    """Yield where a client's own ledger and the coordinator's differ.
 
     Args:
         records: The coordinator's.
@@ -88,7 +88,7 @@ def _missing(
     theirs: Mapping[Key, LedgerRow],
     rounds_then: Sequence[RoundRecord],
 ) -> Iterator[str]:
-    """A survivor made its upload, so it has a row; one that was lost may have none."""
+    """Yield a survivor made its upload, so it has a row; one that was lost may have none."""
     survived = {
         (row.round_number, row.attempt)
         for row in rounds_then

@@ -25,7 +25,7 @@ FILES: Final = {
 def finished_digests(
     folder: Path, summary: Mapping[str, Any], metrics: str
 ) -> dict[str, str | None]:
-    """What `run.finished` says of the files, before the first two are written.
+    """Return what `run.finished` says of the files, before the first two are written.
 
     Args:
         folder: The run's.
@@ -40,7 +40,10 @@ def finished_digests(
 
 
 def file_disagreements(records: RunRecords, folder: Path) -> Iterator[str]:
-    """Where a file is not what the audit log saw; of an unfinished run only its configuration."""
+    """Yield where a file is not what the audit log saw.
+
+    Of an unfinished run only its configuration.
+    """
     ended = records.entries("run.finished")
     if not ended:
         config = _file_digest(folder / "config.yaml")
@@ -53,7 +56,7 @@ def file_disagreements(records: RunRecords, folder: Path) -> Iterator[str]:
 
 
 def read_summary(folder: Path) -> tuple[str, dict[str, Any]]:
-    """A finished run's `summary.json`, as text and as what it says.
+    """Return a finished run's `summary.json`, as text and as what it says.
 
     Raises:
         ValueError: If it is missing or no JSON object.
@@ -73,7 +76,7 @@ def read_summary(folder: Path) -> tuple[str, dict[str, Any]]:
 def summary_disagreements(
     text: str, summary: Mapping[str, Any], ended: TrailEntry
 ) -> Iterator[str]:
-    """Where `summary.json` is not the one that the audit log saw, to the last byte."""
+    """Yield where `summary.json` is not the one that the audit log saw, to the last byte."""
     head = {"count": ended.entry.sequence, "hash": ended.entry.hash}
     if summary.get("audit_head") != head:
         yield f"{SUMMARY} states another audit_head than that of {ended.name}"

@@ -15,7 +15,7 @@ Key = tuple[int, int, str]
 
 
 def ledger_disagreements(records: RunRecords) -> Iterator[str]:
-    """Where the ledger has other rows than were reserved, or settles them otherwise."""
+    """Yield where the ledger has other rows than were reserved, or settles them otherwise."""
     reserved: dict[object, list[TrailEntry]] = {}
     for item in records.entries("release.reserved"):
         key = (item.entry.round, item.detail.get("attempt"), item.entry.channel)
@@ -33,7 +33,7 @@ def ledger_disagreements(records: RunRecords) -> Iterator[str]:
 
 
 def grouped(ledger: Sequence[LedgerRow]) -> dict[Key, list[LedgerRow]]:
-    """The rows by round, attempt and channel."""
+    """Return the rows by round, attempt and channel."""
 
     def key(row: LedgerRow) -> Key:
         return row.round_number, row.attempt, row.channel
@@ -42,7 +42,7 @@ def grouped(ledger: Sequence[LedgerRow]) -> dict[Key, list[LedgerRow]]:
 
 
 def place(row: LedgerRow) -> str:
-    """How a message names a ledger row."""
+    """Return how a message names a ledger row."""
     return (
         f"row (round {row.round_number}, attempt {row.attempt}, channel {row.channel}, client "
         f"{row.pseudonym})"

@@ -72,12 +72,12 @@ class RunRecords:
         return self.run.run_id
 
     def entries(self, *actions: str) -> tuple[TrailEntry, ...]:
-        """The audit entries of some actions, in order."""
+        """Return the audit entries of some actions, in order."""
         return tuple(item for item in self.trail if item.entry.action in actions)
 
 
 def read_records(uow: UnitOfWork, run_id: str, head: AuditHead | None = None) -> RunRecords:
-    """Reads a run, after its audit chain was found to hold.
+    """Read a run, after its audit chain was found to hold.
 
     Args:
         uow: A transaction, so that all of it is of one moment.

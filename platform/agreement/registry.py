@@ -17,7 +17,7 @@ TRACES: Final = ("summary.json", "metrics.csv", "clients", "run.lock")
 
 
 def registry_disagreements(uow: UnitOfWork) -> Iterator[str]:
-    """Where the runs are not those that were set up one after the other.
+    """Yield where the runs are not those that were set up one after the other.
 
     Each run names the one before it and the end of that one's chain. So an erased run leaves a
     gap, unless it was the newest, which nothing names.
@@ -56,7 +56,7 @@ def _before(uow: UnitOfWork, entry: AuditEntry, before: Mapping[str, Any]) -> It
 
 
 def erased_folders(database: Database, known: set[str]) -> Iterator[str]:
-    """Folders of runs beside the database that it does not know, in sentences.
+    """Yield folders of runs beside the database that it does not know, in sentences.
 
     What another database in the same folder knows is told by the configuration in the run's own
     folder, which names its database's file.
@@ -78,7 +78,7 @@ def erased_folders(database: Database, known: set[str]) -> Iterator[str]:
 
 
 def _database_of(path: Path) -> str | None:
-    """Name of the database's file by a run's configuration, None where it does not say."""
+    """Return name of the database's file by a run's configuration, None where it does not say."""
     try:
         tree = read_yaml(path.read_text(encoding="utf-8"))
         return Path(str(tree["storage"]["url"])).name

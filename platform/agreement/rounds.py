@@ -12,7 +12,7 @@ from storage import RoundRecord
 
 
 def round_disagreements(records: RunRecords, kept: int) -> Iterator[str]:
-    """Where rounds, state or pool are not what the audit log saw.
+    """Yield where rounds, state or pool are not what the audit log saw.
 
     Args:
         records: The run.
@@ -37,7 +37,7 @@ def round_disagreements(records: RunRecords, kept: int) -> Iterator[str]:
 
 
 def _gaps(records: RunRecords) -> Iterator[str]:
-    """Rounds are 1, 2, ...; a collection comes after all of them, and may come early."""
+    """Yield rounds are 1, 2, ...; a collection comes after all of them, and may come early."""
     phases = [(row.round_number, row.document.get("phase", ROUNDS)) for row in records.rounds]
     trained = [number for number, phase in phases if phase != COLLECTION]
     for expected, number in enumerate(trained, start=1):
@@ -75,7 +75,7 @@ def _shown(value: Any) -> str:
 
 
 def _state(records: RunRecords, entries: tuple[TrailEntry, ...]) -> Iterator[str]:
-    """A collection and a lost round leave the state as it was, and then say nothing of it."""
+    """Yield a collection and a lost round leave the state as it was, and then say nothing of it."""
     kept = [item for item in entries if item.detail.get("state_sha256") is not None]
     newest, state = (kept[-1] if kept else None), records.state
     if newest is None:
@@ -92,7 +92,7 @@ def _state(records: RunRecords, entries: tuple[TrailEntry, ...]) -> Iterator[str
 
 
 def _pool(records: RunRecords, kept: int) -> Iterator[str]:
-    """Counted only: the audit log must tell nothing of an entry."""
+    """Yield counted only: the audit log must tell nothing of an entry."""
     told = {item.entry.round: item for item in records.entries("pool.committed")}
     alive = sorted(told, key=_number)[-kept:]
     for generation in sorted({*alive, *records.generations}, key=_number):

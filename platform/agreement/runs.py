@@ -14,7 +14,7 @@ AFTER_THE_END = ("model.exported",)
 
 
 def run_disagreements(records: RunRecords) -> Iterator[str]:
-    """Where the run's own row is not what its audit log tells."""
+    """Yield where the run's own row is not what its audit log tells."""
     created = records.entries("run.created")
     if len(created) != 1 or created[0].entry.sequence != 1:
         yield f"its audit log has {len(created)} entries run.created and not one, at its beginning"
@@ -38,7 +38,7 @@ def _is_config(text: str, recorded: str) -> bool:
 
 
 def ending_disagreements(records: RunRecords) -> Iterator[str]:
-    """Where the run is not left as its audit log says that it ended."""
+    """Yield where the run is not left as its audit log says that it ended."""
     ended = records.entries("run.finished")
     if (records.run.status == "finished") != bool(ended):
         told = ended[0].name if ended else "no audit entry says so"

@@ -18,7 +18,7 @@ TOLERANCE: Final = 1e-6
 
 
 def price(rows: Sequence[LedgerRow], config: RunConfig) -> Epsilons:
-    """Epsilon against each adversary for a ledger, the worst client's.
+    """Return epsilon against each adversary for a ledger, the worst client's.
 
     Raises:
         UnsupportedEvent: If the ledger's releases cannot be priced together.
@@ -30,7 +30,7 @@ def price(rows: Sequence[LedgerRow], config: RunConfig) -> Epsilons:
 def statement_disagreements(
     summary: Mapping[str, Any], records: RunRecords, config: RunConfig
 ) -> Iterator[str]:
-    """Where a summary states another number than follows from the records.
+    """Yield where a summary states another number than follows from the records.
 
     Args:
         summary: What `summary.json` holds.
@@ -53,7 +53,9 @@ def statement_disagreements(
 
 
 def unfinished_document(agreed: Agreed) -> dict[str, Any]:
-    """What can be said of a run that has not finished: its rounds, and what it has spent so far.
+    """Return what can be said of a run that has not finished.
+
+    Its rounds, and what it has spent so far.
 
     Epsilon counts what was reserved too, as it may have left a client.
     """
@@ -78,14 +80,14 @@ def unfinished_document(agreed: Agreed) -> dict[str, Any]:
 
 
 def _round(records: RunRecords, number: int, config: RunConfig) -> dict[str, Any]:
-    """A round as a summary shows it, its cumulative epsilon priced from the ledger as it was."""
+    """Return a round as a summary shows it, its epsilon priced from the ledger as it was."""
     (document,) = (row.document for row in records.rounds if row.round_number == number)
     spent = [row for row in records.ledger if row.round_number <= number]
     return {**shown_round(document), "epsilon": epsilon_document(price(spent, config))}
 
 
 def differences(found: Any, right: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where one JSON value differs from another: path, value found, value expected."""
+    """Yield where one JSON value differs from another: path, value found, value expected."""
     if isinstance(found, Mapping) and isinstance(right, Mapping):
         for name in {**right, **found}:
             inner = f"{path}.{name}" if path else str(name)
@@ -108,7 +110,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _short(value: Any) -> Any:
-    """A list or an object would fill the sentence."""
+    """Return a list or an object would fill the sentence."""
     if isinstance(value, (list, Mapping)):
         return f"{type(value).__name__} of {len(value)}"
     return value

@@ -14,7 +14,7 @@ from storage import RunRecord, open_client_store
 
 
 def stored_tree(run: RunRecord) -> dict[str, Any]:
-    """The configuration in a run's row, as plain data that nobody has checked.
+    """Return the configuration in a run's row, as plain data that nobody has checked.
 
     Raises:
         RecordsDisagree: If it is no JSON object.
@@ -29,7 +29,7 @@ def stored_tree(run: RunRecord) -> dict[str, Any]:
 
 
 def config_of(run: RunRecord) -> RunConfig:
-    """The configuration in a run's row.
+    """Return the configuration in a run's row.
 
     Raises:
         RecordsDisagree: If it is none.
@@ -41,7 +41,7 @@ def config_of(run: RunRecord) -> RunConfig:
 
 
 def read_own_ledgers(config: RunConfig, folder: Path) -> tuple[OwnLedger, ...]:
-    """What the clients of a simulation keep themselves; a store that is missing is left out.
+    """Return what the clients of a simulation keep themselves; a store that is missing is left out.
 
     Args:
         config: The run's.

@@ -14,7 +14,7 @@ LATEST = "latest"
 
 
 def resolve_run(run_id: str, storage: str) -> str:
-    """The run's full id; `latest` is the newest run.
+    """Return the run's full id; `latest` is the newest run.
 
     Raises:
         UnknownRun: If there is no such run.
@@ -24,7 +24,7 @@ def resolve_run(run_id: str, storage: str) -> str:
 
 
 def resolved(database: Database, run_id: str, storage: str) -> str:
-    """The run's full id in an open database; `latest` is the newest run.
+    """Return the run's full id in an open database; `latest` is the newest run.
 
     Raises:
         UnknownRun: If there is no such run.
@@ -44,7 +44,7 @@ def resolved(database: Database, run_id: str, storage: str) -> str:
 
 
 def agreed_run(run_id: str, storage: str) -> Agreed:
-    """A run whose records agree, finished or not.
+    """Return a run whose records agree, finished or not.
 
     Raises:
         UnknownRun: If there is no such run.
@@ -56,7 +56,7 @@ def agreed_run(run_id: str, storage: str) -> Agreed:
 
 
 def require_summary(run_id: str, storage: str) -> dict[str, Any]:
-    """A finished run's summary, if its records agree.
+    """Return a finished run's summary, if its records agree.
 
     Raises:
         UnknownRun: If there is no such run, or it has not finished.

@@ -42,7 +42,7 @@ ClientOption = Annotated[
 
 @app.callback(invoke_without_command=True)
 def default(context: typer.Context) -> None:
-    """Runs the quickstart if no command is given."""
+    """Run the quickstart if no command is given."""
     if context.invoked_subcommand is None:
         from platform.cli.running import run_command
 
@@ -309,7 +309,7 @@ def predict(
 
 
 def main() -> None:
-    """Runs the command line and exits."""
+    """Run the command line and exits."""
     try:
         app()
     except Exception as error:
@@ -323,7 +323,7 @@ def main() -> None:
 
 
 def _exit_code(error: Exception) -> int | None:
-    """The exit code of an error that is meant for the user; None for a programming mistake."""
+    """Return exit code of an error that is meant for the user; None for a programming mistake."""
     from methods import MethodError
     from platform.errors import ConfigError, PlatformError, UnknownRun
     from privacy import PrivacyError

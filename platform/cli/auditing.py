@@ -39,7 +39,7 @@ class AuditFilter:
 
 
 def print_audit(wanted: AuditFilter, storage: str, *, as_json: bool) -> None:
-    """Prints the entries that meet every condition, oldest first."""
+    """Print the entries that meet every condition, oldest first."""
     _require_round(wanted.round_number)
     with closing(open_existing(storage)) as database:
         run_id = None if wanted.run_id is None else resolved(database, wanted.run_id, storage)
@@ -66,7 +66,7 @@ def print_audit(wanted: AuditFilter, storage: str, *, as_json: bool) -> None:
 
 
 def verify_audit(run_id: str | None, head: str | None, storage: str, *, as_json: bool) -> None:
-    """Holds the records of one run, or of all, against each other, and says all that is wrong.
+    """Hold the records of one run, or of all, against each other, and says all that is wrong.
 
     Without a run, also the list of all runs, and the folders beside the database.
 
@@ -86,7 +86,7 @@ def verify_audit(run_id: str | None, head: str | None, storage: str, *, as_json:
 
 
 def audited(storage: str, run_id: str | None = None, head: AuditHead | None = None) -> Any:
-    """The document of `audit verify`: each run, then what is wrong with all of them together.
+    """Return document of `audit verify`: each run, then what is wrong with all of them together.
 
     Args:
         storage: The coordinator's database.
@@ -128,7 +128,7 @@ def _of_each(
 
 
 def _of_all(database: Database) -> list[str]:
-    """What is wrong with the file as a whole, with the list of runs, or beside it."""
+    """Return what is wrong with the file as a whole, with the list of runs, or beside it."""
     problems = []
     try:
         database.verify_integrity()
@@ -153,7 +153,7 @@ def _print_verified(found: Mapping[str, Any]) -> None:
 
 
 def _detail(entry: AuditEntry) -> Any:
-    """The parsed detail; one that was edited into something else as the text that it is."""
+    """Return the parsed detail; one that was edited into something else as the text that it is."""
     try:
         return json.loads(entry.detail)
     except (ValueError, RecursionError):
@@ -161,7 +161,7 @@ def _detail(entry: AuditEntry) -> Any:
 
 
 def parse_head(text: str) -> AuditHead:
-    """A chain's head from `COUNT:HASH`.
+    """Return a chain's head from `COUNT:HASH`.
 
     Raises:
         ConfigError: If it is not of this form.

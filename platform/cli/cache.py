@@ -16,7 +16,7 @@ SHORT = 12
 
 
 def list_command(storage: str, *, as_json: bool) -> None:
-    """Shows what is cached, by model and kind."""
+    """Show what is cached, by model and kind."""
     found = [_document(holding) for holding in holdings(_folder(storage))]
     if as_json:
         print_json(found)
@@ -43,7 +43,7 @@ def list_command(storage: str, *, as_json: bool) -> None:
 
 
 def clear_command(storage: str, *, model: str | None, everything: bool, as_json: bool) -> None:
-    """Deletes what is cached of one model, or all.
+    """Delete what is cached of one model, or all.
 
     Raises:
         ConfigError: If neither or both are asked for, or nothing is cached of the model.

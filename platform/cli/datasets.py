@@ -48,7 +48,7 @@ class DatasetsQuestion:
 
 
 def datasets_command(question: DatasetsQuestion, *, as_json: bool) -> None:
-    """Lists the data sets, shows who would have what, or checks a folder.
+    """List the data sets, shows who would have what, or checks a folder.
 
     Raises:
         ConfigError: If options do not go together, a name is unknown, or a configuration cannot be
@@ -89,7 +89,7 @@ def _list(*, as_json: bool) -> None:
 
 
 def _some(names: Sequence[str]) -> str:
-    """How many and the first few."""
+    """Return how many and the first few."""
     if not names:
         return "as in the files"
     more = ", ..." if len(names) > FIRST else ""
@@ -148,7 +148,7 @@ def _print_clients(held: Sequence[Holding], data: TaskData, title: str) -> None:
 
 
 def _fits(held: Sequence[Holding], classes: Sequence[str]) -> bool:
-    """Whether a column for each class is readable, on the width of a file."""
+    """Return whether a column for each class is readable, on the width of a file."""
     width = sum(max(len(name), CELL) + 3 for name in classes)
     return len(held) <= MOST_CLIENTS and width <= MOST_WIDTH
 
@@ -167,7 +167,7 @@ def _largest(holding: Holding, classes: Sequence[str]) -> list[Any]:
 
 
 def _most(numbers: Counts, names: Sequence[str]) -> str:
-    """The largest ones, in the order of the names where they are equal."""
+    """Return the largest ones, in the order of the names where they are equal."""
     order = [int(place) for place in np.argsort(-numbers, kind="stable") if numbers[place]]
     more = ", ..." if len(order) > LARGEST else ""
     return ", ".join(f"{names[place]} {numbers[place]}" for place in order[:LARGEST]) + more

@@ -19,7 +19,7 @@ from privacy.secure_aggregation import Enrolment, fingerprint
 
 
 def create_command(folder: Path, clients: int, *, as_json: bool) -> None:
-    """Makes keys and an enrolment for the clients of a simulation.
+    """Make keys and an enrolment for the clients of a simulation.
 
     Raises:
         ConfigError: If the folder holds one already.
@@ -28,7 +28,7 @@ def create_command(folder: Path, clients: int, *, as_json: bool) -> None:
 
 
 def key_command(path: Path, *, as_json: bool) -> None:
-    """Makes a private key, or shows the public half of one that is there.
+    """Make a private key, or shows the public half of one that is there.
 
     Raises:
         ConfigError: If the file holds something else.
@@ -42,7 +42,7 @@ def key_command(path: Path, *, as_json: bool) -> None:
 
 
 def show_command(path: Path, *, as_json: bool) -> None:
-    """Shows who is enrolled.
+    """Show who is enrolled.
 
     Raises:
         ConfigError: If the file is no enrolment.
@@ -51,7 +51,7 @@ def show_command(path: Path, *, as_json: bool) -> None:
 
 
 def change_command(path: Path, change: Callable[[Enrolment], Enrolment], *, as_json: bool) -> None:
-    """Applies one change to an enrolment file, which is made where there is none.
+    """Apply one change to an enrolment file, which is made where there is none.
 
     Raises:
         ConfigError: If the change is not possible; the file stays as it was.
@@ -66,7 +66,7 @@ def change_command(path: Path, change: Callable[[Enrolment], Enrolment], *, as_j
 
 
 def parse_public(text: str) -> bytes:
-    """A public key from hex.
+    """Return a public key from hex.
 
     Raises:
         ConfigError: If it is none.

@@ -20,7 +20,7 @@ class Interrupted(KeyboardInterrupt):
     """Somebody ended the command by a signal."""
 
     def __init__(self, number: int) -> None:
-        """Takes the signal."""
+        """Take the signal."""
         super().__init__()
         self.number = number
 
@@ -43,7 +43,7 @@ def interruptible() -> Iterator[None]:
 
 
 def farewell(error: KeyboardInterrupt, text: str) -> typer.Exit:
-    """Says the last words and returns the exit to raise, whose code names the signal."""
+    """Say the last words and returns the exit to raise, whose code names the signal."""
     # After SIGHUP there may be no terminal left to write to.
     with contextlib.suppress(OSError):
         typer.echo(text, err=True)

@@ -11,7 +11,7 @@ from platform.disk.opening import database_file, open_existing
 
 
 def print_methods(*, as_json: bool) -> None:
-    """All methods with their options."""
+    """List all methods with their options."""
     registry = Registry()
     infos = [registry.info(name) for name in registry.available()]
     if as_json:
@@ -22,7 +22,7 @@ def print_methods(*, as_json: bool) -> None:
 
 
 def print_runs(storage: str, *, as_json: bool) -> None:
-    """All runs, newest first.
+    """List all runs, newest first.
 
     Raises:
         RecordsDisagree: If the row of one has no configuration.

@@ -50,7 +50,7 @@ class TrainedModel:
 
 
 def load_trained(run_id: str, storage: str, client: int | None, *, read_only: bool) -> TrainedModel:
-    """Loads a finished run, to be read only or to say in its audit log what is made of it.
+    """Load a finished run, to be read only or to say in its audit log what is made of it.
 
     Raises:
         UnknownRun: If there is no such run, or it has not finished.
@@ -79,7 +79,7 @@ def load_trained(run_id: str, storage: str, client: int | None, *, read_only: bo
 def export_command(
     run_id: str, storage: str, *, output: Path | None, client: int | None, as_json: bool
 ) -> None:
-    """Writes `prompts.safetensors` and `MODEL_CARD.md`.
+    """Write `prompts.safetensors` and `MODEL_CARD.md`.
 
     Raises:
         UnknownRun: If there is no such run, or it has not finished.
@@ -106,7 +106,7 @@ def export_command(
 def predict_command(
     run_id: str, files: Sequence[Path], storage: str, *, client: int | None, as_json: bool
 ) -> None:
-    """Classifies image files, or text files with one text each.
+    """Classify image files, or text files with one text each.
 
     Raises:
         UnknownRun: If there is no such run, or it has not finished.
@@ -135,7 +135,7 @@ def predict_command(
 
 
 def read_image(path: Path) -> NDArray[np.uint8]:
-    """An image file as RGB (H, W, 3).
+    """Return an image file as RGB (H, W, 3).
 
     Raises:
         ConfigError: If it is missing or no image.
@@ -150,7 +150,7 @@ def read_image(path: Path) -> NDArray[np.uint8]:
 
 
 def read_text(path: Path) -> str:
-    """A text file as one text, without the white space around it.
+    """Return a text file as one text, without the white space around it.
 
     Raises:
         ConfigError: If it is missing, not UTF-8, or larger than any text is read.

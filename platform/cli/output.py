@@ -15,12 +15,12 @@ from rich.table import Table
 
 
 def print_json(value: Any) -> None:
-    """Strict JSON to stdout."""
+    """Print strict JSON to stdout."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def printable(text: str) -> str:
-    r"""A text on one line that a terminal can only show, never obey.
+    r"""Return a text on one line that a terminal can only show, never obey.
 
     Names come from files and stores that anybody may have written: escape sequences, line breaks
     and marks that turn the direction of writing are shown as escapes such as `\x1b`.
@@ -34,7 +34,7 @@ class _Plain(Console):
     """Shows text as it is, also where it looks like markup, and escapes what is no text."""
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Prints; a text may have several lines of its own."""
+        """Print; a text may have several lines of its own."""
         shown = (_lines(item) if isinstance(item, str) else item for item in objects)
         super().print(*shown, **options)
 
@@ -44,7 +44,7 @@ def _lines(text: str) -> str:
 
 
 def console(*, error: bool = False) -> Console:
-    """Where people read; wide enough for a report even if the terminal's width is unknown."""
+    """Return where people read, wide enough for a report even at an unknown width."""
     plain = _Plain(stderr=error, highlight=False, markup=False, emoji=False)
     if not plain.is_terminal:
         plain.width = 120
@@ -52,7 +52,7 @@ def console(*, error: bool = False) -> Console:
 
 
 def progress_bar(out: Console, *more: TextColumn) -> Progress:
-    """A bar that goes when it is done, and is not there where nobody looks at a terminal."""
+    """Return a bar that goes when it is done, and is not there where nobody looks at a terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -70,12 +70,12 @@ class WithBar:
     """Something with a bar on stderr, which is there while it is entered."""
 
     def __init__(self, *more: TextColumn) -> None:
-        """Takes columns beside the bar's own."""
+        """Take columns beside the bar's own."""
         self._error = console(error=True)
         self._progress = progress_bar(self._error, *more)
 
     def __enter__(self) -> Self:
-        """Shows the bar."""
+        """Show the bar."""
         self._progress.start()
         return self
 
@@ -85,12 +85,12 @@ class WithBar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Removes the bar."""
+        """Remove the bar."""
         self._progress.stop()
 
 
 def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    """A table of text; numbers to the right."""
+    """Return a table of text; numbers to the right."""
     heading = None if title is None else _lines(title)
     shown = Table(title=heading, title_justify="left", header_style="bold")
     for index, column in enumerate(columns):
@@ -102,12 +102,12 @@ def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any
 
 
 def fraction(value: float | None) -> str:
-    """An accuracy in percent."""
+    """Return an accuracy in percent."""
     return "-" if value is None else f"{100 * value:.1f}%"
 
 
 def epsilon(value: float | str | None) -> str:
-    """An epsilon, rounded up so that no less is stated than was spent; infinity as inf."""
+    """Return an epsilon, rounded up so that no less is stated than was spent; infinity as inf."""
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -119,7 +119,7 @@ def epsilon(value: float | str | None) -> str:
 
 
 def size(value: int | None) -> str:
-    """Bytes, in decimal units."""
+    """Return bytes, in decimal units."""
     if value is None:
         return "-"
     return f"{value} B" if value < 1000 else f"{value / 1000:.1f} kB"

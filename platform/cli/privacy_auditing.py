@@ -24,7 +24,7 @@ COLUMNS = ("channel", "claimed mu", "seen mu", "interval", "claimed eps", "seen 
 def audit_privacy_command(
     config: Path, overrides: Sequence[str], *, canaries: int, plot: Path | None, as_json: bool
 ) -> None:
-    """Audits a configuration's mechanism; exit code 1 if its claim is refuted.
+    """Audit a configuration's mechanism; exit code 1 if its claim is refuted.
 
     Raises:
         ConfigError: If it cannot be run, claims nothing, or the picture has nowhere to go.
@@ -49,12 +49,12 @@ class AuditProgress(WithBar):
     """A bar on stderr with the channel and the canaries sent; one line a channel elsewhere."""
 
     def __init__(self) -> None:
-        """Takes nothing; the bar comes with the first canary."""
+        """Take nothing; the bar comes with the first canary."""
         super().__init__(TextColumn("canaries"))
         self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, channel: str, done: int, total: int) -> None:
-        """Moves the channel's bar."""
+        """Move the channel's bar."""
         if channel not in self._tasks:
             self._tasks[channel] = self._progress.add_task(channel, total=total)
             if not self._error.is_terminal:

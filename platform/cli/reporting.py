@@ -18,7 +18,7 @@ HEADLINES: Final = {
 
 
 def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
-    """Prints a run, if what is stated of it follows from its records.
+    """Print a run, if what is stated of it follows from its records.
 
     Raises:
         UnknownRun: If there is no such run.
@@ -58,7 +58,7 @@ def _print_unfinished(document: Mapping[str, Any]) -> None:
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:
-    """Prints accuracy and epsilon side by side, then what to know about them."""
+    """Print accuracy and epsilon side by side, then what to know about them."""
     out = console()
     out.print()
     out.print(table(None, ("result", "value"), _rows(summary)))
@@ -101,7 +101,7 @@ def _spread(accuracy: Mapping[str, Any]) -> str:
 
 
 def _phases(phases: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Before and after the second phase, one below the other, and what it cost."""
+    """Show before and after the second phase, one below the other, and what it cost."""
     if phases is None:
         return []
     share = phases["cost_share"]
@@ -143,7 +143,7 @@ def _new_clients(measured: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 
 
 def _protocol(whose: str, measured: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """The protocol's numbers in words, where it has more than the clients' own accuracy."""
+    """Return the protocol's numbers in words, where it has more than the clients' own accuracy."""
     name = None if measured is None else measured["name"]
     if measured is None or name not in HEADLINES:
         return []
@@ -163,7 +163,7 @@ def _protocol(whose: str, measured: Mapping[str, Any] | None) -> list[tuple[str,
 
 
 def _of(final: Mapping[str, Any]) -> str:
-    """What the gain is a difference of, where that is not the clients' own accuracy."""
+    """Return what the gain is a difference of, where that is not the clients' own accuracy."""
     headline = HEADLINES.get(final.get("protocol", {}).get("name"))
     return "" if headline is None else f" of {headline}"
 
@@ -173,7 +173,7 @@ def _claim(summary: Mapping[str, Any], value: float | str) -> str:
 
 
 def _accountants(summary: Mapping[str, Any]) -> str:
-    """The worst client by every accountant, or why one says nothing."""
+    """Return the worst client by every accountant, or why one says nothing."""
     return "; ".join(
         f"{name} {value if str(value).startswith('n/a') else epsilon(value)}"
         for name, value in summary["accountants"].items()

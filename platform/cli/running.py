@@ -19,7 +19,7 @@ from platform.rounds.wiring import Wiring
 
 
 def run_command(config: Path, overrides: Sequence[str], *, as_json: bool) -> None:
-    """Runs a configuration from its first round.
+    """Run a configuration from its first round.
 
     Raises:
         ConfigError: If it cannot be run; nothing is written then.
@@ -32,7 +32,7 @@ def run_command(config: Path, overrides: Sequence[str], *, as_json: bool) -> Non
 def second_phase_command(
     run_id: str, overrides: Sequence[str], storage: str, *, as_json: bool
 ) -> None:
-    """Runs a second phase on what a finished run left behind.
+    """Run a second phase on what a finished run left behind.
 
     Raises:
         UnknownRun: If there is none of this name.
@@ -48,7 +48,7 @@ def second_phase_command(
 
 
 def resume_command(run_id: str, storage: str, *, as_json: bool) -> None:
-    """Goes on with a run.
+    """Go on with a run.
 
     Raises:
         UnknownRun: If there is none of this name.

@@ -55,7 +55,7 @@ class SweepOptions:
     storage: str
 
     def request(self) -> SweepRequest:
-        """What is asked for.
+        """Return what is asked for.
 
         Raises:
             ConfigError: If a list of names or seeds is not valid.
@@ -74,7 +74,7 @@ class SweepOptions:
 def sweep_command(
     options: SweepOptions, *, jobs: int | None, output: Path | None, as_json: bool
 ) -> None:
-    """Runs what is missing of a grid and writes its tables.
+    """Run what is missing of a grid and writes its tables.
 
     Raises:
         ConfigError: If a cell is not valid, or another sweep works in the folder; nothing starts.
@@ -106,7 +106,10 @@ def _report_failures(outcomes: tuple[Outcome, ...]) -> None:
 
 
 def _jobs(grid: Grid) -> int:
-    """One process a CPU that this one may use; one in all where cells share an accelerator."""
+    """Return one process a CPU that this one may use.
+
+    One in all where cells share an accelerator.
+    """
     devices = {cell.run.device for cell in grid.cells}
     if "cuda" in devices or ("auto" in devices and resolve_device("auto") == "cuda"):
         return 1
@@ -114,7 +117,7 @@ def _jobs(grid: Grid) -> int:
 
 
 def _default_output(grid: Grid) -> Path:
-    """Of the first configuration and the grid, so that the same command finds it again."""
+    """Digest the first configuration and the grid, so that the same command finds it again."""
     # A configuration may be called by its path, where two have one name.
     return OUTPUTS / f"{Path(grid.configs[0]).stem}-{grid.digest[:8]}"
 
@@ -131,19 +134,19 @@ class ScreenSweepObserver(WithBar):
         self._total = self._done = self._failed = 0
 
     def sweep_started(self, total: int, finished: int) -> None:
-        """Says how much is there already."""
+        """Say how much is there already."""
         self._total, self._done = total, finished
         self._task = self._progress.add_task("cells", total=total, completed=finished, failed="")
         before = f", {finished} of them finished before" if finished else ""
         self._print(f"{total} cells{before}")
 
     def cell_started(self, cell: Cell) -> None:
-        """Names the cell beside the bar."""
+        """Name the cell beside the bar."""
         if self._task is not None:
             self._progress.update(self._task, description=str(cell))
 
     def cell_finished(self, outcome: Outcome) -> None:
-        """Prints the run's line."""
+        """Print the run's line."""
         self._done += 1
         self._failed += outcome.error is not None
         if self._task is not None:
@@ -159,7 +162,7 @@ class ScreenSweepObserver(WithBar):
 
 
 def cell_line(outcome: Outcome) -> str:
-    """A cell that has ended, on one line."""
+    """Return a cell that has ended, on one line."""
     if outcome.error is not None:
         return f"{outcome.cell}: failed: {outcome.error}"
     record = record_of(outcome)

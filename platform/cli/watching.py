@@ -14,7 +14,7 @@ NAMES = ("round", "cohort", "accuracy", "std", "worst", "epsilon s/p/o", "s/n", 
 
 
 def heading(delta: float) -> str:
-    """The lines above the rounds, which fit into 80 columns."""
+    """Return the lines above the rounds, which fit into 80 columns."""
     legend = (
         f"epsilon of server/peers/observer at delta {delta:g}, cumulative; cohort (lost);\n"
         's/n: signal to noise, 95% interval or "below" detection; bytes a client'
@@ -23,7 +23,7 @@ def heading(delta: float) -> str:
 
 
 def round_line(document: Mapping[str, Any]) -> str:
-    """One round on one line: bytes are means per invited client."""
+    """Return one round on one line: bytes are means per invited client."""
     accuracy, spent = document["accuracy"], document["epsilon"]
     return (
         LAYOUT.format(
@@ -50,7 +50,7 @@ def _cohort(document: Mapping[str, Any]) -> str:
 
 
 def _validation(document: Mapping[str, Any]) -> str:
-    """Behind the columns where there is any, as most runs have none."""
+    """Return behind the columns where there is any, as most runs have none."""
     measured, released = document.get("validation"), document.get("released_validation")
     exact = "" if measured is None else _labelled("val", measured["mean"])
     if released is None:
@@ -59,7 +59,7 @@ def _validation(document: Mapping[str, Any]) -> str:
 
 
 def _phase(document: Mapping[str, Any]) -> str:
-    """Behind the columns too; older runs do not state it."""
+    """Return behind the columns too; older runs do not state it."""
     return " collection" if document.get("phase") == "collection" else ""
 
 
@@ -81,7 +81,7 @@ class ScreenObserver(WithBar):
     """Shows a run: a transient progress bar on stderr, lines on stdout."""
 
     def __init__(self, delta: float, *, quiet: bool) -> None:
-        """Takes the delta of the epsilons; `quiet` leaves stdout to JSON."""
+        """Take the delta of the epsilons; `quiet` leaves stdout to JSON."""
         super().__init__()
         self._delta = delta
         self._quiet = quiet
@@ -90,27 +90,27 @@ class ScreenObserver(WithBar):
         self.run_id: str | None = None
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Moves the bar."""
+        """Move the bar."""
         self._show(what, total, done)
 
     def run_started(self, run_id: str, rounds: int, resumed_after: int) -> None:
-        """Names the run."""
+        """Name the run."""
         self.run_id = run_id
         again = f", resumed after round {resumed_after}" if resumed_after else ""
         self._print(f"run {run_id}: {rounds} rounds{again}")
         self._print(heading(self._delta))
 
     def round_started(self, round_number: int, cohort: int) -> None:
-        """Starts the round's bar; a client answers up to four stages."""
+        """Start the round's bar; a client answers up to four stages."""
         self._show(f"round {round_number}", cohort * 4, 0)
 
     def client_answered(self) -> None:
-        """Moves the round's bar."""
+        """Move the round's bar."""
         if self._task is not None:
             self._progress.advance(self._task)
 
     def round_finished(self, document: Mapping[str, Any]) -> None:
-        """Prints the round."""
+        """Print the round."""
         self._clear()
         self._print(round_line(document))
 

@@ -37,7 +37,7 @@ class Sources:
 def load_config(
     path: Path, overrides: Sequence[str] = (), sources: Sources | None = None
 ) -> RunConfig:
-    """Reads a configuration file.
+    """Read a configuration file.
 
     Args:
         path: A file, or the name of a packaged configuration such as `quickstart` or
@@ -55,7 +55,7 @@ def load_config(
 def parse_config(
     tree: Mapping[str, Any], overrides: Sequence[str] = (), sources: Sources | None = None
 ) -> RunConfig:
-    """Validates a configuration tree after applying overrides.
+    """Validate a configuration tree after applying overrides.
 
     Raises:
         ConfigError: Naming the field, its value and what is valid.
@@ -69,12 +69,12 @@ def parse_config(
 
 
 def dump_config(config: RunConfig) -> str:
-    """The effective configuration as YAML; reading it back gives the same configuration."""
+    """Return the effective configuration as YAML; reading it back gives the same configuration."""
     return dump_tree(config.model_dump(mode="json"))
 
 
 def dump_tree(tree: Mapping[str, Any]) -> str:
-    """A configuration that was stored as plain data, as the YAML that it was started with."""
+    """Return configuration that was stored as plain data, as the YAML that it was started with."""
     return dump_yaml(tree)
 
 
@@ -159,14 +159,14 @@ def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def _tuples(value: Any) -> Any:
-    """YAML lists as tuples, which is what strict frozen sections hold."""
+    """Return YAML lists as tuples, which is what strict frozen sections hold."""
     if isinstance(value, dict):
         return {key: _tuples(item) for key, item in value.items()}
     return tuple(value) if isinstance(value, list) else value
 
 
 def sentence(error: ErrorDetails, section: str = "") -> str:
-    """A validation error as one sentence naming the field, the value and what is valid.
+    """Return a validation error as one sentence naming the field, the value and what is valid.
 
     Args:
         error: The first error of a validation.

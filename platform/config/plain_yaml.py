@@ -30,7 +30,7 @@ class _Loader(yaml.SafeLoader):
     _depth = 0
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        """Counts levels; names no node that another node is."""
+        """Count levels; names no node that another node is."""
         # Of no type in PyYAML's stubs.
         event = cast(Any, self).peek_event()
         if self.check_event(yaml.AliasEvent):
@@ -45,7 +45,7 @@ class _Loader(yaml.SafeLoader):
             self._depth -= 1
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
-        """Refuses what is no plain data, and what is none of what it says it is."""
+        """Refuse what is no plain data, and what is none of what it says it is."""
         _require_plain(node)
         try:
             found = super().construct_object(node, deep)
@@ -59,7 +59,7 @@ class _Loader(yaml.SafeLoader):
             raise ConstructorError(None, None, problem, node.start_mark) from error
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Refuses a key that is given twice, of which PyYAML takes the last."""
+        """Refuse a key that is given twice, of which PyYAML takes the last."""
         # What a tag says of a node need not be what the node is.
         if not isinstance(node, MappingNode):
             raise ConstructorError(None, None, "what is tagged a map is none", node.start_mark)
@@ -86,7 +86,7 @@ class _Dumper(yaml.SafeDumper):
     """Quotes a text that `_Loader` would take for a number; writes everything out."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Always."""
+        """Say that there are none to keep."""
         return True
 
 
@@ -100,7 +100,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def read_yaml(text: str) -> Any:
-    """A YAML document as plain data.
+    """Return a YAML document as plain data.
 
     Raises:
         yaml.YAMLError: If it does not parse, asks for anything but plain data, gives a key twice,
@@ -110,13 +110,13 @@ def read_yaml(text: str) -> Any:
 
 
 def dump_yaml(tree: Mapping[str, Any]) -> str:
-    """Plain data as YAML; reading it back gives the same."""
+    """Return plain data as YAML; reading it back gives the same."""
     text: str = yaml.dump(dict(tree), Dumper=_Dumper, sort_keys=False)
     return text
 
 
 def yaml_problem(error: Exception) -> str:
-    """What is wrong, on one line, with the line where it is."""
+    """Return what is wrong, on one line, with the line where it is."""
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None)
     if mark is None or not problem:

@@ -30,7 +30,7 @@ DISTRIBUTIONS = {
 
 
 def privacy_problems(config: RunSections) -> Iterator[str]:
-    """Contradictions within `privacy` and between it and other sections."""
+    """Yield contradictions within `privacy` and between it and other sections."""
     mechanism = config.privacy.mechanism
     yield from _release(config)
     yield from _selection(config)

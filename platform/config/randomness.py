@@ -14,7 +14,7 @@ import numpy as np
 
 
 def stream(seed: int, *purpose: str | int) -> np.random.Generator:
-    """The generator of one purpose, e.g. `stream(seed, "batches", client, round_number)`."""
+    """Return the generator of one purpose, e.g. `stream(seed, "batches", client, round_number)`."""
     text = json.dumps([seed, *purpose])
     digest = hashlib.sha256(text.encode()).digest()
     return np.random.default_rng(np.frombuffer(digest, "<u4"))

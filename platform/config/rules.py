@@ -23,7 +23,7 @@ MADE = ("headlines", "shapes")
 
 
 def require_consistent(config: RunSections) -> None:
-    """Refuses a configuration whose sections contradict each other.
+    """Refuse a configuration whose sections contradict each other.
 
     Raises:
         ValueError: With the first contradiction as one sentence.

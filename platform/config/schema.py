@@ -208,7 +208,7 @@ class StorageConfig(Section):
 
 
 def default_threshold(clients: int) -> int:
-    """Bonawitz et al. 2017: more than two thirds of the cohort, floor(2n/3) + 1."""
+    """Return Bonawitz et al. 2017: more than two thirds of the cohort, floor(2n/3) + 1."""
     return 2 * clients // 3 + 1
 
 
@@ -233,7 +233,7 @@ class RunSections(Section):
     storage: StorageConfig = StorageConfig()
 
     def seed_of(self, purpose: str) -> int:
-        """The seed of one purpose: its own in `seeds`, else the run's."""
+        """Return the seed of one purpose: its own in `seeds`, else the run's."""
         own: int | None = getattr(self.seeds, purpose)
         return self.seed if own is None else own
 

@@ -41,7 +41,7 @@ class Placement:
 def draw(
     rng: Generator, outlines: Sequence[str], domain: str, *, image_size: int
 ) -> NDArray[np.uint8]:
-    """Draws one image per outline.
+    """Draw one image per outline.
 
     Args:
         rng: Source of position, size, rotation, colours and noise.
@@ -242,7 +242,7 @@ def _two_colours(
     value: tuple[float, float],
     apart: float,
 ) -> tuple[Field, Field]:
-    """Ground and figure whose brightness differs by at least `apart`, either way round."""
+    """Return ground and figure whose brightness differs by at least `apart`, either way round."""
     low = _uniform(rng, count, value[0], value[1] - apart)
     high = low + apart + rng.random(low.shape, np.float32) * (value[1] - apart - low)
     swap = rng.random(low.shape) < 0.5

@@ -120,7 +120,7 @@ OUTLINES: Final = frozenset(_POLYGONS) | frozenset(_CURVES)
 
 
 def signed_distance(outline: str, x: Field, y: Field) -> Field:
-    """Distance of points to a shape's outline.
+    """Return distance of points to a shape's outline.
 
     Args:
         outline: One of `OUTLINES`.
@@ -164,7 +164,7 @@ def _interpolation(size: int, knots: int) -> Field:
 def smooth_noise(
     rng: np.random.Generator, count: int, size: int, *, rows: int, columns: int
 ) -> Field:
-    """Draws smooth random fields: independent uniform knots, joined linearly.
+    """Draw smooth random fields: independent uniform knots, joined linearly.
 
     Args:
         rng: Source of the knots.

@@ -45,7 +45,7 @@ class CacheFolder:
     limit: int
 
     def model_folder(self, kind: Kind, computation: Sequence[str]) -> Path:
-        """Where the rows of one kind lie that are computed in one way.
+        """Return where the rows of one kind lie that are computed in one way.
 
         Args:
             kind: What the rows are.
@@ -93,7 +93,7 @@ class Holding:
     last_used: float
 
     def is_of(self, model: str) -> bool:
-        """Whether a user means it: by the model's name, or by how its fingerprint starts."""
+        """Return whether a user means it: by the model's name, or by how its fingerprint starts."""
         if self.about is None:
             return False
         return model == self.about.model or (
@@ -102,7 +102,7 @@ class Holding:
 
 
 def write_about(folder: Path, about: About) -> None:
-    """Says what the rows of a folder are, if nothing says it yet.
+    """Say what the rows of a folder are, if nothing says it yet.
 
     Raises:
         OSError: If it cannot be written.
@@ -116,7 +116,7 @@ def write_about(folder: Path, about: About) -> None:
 
 
 def holdings(path: Path) -> list[Holding]:
-    """What a cache holds, by model and kind; nothing where there is no such folder."""
+    """Return what a cache holds, by model and kind; nothing where there is no such folder."""
     found = [_holding(kind, folder) for kind, folder in _model_folders(path)]
     return sorted(
         found, key=lambda holding: (holding.about is None, str(holding.about), holding.kind)
@@ -124,7 +124,7 @@ def holdings(path: Path) -> list[Holding]:
 
 
 def evict(cache: CacheFolder, keep: Collection[Segment]) -> None:
-    """Removes the segments that were not used for longest until the rest is within the limit.
+    """Remove the segments that were not used for longest until the rest is within the limit.
 
     Args:
         cache: The folder and its limit.
@@ -144,7 +144,7 @@ def evict(cache: CacheFolder, keep: Collection[Segment]) -> None:
 
 
 def clear(path: Path, model: str | None) -> tuple[int, int]:
-    """Removes the cached rows of a model, or all.
+    """Remove the cached rows of a model, or all.
 
     Args:
         path: The cache folder.
@@ -185,7 +185,7 @@ def _models(found: Sequence[Holding]) -> str:
 
 
 def _remove(folder: Path) -> list[OSError]:
-    """Removes what is the cache's in a folder, as far as it can be, and tells what went wrong."""
+    """Remove what is the cache's in a folder, as far as it can be, and tells what went wrong."""
     names = names_in(folder)
     # Digests first: rows without them are no segment any more.
     ours = [name for name in names if name.endswith(DIGESTS)]

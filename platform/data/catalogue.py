@@ -52,7 +52,7 @@ class DatasetInfo:
     modality: Modality = "images"
 
     def missing(self, path: Path, root: Path) -> str:
-        """The sentence for a file that is not there.
+        """Return the sentence for a file that is not there.
 
         Args:
             path: The file or folder.
@@ -87,7 +87,7 @@ class DataRequest:
     held_out_domain: str | None = None
 
     def chosen_domains(self, name: str, known: Sequence[str]) -> tuple[str, ...]:
-        """The domains that are used, in the order asked for.
+        """Return the domains that are used, in the order asked for.
 
         Raises:
             ConfigError: If one is unknown.
@@ -106,7 +106,7 @@ class Loader(Protocol):
     INFOS: tuple[DatasetInfo, ...]
 
     def load(self, name: str, request: DataRequest) -> Dataset:
-        """Reads a data set of the family.
+        """Read a data set of the family.
 
         Raises:
             ConfigError: If the layout is not met or a domain is unknown.
@@ -115,7 +115,7 @@ class Loader(Protocol):
 
 
 def user_path(text: str, field: str = "task.root") -> Path:
-    """A path as its user means it, "~" being the home folder.
+    """Return a path as its user means it, "~" being the home folder.
 
     Args:
         text: As it was given.
@@ -136,13 +136,13 @@ def user_path(text: str, field: str = "task.root") -> Path:
 
 
 def dataset_infos() -> tuple[DatasetInfo, ...]:
-    """All data sets, by name."""
+    """Return all data sets, by name."""
     infos = [info for family in FAMILIES for info in _module(family).INFOS]
     return tuple(sorted(infos, key=lambda info: info.name))
 
 
 def dataset_info(name: str) -> DatasetInfo:
-    """What is known of a data set.
+    """Return what is known of a data set.
 
     Raises:
         ConfigError: If there is none of this name.
@@ -151,7 +151,7 @@ def dataset_info(name: str) -> DatasetInfo:
 
 
 def load_dataset(name: str, request: DataRequest) -> Dataset:
-    """Reads a data set; images stay in their files.
+    """Read a data set; images stay in their files.
 
     Raises:
         ConfigError: If the name is unknown, or its files are not as its layout says.
@@ -163,7 +163,7 @@ def load_dataset(name: str, request: DataRequest) -> Dataset:
 def require_modality(
     dataset: Dataset, method: str, needs: Collection[str], options: Collection[str] = ()
 ) -> None:
-    """Refuses texts where a method looks at images, and images where it reads texts.
+    """Refuse texts where a method looks at images, and images where it reads texts.
 
     Args:
         dataset: What the run is on.

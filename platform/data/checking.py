@@ -48,7 +48,7 @@ class Findings:
 
     @staticmethod
     def of(found: Sequence[str]) -> Findings:
-        """All of them counted, the first ones kept."""
+        """Return all of them counted, the first ones kept."""
         return Findings(len(found), tuple(found[:SHOWN]))
 
 
@@ -83,7 +83,7 @@ class FolderReport:
         return self.refusal is None and not any(found.number for found in faults)
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """Return all of it as plain data."""
         found = {name: getattr(self, name) for name in KINDS}
         return {
             "dataset": self.info.name,
@@ -97,7 +97,7 @@ class FolderReport:
 
 
 def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport:
-    """Reads a data set's folder, every image included.
+    """Read a data set's folder, every image included.
 
     Args:
         name: Name of the data set.
@@ -125,7 +125,7 @@ def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport
 
 
 def counts(dataset: Dataset) -> dict[str, Any]:
-    """Examples of each side in all, by class and by domain."""
+    """Return examples of each side in all, by class and by domain."""
     return {
         side: {
             "total": split.num_examples,
@@ -155,7 +155,7 @@ class _First(NamedTuple):
 
 
 def _examine(dataset: Dataset, tell: Telling) -> dict[str, list[str]]:
-    """Sentences of images that do not open, and pairs of examples that are the same."""
+    """Return sentences of images that do not open, and pairs of examples that are the same."""
     total, done = dataset.train.num_examples + dataset.test.num_examples, 0
     seen: dict[bytes, _First] = {}
     found: dict[str, list[str]] = {kind: [] for kind in KINDS if kind != "few"}
@@ -178,7 +178,7 @@ def _examine(dataset: Dataset, tell: Telling) -> dict[str, list[str]]:
 
 
 def _same(one: _First, first: _First, classes: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """What is to be said of an example that is the same as an earlier one."""
+    """Yield what is to be said of an example that is the same as an earlier one."""
     line = f"{one.name} is the same as {first.name}"
     if one.side != first.side:
         yield "repeated", line
@@ -190,7 +190,7 @@ def _same(one: _First, first: _First, classes: Sequence[str]) -> Iterator[tuple[
 
 
 def _opened(split: Split) -> Iterator[tuple[bytes | None, str | None]]:
-    """Each example's digest, and what is wrong with it."""
+    """Yield each example's digest, and what is wrong with it."""
     images = split.images
     if split.texts is not None:
         for text in split.texts:

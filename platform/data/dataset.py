@@ -32,7 +32,7 @@ class Split:
 
     @property
     def num_examples(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return len(self.labels)
 
 
@@ -60,7 +60,9 @@ class Dataset:
         return "images" if self.train.texts is None else "texts"
 
     def merged(self) -> Dataset:
-        """Training and test examples as one pool, which is both sides; training ones come first.
+        """Return training and test examples as one pool, which is both sides.
+
+        Training ones come first.
 
         For partitions that deal out all examples before anybody splits them: a client's training
         and test rows are then rows of the same split, and it is theirs to be disjoint.

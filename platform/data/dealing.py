@@ -48,12 +48,12 @@ class Hands:
 
 
 def number_of_hands(config: RunConfig) -> int:
-    """Among how many clients images are dealt out, new ones included."""
+    """Count the clients among whom images are dealt out, new ones included."""
     return config.task.clients + config.task.new_clients
 
 
 def dealt_domains(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
-    """Indices of the domains that are dealt out, ascending.
+    """Return indices of the domains that are dealt out, ascending.
 
     Raises:
         ConfigError: If the held-out domain is none of the data set's or its only one, or the
@@ -76,7 +76,7 @@ def dealt_domains(config: RunConfig, dataset: Dataset) -> tuple[int, ...]:
 
 
 def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> Hands:
-    """Deals out a data set.
+    """Deal out a data set.
 
     Args:
         config: The run.
@@ -153,7 +153,10 @@ def _dealt_rows(split: Split, dealt: Dealt) -> Indices:
 
 
 def _keys(config: RunConfig, split: Split, rows: Indices, dealt: Dealt) -> Indices:
-    """What the partition counts as a class: the label, or domain and label where domains count."""
+    """Return what the partition counts as a class.
+
+    The label, or domain and label where domains count.
+    """
     labels = split.labels[rows]
     if config.task.partition.kind not in DEALS_BY_DOMAIN:
         return labels
@@ -162,7 +165,7 @@ def _keys(config: RunConfig, split: Split, rows: Indices, dealt: Dealt) -> Indic
 
 
 def _with_new(config: RunConfig, clients: Sequence[ClientIndices], domains: int) -> Hands:
-    """The last ones are new; of each domain the last ones where a domain has several clients."""
+    """Return last ones are new; of each domain the last ones where a domain has several clients."""
     groups = domains if config.task.partition.kind == "domain_dirichlet" else 1
     each, old = len(clients) // groups, config.task.clients // groups
     is_new = [position % each >= old for position in range(len(clients))]

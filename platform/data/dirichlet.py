@@ -50,7 +50,7 @@ def dirichlet_counts(
     rng: np.random.Generator,
     whose: str = "clients",
 ) -> tuple[Counts, Counts]:
-    """Draws how many images of each class a client gets.
+    """Draw how many images of each class a client gets.
 
     Args:
         shares: How they are drawn.
@@ -78,13 +78,13 @@ def dirichlet_counts(
 
 
 def has_enough(shares: DirichletShares, counts: Counts) -> bool:
-    """Whether every client has its least of these images, (classes, clients)."""
+    """Return whether every client has its least of these images, (classes, clients)."""
     images, classes = counts.sum(axis=0), (counts > 0).sum(axis=0)
     return bool(images.min() >= shares.minimum and classes.min() >= shares.fewest_classes)
 
 
 def never_enough(shares: DirichletShares, what: str, whose: str) -> ConfigError:
-    """The refusal after the last draw.
+    """Return the refusal after the last draw.
 
     Args:
         shares: How they were drawn.
@@ -101,7 +101,7 @@ def never_enough(shares: DirichletShares, what: str, whose: str) -> ConfigError:
 def share_out(
     alpha: float, held: Counts, even: float, *, rng: np.random.Generator
 ) -> NDArray[np.float64] | None:
-    """Random shares of a class among the clients that hold less than their even part.
+    """Return random shares of a class among the clients that hold less than their even part.
 
     Args:
         alpha: Concentration.
@@ -119,7 +119,10 @@ def share_out(
 
 
 def cut(share: NDArray[np.float64], size: int) -> Counts:
-    """So many images in these shares, (clients,) each; cumulative shares are rounded down."""
+    """Divide so many images into these shares, (clients,) each.
+
+    Cumulative shares are rounded down.
+    """
     ends = np.floor(np.cumsum(share) * size + _ROUNDING).astype(np.int64)
     ends[-1] = size
     return np.diff(ends, prepend=0)
@@ -128,7 +131,7 @@ def cut(share: NDArray[np.float64], size: int) -> Counts:
 def _draw(
     alpha: float, train_sizes: Counts, test_sizes: Counts, clients: int, rng: np.random.Generator
 ) -> tuple[Counts, Counts] | None:
-    """One try; None where the shares of all who may still get something underflow to nothing."""
+    """Try once; None where the shares of all who may still get something underflow."""
     train = np.zeros((len(train_sizes), clients), np.int64)
     test = np.zeros((len(test_sizes), clients), np.int64)
     even = train_sizes.sum() / clients

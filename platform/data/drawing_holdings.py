@@ -34,7 +34,7 @@ STYLE: Any = {
 
 
 def require_drawable(path: Path) -> None:
-    """Checks where a picture is to go, before the work begins.
+    """Check where a picture is to go, before the work begins.
 
     Raises:
         ConfigError: If the suffix is none that is drawn, there is no such folder, nothing can be
@@ -55,7 +55,7 @@ def require_drawable(path: Path) -> None:
 def draw_holdings(
     held: Sequence[Holding], classes: Sequence[str], path: Path, *, title: str
 ) -> None:
-    """Draws the counts into a file.
+    """Draw the counts into a file.
 
     Args:
         held: At least one client.

@@ -40,7 +40,7 @@ class _Held:
 
 
 def require_one_label(dataset: Dataset, train: Indices, test: Indices) -> tuple[str, ...]:
-    """Refuses one image or text under two labels, and tells of one that is trained and tested on.
+    """Refuse one image or text under two labels, and tells of one that is trained and tested on.
 
     Images in memory are not looked at: published arrays have such pairs.
 
@@ -113,7 +113,7 @@ def _size(files: ImageFiles, name: str) -> int:
 
 
 def _parted(dataset: Dataset, group: Iterable[_Held]) -> Iterator[tuple[str, str]]:
-    """Test examples of one size that are training examples, and those training examples."""
+    """Yield test examples of one size that are training examples, and those training examples."""
     group = list(group)
     if len({(held.side, held.label) for held in group}) == 1:
         return

@@ -24,7 +24,7 @@ Telling = Callable[[str, int, int], None]
 def cached_encoders(
     backbone: Backbone | None, cache: CacheFolder, tell: Telling, pixel_size: int | None = None
 ) -> Encoders:
-    """Encoders that read the cache first, and fill it.
+    """Return encoders that read the cache first, and fill it.
 
     Args:
         backbone: The frozen model, None without.
@@ -48,7 +48,10 @@ def cached_encoders(
 
 
 def plain_encoders(backbone: Backbone | None, pixel_size: int | None = None) -> Encoders:
-    """Encoders that keep nothing, for few images; the arguments are those of `cached_encoders`."""
+    """Return encoders that keep nothing, for few images.
+
+    The arguments are those of `cached_encoders`.
+    """
 
     def features(images: Images, rows: Indices) -> Rows:
         model = _required(backbone)

@@ -75,7 +75,7 @@ class ImageFitter(Protocol):
         ...
 
     def fit(self, images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-        """Images (H, W, 3) of any sizes at its own, (n, S, S, 3)."""
+        """Return images (H, W, 3) of any sizes at its own, (n, S, S, 3)."""
         ...
 
 
@@ -83,11 +83,11 @@ class ImageEncoder(ImageFitter, Protocol):
     """The part of the backbone that encodes images."""
 
     def encode_images(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Features (n, d) of images (n, S, S, 3)."""
+        """Return features (n, d) of images (n, S, S, 3)."""
         ...
 
     def encode_tokens(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Tokens (n, T, w) of images (n, S, S, 3)."""
+        """Return tokens (n, T, w) of images (n, S, S, 3)."""
         ...
 
 
@@ -100,7 +100,7 @@ def cached_rows(
     kind: Kind = "features",
     progress: Progress | None = None,
 ) -> Rows:
-    """Features, tokens or fitted pixels of images, from the cache as far as they are there.
+    """Return features, tokens or fitted pixels of images, from the cache as far as they are there.
 
     Args:
         encoder: The frozen image encoder.
@@ -125,13 +125,13 @@ def cached_rows(
 def cached_pixels(
     fitter: ImageFitter, images: Images, rows: Indices, cache: CacheFolder, progress: Progress
 ) -> Rows:
-    """Images at one size, from the cache as far as they are there; see `cached_rows`."""
+    """Return images at one size, from the cache as far as they are there; see `cached_rows`."""
     making = Making(fitter, "pixels", lambda fitted: fitted)
     return _cached_rows(making, images, rows, cache, tell=progress, now=time.time())
 
 
 def encode(encoder: ImageEncoder, images: NDArray[np.uint8], kind: Kind) -> NDArray[Any]:
-    """Makes rows of images (n, S, S, 3), each as if it were in any other company."""
+    """Make rows of images (n, S, S, 3), each as if it were in any other company."""
     if kind == "pixels":
         return images
     made = encoder.encode_images if kind == "features" else encoder.encode_tokens
@@ -189,7 +189,7 @@ def _cached_rows(
 
 
 def computation(fitter: ImageFitter) -> tuple[str, ...]:
-    """All that a row depends on beside its image."""
+    """Return all that a row depends on beside its image."""
     libraries = (f"{name} {version(name)}" for name in LIBRARIES)
     # One kind of device computes alike, whatever its number.
     device = fitter.device.partition(":")[0]
@@ -217,7 +217,7 @@ class _Filling:
         self._fitted: dict[bytes, NDArray[np.uint8]] = {}
 
     def run(self, tell: Progress) -> None:
-        """Looks all images up and encodes those that are new."""
+        """Look all images up and encodes those that are new."""
         total = len(self._rows)
         # The first batch of a large model takes a while.
         tell(0, total)
@@ -233,7 +233,7 @@ class _Filling:
         return len(self._fitted)
 
     def take(self, rows: Indices) -> None:
-        """Looks images up; what is new is kept at the model's size."""
+        """Look images up; what is new is kept at the model's size."""
         for i in range(len(rows)):
             digest, picture = _read(self._images, rows[i : i + 1])
             self.digests.append(digest)
@@ -241,7 +241,7 @@ class _Filling:
                 self._fitted[digest] = self._making.fitter.fit(picture()[None])[0]
 
     def encode(self, *, all_of_it: bool) -> None:
-        """Encodes what waits for it, in full batches or all of it."""
+        """Encode what waits for it, in full batches or all of it."""
         while self._fitted and (all_of_it or len(self._fitted) >= BATCH):
             batch = list(self._fitted)[:BATCH]
             fitted = np.stack([self._fitted[digest] for digest in batch])
@@ -257,7 +257,7 @@ class _Filling:
                 del self._fitted[digest]
 
     def save(self) -> None:
-        """Writes what is encoded.
+        """Write what is encoded.
 
         Raises:
             ConfigError: If that is not possible.
@@ -269,7 +269,7 @@ class _Filling:
             write_about(self._shelf.folder, self.about)
 
     def _require_room(self, row_bytes: int) -> None:
-        """What cannot be kept is refused as soon as a row's size is known, not hours later."""
+        """Refuse what cannot be kept as soon as a row's size is known, not hours later."""
         total = len(self._rows)
         if total * row_bytes <= self._cache.limit:
             return
@@ -300,7 +300,7 @@ def _one_sentence(cache: CacheFolder, what: str) -> Iterator[None]:
 
 
 def _read(images: Images, row: Indices) -> tuple[bytes, Callable[[], NDArray[np.uint8]]]:
-    """An image's digest and how to get its pixels; a file is read once for both."""
+    """Return an image's digest and how to get its pixels; a file is read once for both."""
     if isinstance(images, ImageFiles):
         data, name = images.bytes_of(int(row[0])), images.paths[int(row[0])]
         return hashlib.sha256(data).digest(), lambda: decode(data, name)

@@ -118,7 +118,7 @@ class Headline:
 
 
 def headlines(seed: int, train_per_class: int, test_per_class: int) -> tuple[list[Headline], ...]:
-    """Makes training and test examples.
+    """Make training and test examples.
 
     Args:
         seed: Seed of all texts, not negative.
@@ -136,7 +136,7 @@ def headlines(seed: int, train_per_class: int, test_per_class: int) -> tuple[lis
 
 
 def headlines_dataset(seed: int, train_per_class: int, test_per_class: int) -> Dataset:
-    """The same as a data set; the arguments are those of `headlines`."""
+    """Return the same as a data set; the arguments are those of `headlines`."""
     train, test = headlines(seed, train_per_class, test_per_class)
     return Dataset("headlines", CLASSES, DOMAINS, _split(train), _split(test))
 
@@ -156,7 +156,7 @@ def _written(seed: int, part: _Part, label: int, count: int) -> Iterator[Headlin
 
 
 def _filled(rng: np.random.Generator, template: str, label: int) -> str:
-    """A template with a draw of its own in each of its places."""
+    """Return a template with a draw of its own in each of its places."""
     pieces = template.split("{")
     made = pieces[0]
     for piece in pieces[1:]:
@@ -177,7 +177,7 @@ def _word(rng: np.random.Generator, slot: str, label: int) -> str:
 
 
 def _nouns(rng: np.random.Generator, label: int) -> Sequence[str]:
-    """Whose noun comes next."""
+    """Return whose noun comes next."""
     draw = rng.random()
     if draw < OWN_SHARE:
         return _NOUNS[CLASSES[label]]

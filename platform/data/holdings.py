@@ -46,7 +46,7 @@ class Holding:
 
 
 def holdings(data: TaskData) -> tuple[Holding, ...]:
-    """Counts what each client holds, those who take part first."""
+    """Count what each client holds, those who take part first."""
     return tuple(
         _holding(data, client, f"{kind}-{position:05d}", is_new=kind == "new")
         for kind, clients in (("client", data.clients), ("new", data.new_clients))
@@ -55,7 +55,7 @@ def holdings(data: TaskData) -> tuple[Holding, ...]:
 
 
 def holdings_document(config: RunConfig, data: TaskData) -> dict[str, Any]:
-    """All counts as plain data, with the seeds that they follow from."""
+    """Return all counts as plain data, with the seeds that they follow from."""
     section = config.task.partition
     return {
         "dataset": data.dataset.name,
@@ -73,7 +73,7 @@ def holdings_document(config: RunConfig, data: TaskData) -> dict[str, Any]:
 
 
 def seeds_used(config: RunConfig) -> dict[str, int]:
-    """The seeds that decide who has what."""
+    """Return the seeds that decide who has what."""
     return {name: config.seed_of(name) for name in SEEDS}
 
 

@@ -49,7 +49,7 @@ class Images(Protocol):
     """Images by row number."""
 
     def __len__(self) -> int:
-        """Number of images."""
+        """Return the number of images."""
         ...
 
     def __getitem__(self, rows: Indices, /) -> Any:
@@ -70,11 +70,11 @@ class ImageFiles:
     paths: tuple[str, ...]
 
     def __len__(self) -> int:
-        """Number of files."""
+        """Return the number of files."""
         return len(self.paths)
 
     def __getitem__(self, rows: Indices, /) -> list[NDArray[np.uint8]]:
-        """The decoded images of these rows.
+        """Return the decoded images of these rows.
 
         Raises:
             DataError: If one cannot be read, is no image, or is too large.
@@ -82,7 +82,7 @@ class ImageFiles:
         return [decode(self.bytes_of(int(row)), self.paths[int(row)]) for row in rows]
 
     def bytes_of(self, row: int) -> bytes:
-        """A file as it is.
+        """Return a file as it is.
 
         Raises:
             DataError: If it cannot be read, lies outside the root once links are followed, is no
@@ -108,7 +108,7 @@ class ImageFiles:
 
 
 def decode(data: bytes, name: str) -> NDArray[np.uint8]:
-    """An image file's pixels, uint8 (H, W, 3).
+    """Return an image file's pixels, uint8 (H, W, 3).
 
     Args:
         data: The file.
@@ -142,7 +142,7 @@ def decode(data: bytes, name: str) -> NDArray[np.uint8]:
 
 
 def image_digests(images: Images, rows: Indices) -> list[bytes]:
-    """What tells these images' contents from all others': SHA-256, 32 bytes each.
+    """Return what tells these images' contents from all others': SHA-256, 32 bytes each.
 
     Of a file its bytes, of an array its shape and values; neither depends on where it lies.
 
@@ -160,7 +160,7 @@ def _array_digest(image: NDArray[np.uint8]) -> bytes:
 
 
 def _rgb(image: Any) -> NDArray[np.uint8]:
-    """A decoded image's colours.
+    """Return a decoded image's colours.
 
     By strips, since a file of a few kilobytes may have so many pixels that each copy of all of them
     on the way to their colours takes a third of a gigabyte.

@@ -61,7 +61,7 @@ class TaskData:
 
 
 def load_task_data(config: RunConfig) -> TaskData:
-    """Loads the data set and partitions it.
+    """Load the data set and partitions it.
 
     Raises:
         ConfigError: If the data set or a domain is unknown, its files are not as they should be, or
@@ -101,7 +101,7 @@ def _request(config: RunConfig) -> DataRequest:
 
 
 def _owners(config: RunConfig) -> int:
-    """How often the shots of a class are counted: by client, by domain, or once in all."""
+    """Return how often the shots of a class are counted: by client, by domain, or once in all."""
     task = config.task
     known = dataset_info(task.dataset).domains
     if task.partition.kind in DEALS_BY_DOMAIN:
@@ -121,7 +121,10 @@ def _with_validation(
 
 
 def _dealt_classes(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
-    """FedPGP, section 4.1, as coded: the first half in label order is base, and larger if odd."""
+    """Return FedPGP, section 4.1, as coded.
+
+    The first half in label order is base, and larger if odd.
+    """
     if config.evaluation.protocol != "base_to_novel":
         return dataset.classes
     return dataset.classes[: math.ceil(len(dataset.classes) / 2)]

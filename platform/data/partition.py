@@ -71,7 +71,7 @@ _FEW_SHOT_CLASSES = 2
 
 
 def class_map(plan: PartitionPlan, rng: np.random.Generator) -> tuple[tuple[int, ...], ...]:
-    """The classes of each client, ascending; not where clients get random shares of all.
+    """Return the classes of each client, ascending; not where clients get random shares of all.
 
     Pathological: a shuffle of all classes, the first ones for everybody if some are shared, the
     rest cut into even, disjoint slices (pFedMoAP, section 5.1; FedPGP's code for shared classes).
@@ -99,7 +99,7 @@ def partition(
     class_rng: np.random.Generator,
     shot_rng: np.random.Generator,
 ) -> tuple[ClientIndices, ...]:
-    """Deals out the images; no image goes to two clients.
+    """Deal out the images; no image goes to two clients.
 
     Args:
         plan: Who gets how many; of any kind but `shared_ratio`.
@@ -133,7 +133,7 @@ def merged_partition(
     shot_rng: np.random.Generator,
     split_rng: Callable[[int], np.random.Generator],
 ) -> tuple[ClientIndices, ...]:
-    """Deals out training and test images as one pool, which each client then splits.
+    """Deal out training and test images as one pool, which each client then splits.
 
     Args:
         plan: Who gets how many; of the kind `shared_ratio`.
@@ -162,7 +162,7 @@ def merged_partition(
 def _counts(
     plan: PartitionPlan, train_sizes: Counts, test_sizes: Counts, rng: np.random.Generator
 ) -> tuple[Counts, Counts]:
-    """Training and test images of each client by class, (classes, clients) each."""
+    """Return training and test images of each client by class, (classes, clients) each."""
     if plan.kind == "dirichlet":
         shares = replace(plan.shares, fewest_classes=_fewest_classes(plan))
         train_sizes = _cap(plan, train_sizes)
@@ -184,7 +184,7 @@ def _counts(
 def _counts_by_domain(
     plan: PartitionPlan, train_sizes: Counts, test_sizes: Counts, rng: np.random.Generator
 ) -> tuple[Counts, Counts]:
-    """Each domain by itself among as many clients, who are neighbours."""
+    """Return each domain by itself among as many clients, who are neighbours."""
     shares = replace(plan.shares, fewest_classes=_fewest_classes(plan))
     each, clients = plan.classes // len(plan.domains), plan.clients // len(plan.domains)
     train = np.zeros((plan.classes, plan.clients), np.int64)
@@ -199,7 +199,7 @@ def _counts_by_domain(
 
 
 def _cap(plan: PartitionPlan, sizes: Counts) -> Counts:
-    """How many images of each class are dealt out in all."""
+    """Return how many images of each class are dealt out in all."""
     _require_shots(plan, sizes, "")
     return sizes if plan.shots is None else np.minimum(sizes, plan.shots)
 
@@ -224,7 +224,7 @@ def _slices(order: Indices, clients: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _require_classes(plan: PartitionPlan, shared: int) -> None:
-    """Refuses where a client would own no class of its own, or one class under few-shot."""
+    """Refuse where a client would own no class of its own, or one class under few-shot."""
     left, fewest = plan.classes - shared, _fewest_classes(plan)
     # Those who share all classes own none alone; else everybody is to have one of its own.
     own = 0 if not left else max(1, fewest - shared)
@@ -241,7 +241,7 @@ def _require_classes(plan: PartitionPlan, shared: int) -> None:
 
 
 def _evenly(sizes: Counts, owns: Counts) -> Counts:
-    """Splits each class's images among its owners, (classes, clients).
+    """Split each class's images among its owners, (classes, clients).
 
     What is left over goes round: the next class begins where the last one ended. Always beginning
     with the first client would make it the richest, and leave the last ones without a test image
@@ -258,7 +258,10 @@ def _evenly(sizes: Counts, owns: Counts) -> Counts:
 
 
 def _by_class(labels: Indices, sizes: Counts) -> list[Indices]:
-    """Row numbers of each class, ascending; one sort, as there may be thousands of classes."""
+    """Return row numbers of each class, ascending.
+
+    One sort, as there may be thousands of classes.
+    """
     order = np.argsort(labels, kind="stable").astype(np.int64)
     return np.split(order, np.cumsum(sizes)[:-1])
 
@@ -275,7 +278,7 @@ def _join(parts: list[Indices]) -> Indices:
 
 
 def _require_shots(plan: PartitionPlan, most: Counts, whose: str) -> None:
-    """Fewer images than shots are taken as they are; but no class can be meant by such a number."""
+    """Refuse shots that no class has; fewer images than shots are taken as they are."""
     largest = int(most.max())
     if plan.shots is None or plan.shots <= largest:
         return

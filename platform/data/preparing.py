@@ -44,7 +44,7 @@ class Encoders:
 def prepared_arrays(
     method: Method, examples: Images | Sequence[str], rows: Indices, encoders: Encoders
 ) -> Mapping[str, Rows]:
-    """What a method keeps of examples, row i of each being of the example of `rows[i]`.
+    """Return what a method keeps of examples, row i of each being of the example of `rows[i]`.
 
     What it keeps as it was given stays where it lies, and is read when it is asked for.
 
@@ -87,7 +87,7 @@ def prepared_arrays(
 def _inputs(
     method: Method, examples: Images | Sequence[str], rows: Indices, encoders: Encoders
 ) -> dict[str, Rows]:
-    """What a method asks for of the examples themselves."""
+    """Return what a method asks for of the examples themselves."""
     if isinstance(examples, Sequence):
         return {"text": TextRows(examples, rows)} if "text" in method.needs else {}
     inputs: dict[str, Rows] = {}
@@ -103,7 +103,7 @@ def _inputs(
 def prepared_batch(
     method: Method, examples: NDArray[np.uint8] | Sequence[str], encoders: Encoders
 ) -> Arrays:
-    """What a method predicts from, of a few images (n, H, W, 3) or texts.
+    """Return what a method predicts from, of a few images (n, H, W, 3) or texts.
 
     Raises:
         ConfigError: As for `prepared_arrays`.
@@ -123,7 +123,7 @@ def _require_rows(kept: Arrays, rows: int) -> None:
 
 
 def _require_alone(method: Method, given: Arrays, kept: Arrays) -> None:
-    """A record must stay one record: what is kept of it may not depend on the others."""
+    """Require that a record stays one: what is kept of it may not depend on the others."""
     for row in {0, len(next(iter(given.values()))) - 1}:
         rows = slice(row, row + 1)
         alone = method.prepare({name: array[rows] for name, array in given.items()})

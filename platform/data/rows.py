@@ -26,11 +26,11 @@ class Rows(Protocol):
         ...
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         ...
 
     def __getitem__(self, rows: slice | Indices, /) -> NDArray[Any]:
-        """An array of these rows."""
+        """Return an array of these rows."""
         ...
 
 
@@ -64,11 +64,11 @@ class GatheredRows:
         return int(np.prod(self.shape)) * self.dtype.itemsize
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return len(self.part_of)
 
     def __getitem__(self, rows: slice | Indices, /) -> NDArray[Any]:
-        """A new array of these rows; of a slice a read-only view if they lie together."""
+        """Return a new array of these rows; of a slice a read-only view if they lie together."""
         parts, places = self.part_of[rows], self.place_of[rows]
         chosen = np.unique(parts)
         if isinstance(rows, slice) and len(chosen) == 1 and bool((np.diff(places) == 1).all()):
@@ -108,9 +108,9 @@ class FittedRows:
         return np.dtype(np.uint8)
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return len(self.chosen)
 
     def __getitem__(self, rows: slice | Indices, /) -> NDArray[Any]:
-        """A new array of these images."""
+        """Return a new array of these images."""
         return self.fit(np.asarray(self.images[self.chosen[rows]]))

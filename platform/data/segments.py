@@ -58,26 +58,26 @@ class Segment:
         return self.folder / f"{self.name}{DIGESTS}"
 
     def num_bytes(self) -> int:
-        """Size of both files; 0 where another process has removed them."""
+        """Return size of both files; 0 where another process has removed them."""
         with suppress(OSError):
             return self.rows_path.stat().st_size + self.digests_path.stat().st_size
         return 0
 
     def num_images(self) -> int:
-        """Number of rows; 0 where another process has removed them."""
+        """Return number of rows; 0 where another process has removed them."""
         with suppress(OSError):
             return self.digests_path.stat().st_size // (2 * DIGEST_BYTES)
         return 0
 
     def last_used(self) -> float:
-        """When it was used last, in seconds since 1970; 0 where it is gone."""
+        """Return when it was used last, in seconds since 1970; 0 where it is gone."""
         with suppress(OSError):
             return self.digests_path.stat().st_mtime
         return 0.0
 
 
 def names_in(folder: Path) -> list[str]:
-    """What lies in a folder, by name; nothing where it is gone or not ours to look into.
+    """Return what lies in a folder, by name; nothing where it is gone or not ours to look into.
 
     Raises:
         OSError: If it cannot be read for another reason, such as too many open files.
@@ -89,7 +89,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def find_segments(folder: Path) -> list[Segment]:
-    """The segments of a folder, by name; none where there is no folder."""
+    """Return the segments of a folder, by name; none where there is no folder."""
     found = (name for name in names_in(folder) if name.endswith(DIGESTS))
     return [Segment(folder, name.removesuffix(DIGESTS)) for name in found]
 
@@ -107,13 +107,13 @@ class Digests:
     rows: bytes
 
     def fits(self, place: int, rows: NDArray[Any]) -> bool:
-        """Whether a row is what was written."""
+        """Return whether a row is what was written."""
         kept = self.rows[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES]
         return row_digest(self.images[place], rows[place : place + 1]) == kept
 
 
 def row_digest(image: bytes, row: NDArray[Any]) -> bytes:
-    """SHA-256 of a marker, the image's digest, the type and shape of a row, and its bytes.
+    """Return SHA-256 of a marker, the image's digest, the type and shape of a row, and its bytes.
 
     It shows accidents; somebody who changes a row can compute it anew.
 
@@ -128,7 +128,7 @@ def row_digest(image: bytes, row: NDArray[Any]) -> bytes:
 
 
 def read_digests(segment: Segment) -> Digests:
-    """The digests of a segment.
+    """Return the digests of a segment.
 
     Raises:
         ValueError: If the file is damaged.
@@ -143,7 +143,7 @@ def read_digests(segment: Segment) -> Digests:
 
 
 def open_rows(path: Path, count: int, into_memory: int) -> NDArray[Any]:
-    """The rows of a file, for reading only.
+    """Return the rows of a file, for reading only.
 
     Args:
         path: Where they lie.
@@ -174,7 +174,7 @@ def write_segment(
     *,
     into_memory: int = 0,
 ) -> tuple[Segment, NDArray[Any]]:
-    """Writes a segment under a name of its own, for this user only.
+    """Write a segment under a name of its own, for this user only.
 
     Args:
         folder: Made if missing.
@@ -200,13 +200,13 @@ def write_segment(
 
 
 def remove_segment(segment: Segment) -> None:
-    """Removes a segment; a process that has it mapped goes on reading it."""
+    """Remove a segment; a process that has it mapped goes on reading it."""
     segment.digests_path.unlink(missing_ok=True)
     segment.rows_path.unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path, before: float) -> None:
-    """Removes what writers that died have left behind.
+    """Remove what writers that died have left behind.
 
     Args:
         folder: Folder of segments.

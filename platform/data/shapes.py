@@ -49,7 +49,7 @@ def shapes_dataset(
     domains: Sequence[str] = DOMAINS,
     stream: Stream = Stream.FEDERATION,
 ) -> Dataset:
-    """Renders the data set.
+    """Render the data set.
 
     Args:
         seed: Seed of all images, not negative.

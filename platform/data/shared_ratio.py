@@ -55,14 +55,17 @@ class SharedRatio:
 
 
 def least_images(images: int, clients: int) -> int:
-    """PFLlib's least number of images of a client: 40, or half its even part if that is less."""
+    """Return PFLlib's least number of images of a client.
+
+    40, or half its even part if that is less.
+    """
     return int(min(MOST_ASKED, images / clients / 2))
 
 
 def shared_ratio_counts(
     rule: SharedRatio, sizes: Counts, clients: int, *, rng: np.random.Generator
 ) -> Counts:
-    """Draws how many images of each class a client gets.
+    """Draw how many images of each class a client gets.
 
     Args:
         rule: How classes are dealt out.
@@ -88,7 +91,7 @@ def shared_ratio_counts(
 
 
 def split_own(rows: Indices, rng: np.random.Generator) -> tuple[Indices, Indices]:
-    """Splits a client's rows into training and test rows, ascending.
+    """Split a client's rows into training and test rows, ascending.
 
     Args:
         rows: At least two; a quarter, rounded up, are test rows.

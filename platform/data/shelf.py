@@ -44,7 +44,7 @@ class Shelf:
     """Looks rows up by their images' digests, and adds rows."""
 
     def __init__(self, folder: Path) -> None:
-        """Reads the digests of all segments in the folder.
+        """Read the digests of all segments in the folder.
 
         Raises:
             OSError: If the folder cannot be looked into now.
@@ -75,7 +75,7 @@ class Shelf:
         return [self._segments[number] for number in self._mapped]
 
     def has(self, digest: bytes) -> bool:
-        """Whether there is a row of this image; if so, it stays."""
+        """Return whether there is a row of this image; if so, it stays."""
         if digest in self._new:
             return True
         while (place := self._places.get(digest)) is not None:
@@ -91,12 +91,12 @@ class Shelf:
         return size >= SEGMENT_BYTES or len(self._new) >= rows
 
     def add(self, digests: Sequence[bytes], rows: NDArray[Any]) -> None:
-        """Adds rows of images that there are none of."""
+        """Add rows of images that there are none of."""
         self._new.update(dict.fromkeys(digests))
         self._blocks.append(rows)
 
     def save(self) -> None:
-        """Writes what was added.
+        """Write what was added.
 
         Raises:
             OSError: If it cannot be written.
@@ -115,7 +115,10 @@ class Shelf:
         self._new, self._blocks = {}, []
 
     def rows(self, digests: Sequence[bytes]) -> Rows:
-        """The rows of images that there are, all saved; row i is of the image of `digests[i]`."""
+        """Return rows of images that there are, all saved.
+
+        Row i is of the image of `digests[i]`.
+        """
         places = np.fromiter((self._places[d] for d in digests), np.int64, len(digests))
         numbers = list(self._mapped)
         order = np.full(len(self._segments), -1, np.int64)
@@ -140,7 +143,7 @@ class Shelf:
         return number
 
     def _is_good(self, number: int, place: int) -> bool:
-        """Whether a row is what was written; one that is not is forgotten."""
+        """Return whether a row is what was written; one that is not is forgotten."""
         if number not in self._mapped:
             return self._map(number, place)
         digests, checked = self._digests[number], self._checked[number]
@@ -153,7 +156,7 @@ class Shelf:
         return True
 
     def _map(self, number: int, place: int) -> bool:
-        """Opens a segment for a row, or forgets one that is damaged, was removed or cannot be."""
+        """Open a segment for a row, or forgets one that is damaged, was removed or cannot be."""
         segment, digests = self._segments[number], self._digests[number]
         try:
             rows = open_rows(segment.rows_path, len(digests.images), self._room())
@@ -176,7 +179,7 @@ class Shelf:
         return False
 
     def _room(self) -> int:
-        """Size of a segment that may be read."""
+        """Return size of a segment that may be read."""
         return max(0, min(SMALL_BYTES, MEMORY_BYTES - self._in_memory))
 
     def _keep(self, number: int, rows: NDArray[Any]) -> None:

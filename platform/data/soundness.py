@@ -8,7 +8,7 @@ from platform.errors import DataError
 
 
 def require_sound(dataset: Dataset) -> None:
-    """Checks a data set's labels, domains and sizes.
+    """Check a data set's labels, domains and sizes.
 
     Raises:
         DataError: If a side has no example, an example has no row in one of its parts, or a label
@@ -25,7 +25,7 @@ def require_sound(dataset: Dataset) -> None:
 
 
 def require_every_class(dataset: Dataset, labels: Indices, classes: tuple[str, ...]) -> None:
-    """Checks that there is something to deal out of each class.
+    """Check that there is something to deal out of each class.
 
     Args:
         dataset: For its name.

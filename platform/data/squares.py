@@ -45,7 +45,7 @@ class Squares:
         return "cpu"
 
     def fit(self, images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-        """Images (H, W, 3) of any sizes at this one, (n, S, S, 3)."""
+        """Return images (H, W, 3) of any sizes at this one, (n, S, S, 3)."""
         # Imported late: what needs no images at a size of its own needs no open_clip for them.
         from methods.clip.preprocessing import fit_square
 

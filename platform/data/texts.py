@@ -28,7 +28,7 @@ class TextRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Number of texts."""
+        """Return the number of texts."""
         return (len(self),)
 
     @property
@@ -38,9 +38,9 @@ class TextRows:
         return np.dtype(f"<U{max(longest, 1)}")
 
     def __len__(self) -> int:
-        """Number of texts."""
+        """Return the number of texts."""
         return len(self.chosen)
 
     def __getitem__(self, rows: slice | Indices, /) -> NDArray[np.str_]:
-        """A new array of these texts."""
+        """Return a new array of these texts."""
         return np.array([self.texts[int(row)] for row in self.chosen[rows]], np.str_)

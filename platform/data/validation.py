@@ -11,7 +11,7 @@ from platform.errors import ConfigError
 def carve(
     client: ClientIndices, labels: Indices, share: float, rng: np.random.Generator
 ) -> ClientIndices:
-    """Moves a share of a client's training images to its validation images.
+    """Move a share of a client's training images to its validation images.
 
     Class by class, rounded to the nearest whole image (half to even) and never all of a class, so
     that validation images follow the training images' distribution as closely as their number

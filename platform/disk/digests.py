@@ -16,18 +16,18 @@ from storage import LedgerRow
 
 
 def bytes_digest(data: bytes) -> str:
-    """Of a file or a blob, as it is."""
+    """Digest a file or a blob as it is."""
     return hashlib.sha256(data).hexdigest()
 
 
 def document_digest(document: Mapping[str, Any]) -> str:
-    """Of a JSON object: keys sorted, no white space, ASCII, numbers as Python writes them."""
+    """Digest a JSON object: keys sorted, no white space, ASCII, Python's numbers."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return bytes_digest(text.encode("ascii"))
 
 
 def rows_digest(rows: Iterable[LedgerRow], *, with_status: bool) -> str:
-    """Of ledger rows, in whatever order they come.
+    """Digest ledger rows, in whatever order they come.
 
     Args:
         rows: The rows.
@@ -46,7 +46,7 @@ def _line(row: LedgerRow, *, with_status: bool) -> str:
 
 
 def _plain(value: object) -> object:
-    """A number as the storage gives it back, whatever type it was given in.
+    """Return a number as the storage gives it back, whatever type it was given in.
 
     Numbers of one value are one text here: a row that says 4 comes back as 4.0.
     """
@@ -56,5 +56,5 @@ def _plain(value: object) -> object:
 
 
 def config_digest(text: str) -> str:
-    """SHA-256 of an effective configuration, in hexadecimal."""
+    """Return SHA-256 of an effective configuration, in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -15,12 +15,12 @@ __all__ = ["make_folder", "open_lock", "sync_folder", "write_bytes", "write_text
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file in UTF-8; see `write_bytes`."""
+    """Write a file in UTF-8; see `write_bytes`."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a file under another name first, so that a reader never sees half of it.
+    """Write a file under another name first, so that a reader never sees half of it.
 
     After a power cut there is the old file or the new one. Folders that are missing are made for
     their owner only, as the file is.
@@ -41,7 +41,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 @contextmanager
 def written(path: Path) -> Iterator[IO[bytes]]:
-    """A new file for this user only, on the disk once it is closed.
+    """Return a new file for this user only, on the disk once it is closed.
 
     Raises:
         OSError: If it cannot be written.
@@ -54,7 +54,7 @@ def written(path: Path) -> Iterator[IO[bytes]]:
 
 
 def open_lock(path: Path) -> IO[str]:
-    """A file to hold a lock on, made for this user only if missing; its folder must exist.
+    """Return a file to hold a lock on, made for this user only if missing; its folder must exist.
 
     Raises:
         OSError: If it cannot be opened.

@@ -12,7 +12,7 @@ SQLITE_PREFIX = "sqlite:///"
 
 
 def open_storage(url: str) -> Database:
-    """The coordinator's database, its folder made if missing.
+    """Return the coordinator's database, its folder made if missing.
 
     Raises:
         ConfigError: If the URL is none of a SQLite file, or its folder cannot be made.
@@ -22,7 +22,7 @@ def open_storage(url: str) -> Database:
 
 
 def make_beside(url: str, name: str = "") -> Path:
-    """The folder of the coordinator's database, or one in it, made if missing.
+    """Return the folder of the coordinator's database, or one in it, made if missing.
 
     Raises:
         ConfigError: If it cannot be made, or the URL is none of a SQLite file.
@@ -39,7 +39,7 @@ def make_beside(url: str, name: str = "") -> Path:
 
 
 def open_existing(url: str, *, read_only: bool = True) -> Database:
-    """The coordinator's database where there is one already.
+    """Return the coordinator's database where there is one already.
 
     Args:
         url: Of a SQLite file.
@@ -56,7 +56,7 @@ def open_existing(url: str, *, read_only: bool = True) -> Database:
 
 
 def database_file(url: str) -> Path:
-    """The file of a SQLite URL.
+    """Return the file of a SQLite URL.
 
     Raises:
         ConfigError: If the URL is none of a SQLite file.
@@ -70,5 +70,5 @@ def database_file(url: str) -> Path:
 
 
 def run_folder(url: str, run_id: str) -> Path:
-    """Where a run's files lie: beside the database."""
+    """Return where a run's files lie: beside the database."""
     return database_file(url).parent / run_id

@@ -21,7 +21,7 @@ LOCK_NAME: Final = "run.lock"
 
 @contextmanager
 def only_process_of(folder: Path) -> Iterator[None]:
-    """Keeps a run to this process.
+    """Keep a run to this process.
 
     Args:
         folder: The run's; made if missing.
@@ -40,7 +40,7 @@ def only_process_of(folder: Path) -> Iterator[None]:
 
 
 def wait_until_free(folder: Path) -> None:
-    """Waits until no process runs the run; another may take it directly after."""
+    """Wait until no process runs the run; another may take it directly after."""
     with _opened(folder) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
 

@@ -13,7 +13,7 @@ LOGGER = logging.getLogger(__name__)
 
 @contextmanager
 def transaction(database: Database) -> Iterator[UnitOfWork]:
-    """A unit of work that is committed unless the block raises.
+    """Return a unit of work that is committed unless the block raises.
 
     A reader in the way of erasing old pages does not undo the commit, so it is no failure of the
     round; the next commit or opening erases them.
@@ -31,7 +31,7 @@ def transaction(database: Database) -> Iterator[UnitOfWork]:
 
 
 def mark_interrupted(database: Database, run_id: str) -> None:
-    """Labels a run that is not going on any more; what it may do next never depends on it.
+    """Label a run that is not going on any more; what it may do next never depends on it.
 
     A signal can come just after the run's last commit, so one that has finished stays finished.
 

@@ -24,7 +24,7 @@ def run_warnings(
     ended_early: str | None,
     uncollected: str | None = None,
 ) -> list[str]:
-    """All warnings of a finished run, most important first.
+    """Return all warnings of a finished run, most important first.
 
     Args:
         wiring: The run.
@@ -139,7 +139,7 @@ def _pool(
 
 
 def _was_collected(wiring: Wiring, documents: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether an entry of a pool that is made once may have left its owner."""
+    """Return whether an entry of a pool that is made once may have left its owner."""
     number = wiring.protection.collects_at
     with wiring.database.unit_of_work(read_only=True) as uow:
         rows = uow.ledger.rows(wiring.source)

@@ -13,7 +13,7 @@ RECORDED = ("sotto", "torch", "open_clip_torch", "opacus", "numpy", "scipy", "dp
 
 
 def resolve_device(name: str) -> str:
-    """The torch device of `auto`, `cpu` or `cuda`.
+    """Return the torch device of `auto`, `cpu` or `cuda`.
 
     Raises:
         ConfigError: If `cuda` is asked for and there is none.
@@ -27,7 +27,7 @@ def resolve_device(name: str) -> str:
 
 
 def use_threads(count: int) -> None:
-    """Gives torch this many CPU threads.
+    """Give torch this many CPU threads.
 
     Prompts of small models are too little work to share out: more threads mostly wait for each
     other. The order of a sum, and with it a result's last bits, depends on their number.
@@ -38,7 +38,7 @@ def use_threads(count: int) -> None:
 
 
 def environment(device: str) -> dict[str, str | None]:
-    """Device, versions and commit."""
+    """Return device, versions and commit."""
     facts: dict[str, str | None] = {"device": device, "python": sys.version.split()[0]}
     facts.update({name: _version(name) for name in RECORDED})
     facts["commit"] = _commit()
@@ -53,7 +53,7 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The checkout's commit, None outside of one."""
+    """Return the checkout's commit, None outside of one."""
     root = Path(__file__).resolve().parents[1]
     if not (root / ".git").exists():
         return None

@@ -22,7 +22,7 @@ _ROWS = 512
 def mean_expert_weights(
     method: Method, models: Iterable[Model], plan: EvaluationPlan
 ) -> list[float] | None:
-    """Weight of each expert on the clients' own test images, every client counting the same.
+    """Return weight of each expert on the clients' own test images, every client counting the same.
 
     Args:
         method: The method.
@@ -46,7 +46,7 @@ def mean_expert_weights(
 
 
 def client_means(weights: NDArray[np.float32], *, is_ranked: bool) -> NDArray[np.float64]:
-    """Mean over images (E,) of weights (n, E), after sorting each image's from the second on."""
+    """Return the mean (E,) of weights (n, E), each image's sorted from the second on."""
     values = np.asarray(weights, np.float64)
     if is_ranked:
         values = np.concatenate((values[:, :1], -np.sort(-values[:, 1:], axis=1)), axis=1)
@@ -54,7 +54,10 @@ def client_means(weights: NDArray[np.float32], *, is_ranked: bool) -> NDArray[np
 
 
 def over_clients(means: Sequence[NDArray[np.float64]]) -> list[float] | None:
-    """Unweighted mean of clients' means; an expert that a client does not have counts zero."""
+    """Return unweighted mean of clients' means.
+
+    An expert that a client does not have counts zero.
+    """
     if not means:
         return None
     total = np.zeros(max(len(mean) for mean in means))

@@ -39,7 +39,7 @@ from storage import StorageError, StorageFull
 
 
 def execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
-    """Runs what is missing of a run, and reports it.
+    """Run what is missing of a run, and reports it.
 
     Returns:
         The summary, which is also written to the run's folder.
@@ -61,7 +61,10 @@ def execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
 
 
 def _folders(wiring: Wiring) -> list[Path]:
-    """Of all runs whose clients' stores are written; a first run's before its second phase's."""
+    """Return the folders of all runs whose clients' stores are written.
+
+    A first run's before its second phase's.
+    """
     if wiring.source_id is None:
         return [wiring.folder]
     return [wiring.folder.with_name(wiring.source_id), wiring.folder]
@@ -120,7 +123,10 @@ def _before(
     progress: Progress,
     documents: Sequence[Mapping[str, Any]],
 ) -> Mapping[str, Any]:
-    """Accuracy before clients personalise: the last round's, measured now where nobody did."""
+    """Return accuracy before clients personalise.
+
+    The last round's, measured now where nobody did.
+    """
     measured: Mapping[str, Any] = documents[-1]["accuracy"] if documents else NO_ACCURACY
     if measured["mean"] is not None or wiring.protection.collects_at is None or wiring.source_id:
         return measured
@@ -132,7 +138,7 @@ def _before(
 
 
 def personalise(wiring: Wiring, progress: Progress) -> float | None:
-    """Lets every client personalise, and keeps the result in its own store.
+    """Let every client personalise, and keeps the result in its own store.
 
     Returns:
         Seconds that it took; None where an interrupted finish had done a part of it before.
@@ -150,7 +156,7 @@ def personalise(wiring: Wiring, progress: Progress) -> float | None:
 
 
 def _fixed_pool(wiring: Wiring) -> FixedPool | None:
-    """What all clients fetch after the last round, where the pool is made once."""
+    """Return what all clients fetch after the last round, where the pool is made once."""
     rules, number = wiring.pool_rules, wiring.protection.collects_at
     if rules is None or number is None:
         return None
@@ -169,7 +175,7 @@ def _measured_twins(
     observer: Observer,
     documents: Sequence[Mapping[str, Any]],
 ) -> Measured | None:
-    """None where nobody asks for them: they cost as much training as the run."""
+    """Return none where nobody asks for them: they cost as much training as the run."""
     if not wiring.config.evaluation.local_twins:
         return None
     measured = measure_twins(wiring, federation, observer, documents)
@@ -183,7 +189,7 @@ def measure_twins(
     observer: Observer,
     documents: Sequence[Mapping[str, Any]],
 ) -> Measured:
-    """Every client's accuracy after the same training alone, under the same protocol."""
+    """Return every client's accuracy after the same training alone, under the same protocol."""
     models = _twins(wiring, federation.initial_state(), observer, documents)
     return measure(wiring.method, models, wiring.evaluation)
 
@@ -203,7 +209,7 @@ def _twins(
 
 
 def _close(wiring: Wiring, summary: dict[str, Any], ended_early: str | None) -> None:
-    """Writes the report and says in the audit log what it was, with what it rests on.
+    """Write the report and says in the audit log what it was, with what it rests on.
 
     Files first: a finished run always has its report. Killed between the two it has not finished,
     and what goes on with it writes both anew.

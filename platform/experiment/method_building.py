@@ -22,7 +22,7 @@ SEES_UPLOADS = ("none", "upload_noise", "dp_sgd")
 
 
 def validate_options(registry: Registry, config: MethodConfig) -> object:
-    """The method's options as its own frozen dataclass.
+    """Return the method's options as its own frozen dataclass.
 
     Raises:
         ConfigError: If the method or an option is unknown or not valid.
@@ -53,7 +53,7 @@ def _validated(registry: Registry, name: str, given: Mapping[str, Any], section:
 
 
 def _nested(registry: Registry, options: object, section: str) -> dict[str, object]:
-    """Options that are another method's, each as that method's own dataclass."""
+    """Return options that are another method's, each as that method's own dataclass."""
     nested = {}
     for key, mark in _marks(options):
         other, value = getattr(options, mark.option), getattr(options, key)
@@ -67,7 +67,7 @@ def _nested(registry: Registry, options: object, section: str) -> dict[str, obje
 
 
 def _marks(options: object) -> Iterator[tuple[str, OptionsOf]]:
-    """Options that hold another method's, by name, and which option names that method."""
+    """Yield options that hold another method's, by name, and which option names that method."""
     for key, hint in get_type_hints(type(options), include_extras=True).items():
         for mark in getattr(hint, "__metadata__", ()):
             if isinstance(mark, OptionsOf):
@@ -75,7 +75,7 @@ def _marks(options: object) -> Iterator[tuple[str, OptionsOf]]:
 
 
 def options_of_others(registry: Registry, config: MethodConfig) -> dict[str, Any]:
-    """Of the method's options those that name another method, and that method's own.
+    """Return those of the method's options that name another method, and that method's own.
 
     Returns:
         Each as a plain value; what a section does not state is at its default.
@@ -101,7 +101,7 @@ def _require_plain(field: str, value: object) -> None:
 
 
 def build_method(registry: Registry, config: RunConfig, task: Task) -> Method:
-    """Builds the configured method.
+    """Build the configured method.
 
     Raises:
         ConfigError: If the method, an option, or the combination with the rest is not valid.
@@ -148,7 +148,7 @@ def _require_fitting(method: Method, config: RunConfig, name: str) -> None:
 
 
 def _require_model(method: Method, config: RunConfig) -> None:
-    """What images are encoded with must be there before they are."""
+    """Require what images are encoded with before they are."""
     encoded = method.needs & {"features", "tokens"}
     if method.pixel_size is None:
         encoded |= method.needs & {"pixels"}
@@ -160,7 +160,10 @@ def _require_model(method: Method, config: RunConfig) -> None:
 
 
 def _sends_differences(method: Method) -> bool:
-    """Whether a pool entry is told relative to the broadcast: where the two share a tensor."""
+    """Return whether a pool entry is told relative to the broadcast.
+
+    Where the two share a tensor.
+    """
     policy = method.pool_policy()
     if policy is None:
         return False
@@ -169,7 +172,7 @@ def _sends_differences(method: Method) -> bool:
 
 
 def require_classes(method: Method, evaluation: EvaluationPlan) -> None:
-    """Tries out, before anything is trained, whether the method can tell all classes apart.
+    """Try out, before anything is trained, whether the method can tell all classes apart.
 
     Raises:
         ConfigError: If the protocol asks for classes that the method refuses.

@@ -36,7 +36,7 @@ CARD = """# {what} of run {run_id}
 def model_card(
     wiring: Wiring, summary: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], part: str
 ) -> str:
-    """Markdown that says what the tensors are and what they cost in privacy."""
+    """Return markdown that says what the tensors are and what they cost in privacy."""
     config, accuracy = wiring.config, summary["final"]["accuracy"]
     return CARD.format(
         what="Parameters" if config.task.model is None else "Prompts",
@@ -67,7 +67,7 @@ def _backbone(model: ModelConfig | None) -> str:
 
 
 def _measured(summary: Mapping[str, Any]) -> str:
-    """How, in words; runs of earlier versions do not say."""
+    """Return how, in words; runs of earlier versions do not say."""
     return "".join(f"; {name}: {text}" for name, text in summary.get("evaluation", {}).items())
 
 

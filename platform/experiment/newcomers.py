@@ -34,7 +34,7 @@ class Newcomers:
     after: Accuracy
 
     def document(self) -> Mapping[str, Any]:
-        """As `summary.json` states it."""
+        """Return it as `summary.json` states it."""
         return {
             "clients": self.clients,
             "before": self.before.document(),
@@ -43,7 +43,7 @@ class Newcomers:
 
 
 def measure_newcomers(wiring: Wiring, state: Arrays) -> Newcomers | None:
-    """Measures all new clients before and after they personalise.
+    """Measure all new clients before and after they personalise.
 
     Args:
         wiring: The run.
@@ -80,7 +80,7 @@ def _models(wiring: Wiring, state: Arrays, *, personalised: bool) -> Iterator[Mo
 
 
 def _profiles(wiring: Wiring) -> Iterator[ClientProfile]:
-    """Profiles like those of the clients that took part, but for name and images."""
+    """Yield profiles like those of the clients that took part, but for name and images."""
     like = next(iter(wiring.population.clients.values())).profile
     for name, client in wiring.evaluation.new_clients.items():
         yield dataclasses.replace(like, name=name, data=client.train, validation=None)

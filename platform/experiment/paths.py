@@ -9,7 +9,7 @@ from platform.data.catalogue import dataset_info, user_path
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
-    """A run may be resumed from another folder than it was started in."""
+    """Return a run may be resumed from another folder than it was started in."""
     if dataset_info(config.task.dataset).layout:
         root = str(user_path(config.task.root).resolve())
         task = config.task.model_copy(update={"root": root})

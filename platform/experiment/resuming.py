@@ -17,7 +17,7 @@ FACTS = ("mechanism", "relation", "sampling", "sampling_probability", "count", *
 
 
 def require_same_wiring(wiring: Wiring) -> None:
-    """Checks that clients and releases are those that the run's ledger charges.
+    """Check that clients and releases are those that the run's ledger charges.
 
     Raises:
         RunStopped: If a client is missing, or what follows would be another release.
@@ -27,7 +27,7 @@ def require_same_wiring(wiring: Wiring) -> None:
 
 
 def require_same_enrolment(run_id: str, started: str | None, now: str | None) -> None:
-    """Checks that the cohort's keys are those of the enrolment that the run was started with.
+    """Check that the cohort's keys are those of the enrolment that the run was started with.
 
     An attempt that is open was made from it, and so was what the report claims.
 
@@ -47,7 +47,7 @@ def require_same_enrolment(run_id: str, started: str | None, now: str | None) ->
 
 
 def require_same_releases(database: Database, run_id: str, protection: Protection) -> None:
-    """Checks that a run's releases are those that its ledger charges.
+    """Check that a run's releases are those that its ledger charges.
 
     A budget that was met for other noise than what follows is met for neither.
 
@@ -62,7 +62,7 @@ def require_same_releases(database: Database, run_id: str, protection: Protectio
 
 
 def require_spent_elsewhere(wiring: Wiring) -> None:
-    """Checks the records of all runs whose spending counts against a lifetime budget.
+    """Check the records of all runs whose spending counts against a lifetime budget.
 
     Raises:
         RunStopped: If those of one do not agree.
@@ -98,7 +98,7 @@ def _require_same_rows(run_id: str, protection: Protection, charged: Sequence[Le
 
 
 def _require_known_clients(wiring: Wiring) -> None:
-    """A client with a new store would start anew at epsilon 0, whatever it spent before."""
+    """Refuse clients with a new store, which would start anew at epsilon 0."""
     with wiring.database.unit_of_work(read_only=True) as uow:
         charged = {row.pseudonym for row in uow.ledger.rows(wiring.source)}
     if not charged <= set(wiring.population.pseudonyms.values()):

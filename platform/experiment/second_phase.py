@@ -53,7 +53,7 @@ class FirstRun:
 def require_second_phase(
     config: RunConfig, first: RunConfig, database: Database, registry: Registry
 ) -> None:
-    """Checks that a run may be the second phase of the one it names.
+    """Check that a run may be the second phase of the one it names.
 
     Args:
         config: The new run's.
@@ -86,7 +86,7 @@ def require_second_phase(
 
 
 def require_fitting_pool(database: Database, config: RunConfig, method: Method) -> None:
-    """Checks that the method can work with what the first run left behind.
+    """Check that the method can work with what the first run left behind.
 
     Raises:
         ConfigError: If there is no pool that was made once, or a tensor has another shape.
@@ -109,7 +109,7 @@ def require_fitting_pool(database: Database, config: RunConfig, method: Method) 
 
 
 def require_files(folder: Path, source: str) -> None:
-    """Checks that the first run's folder has what a second phase reads there.
+    """Check that the first run's folder has what a second phase reads there.
 
     Args:
         folder: Of the first run.
@@ -127,7 +127,7 @@ def require_files(folder: Path, source: str) -> None:
 
 
 def require_clients(database: Database, config: RunConfig, folder: Path) -> None:
-    """Checks that the first run's clients are here, without making a store for one that is not.
+    """Check that the first run's clients are here, without making a store for one that is not.
 
     Args:
         database: Where that run is.
@@ -155,7 +155,7 @@ def require_clients(database: Database, config: RunConfig, folder: Path) -> None
 
 
 def require_same_classes(folder: Path, source: str, classes: Sequence[str]) -> None:
-    """Checks that data on the disk still have the classes that the first run learnt.
+    """Check that data on the disk still have the classes that the first run learnt.
 
     Args:
         folder: Of the first run.
@@ -182,7 +182,7 @@ def require_same_classes(folder: Path, source: str, classes: Sequence[str]) -> N
 
 
 def require_first_releases(database: Database, source: str, protection: Protection) -> None:
-    """Checks that the protection is that of the first run's releases.
+    """Check that the protection is that of the first run's releases.
 
     Args:
         database: Where that run is.
@@ -199,7 +199,7 @@ def require_first_releases(database: Database, source: str, protection: Protecti
 
 
 def take_up(wiring: Wiring, source: str) -> Progress:
-    """Where the first run ended, and that this one has begun."""
+    """Return where the first run ended, and that this one has begun."""
     with transaction(wiring.database) as uow:
         rounds, latest = uow.rounds.all(source), uow.states.latest(source)
         AuditTrail(uow.audit, wiring.run_id).run_begins(0)
@@ -212,7 +212,7 @@ def take_up(wiring: Wiring, source: str) -> Progress:
 
 
 def take_over(summary: dict[str, Any], first: Mapping[str, Any]) -> None:
-    """States what the first run measured before its second phase, and the gain over its twins.
+    """State what the first run measured before its second phase, and the gain over its twins.
 
     Local twins never saw a pool, so they are the same.
     """
@@ -224,7 +224,7 @@ def take_over(summary: dict[str, Any], first: Mapping[str, Any]) -> None:
 
 
 def _headline(part: Mapping[str, Any]) -> float:
-    """The protocol's one number, from a part of a summary."""
+    """Return the protocol's one number, from a part of a summary."""
     protocol = part["protocol"]
     if "target" in protocol:
         return float(protocol["target"]["mean"])
@@ -234,7 +234,10 @@ def _headline(part: Mapping[str, Any]) -> float:
 def _changes(
     config: RunConfig, first: RunConfig, registry: Registry
 ) -> Iterator[tuple[str, Any, Any]]:
-    """What is not as it was though releases follow from it: key, value, the first run's value."""
+    """Yield what is not as it was though releases follow from it.
+
+    Key, value, the first run's value.
+    """
     yield from _differences(_fixed_part(config), _fixed_part(first))
     # The names are equal from here on.
     mine, theirs = (options_of_others(registry, one.method) for one in (config, first))

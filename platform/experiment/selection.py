@@ -29,7 +29,7 @@ _WHEN: Final = "measured after the update, before personalising; never chosen by
 
 
 def evaluation_document(config: RunConfig) -> dict[str, str]:
-    """Protocol and selection in words, as every report names them."""
+    """Return protocol and selection in words, as every report names them."""
     section, protocol = config.evaluation, PROTOCOLS[config.evaluation.protocol]
     if config.task.held_out_domain is not None:
         protocol = f"{protocol} {config.task.held_out_domain!r}"
@@ -39,7 +39,7 @@ def evaluation_document(config: RunConfig) -> dict[str, str]:
 def best_on_validation(
     config: RunConfig, documents: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
-    """The chosen round's numbers.
+    """Return the chosen round's numbers.
 
     Args:
         config: The run's.

@@ -39,7 +39,7 @@ Indices = NDArray[np.int64]
 def deal_examples(
     data: TaskData, method: Method, encoders: Encoders, protocol: str
 ) -> tuple[dict[ClientId, Examples], EvaluationPlan]:
-    """Training examples of every client, and what their models are measured on.
+    """Return training examples of every client, and what their models are measured on.
 
     Args:
         data: The data set and who holds what.
@@ -79,7 +79,7 @@ def deal_examples(
 
 
 def _rows_of(parts: Sequence[Indices]) -> Indices:
-    """The rows of all parts, each once, ascending."""
+    """Return the rows of all parts, each once, ascending."""
     return np.unique(np.concatenate(parts))
 
 
@@ -114,13 +114,13 @@ class _Held:
 
     @classmethod
     def of(cls, method: Method, split: Split, rows: Indices, encoders: Encoders) -> _Held:
-        """Prepares the examples of these rows."""
+        """Prepare the examples of these rows."""
         examples = split.images if split.texts is None else split.texts
         kept = dict(prepared_arrays(method, examples, rows, encoders))
         return cls(rows, {**kept, "labels": split.labels[rows]})
 
     def select(self, rows: Indices) -> Examples:
-        """The examples of these rows of the split."""
+        """Return the examples of these rows of the split."""
         # Indexing copies the rows out of the memory-mapped cache, which all clients share.
         positions = np.searchsorted(self.rows, rows)
         return Examples({name: np.asarray(array[positions]) for name, array in self.arrays.items()})
@@ -143,7 +143,7 @@ def build_population(
     *,
     read_only: bool = False,
 ) -> Population:
-    """All clients, their stores opened (and made, at the first time).
+    """Return all clients, their stores opened (and made, at the first time).
 
     Args:
         config: The run's.
@@ -193,7 +193,7 @@ def build_population(
 
 
 def trainer_factory(config: RunConfig, device: str, protection: Protection) -> TrainerFactory:
-    """Makes trainers: with noise under `dp_sgd` where noise is given, else plain."""
+    """Make trainers: with noise under `dp_sgd` where noise is given, else plain."""
     plan, training = _training_plan(config), protection.training
 
     def make_trainer(noise: NoiseSource | None) -> LocalTrainer:
@@ -213,7 +213,7 @@ def _credentials(config: RunConfig, protection: Protection, name: ClientId) -> C
 
 
 def announcing(handler: Handler, observer: Observer) -> Handler:
-    """The handler, telling the observer of each answer."""
+    """Return the handler, telling the observer of each answer."""
 
     def handle(message: bytes) -> bytes:
         answer = handler(message)

@@ -50,7 +50,7 @@ def summary_document(
     before: Mapping[str, Any],
     personalising: float | None,
 ) -> dict[str, Any]:
-    """The whole run, as `summary.json` states it.
+    """Return the whole run, as `summary.json` states it.
 
     `final` and `validation` are of the final models, after personalising, with all else of the
     last round in `final`; `local` are the local twins, if any were trained, and the gain over them
@@ -109,7 +109,7 @@ def _phases(
     final: Measured,
     personalising: float | None,
 ) -> dict[str, Any] | None:
-    """Before and after the second phase, and what it took, where the pool is made once.
+    """Say what the second phase changed and took, where the pool is made once.
 
     No second is of measuring. The share is that of the collection and of what followed it in the
     training rounds' seconds; None where nobody timed the whole of it.
@@ -139,7 +139,7 @@ def _working_seconds(document: Mapping[str, Any]) -> float:
 
 
 def sampling_assumption(wiring: Wiring) -> str:
-    """What sampling the stated epsilons count on, in words."""
+    """Return what sampling the stated epsilons count on, in words."""
     training, config = wiring.protection.training, wiring.config
     if training is not None and training.sampling_probability < 1.0:
         return f"Poisson batches, probability {training.sampling_probability:g}, kept secret"
@@ -152,13 +152,13 @@ def sampling_assumption(wiring: Wiring) -> str:
 
 
 def write_run_files(folder: Path, summary: Mapping[str, Any]) -> None:
-    """Writes `summary.json` and `metrics.csv`, each whole or not at all."""
+    """Write `summary.json` and `metrics.csv`, each whole or not at all."""
     write_text(folder / "summary.json", summary_text(summary))
     write_text(folder / "metrics.csv", metrics_csv(summary["rounds"]))
 
 
 def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:
-    """One line a round."""
+    """Return one line a round."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     scores = ("mean", "weighted", "std", "worst")
@@ -190,7 +190,7 @@ def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """A finished run's `summary.json`.
+    """Return a finished run's `summary.json`.
 
     Raises:
         UnreadableSummary: If there is none, or it is not what a run writes.

@@ -32,7 +32,7 @@ def train_twin(
     *,
     final_round: int,
 ) -> tuple[Arrays, PersonalState]:
-    """Trains one client alone.
+    """Train one client alone.
 
     Args:
         profile: The client.

@@ -74,7 +74,7 @@ class Client:
     def __init__(
         self, profile: ClientProfile, store: ClientStore, make_trainer: TrainerFactory
     ) -> None:
-        """Takes what does not change, the client's own store and its trainers.
+        """Take what does not change, the client's own store and its trainers.
 
         Raises:
             ConfigError: If noise would come from a seed where there is somebody to protect.
@@ -98,7 +98,7 @@ class Client:
         return self._store.identity.pseudonym
 
     def handle(self, message: bytes) -> bytes:
-        """Answers one message of the coordinator.
+        """Answer one message of the coordinator.
 
         Raises:
             ProtocolError: If the message is neither the next one of the current attempt, nor the
@@ -134,7 +134,7 @@ class Client:
     def _keep(
         self, asked: _Asked, session: Session, reply: bytes, *, is_noiseless: bool = False
     ) -> None:
-        """Makes an answer durable, and that there is no way back behind it.
+        """Make an answer durable, and that there is no way back behind it.
 
         Raises:
             SessionMovedError: If another process of this client has answered something meanwhile.
@@ -151,17 +151,17 @@ class Client:
         self._store.sessions.keep(record, after=known, request_digest=asked.digest, reply=reply)
 
     def state(self, committed: Attempt | None) -> PersonalState:
-        """Personal state as it is if `committed` is the last attempt of this client that counts."""
+        """Return personal state if `committed` is this client's last attempt that counts."""
         with self._store.kept_open():
             own = self._saved(self.profile.run_id, committed)
             return own or self._saved(self.profile.source, committed) or self._first_state()
 
     def pool_handle(self, round_number: int) -> bytes:
-        """What this client presents to be told apart as the owner of its entry of that round."""
+        """Return what this client presents as the owner of its entry of that round."""
         return handle(self._store.identity.handle_secret, self.profile.source, round_number)
 
     def has_personalised(self, kept_as: Attempt) -> bool:
-        """Whether `personalise` has kept its result under that attempt."""
+        """Return whether `personalise` has kept its result under that attempt."""
         kept = self._store.committed(self.profile.run_id)
         return kept is not None and kept[:2] == kept_as
 
@@ -172,7 +172,7 @@ class Client:
         committed: Attempt | None,
         kept_as: Attempt,
     ) -> bool:
-        """Personalises after the last release and keeps the result in the own store.
+        """Personalise after the last release and keeps the result in the own store.
 
         Args:
             broadcast: The last broadcast.
@@ -227,7 +227,7 @@ class Client:
         return PersonalState(first_state(self.profile), ())
 
     def _join(self, asked: _Asked, invitation: Invitation) -> bytes:
-        """Checks all before anything changes; what is refused costs no more than its size."""
+        """Check all before anything changes; what is refused costs no more than its size."""
         envelope, seat = invitation.envelope, invitation.secure
         require_invitation(self._expected, self.profile.protection, invitation)
         if self.profile.source_id is not None:
@@ -255,7 +255,7 @@ class Client:
         return reply
 
     def _require_known(self, committed: Attempt | None) -> None:
-        """Refuses a commit of which this client's update cannot be a part.
+        """Refuse a commit of which this client's update cannot be a part.
 
         Raises:
             CoordinatorBehind: If the client knows of a newer one.
@@ -274,7 +274,7 @@ class Client:
             raise ProtocolError("message: it names a commit that this client took no part in")
 
     def _roll(self, committed: Attempt | None) -> None:
-        """Follows the coordinator's commit: personal part, session and own ledger."""
+        """Follow the coordinator's commit: personal part, session and own ledger."""
         run_id = self.profile.source
         self._store.roll(run_id, committed)
         session = self._store.sessions.newest(run_id)
@@ -336,7 +336,7 @@ class Client:
         return reply
 
     def _remember(self, attempt: Attempt, failure: str) -> None:
-        """Keeps what failed in the client's own store, where it stays."""
+        """Keep what failed in the client's own store, where it stays."""
         self._store.add_failure(self.profile.run_id, *attempt, reason=failure)
 
     def _upload(

@@ -25,7 +25,7 @@ ENROLMENT_FILE = "enrolment.json"
 
 
 def read_enrolment(path: Path) -> Enrolment:
-    """An enrolment from its file.
+    """Return an enrolment from its file.
 
     Raises:
         ConfigError: If the file is missing or not a canonical enrolment.
@@ -42,7 +42,7 @@ def read_enrolment(path: Path) -> Enrolment:
 
 
 def write_enrolment(path: Path, enrolment: Enrolment) -> None:
-    """Writes an enrolment, whole or not at all.
+    """Write an enrolment, whole or not at all.
 
     Raises:
         ConfigError: If it cannot be written.
@@ -54,12 +54,12 @@ def write_enrolment(path: Path, enrolment: Enrolment) -> None:
 
 
 def key_path(enrolment: Path, name: str) -> Path:
-    """Where a simulated client's key lies: beside the enrolment."""
+    """Return where a simulated client's key lies: beside the enrolment."""
     return enrolment.parent / f"{name}.key"
 
 
 def create_key(path: Path) -> Identity:
-    """Draws a new private key and writes it.
+    """Draw a new private key and writes it.
 
     Raises:
         ConfigError: If there is such a file already, as a key is never overwritten, or if it
@@ -81,7 +81,7 @@ def create_key(path: Path) -> Identity:
 
 
 def read_key(path: Path) -> Identity:
-    """A private key from its file.
+    """Return a private key from its file.
 
     Raises:
         ConfigError: If the file is missing or holds no key; nothing of it is shown.
@@ -95,7 +95,7 @@ def read_key(path: Path) -> Identity:
 
 
 def credentials_of(enrolment: Path, name: str, *, corrupt_rate: float) -> Credentials:
-    """What a simulated client knows about an active round without asking the server.
+    """Return what a simulated client knows about an active round without asking the server.
 
     Raises:
         ConfigError: If a file is missing, or the key is not the one that is enrolled.
@@ -109,7 +109,7 @@ def credentials_of(enrolment: Path, name: str, *, corrupt_rate: float) -> Creden
 
 
 def create_enrolment(folder: Path, names: Sequence[str]) -> Enrolment:
-    """New keys and an enrolment for these clients, for a simulation.
+    """Return new keys and an enrolment for these clients, for a simulation.
 
     Raises:
         ConfigError: If the folder holds one already.

@@ -47,7 +47,7 @@ class Accuracy:
     per_client: tuple[float, ...]
 
     def document(self) -> dict[str, Any]:
-        """As `summary.json` states it."""
+        """Return it as `summary.json` states it."""
         return {
             "mean": self.mean,
             "weighted": self.weighted,
@@ -96,11 +96,11 @@ class EvaluationPlan:
     remarks: tuple[str, ...] = ()
 
     def own_only(self) -> EvaluationPlan:
-        """Without what all clients have in common."""
+        """Return the plan without what all clients have in common."""
         return self.on(self.own)
 
     def on(self, sets: Mapping[ClientId, Examples]) -> EvaluationPlan:
-        """Each client on a set of its own, over the classes that are dealt out."""
+        """Return each client on a set of its own, over the classes that are dealt out."""
         return EvaluationPlan("client_mean", self.classes, sets, {})
 
 
@@ -138,7 +138,7 @@ class Measured:
         return self.sets["target"].mean if "target" in self.sets else self.local.mean
 
     def document(self) -> dict[str, Any]:
-        """The protocol's numbers as `summary.json` states them."""
+        """Return the protocol's numbers as `summary.json` states them."""
         if self.protocol == "base_to_novel":
             means = {name: accuracy.mean for name, accuracy in self.sets.items()}
             return {"name": self.protocol, **means, "harmonic_mean": self.headline}
@@ -162,7 +162,7 @@ class RoundMeasures:
 
 
 def measure(method: Method, models: Iterable[Model], plan: EvaluationPlan) -> Measured:
-    """Every client's accuracy under a protocol.
+    """Return every client's accuracy under a protocol.
 
     Args:
         method: The method.
@@ -189,7 +189,7 @@ def measure(method: Method, models: Iterable[Model], plan: EvaluationPlan) -> Me
 
 
 def predict_alike(one: Model, other: Model) -> bool:
-    """Whether two clients predict with the very same arrays, so that one measurement serves both.
+    """Return whether two clients predict with the same arrays: one measurement serves both.
 
     Methods that keep nothing on a client leave all clients with one model, and what all are
     measured on may be many thousand images.
@@ -209,7 +209,7 @@ def client_accuracy(
     test: Examples,
     classes: Sequence[str],
 ) -> float:
-    """Share of test images whose largest logit is at their label, in [0, 1].
+    """Return share of test images whose largest logit is at their label, in [0, 1].
 
     The images are predicted in blocks of 512 rows, which bounds the memory and changes nothing: a
     prediction depends on its own image only.
@@ -226,7 +226,7 @@ def client_accuracy(
 
 
 def summarise(accuracies: Sequence[float], sizes: Sequence[int]) -> Accuracy:
-    """Mean, standard deviation and worst of the clients' accuracies.
+    """Return mean, standard deviation and worst of the clients' accuracies.
 
     Args:
         accuracies: One a client, in [0, 1].
@@ -243,14 +243,14 @@ def summarise(accuracies: Sequence[float], sizes: Sequence[int]) -> Accuracy:
 
 
 def harmonic_mean(values: Sequence[float]) -> float:
-    """Number of values over the sum of their inverses; 0 if one of them is 0."""
+    """Return number of values over the sum of their inverses; 0 if one of them is 0."""
     if min(values) <= 0.0:
         return 0.0
     return len(values) / sum(1.0 / value for value in values)
 
 
 def accuracy_document(accuracy: Accuracy | None) -> Mapping[str, Any]:
-    """As `summary.json` states it; all null where nothing was measured."""
+    """Return it as `summary.json` states it; all null where nothing was measured."""
     if accuracy is None:
         return dict.fromkeys(("mean", "weighted", "std", "worst", "per_client"))
     return accuracy.document()

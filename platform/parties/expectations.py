@@ -54,7 +54,7 @@ def expectations_of(
     clients: int = _LARGEST,
     generations: int = _LARGEST,
 ) -> Expectations:
-    """What follows from a method and a few numbers of the configuration.
+    """Return what follows from a method and a few numbers of the configuration.
 
     A broadcast has the same names, shapes and dtypes in every round and for every client.
 
@@ -78,7 +78,7 @@ def expectations_of(
 def require_invitation(
     expected: Expectations, protection: Protection, invitation: Invitation
 ) -> None:
-    """Checks an invitation before anything is made of it.
+    """Check an invitation before anything is made of it.
 
     Args:
         expected: What the client knows.
@@ -102,7 +102,7 @@ def require_invitation(
 
 
 def require_assignment(expected: Expectations, assignment: Assignment) -> None:
-    """Checks what there is to train from before anything is made of it.
+    """Check what there is to train from before anything is made of it.
 
     Raises:
         ProtocolError: If it cannot be of this run.
@@ -134,7 +134,7 @@ def _is_attempt(expected: Expectations, attempt: Attempt) -> bool:
 
 
 def _require_norm(protection: Protection, round_number: int, norm: float | None) -> None:
-    """Refuses a clipping norm that no fractions of clipped updates lead to."""
+    """Refuse a clipping norm that no fractions of clipped updates lead to."""
     adaptive, start = protection.adaptive, protection.clipping_norm
     if norm is None or adaptive is None or start is None:
         # Whether there must be one is checked where it is applied.

@@ -95,7 +95,7 @@ def train(
     round_number: int,
     noise: NoiseSource,
 ) -> LocalResult:
-    """One client's training in one round, privately where the run asks for that.
+    """Return one client's training in one round, privately where the run asks for that.
 
     Args:
         profile: The client.
@@ -125,7 +125,7 @@ def train(
 def noise_of(
     profile: ClientProfile, round_number: int, purpose: str = "noise", *, attempt: int = 1
 ) -> NoiseSource:
-    """A client's noise in one attempt: the operating system's, or a seed's own stream.
+    """Return a client's noise in one attempt: the operating system's, or a seed's own stream.
 
     A further attempt is a further release, so its noise is another.
     """
@@ -136,7 +136,7 @@ def noise_of(
 
 
 def first_state(profile: ClientProfile) -> Arrays:
-    """Personal state before a client's first round."""
+    """Return personal state before a client's first round."""
     seed = profile.seeds.initialisation
     return profile.method.init_client(
         stream(seed, "client, alike for all"), stream(seed, "client", profile.name)
@@ -144,5 +144,5 @@ def first_state(profile: ClientProfile) -> Arrays:
 
 
 def batches_of(profile: ClientProfile, round_number: int) -> np.random.Generator:
-    """The stream of a client's batches in one round, alike for its local twin."""
+    """Return the stream of a client's batches in one round, alike for its local twin."""
     return stream(profile.seeds.batches, "batches", profile.name, round_number)

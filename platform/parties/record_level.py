@@ -29,7 +29,7 @@ def train_privately(
     steps: int,
     rng: np.random.Generator,
 ) -> LocalResult:
-    """One client's training in one round.
+    """Return one client's training in one round.
 
     Args:
         work: What the method does in this round.

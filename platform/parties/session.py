@@ -42,7 +42,7 @@ class Session:
 
 
 def encode_session(session: Session) -> bytes:
-    """A session as bytes; they may hold secrets, so they stay in the client's store."""
+    """Return a session as bytes; they may hold secrets, so they stay in the client's store."""
     committed, secure = session.envelope.committed, session.secure
     fields = {
         "awaits": session.awaits,
@@ -54,7 +54,7 @@ def encode_session(session: Session) -> bytes:
 
 
 def decode_session(record: SessionRecord) -> Session | None:
-    """The session of a store's record; None once the attempt is committed.
+    """Return the session of a store's record; None once the attempt is committed.
 
     Raises:
         ProtocolError: If the bytes are none.
@@ -76,7 +76,7 @@ def decode_session(record: SessionRecord) -> Session | None:
 
 
 def awaited(kind: str, envelope: Envelope, known: SessionRecord | None) -> Session:
-    """The session that a message goes on with.
+    """Return the session that a message goes on with.
 
     Raises:
         ProtocolError: If the message is not what the client awaits.
@@ -88,7 +88,7 @@ def awaited(kind: str, envelope: Envelope, known: SessionRecord | None) -> Sessi
 
 
 def require_new(envelope: Envelope, known: SessionRecord | None, protection: Protection) -> None:
-    """Refuses an attempt that is not newer than all that this client has answered.
+    """Refuse an attempt that is not newer than all that this client has answered.
 
     Raises:
         CoordinatorBehind: If the client has answered a newer one.

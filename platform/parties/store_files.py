@@ -13,12 +13,14 @@ from platform.wire.transport import ClientId
 
 
 def client_names(count: int, kind: str = "client") -> tuple[ClientId, ...]:
-    """Names of all clients, in an order that sorting keeps."""
+    """Return names of all clients, in an order that sorting keeps."""
     return tuple(f"{kind}-{i:05d}" for i in range(count))
 
 
 def stores_folder(config: RunConfig, run_folder: Path) -> Path:
-    """Where the clients' stores lie: in the run's folder, or shared by all runs on the same data.
+    """Return where the clients' stores lie.
+
+    In the run's folder, or shared by all runs on the same data.
 
     A client that limits what it spends in its lifetime is the same client, with one pseudonym and
     one ledger, in every run on its data. Who the same client is in a simulation follows from what
@@ -35,12 +37,15 @@ def stores_folder(config: RunConfig, run_folder: Path) -> Path:
 
 
 def store_path(folder: Path, name: ClientId) -> Path:
-    """The file of a client's store."""
+    """Return the file of a client's store."""
     return folder / f"{name}.db"
 
 
 def _dealing(config: RunConfig) -> dict[str, Any]:
-    """What deals out the data; keys that say nothing are left out, as if they were not known."""
+    """Return what deals out the data.
+
+    Keys that say nothing are left out, as if they were not known.
+    """
     section, held_out = config.task.partition, config.task.held_out_domain
     named = {"model", "held_out_domain", "partition", "root", "new_clients", "validation_share"}
     data = config.task.model_dump(mode="json", exclude=named)

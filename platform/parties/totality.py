@@ -96,7 +96,7 @@ class Ready:
 
 
 def work(local: LocalRound, remember: Remember) -> Ready:
-    """Trains and protects; a failure gives the zero vector where it must not show.
+    """Train and protects; a failure gives the zero vector where it must not show.
 
     Args:
         local: What to work with; names, shapes and dtypes are checked already.
@@ -126,7 +126,9 @@ def personalise(
     round_number: int,
     remember: Remember,
 ) -> Arrays:
-    """Personal arrays after the last release; those before where that fails and must not show.
+    """Return personal arrays after the last release.
+
+    Those before where that fails and must not show.
 
     Raises:
         Exception: What failed, under mechanism `none`.
@@ -152,7 +154,9 @@ def train_or_stay(
     round_number: int,
     noise: NoiseSource,
 ) -> LocalResult:
-    """Training without experts whose result goes nowhere; an update of zero where `work` gives it.
+    """Return training without experts whose result goes nowhere.
+
+    An update of zero where `work` gives it.
 
     Raises:
         Exception: What failed, where failures may show.
@@ -174,13 +178,13 @@ def train_or_stay(
 
 
 def forget(failure: str) -> None:
-    """For whom nobody keeps a record: local twins and newcomers, who are measured only."""
+    """Remember nothing of local twins and newcomers, who are measured only."""
 
 
 def or_none(
     compute: Callable[[], Result], hides: Callable[[Exception], bool], remember: Remember
 ) -> Result | None:
-    """What a computation gives, None where it failed in a way that must not show.
+    """Return what a computation gives, None where it failed in a way that must not show.
 
     Raises:
         Exception: What failed, where it may show.
@@ -196,7 +200,7 @@ def or_none(
 
 
 def describe(error: Exception) -> str:
-    """Type and place of an error; its text might hold data."""
+    """Return type and place of an error; its text might hold data."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -225,7 +229,7 @@ def _work(local: LocalRound) -> Ready:
 
 
 def _validate(local: LocalRound) -> float | None:
-    """The model after the last round on the own validation images, if that is released.
+    """Return the model after the last round on the own validation images, if that is released.
 
     The experts are those of the last round, as for every measurement between two rounds.
     """
@@ -238,7 +242,7 @@ def _validate(local: LocalRound) -> float | None:
 
 
 def _on_known_ground(local: LocalRound) -> LocalRound:
-    """The same round as it would be if nobody had chosen what the client is sent."""
+    """Return the same round as it would be if nobody had chosen what the client is sent."""
     profile, method = local.profile, local.profile.method
     state = method.init_server(stream(profile.seeds.initialisation, "server"))
     broadcast, policy = method.broadcast(state, profile.name), method.pool_policy()
@@ -267,5 +271,5 @@ def _hides_afterwards(profile: ClientProfile, error: Exception) -> bool:
 
 
 def _may_show(profile: ClientProfile) -> bool:
-    """Whether a test asked for it; where there is somebody to protect nobody can."""
+    """Return whether a test asked for it; where there is somebody to protect nobody can."""
     return profile.shows_failures and profile.simulated

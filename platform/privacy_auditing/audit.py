@@ -44,7 +44,7 @@ class AuditPlan:
 
 
 def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
-    """Audits every channel of a run.
+    """Audit every channel of a run.
 
     Args:
         plan: What to audit.
@@ -95,7 +95,7 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
 
 
 def audit_failing(plan: AuditPlan) -> FailureAudit:
-    """Audits what is seen of clients whose training fails, from the broadcast to the last answer.
+    """Audit what is seen of clients whose training fails, from the broadcast to the last answer.
 
     Args:
         plan: What to audit; its canaries play no part.
@@ -105,7 +105,10 @@ def audit_failing(plan: AuditPlan) -> FailureAudit:
 
 
 def _charges(plan: AuditPlan) -> tuple[Release, ...]:
-    """The ledger's rows for one client in one round and the collection, without amplification."""
+    """Return ledger's rows for one client in one round and the collection.
+
+    Without amplification.
+    """
     protection = plan.run.protection
     key: dict[str, Any] = {"run_id": AUDIT, "attempt": 1, "pseudonym": AUDIT}
     rows = protection.at(protection.clipping_norm).releases(round_number=1, **key)
@@ -115,13 +118,16 @@ def _charges(plan: AuditPlan) -> tuple[Release, ...]:
 
 
 def _collecting(plan: AuditPlan) -> RunPlan:
-    """The run as it is where pool entries leave: in the collection, if the pool is made once."""
+    """Return the run as it is where pool entries leave.
+
+    In the collection, if the pool is made once.
+    """
     collection = plan.run.protection.collection
     return plan.run if collection is None else replace(plan.run, protection=collection)
 
 
 def _released(plan: AuditPlan) -> Iterator[Channel]:
-    """Where a vector leaves the client: under `same`, the pool entry is looked at as well."""
+    """Yield where a vector leaves the client: under `same`, the pool entry is looked at as well."""
     if plan.run.protection.layout.spec:
         yield "sum"
     if _collecting(plan).protection.pool_spec is not None:
@@ -129,7 +135,7 @@ def _released(plan: AuditPlan) -> Iterator[Channel]:
 
 
 def _profile(plan: AuditPlan) -> ClientProfile:
-    """The first client, with streams of the audit's own where noise comes from a seed."""
+    """Return the first client, with streams of the audit's own where noise comes from a seed."""
     config, learning = plan.run.config, plan.run.learning
     name = min(learning.train)
     return ClientProfile(

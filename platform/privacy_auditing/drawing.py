@@ -35,7 +35,7 @@ STYLE: Any = {
 
 
 def require_drawable(path: Path) -> None:
-    """Checks where a picture is to go, before the work begins.
+    """Check where a picture is to go, before the work begins.
 
     Raises:
         ConfigError: If the suffix is none that is drawn, or there is no such folder.
@@ -47,7 +47,7 @@ def require_drawable(path: Path) -> None:
 
 
 def draw(audits: Sequence[ChannelAudit], path: Path, labels: Sequence[str] | None = None) -> None:
-    """Draws the outcomes into a file.
+    """Draw the outcomes into a file.
 
     Args:
         audits: At least one.

@@ -94,7 +94,7 @@ class FailureAudit:
         return not self.reasons
 
     def document(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {
             "channel": FAILURES,
             "mechanism": self.mechanism,
@@ -133,7 +133,7 @@ class _Seen:
 
 
 def audit_failures(game: FailureGame) -> FailureAudit:
-    """Plays every hostile message with every data set."""
+    """Play every hostile message with every data set."""
     rounds: list[_Seen] = []
     reasons: list[str] = []
     split = 0
@@ -156,7 +156,7 @@ def audit_failures(game: FailureGame) -> FailureAudit:
 
 
 def _parts(game: FailureGame) -> Iterator[tuple[int, Protection]]:
-    """A round of the run and, where there is one, the collection; with their numbers."""
+    """Yield a round of the run and, where there is one, the collection; with their numbers."""
     protection = game.run.protection
     yield 1, protection
     if protection.collection is not None and protection.collects_at is not None:
@@ -182,7 +182,7 @@ def _messages(game: FailureGame, protection: Protection) -> Iterator[_Told]:
 
 
 def _signs(arrays: Arrays, size: float, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
-    """Floating-point arrays of one size and random signs."""
+    """Return floating-point arrays of one size and random signs."""
     return {
         name: (size * rng.choice([-1.0, 1.0], array.shape)).astype(array.dtype)
         if array.dtype.kind == "f"
@@ -192,7 +192,7 @@ def _signs(arrays: Arrays, size: float, rng: np.random.Generator) -> dict[str, N
 
 
 def _against(arrays: Arrays, label: int, classes: int) -> dict[str, NDArray[Any]]:
-    """Whatever there is one of for each class is as small as can be for this one, else as large."""
+    """Return arrays that are smallest where they belong to this class, else largest."""
     hostile = {name: np.array(array) for name, array in arrays.items()}
     for array in hostile.values():
         if array.dtype.kind == "f" and array.shape == (classes,):
@@ -202,7 +202,7 @@ def _against(arrays: Arrays, label: int, classes: int) -> dict[str, NDArray[Any]
 
 
 def _data(game: FailureGame) -> Iterator[tuple[int, Examples]]:
-    """The client's data, others in its place, and none."""
+    """Return the client's data, others in its place, and none."""
     own, count = game.profile.data.arrays, len(game.run.learning.classes)
     other = {**own, "labels": (own["labels"] + 1) % count}
     wild = {
@@ -214,7 +214,7 @@ def _data(game: FailureGame) -> Iterator[tuple[int, Examples]]:
 
 
 def _play(game: FailureGame, told: _Told, data: Examples, number: int, streams: int) -> _Seen:
-    """One round of a client that was never asked before."""
+    """Return one round of a client that was never asked before."""
     protection, learning = game.run.protection, game.run.learning
     profile = replace(
         game.profile,
@@ -239,7 +239,7 @@ def _play(game: FailureGame, told: _Told, data: Examples, number: int, streams: 
 
 
 def _answers(client: Client, told: _Told, number: int) -> Sequence[bytes | str]:
-    """What the client answers to each message; the error's name where it ends."""
+    """Return what the client answers to each message; the error's name where it ends."""
     envelope = Envelope(client.profile.run_id, number, 1)
     norm = client.profile.protection.in_round(number).clipping_norm
     answers: list[bytes | str] = []
@@ -257,7 +257,7 @@ def _answers(client: Client, told: _Told, number: int) -> Sequence[bytes | str]:
 
 
 def _looks(answer: bytes | str) -> tuple[Any, ...]:
-    """An answer but for its numbers."""
+    """Return an answer but for its numbers."""
     if isinstance(answer, str):
         return (answer,)
     frame = decode_frame(answer)
@@ -267,7 +267,7 @@ def _looks(answer: bytes | str) -> tuple[Any, ...]:
 
 
 def _problems(protection: Protection, uploads: Sequence[Vector], error: float) -> tuple[str, ...]:
-    """Whether what failed clients uploaded is noise of the right size around zero."""
+    """Return whether what failed clients uploaded is noise of the right size around zero."""
     samples = np.concatenate([np.zeros(0), *uploads])
     if not samples.size:
         return ()

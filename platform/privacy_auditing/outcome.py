@@ -18,7 +18,7 @@ class Progress(Protocol):
     """Told how far the audit has come."""
 
     def __call__(self, channel: str, done: int, total: int) -> None:
-        """Takes the channel and how many of its canaries were sent."""
+        """Take the channel and how many of its canaries were sent."""
         ...
 
 
@@ -64,7 +64,7 @@ class ChannelAudit:
         return (*self.result.reasons, *self.problems)
 
     def document(self) -> dict[str, Any]:
-        """Plain values for JSON."""
+        """Return plain values for JSON."""
         return {
             "channel": self.channel,
             "mechanism": self.mechanism,
@@ -75,7 +75,7 @@ class ChannelAudit:
 
 
 def standardise(scores: Vector, *, threshold: float, distance: float, mu: float) -> Vector:
-    """Brings scores to the scale of `Guesses`.
+    """Bring scores to the scale of `Guesses`.
 
     Args:
         scores: Of shape (m,).
@@ -87,7 +87,7 @@ def standardise(scores: Vector, *, threshold: float, distance: float, mu: float)
 
 
 def problems_of(checks: tuple[Callable[[], float], ...]) -> tuple[str, ...]:
-    """What the checks found, one sentence for each that failed."""
+    """Return what the checks found, one sentence for each that failed."""
     found = []
     for check in checks:
         try:

@@ -115,7 +115,7 @@ class _Canary:
 
 
 def audit_training(game: RecordGame, tell: Progress) -> ChannelAudit:
-    """Plays the game on a client's training and compares its noise between rounds.
+    """Play the game on a client's training and compares its noise between rounds.
 
     Args:
         game: What is audited.
@@ -178,7 +178,7 @@ def _train(
     round_number: int,
     noise: NoiseSource | None = None,
 ) -> dict[str, Vector]:
-    """Every tensor that one training hands on, flat, by where it goes and its name."""
+    """Return every tensor that one training hands on, flat, by where it goes and its name."""
     profile = dataclasses.replace(game.profile, data=data)
     result = train(
         profile,
@@ -205,7 +205,7 @@ def _parts(result: LocalResult) -> dict[str, Arrays]:
 
 
 def _without_noise(game: RecordGame) -> tuple[RecordGame, _Setting]:
-    """The same training where every record is in every batch and nothing is noised."""
+    """Return the same training where every record is in every batch and nothing is noised."""
     mechanism = dataclasses.replace(game.mechanism, noise_multiplier=0.0, sampling_probability=1.0)
     protection = dataclasses.replace(game.profile.protection, training=mechanism)
     profile = dataclasses.replace(game.profile, protection=protection)
@@ -214,7 +214,7 @@ def _without_noise(game: RecordGame) -> tuple[RecordGame, _Setting]:
 
 
 def _choose(game: RecordGame, setting: _Setting, rounds: Iterator[int]) -> _Canary:
-    """The candidate, or the pair of them, that moves the tensors furthest for their noise."""
+    """Return candidate, or the pair of them, that moves the tensors furthest for their noise."""
     bare, quiet = _without_noise(game)
     data = game.profile.data
     others = _rows(data, slice(0, OTHERS))
@@ -245,7 +245,7 @@ def _candidates(game: RecordGame) -> Iterator[Examples]:
 
 
 def _made_up(array: NDArray[np.generic], length: float, rng: np.random.Generator) -> Vector:
-    """One row like an array's: of this norm, or of integers in the array's own range."""
+    """Return one row like an array's: of this norm, or of integers in the array's own range."""
     shape = (1, *array.shape[1:])
     if array.dtype.kind != "f":
         drawn = rng.integers(array.min(), array.max(), shape, endpoint=True)
@@ -257,7 +257,7 @@ def _made_up(array: NDArray[np.generic], length: float, rng: np.random.Generator
 def _scale(
     game: RecordGame, setting: _Setting, data: Examples, rounds: Iterator[int]
 ) -> dict[str, float]:
-    """Deviation of each tensor's noise, 0 where it has none."""
+    """Return deviation of each tensor's noise, 0 where it has none."""
     runs = [_train(game, setting, data, next(rounds)) for _ in range(SCALE_RUNS)]
     return {
         name: float(np.sqrt(np.stack([run[name] for run in runs]).var(axis=0, ddof=1).mean()))
@@ -266,7 +266,7 @@ def _scale(
 
 
 def _arrays(tensors: Tensors, scale: Mapping[str, float]) -> dict[str, Vector]:
-    """Tensors in units of their noise, joined to what is released as one, and to all of it.
+    """Return tensors in units of their noise, joined to what is released as one, and to all of it.
 
     What has no noise counts as if it had a little: then nothing hides it.
     """
@@ -283,7 +283,7 @@ def _arrays(tensors: Tensors, scale: Mapping[str, float]) -> dict[str, Vector]:
 
 
 def _directions(game: RecordGame, canary: _Canary) -> dict[str, Vector]:
-    """What the canary is expected to add, where it adds anything.
+    """Return what the canary is expected to add, where it adds anything.
 
     A sampled record counts as in as many batches as is usual, and in one at least: below that no
     threshold tells it from noise.
@@ -297,7 +297,7 @@ def _directions(game: RecordGame, canary: _Canary) -> dict[str, Vector]:
 def _noise_problems(
     game: RecordGame, setting: _Setting, rounds: Iterator[int], alpha: float
 ) -> tuple[str, ...]:
-    """Whether two rounds share noise: trainings on no data move by their noise alone."""
+    """Return whether two rounds share noise: trainings on no data move by their noise alone."""
     bare, quiet = _without_noise(game)
     nothing = _rows(game.profile.data, slice(0, 0))
     still = _train(bare, quiet, nothing, next(rounds))

@@ -121,7 +121,7 @@ class UploadGame:
 
 
 def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
-    """Plays the game on one channel and tests its noise.
+    """Play the game on one channel and tests its noise.
 
     Args:
         game: What is audited.
@@ -161,7 +161,10 @@ def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
 
 
 def _folded(game: UploadGame, seen: Vector) -> Vector:
-    """All that is appended as one coordinate: along it the canaries' neighbours are farthest."""
+    """Return all that is appended as one coordinate.
+
+    Along it the canaries' neighbours are farthest.
+    """
     if game.flag is None:
         return seen
     length = vector_length(game.spec)
@@ -176,7 +179,7 @@ def _guesses(scores: ClientScores, claim: Claim) -> Guesses:
 
 
 def _noise_problems(game: UploadGame, rounds: Iterator[int], alpha: float) -> tuple[str, ...]:
-    """What the game cannot see: another variance, another law, noise that is used twice."""
+    """Return what the game cannot see: another variance, another law, noise that is used twice."""
     nothing, deviation = np.zeros(vector_length(game.spec)), game.charge.standard_deviation
     # A release of nothing fits, and says so with all that is appended.
     offset = np.append(nothing, game.bounds)
@@ -195,7 +198,7 @@ def _noise_problems(game: UploadGame, rounds: Iterator[int], alpha: float) -> tu
 def _noise_of_round(
     game: UploadGame, nothing: Vector, round_number: int
 ) -> tuple[Vector, list[Vector]]:
-    """A channel's noise, and what the same client put into the sum if it must be another."""
+    """Return a channel's noise, and what the same client put into the sum if it must be another."""
     protection = game.protection
     is_separate = game.channel == "pool" and protection.pool_noise == "independent"
     if not is_separate or isinstance(protection.mechanism, CentralNoise):
@@ -206,7 +209,7 @@ def _noise_of_round(
 
 
 def _seen(game: UploadGame, vector: Vector, round_number: int) -> Vector:
-    """What an adversary sees where one client sends this vector in a round of its own."""
+    """Return what an adversary sees where one client sends this vector in a round of its own."""
     protection, prepare = game.protection, partial(_prepare, game, round_number=round_number)
     if game.channel == "pool":
         return _opened(game, prepare(game.profile, vector))
@@ -234,7 +237,7 @@ def _sum(
     clients: int,
     prepare: Callable[[ClientProfile, Vector], Prepared],
 ) -> Totals:
-    """The sum of this update and others that are zero, as the round opens it."""
+    """Return the sum of this update and others that are zero, as the round opens it."""
     protection, layout = game.protection, game.protection.layout
     names = client_names(clients)
     updates = [vector] + [np.zeros(vector.size)] * (clients - 1)
@@ -250,19 +253,19 @@ def _sum(
 
 
 def _without_others(game: UploadGame, totals: Totals) -> Totals:
-    """Takes off what the other clients' updates, which fit, say of that: it is known."""
+    """Take off what the other clients' updates, which fit, say of that: it is known."""
     own = totals.sums.size - game.bounds.size
     others = np.append(np.zeros(own), (totals.clients - 1) * game.bounds)
     return dataclasses.replace(totals, sums=totals.sums - others)
 
 
 def _add(levels: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
-    """The sum modulo 2^64, of which every ring is a quotient."""
+    """Return the sum modulo 2^64, of which every ring is a quotient."""
     return np.asarray(np.add.reduce(levels, axis=0), np.uint64)
 
 
 def _noised_sum(game: UploadGame, totals: Totals, round_number: int) -> Vector:
-    """What the coordinator makes of a sum, brought back from a mean to a sum."""
+    """Return what the coordinator makes of a sum, brought back from a mean to a sum."""
     config, layout = game.run.config, game.protection.layout
     plan = RoundPlan(
         game.profile.run_id, round_number, 1, (), committed={}, minimum=0, threshold=None
@@ -277,7 +280,7 @@ def _noised_sum(game: UploadGame, totals: Totals, round_number: int) -> Vector:
 def _prepare(
     game: UploadGame, profile: ClientProfile, vector: Vector, round_number: int
 ) -> Prepared:
-    """One client's part in one round, with the vector on the channel that is audited."""
+    """Return one client's part in one round, with the vector on the channel that is audited."""
     protection = game.protection
     update, entry = _zeros(protection.layout.spec), _zeros(protection.pool_spec or {})
     arrays = unflatten(vector, game.spec)

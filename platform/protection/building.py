@@ -53,7 +53,7 @@ class Calibrated:
 
 
 def protect_run(config: RunConfig, method: Method) -> Calibrated:
-    """Builds a run's protection, with the least noise that meets its target.
+    """Build a run's protection, with the least noise that meets its target.
 
     Raises:
         ConfigError: If the combination is refused, or no noise reaches the target.
@@ -72,7 +72,7 @@ def protect_run(config: RunConfig, method: Method) -> Calibrated:
 
 
 def weighing(protection: Protection, config: RunConfig, most: int) -> Protection:
-    """The protection of a simulation whose largest client has this many examples.
+    """Return the protection of a simulation whose largest client has this many examples.
 
     Without a configured largest weight it is that number: a larger one costs every coordinate of
     every masked vector its bits.
@@ -95,7 +95,9 @@ def weighing(protection: Protection, config: RunConfig, most: int) -> Protection
 
 
 def amplifying_cohorts(config: RunConfig, method: Method) -> CohortKind | None:
-    """How cohorts are drawn where that may amplify against the observer; None where it may not.
+    """Return how cohorts are drawn where that may amplify against the observer.
+
+    None where it may not.
 
     With a pool it may not: an entry shows others that its owner was drawn. Cohorts of fixed size
     amplify by a theorem on replaced clients, round by round; the rounds compose only where what
@@ -111,7 +113,7 @@ def amplifying_cohorts(config: RunConfig, method: Method) -> CohortKind | None:
 
 
 def _require_priceable(config: RunConfig, method: Method, protection: Protection) -> None:
-    """Prices one client's first round, lest a run find out after it that nobody can."""
+    """Price one client's first round, lest a run find out after it that nobody can."""
     cohort, kind = None, amplifying_cohorts(config, method)
     if kind is not None:
         size, population = config.cohort_size, config.task.clients
@@ -189,7 +191,7 @@ def _planned(config: RunConfig, method: Method) -> Callable[[float], list[Releas
 
 
 def _smallest(config: RunConfig, method: Method) -> float:
-    """Where the search begins: the least noise that every grid of the run allows.
+    """Return where the search begins: the least noise that every grid of the run allows.
 
     Norms are of 65,536 to 131,072 steps, and what is appended may move a norm to either end.
     """
@@ -211,12 +213,15 @@ def _honest_shares(config: RunConfig) -> int:
 
 
 def _smallest_sum(config: RunConfig) -> int:
-    """Fewest clients of which a sum may be opened: what shared-out noise counts on."""
+    """Return fewest clients of which a sum may be opened: what shared-out noise counts on."""
     return secure_terms(config).smallest_sum
 
 
 def _with_collection(config: RunConfig, method: Method, multiplier: float | None) -> Protection:
-    """How a run's uploads are protected, and its pool where that is made once, after the rounds."""
+    """Return how a run's uploads are protected.
+
+    And its pool where that is made once, after the rounds.
+    """
     policy, protection = method.pool_policy(), _protection(config, method, multiplier)
     if policy is None or not policy.fixed:
         return protection
@@ -225,7 +230,9 @@ def _with_collection(config: RunConfig, method: Method, multiplier: float | None
 
 
 def _collection(config: RunConfig, policy: PoolPolicy, multiplier: float | None) -> Protection:
-    """How the entries of a pool that is made once are protected: each by its owner, none summed.
+    """Return how the entries of a pool that is made once are protected.
+
+    Each by its owner, none summed.
 
     Under `dp_sgd` an entry is made of noised steps. Those of the rounds are charged already.
     """
@@ -279,7 +286,7 @@ def _protection(config: RunConfig, method: Method, multiplier: float | None) -> 
 
 
 def _hides_size(config: RunConfig, method: Method) -> bool:
-    """Whether the number of clients in a sum is what secret cohorts or the relation count on.
+    """Return whether secret cohorts or the relation count on the number of clients in a sum.
 
     Elsewhere the report states it. With one more or one less of them it is not noised.
     """
@@ -289,7 +296,7 @@ def _hides_size(config: RunConfig, method: Method) -> bool:
 
 
 def _has_bare_entries(config: RunConfig, method: Method) -> bool:
-    """Whether pool entries have a mechanism of their own, around C itself."""
+    """Return whether pool entries have a mechanism of their own, around C itself."""
     policy = method.pool_policy()
     if policy is None or config.privacy.mechanism in ("none", "dp_sgd"):
         return False
@@ -353,13 +360,13 @@ def _pool_mechanism(config: RunConfig, multiplier: float | None) -> ClientMechan
 
 
 def _entry_norm(config: RunConfig) -> float | None:
-    """C of a pool entry that is a release of its own."""
+    """Return C of a pool entry that is a release of its own."""
     own = config.pool.clipping_norm
     return config.privacy.clipping_norm if own is None else own
 
 
 def _on_the_client(config: RunConfig, norm: float, multiplier: float) -> ClientMechanism:
-    """All of the noise on one client: Gaussian, or on the grid wherever the run's is."""
+    """Return all of the noise on one client: Gaussian, or on the grid wherever the run's is."""
     if config.noise_distribution == "gaussian":
         return UploadNoise(norm, multiplier, config.relation)
     return IntegerUploadNoise(

@@ -66,19 +66,19 @@ class Extras:
         return flag if self.metric is None else (*flag, VALIDATION)
 
     def joint_norm(self, clipping_norm: float) -> float:
-        """The norm of an update clipped to C with all that is appended: the ledger's C."""
+        """Return the norm of an update clipped to C with all that is appended: the ledger's C."""
         norm = clipping_norm
         if self.adaptive is not None:
             norm = self.adaptive.joint_norm(clipping_norm)
         return norm if self.metric is None else math.hypot(norm, self.metric.bound(clipping_norm))
 
     def bounds(self, clipping_norm: float) -> tuple[float, ...]:
-        """The largest absolute value of each coordinate beside an update clipped to C."""
+        """Return the largest absolute value of each coordinate beside an update clipped to C."""
         flag = () if self.adaptive is None else (self.adaptive.flag_ratio * clipping_norm,)
         return flag if self.metric is None else (*flag, self.metric.bound(clipping_norm))
 
     def append(self, vector: NDArray[np.float64], validation: float | None) -> NDArray[np.float64]:
-        """Clips an update and appends what is sent beside it; unchanged where nothing is.
+        """Clip an update and appends what is sent beside it; unchanged where nothing is.
 
         Args:
             vector: The update, (n,).
@@ -104,7 +104,7 @@ class Extras:
         return np.append(vector, self.metric.coordinate(validation, norm))
 
     def clipped_fraction(self, summed: Summed) -> float | None:
-        """The noised fraction of clipped updates, None where the norm is fixed.
+        """Return the noised fraction of clipped updates, None where the norm is fixed.
 
         Where the number of survivors is secret, each lost client counts as half a clipped one.
         """
@@ -115,13 +115,13 @@ class Extras:
         return self.adaptive.clipped_fraction(mean, self.clipping_norm)
 
     def next_clipping_norm(self, clipped_fraction: float | None) -> float | None:
-        """The next round's, None where the norm is fixed."""
+        """Return the next round's, None where the norm is fixed."""
         if self.adaptive is None or self.clipping_norm is None or clipped_fraction is None:
             return None
         return self.adaptive.next_norm(self.clipping_norm, clipped_fraction)
 
     def released_validation(self, summed: Summed) -> float | None:
-        """The noised mean of the survivors' validation accuracies.
+        """Return the noised mean of the survivors' validation accuracies.
 
         None where they stay with the clients, and where the number of survivors is secret or none:
         a centred sum over a guessed number is no mean.
@@ -132,13 +132,13 @@ class Extras:
         return None if mean is None else self.metric.mean(mean, self.clipping_norm)
 
     def released_deviation(self, coordinate_deviation: float) -> float | None:
-        """Standard deviation of that mean, from that of the mean of one coordinate."""
+        """Return standard deviation of that mean, from that of the mean of one coordinate."""
         if self.metric is None or self.clipping_norm is None:
             return None
         return self.metric.deviation(coordinate_deviation, self.clipping_norm)
 
     def noised_mean(self, summed: Summed, mechanism: ClientMechanism) -> NoisedMean | None:
-        """`released_validation` with its noise; the mechanism is that of the round."""
+        """Return `released_validation` with its noise; the mechanism is that of the round."""
         mean, survivors = self.released_validation(summed), summed.survivors
         if mean is None or survivors is None:
             return None
@@ -147,14 +147,14 @@ class Extras:
 
 
 def _mean_of_survivors(summed: Summed, name: str) -> float | None:
-    """A coordinate's mean over those who are in the sum, whatever the sum was divided by."""
+    """Return a coordinate's mean over those who are in the sum, whatever the sum was divided by."""
     if not summed.survivors:
         return None
     return summed.extras[name] * (summed.total_weight / summed.survivors)
 
 
 def around(mechanism: ClientMechanism, clipping_norm: float) -> NoisyMechanism:
-    """The same mechanism around another norm.
+    """Return the same mechanism around another norm.
 
     Raises:
         ProtocolError: If there is none to speak of.

@@ -13,7 +13,7 @@ from privacy import AdaptiveClipping, NoisedMetric
 
 
 def require_fitting(config: RunConfig, method: Method) -> None:
-    """Refuses what the method gives no meaning to.
+    """Refuse what the method gives no meaning to.
 
     Raises:
         ConfigError: With the first contradiction as one sentence.
@@ -104,7 +104,7 @@ def _require_fixed_pool(config: RunConfig, policy: PoolPolicy) -> None:
 
 
 def _require_bare_entries(extras: Extras) -> None:
-    """An entry that is the upload itself would bring what was appended to it into the pool."""
+    """Refuse entries that are the upload itself, with what was appended to it."""
     if extras.adaptive is not None:
         raise ConfigError(
             "privacy.adaptive_clipping: a pool entry that is the upload itself would carry the "
@@ -118,7 +118,7 @@ def _require_bare_entries(extras: Extras) -> None:
 
 
 def _require_one_vector(config: RunConfig, method: Method, policy: PoolPolicy) -> None:
-    """One noised vector cannot be both; a client would find out alone and keep it to itself."""
+    """Refuse one noised vector as both; a client would find out alone, and keep it to itself."""
     shared = {name: tensor.shape for name, tensor in method.shared_spec().items()}
     entry = {name: tensor.shape for name, tensor in policy.spec.items()}
     if config.privacy.mechanism == "upload_noise" and shared != entry:
@@ -129,14 +129,14 @@ def _require_one_vector(config: RunConfig, method: Method, policy: PoolPolicy) -
 
 
 def pool_minimum(config: RunConfig, policy: PoolPolicy) -> int:
-    """Smallest pool that is served from; one that is made once has at least two entries."""
+    """Return smallest pool that is served from; one that is made once has at least two entries."""
     asked = config.pool.minimum
     least = default_minimum(policy) if asked is None else asked
     return max(2, least) if policy.fixed else least
 
 
 def extras_of(config: RunConfig) -> Extras:
-    """What a run appends to its updates."""
+    """Return what a run appends to its updates."""
     section, evaluation = config.privacy.adaptive_clipping, config.evaluation
     adaptive = None if section is None else AdaptiveClipping(**section.model_dump())
     metric = None

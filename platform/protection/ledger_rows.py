@@ -19,7 +19,7 @@ from storage import LedgerRow
 
 
 def as_row(release: Release) -> LedgerRow:
-    """A release as the storage keeps it.
+    """Return a release as the storage keeps it.
 
     Whether an aborted release may have left the client is no column: a row is settled as
     `aborted` only where nothing did.
@@ -45,7 +45,7 @@ def as_row(release: Release) -> LedgerRow:
 
 
 def as_releases(rows: Iterable[LedgerRow]) -> list[Release]:
-    """Stored rows as the accounting prices them.
+    """Return stored rows as the accounting prices them.
 
     A row is set to `aborted` only where it is known that nothing left the client, so such rows
     are free; whatever may have left stays `reserved` or becomes `released`, and is charged.

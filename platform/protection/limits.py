@@ -37,7 +37,7 @@ class Limits:
         return self.target_epsilon is not None or self.lifetime_budget is not None
 
     def require(self, run_id: str, ledger: Sequence[LedgerRow], planned: Sequence[Release]) -> None:
-        """Refuses what would pass a limit.
+        """Refuse what would pass a limit.
 
         Args:
             run_id: The run that asks.

@@ -23,7 +23,7 @@ class PoolRules:
 
 
 def default_minimum(policy: PoolPolicy) -> int:
-    """Smallest pool that is served from, unless the method says otherwise.
+    """Return smallest pool that is served from, unless the method says otherwise.
 
     2(K+1) where K experts are picked; two where all are handed to everybody in any case.
     """

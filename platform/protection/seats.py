@@ -17,7 +17,7 @@ LARGEST_COHORT = 1 << 17
 
 
 def parameters_of(envelope: Envelope, seat: SecureRound, protection: Protection) -> RoundParameters:
-    """The protocol's parameters, if they are possible and those of this run's vector and terms.
+    """Return protocol's parameters, if they are possible and those of this run's vector and terms.
 
     Raises:
         ProtocolError: If they are not.
@@ -38,7 +38,7 @@ def parameters_of(envelope: Envelope, seat: SecureRound, protection: Protection)
 
 
 def round_parameters(envelope: Envelope, secure: SecureRound) -> RoundParameters:
-    """The secure aggregation's parameters as a message states them.
+    """Return the secure aggregation's parameters as a message states them.
 
     Raises:
         ValueError: If no round can be run with them.

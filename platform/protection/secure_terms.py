@@ -38,7 +38,7 @@ class SecureTerms:
 
 
 def secure_terms(config: RunConfig) -> SecureTerms:
-    """The terms of a run whose sums are masked.
+    """Return the terms of a run whose sums are masked.
 
     Raises:
         ConfigError: If no graph and threshold withstand what is asked for.
@@ -70,7 +70,7 @@ def _complete(config: RunConfig) -> SecureTerms:
 
 
 def _regular(config: RunConfig) -> SecureTerms | None:
-    """The k-regular graph where it is asked for, or worth it; None for the complete one."""
+    """Return the k-regular graph where it is asked for, or worth it; None for the complete one."""
     section, clients = config.secure_aggregation, config.cohort_size
     if section.adversary == "active" and section.graph == "k_regular":
         raise ConfigError(
@@ -106,7 +106,7 @@ def _regular(config: RunConfig) -> SecureTerms | None:
 
 
 def meets(parameters: RoundParameters, terms: SecureTerms) -> bool:
-    """Whether a round is run under a run's terms."""
+    """Return whether a round is run under a run's terms."""
     offered = SecureTerms(
         len(parameters.clients),
         parameters.is_active,

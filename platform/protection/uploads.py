@@ -153,7 +153,7 @@ class Protection:
         return self.mechanism if self.pool_mechanism is None else self.pool_mechanism
 
     def in_round(self, round_number: int) -> Protection:
-        """The protection of this round: the collection's in its round, else this one.
+        """Return the protection of this round: the collection's in its round, else this one.
 
         Raises:
             ProtocolError: If the round would follow the collection, after which nothing is sent.
@@ -165,7 +165,7 @@ class Protection:
         return self.collection
 
     def at(self, clipping_norm: float | None) -> Protection:
-        """The protection of a round with this clipping norm.
+        """Return the protection of a round with this clipping norm.
 
         Raises:
             ProtocolError: If a norm is given where it is fixed, is missing, or is no length.
@@ -187,7 +187,7 @@ class Protection:
         )
 
     def grid(self) -> Grid:
-        """The grid of the vector that is summed."""
+        """Return the grid of the vector that is summed."""
         dimension = max(self.layout.protected, 1)
         return grid_of(self.mechanism, dimension, bits=self.bits, clients=self.clients)
 
@@ -198,7 +198,7 @@ class Protection:
         noise: NoiseSource,
         validation: float | None = None,
     ) -> Prepared:
-        """Protects one client's result.
+        """Protect one client's result.
 
         Args:
             result: What its training gave.
@@ -220,7 +220,7 @@ class Protection:
         return Prepared(levels, self.grid().dequantise(levels), entry, self.channels)
 
     def prepare_nothing(self, broadcast: Arrays, noise: NoiseSource) -> Prepared:
-        """Protects the zero vector, all that is appended included: a failed round's upload.
+        """Protect the zero vector, all that is appended included: a failed round's upload.
 
         Zero lies in every ball, so noise and charge are any other's. The entry is the broadcast.
         """
@@ -236,7 +236,7 @@ class Protection:
         return Prepared(levels, values, entry, self.channels)
 
     def verify_entry(self, entry: Arrays) -> None:
-        """Checks a pool entry as it arrived, before anything of its round is kept.
+        """Check a pool entry as it arrived, before anything of its round is kept.
 
         Raises:
             ProtocolError: If levels are not what this run sends.
@@ -257,7 +257,7 @@ class Protection:
             raise ProtocolError(f"message: a level of the pool entry is above {grid.largest_level}")
 
     def open_entry(self, entry: Arrays, broadcast: Arrays) -> dict[str, NDArray[np.float32]]:
-        """A pool entry in absolute terms, from what a client sent."""
+        """Return a pool entry in absolute terms, from what a client sent."""
         spec = self.pool_spec or {}
         if LEVELS not in entry:
             return unflatten(flatten(entry, spec), spec)
@@ -265,7 +265,7 @@ class Protection:
         return unflatten(values + flatten(entry_base(broadcast, spec), spec), spec)
 
     def average(self, totals: Totals, planned: int, noise: NoiseSource) -> Summed:
-        """What becomes of a sum, with the coordinator's own noise where that is the mechanism.
+        """Return what becomes of a sum, with the coordinator's noise where that is the mechanism.
 
         Args:
             totals: The sum.
@@ -281,7 +281,7 @@ class Protection:
         return dataclasses.replace(summed, survivors=known)
 
     def require_plausible(self, totals: Totals) -> None:
-        """Refuses a sum that clipped updates and their noise cannot have made.
+        """Refuse a sum that clipped updates and their noise cannot have made.
 
         It is all that can be checked of vectors that nobody sees: a longer sum proves that a
         client cheated or the ring wrapped around.
@@ -305,7 +305,7 @@ class Protection:
         require_plausible_norm(totals.sums, bound)
 
     def signal_to_noise(self, summed: Summed, survivors: int, planned: int) -> SignalToNoise | None:
-        """The aggregate's, None where no noise of known size is in it."""
+        """Return the aggregate's, None where no noise of known size is in it."""
         deviation = noise_in_sum(self.mechanism, survivors)
         if not deviation or not self.layout.coordinates:
             return None
@@ -322,7 +322,7 @@ class Protection:
         pseudonym: str,
         cohort: CohortSampling | None = None,
     ) -> tuple[Release, ...]:
-        """One client's ledger rows for an attempt, reserved."""
+        """Return one client's ledger rows for an attempt, reserved."""
         key: dict[str, Any] = {
             "run_id": run_id,
             "round_number": round_number,

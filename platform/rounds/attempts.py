@@ -47,7 +47,7 @@ class Attempts:
     def carry_out(
         self, round_number: int, progress: Progress, protection: Protection
     ) -> tuple[RoundPlan, RoundOutcome | RoundAborted]:
-        """Tries until a round yields something: each time a new cohort, new keys and a new charge.
+        """Try until a round yields something: each time a new cohort, new keys and a new charge.
 
         Returns:
             The last try, and why it was aborted if even that was.
@@ -73,7 +73,7 @@ class Attempts:
             retries -= 1
 
     def newest_at(self, round_number: int | None) -> AttemptRecord | None:
-        """The run's newest attempt if it is at this round, open or not."""
+        """Return the run's newest attempt if it is at this round, open or not."""
         newest = self._newest()
         return newest if newest is not None and newest.round_number == round_number else None
 
@@ -84,7 +84,7 @@ class Attempts:
         protection: Protection,
         pool: Sequence[PoolEntry],
     ) -> RoundPlan:
-        """The attempt that is open, or a new one, charged and opened at once."""
+        """Return the attempt that is open, or a new one, charged and opened at once."""
         newest = self._newest()
         if newest is not None and newest.is_open:
             if newest.round_number != round_number:
@@ -186,7 +186,7 @@ class Attempts:
             return uow.pool.entries(self.wiring.run_id)
 
     def _abort(self, plan: RoundPlan, error: RoundAborted) -> None:
-        """Frees what provably left nobody; all else stays charged."""
+        """Free what provably left nobody; all else stays charged."""
         wiring, run_id = self.wiring, self.wiring.run_id
         channels = wiring.protection.in_round(plan.round_number).channels
         with transaction(wiring.database) as uow:
@@ -197,14 +197,14 @@ class Attempts:
 
 
 def close_if_open(uow: UnitOfWork, plan: RoundPlan) -> None:
-    """Ends an attempt, unless it was given up before."""
+    """End an attempt, unless it was given up before."""
     newest = uow.attempts.newest(plan.run_id)
     if newest is not None and newest.is_open:
         uow.attempts.close(plan.run_id, plan.round_number, plan.attempt)
 
 
 def may_repeat(protection: Protection, error: RoundAborted) -> bool:
-    """Whether an aborted round may be tried again.
+    """Return whether an aborted round may be tried again.
 
     Not where a masked vector without noise of its own may have left anybody: clients send it in
     one attempt of a round, as two sums of the same vectors differ by what one client sent.

@@ -32,7 +32,7 @@ class AuditTrail:
     def run_created(
         self, config_digest: str, enrolment: str | None = None, phase_two_of: str | None = None
     ) -> None:
-        """A run was set up, with its enrolment's fingerprint, and whose second phase it is.
+        """Note that a run was set up, its enrolment's fingerprint, and whose second phase it is.
 
         The entry names the run that was set up before it and the end of that run's chain, so that
         no run but the newest can be erased without a trace.
@@ -42,7 +42,7 @@ class AuditTrail:
         self._append("run.created", detail={"config_sha256": config_digest, **known})
 
     def _before(self) -> dict[str, Any] | None:
-        """The run that was set up last, None for the first; runs are numbered from 1."""
+        """Return the run that was set up last, None for the first; runs are numbered from 1."""
         earlier = self.log.beginnings()
         if not earlier:
             return None
@@ -51,17 +51,17 @@ class AuditTrail:
         return {"number": number, "run": run_id, "count": head.count, "hash": head.hash}
 
     def run_begins(self, completed: int) -> None:
-        """A run starts, or goes on after some committed rounds."""
+        """Note that a run starts, or goes on after some committed rounds."""
         action = "run.resumed" if completed else "run.started"
         self._append(action, detail={"completed_rounds": completed})
 
     def run_finished(self, reason: str | None, digests: Mapping[str, str | None]) -> None:
-        """A run finished, maybe early for a reason; the digests are of what it leaves behind."""
+        """Note that a run finished, maybe early; the digests are of what it leaves behind."""
         known = {"reason": reason} if reason else {}
         self._append("run.finished", detail={**known, **digests})
 
     def reserved(self, releases: Sequence[Release]) -> None:
-        """A round's spend is in the ledger; one entry a channel."""
+        """Note that a round's spend is in the ledger; one entry a channel."""
         for channel in sorted({release.channel for release in releases}):
             of_channel = [release for release in releases if release.channel == channel]
             self._append(
@@ -77,7 +77,7 @@ class AuditTrail:
         self._append("round.opened", round_number=plan.round_number, detail=detail)
 
     def round_aborted(self, plan: RoundPlan, error: RoundAborted) -> None:
-        """A round ended without a result."""
+        """Note that a round ended without a result."""
         detail = {
             "attempt": plan.attempt,
             "charged": error.uploads_asked,
@@ -93,7 +93,7 @@ class AuditTrail:
         document: Mapping[str, Any],
         state: bytes | None,
     ) -> None:
-        """A round's result is kept.
+        """Note that a round's result is kept.
 
         Args:
             plan: The attempt that gave it.
@@ -117,7 +117,7 @@ class AuditTrail:
     def round_lost(
         self, plan: RoundPlan, reason: str, *, document: Mapping[str, Any], state: bytes | None
     ) -> None:
-        """A round stays without a result; its row has no survivors."""
+        """Note that a round stays without a result; its row has no survivors."""
         detail = {"attempt": plan.attempt, "reason": reason, **_digests(document, state)}
         self._append("round.lost", round_number=plan.round_number, detail=detail)
 
@@ -144,7 +144,10 @@ class AuditTrail:
 
 
 def reserved_detail(releases: Sequence[Release]) -> dict[str, Any]:
-    """What the log says of a round's releases on one channel; they differ in the client only."""
+    """Return what the log says of a round's releases on one channel.
+
+    They differ in the client only.
+    """
     return {
         "clients": len(releases),
         "rows_sha256": rows_digest(map(as_row, releases), with_status=False),
@@ -153,7 +156,7 @@ def reserved_detail(releases: Sequence[Release]) -> dict[str, Any]:
 
 
 def release_facts(release: Release) -> dict[str, Any]:
-    """What one release's price depends on."""
+    """Return what one release's price depends on."""
     return {
         "attempt": release.attempt,
         "clipping_norm": release.clipping_norm,
@@ -165,7 +168,10 @@ def release_facts(release: Release) -> dict[str, Any]:
 
 
 def parsed_detail(entry: AuditEntry) -> dict[str, Any]:
-    """The object in an entry's detail; an empty one where it is none, which agrees with nothing."""
+    """Return object in an entry's detail.
+
+    An empty one where it is none, which agrees with nothing.
+    """
     try:
         detail = json.loads(entry.detail)
     except (ValueError, RecursionError):
@@ -174,7 +180,7 @@ def parsed_detail(entry: AuditEntry) -> dict[str, Any]:
 
 
 def run_number(created: Mapping[str, Any]) -> int:
-    """The number of the run that an entry `run.created` is of, from its detail."""
+    """Return the number of the run that an entry `run.created` is of, from its detail."""
     before = created.get("before")
     number = before.get("number") if isinstance(before, Mapping) else 0
     return number + 1 if isinstance(number, int) else 1
@@ -186,7 +192,7 @@ def _digests(document: Mapping[str, Any], state: bytes | None) -> dict[str, str]
 
 
 def _particulars(release: Release) -> dict[str, Any]:
-    """What else a price depends on, where it is not the plain case."""
+    """Return what else a price depends on, where it is not the plain case."""
     found: dict[str, Any] = {}
     if release.count > 1:
         found["count"] = release.count

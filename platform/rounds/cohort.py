@@ -18,7 +18,7 @@ from platform.wire.transport import ClientId, Losses
 def draw_cohort(
     config: RunConfig, names: Sequence[ClientId], round_number: int, attempt: int = 1
 ) -> tuple[ClientId, ...]:
-    """The clients of an attempt at a round, sorted; a further attempt has another cohort.
+    """Return the clients of an attempt at a round, sorted; a further attempt has another cohort.
 
     `fixed_size`: exactly `cohort.size`, uniformly without replacement. `poisson`: each on a coin
     of its own, `cohort.size` on average and possibly none.
@@ -42,7 +42,7 @@ def _draw_in_secret(config: RunConfig, names: Sequence[ClientId]) -> tuple[Clien
 
 
 def simulated_losses(config: RunConfig) -> Losses:
-    """The configured share of each round's cohort, drawn from the seed.
+    """Return the configured share of each round's cohort, drawn from the seed.
 
     Of a secret cohort each client is lost on a coin of its own: what its draw is worth counts on
     losses that do not depend on who else was drawn, nor on how many.

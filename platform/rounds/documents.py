@@ -71,7 +71,7 @@ def round_document(
     seconds: float,
     withholds_cohort: bool,
 ) -> dict[str, Any]:
-    """One round, as `summary.json` states it.
+    """Return one round, as `summary.json` states it.
 
     The size of a cohort that was drawn in secret is withheld: it would undo the amplification.
     """
@@ -95,7 +95,7 @@ def round_document(
 
 
 def _released(plan: RoundPlan, outcome: RoundOutcome) -> dict[str, float] | None:
-    """What the uploads told of the model that they were trained from: the round's before.
+    """Return what the uploads told of the model that they were trained from: the round's before.
 
     Beside the mean the standard deviation of its noise, by the clients whose uploads are in it.
     """
@@ -106,26 +106,29 @@ def _released(plan: RoundPlan, outcome: RoundOutcome) -> dict[str, float] | None
 
 
 def _interval(found: SignalToNoise | None) -> dict[str, float] | None:
-    """Both ends, 0 the lower one below detection; None where no noise of known size is in a sum."""
+    """Return both ends, 0 the lower one below detection.
+
+    None where no noise of known size is in a sum.
+    """
     return None if found is None else {"low": found.low, "high": found.high}
 
 
 def epsilon_document(epsilon: Epsilons) -> dict[str, float | str]:
-    """Epsilon against each adversary."""
+    """Return epsilon against each adversary."""
     return {name: json_number(getattr(epsilon, name)) for name in ADVERSARIES}
 
 
 def json_number(value: float) -> float | str:
-    """A number that strict JSON can hold: infinity becomes "inf"."""
+    """Return a number that strict JSON can hold: infinity becomes "inf"."""
     return "inf" if math.isinf(value) else value
 
 
 def shown_round(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What a summary shows of a round's stored document."""
+    """Return what a summary shows of a round's stored document."""
     known = {**DEFAULTS, **document}
     return {key: known.get(key) for key in ROUND_KEYS}
 
 
 def summary_text(summary: Mapping[str, Any]) -> str:
-    """What `summary.json` holds."""
+    """Return what `summary.json` holds."""
     return json.dumps(summary, indent=2, allow_nan=False) + "\n"

@@ -44,7 +44,7 @@ class Exchange:
         messages: Mapping[ClientId, bytes],
         decode: Callable[[bytes], Message],
     ) -> dict[ClientId, Message]:
-        """The answers that parse and belong to this attempt; all else is a dropout."""
+        """Return the answers that parse and belong to this attempt; all else is a dropout."""
         self.phase = stage
         self.down += sum(map(len, messages.values()))
         answers: dict[ClientId, Message] = {}
@@ -58,7 +58,7 @@ class Exchange:
         return answers
 
     def settled(self, stage: Stage, work: Callable[[], StageResult]) -> StageResult:
-        """What a stage yielded: as it was kept, or else by asking, and then it is kept."""
+        """Return what a stage yielded: as it was kept, or else by asking, and then it is kept."""
         kept = self.journal.stage(stage)
         if kept is not None:
             result = decode_stage(kept)
@@ -74,7 +74,7 @@ class Exchange:
         messages: Mapping[ClientId, bytes],
         decode: Callable[[bytes], Message],
     ) -> dict[ClientId, Message]:
-        """Answers that were given before, to the same messages; they are counted once."""
+        """Answer that were given before, to the same messages; they are counted once."""
         phase, up, down = self.phase, self.up, self.down
         answers = self(stage, messages, decode)
         self.phase, self.up, self.down = phase, up, down
@@ -88,12 +88,12 @@ class Exchange:
         return self.phase == "train" or self.journal.stage(before) is not None
 
     def relays(self, payloads: Mapping[ClientId, bytes]) -> dict[ClientId, bytes]:
-        """The messages that carry these payloads."""
+        """Return the messages that carry these payloads."""
         envelope = self.plan.envelope
         return {c: encode_relay(Relay(envelope(c), payload)) for c, payload in payloads.items()}
 
     def traffic(self) -> Traffic:
-        """Mean bytes per invited client so far."""
+        """Return mean bytes per invited client so far."""
         clients = max(1, len(self.plan.cohort))
         return Traffic(self.up // clients, self.down // clients)
 

@@ -46,11 +46,11 @@ class Journal(Protocol):
     """Keeps the stages of one attempt."""
 
     def stage(self, stage: Stage) -> bytes | None:
-        """What is kept of a stage, None where it has not been completed."""
+        """Return what is kept of a stage, None where it has not been completed."""
         ...
 
     def keep(self, stage: Stage, blob: bytes) -> None:
-        """Keeps what a stage yielded, durably."""
+        """Keep what a stage yielded, durably."""
         ...
 
 
@@ -71,11 +71,11 @@ class DatabaseJournal:
     attempt: int
 
     def stage(self, stage: Stage) -> bytes | None:
-        """What is kept of a stage."""
+        """Return what is kept of a stage."""
         return self._kept.get(stage)
 
     def keep(self, stage: Stage, blob: bytes) -> None:
-        """Keeps what a stage yielded, durably."""
+        """Keep what a stage yielded, durably."""
         key = (self.run_id, self.round_number, self.attempt)
         with transaction(self.database) as uow:
             uow.attempts.add_stage(*key, stage=stage, blob=blob)
@@ -94,23 +94,23 @@ class MemoryJournal:
     kept: dict[Stage, bytes] = field(default_factory=dict)
 
     def stage(self, stage: Stage) -> bytes | None:
-        """What is kept of a stage."""
+        """Return what is kept of a stage."""
         return self.kept.get(stage)
 
     def keep(self, stage: Stage, blob: bytes) -> None:
-        """Keeps what a stage yielded."""
+        """Keep what a stage yielded."""
         self.kept[stage] = blob
 
 
 def encode_stage(result: StageResult) -> bytes:
-    """What is kept of a stage's result, as bytes."""
+    """Return what is kept of a stage's result, as bytes."""
     blobs = {f"relay/{client}": payload for client, payload in result.relays.items()}
     blobs["state"] = result.state
     return encode_frame(Frame("stage", {"up": result.up, "down": result.down}, {}, blobs))
 
 
 def decode_stage(data: bytes) -> StageResult:
-    """Reads what `encode_stage` wrote.
+    """Read what `encode_stage` wrote.
 
     Raises:
         ProtocolError: If the bytes are none.

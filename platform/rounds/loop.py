@@ -41,14 +41,14 @@ class Federation:
     """One run of a simulation."""
 
     def __init__(self, wiring: Wiring, observer: Observer) -> None:
-        """Takes everything the run needs and who watches it."""
+        """Take everything the run needs and who watches it."""
         self._wiring = wiring
         self._observer = observer
         self._spending = Spending(wiring)
         self._attempts = Attempts(wiring, observer, self._spending)
 
     def run_rounds(self) -> Progress:
-        """Runs the rounds that are missing, and the collection where the pool is made once.
+        """Run the rounds that are missing, and the collection where the pool is made once.
 
         Raises:
             RunStopped: If a round was aborted; the run can be resumed.
@@ -77,7 +77,7 @@ class Federation:
         return progress
 
     def measure(self, state: Arrays, committed: Mapping[ClientId, Attempt]) -> Measured:
-        """Every client's accuracy once these attempts are committed.
+        """Return every client's accuracy once these attempts are committed.
 
         On its own images only, unless this round may be chosen and then needs all numbers.
         """
@@ -87,7 +87,7 @@ class Federation:
         return measure(wiring.method, wiring.models(state, committed), plan)
 
     def validate(self, state: Arrays, committed: Mapping[ClientId, Attempt]) -> Accuracy | None:
-        """Every client's accuracy on its validation images, None without any."""
+        """Return every client's accuracy on its validation images, None without any."""
         wiring, sets = self._wiring, self._wiring.evaluation.validation
         if not sets:
             return None
@@ -95,7 +95,7 @@ class Federation:
         return measure(wiring.method, models, wiring.evaluation.on(sets)).local
 
     def initial_state(self) -> Arrays:
-        """The server state before the first round."""
+        """Return the server state before the first round."""
         seed = self._wiring.config.seed_of("initialisation")
         return self._wiring.method.init_server(stream(seed, "server"))
 
@@ -135,7 +135,7 @@ class Federation:
         return self._keep(plan, outcome, after, entries, started)
 
     def _collection(self, number: int, progress: Progress) -> Progress:
-        """The round in which the pool is made, from all clients; the server state stays.
+        """Return the round in which the pool is made, from all clients; the server state stays.
 
         A run goes on without a pool where this fails; only the ledger says whether a run that
         ended early can afford it.
@@ -166,7 +166,7 @@ class Federation:
         *,
         lost: str | None = None,
     ) -> Progress:
-        """Measures a round that is over, commits it, and tells of it."""
+        """Measure a round that is over, commits it, and tells of it."""
         clock, mine = self._wiring.clock, (plan.round_number, plan.attempt)
         committed = {**after.committed, **dict.fromkeys(outcome.survivors, mine)}
         after = replace(after, completed=plan.round_number, committed=committed)
@@ -195,7 +195,7 @@ class Federation:
         return after
 
     def _give_up(self, plan: RoundPlan, error: RoundAborted, progress: Progress) -> NoReturn:
-        """Stops a run whose round was aborted; one that may not be repeated has no result."""
+        """Stop a run whose round was aborted; one that may not be repeated has no result."""
         run_id, number = self._wiring.run_id, plan.round_number
         is_lost = not may_repeat(self._wiring.protection, error)
         if is_lost:
@@ -274,7 +274,10 @@ class Federation:
                 trail.round_lost(plan, document["lost"], document=stored, state=blob)
 
     def _settled(self, plan: RoundPlan, outcome: RoundOutcome) -> list[ClientId]:
-        """Whose rows are final: the survivors' and, where all are charged, who was not drawn."""
+        """Return whose rows are final.
+
+        The survivors' and, where all are charged, who was not drawn.
+        """
         if self._wiring.cohort_kind is None:
             return list(outcome.survivors)
         lost = set(plan.cohort) - set(outcome.survivors)

@@ -31,7 +31,7 @@ class MaskedSum:
 
     @classmethod
     def start(cls, protection: Protection, plan: RoundPlan, broadcast: Arrays) -> MaskedSum:
-        """The protocol's first state.
+        """Return the protocol's first state.
 
         Args:
             protection: How uploads are protected in this round.
@@ -44,35 +44,35 @@ class MaskedSum:
         return cls(unmasking.start(parameters, context=context), plan.places)
 
     def at(self, encoded: bytes) -> MaskedSum:
-        """The same sum at a state that was kept."""
+        """Return the same sum at a state that was kept."""
         return dataclasses.replace(self, state=decode_server_state(encoded))
 
     def encode(self) -> bytes:
-        """The state, to be kept until the next stage has been answered."""
+        """Return the state, to be kept until the next stage has been answered."""
         return encode_state(self.state)
 
     def advance(
         self, payloads: Mapping[ClientId, bytes]
     ) -> tuple[MaskedSum, dict[ClientId, bytes]]:
-        """One step: answers in, the next state and messages out."""
+        """Return one step: answers in, the next state and messages out."""
         messages = {self.places[client]: payload for client, payload in payloads.items()}
         state, outgoing = unmasking.step(self.state, messages)
         named = {name: outgoing[i] for name, i in self.places.items() if i in outgoing}
         return dataclasses.replace(self, state=state), named
 
     def finished(self) -> Finished:
-        """The last state."""
+        """Return the last state."""
         if not isinstance(self.state, Finished):
             raise TypeError("the protocol has not finished")
         return self.state
 
     def names(self, indices: tuple[int, ...]) -> tuple[ClientId, ...]:
-        """The clients with these share indices, sorted."""
+        """Return the clients with these share indices, sorted."""
         return tuple(sorted(name for name, i in self.places.items() if i in indices))
 
 
 def seat_of(protection: Protection, plan: RoundPlan, index: int) -> SecureRound:
-    """What the client with this share index is told."""
+    """Return what the client with this share index is told."""
     layout, grid, clients = protection.layout, protection.grid(), len(plan.cohort)
     return SecureRound(
         index=index,

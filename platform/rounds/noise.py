@@ -13,7 +13,7 @@ from privacy import (
 
 
 def coordinator_noise(config: RunConfig, plan: RoundPlan) -> NoiseSource:
-    """Where the coordinator's own noise of an attempt comes from (`central_noise`)."""
+    """Return where the coordinator's own noise of an attempt comes from (`central_noise`)."""
     if config.privacy.noise_source == "os":
         return SystemNoise()
     return SeededNoise(stream(config.seed, "central noise", plan.round_number, plan.attempt))

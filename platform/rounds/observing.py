@@ -10,23 +10,23 @@ class Observer(Protocol):
     """Watches a run. Every method may do nothing."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Something before the first round has come `done` of `total` far."""
+        """Hear that something before the first round has come `done` of `total` far."""
         ...
 
     def run_started(self, run_id: str, rounds: int, resumed_after: int) -> None:
-        """The run begins, or goes on after this many committed rounds."""
+        """Hear that the run begins, or goes on after this many committed rounds."""
         ...
 
     def round_started(self, round_number: int, cohort: int) -> None:
-        """A round is about to be opened."""
+        """Hear that a round is about to be opened."""
         ...
 
     def client_answered(self) -> None:
-        """One client has answered one stage of the current round."""
+        """Hear that one client has answered one stage of the current round."""
         ...
 
     def round_finished(self, document: Mapping[str, Any]) -> None:
-        """A round is committed; `document` is its part of `summary.json`."""
+        """Hear that a round is committed; `document` is its part of `summary.json`."""
         ...
 
 
@@ -34,16 +34,16 @@ class SilentObserver:
     """Watches without a word."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def run_started(self, run_id: str, rounds: int, resumed_after: int) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def round_started(self, round_number: int, cohort: int) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def client_answered(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def round_finished(self, document: Mapping[str, Any]) -> None:
-        """Does nothing."""
+        """Do nothing."""

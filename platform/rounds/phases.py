@@ -10,11 +10,11 @@ COLLECTION: Final = "collection"
 
 
 def in_rounds(documents: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rounds that trained, without the collection."""
+    """Return the rounds that trained, without the collection."""
     # Rounds of earlier versions do not state their phase.
     return [d for d in documents if d.get("phase", ROUNDS) == ROUNDS]
 
 
 def has_collection(documents: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether clients were asked for the entries of a pool that is made once."""
+    """Return whether clients were asked for the entries of a pool that is made once."""
     return any(d.get("phase") == COLLECTION for d in documents)

@@ -72,7 +72,7 @@ class RoundPlan:
         return {client: i for i, client in enumerate(self.cohort, start=1)}
 
     def envelope(self, client: ClientId) -> Envelope:
-        """The envelope of every message to and from one client in this attempt."""
+        """Return the envelope of every message to and from one client in this attempt."""
         last = self.committed.get(client)
         return Envelope(self.run_id, self.round_number, self.attempt, last)
 

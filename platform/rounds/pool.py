@@ -27,7 +27,7 @@ def serve_experts(
     rules: PoolRules,
     rng: np.random.Generator,
 ) -> tuple[Arrays, ...]:
-    """The experts of one client.
+    """Return the experts of one client.
 
     Args:
         entries: The whole live pool.
@@ -63,12 +63,14 @@ class FixedPool:
     handles: tuple[bytes, ...] = ()
 
     def fetch(self, name: bytes) -> Fetched:
-        """All experts for the client that presents this name, which may be no entry's."""
+        """Return all experts for the client that presents this name, which may be no entry's."""
         return Fetched(self.experts, self.handles.index(name) if name in self.handles else None)
 
 
 def fixed_pool(entries: Sequence[PoolEntry], generation: int, minimum: int) -> FixedPool:
-    """All entries of one generation in the order of their bytes, which says nothing of owners.
+    """Return all entries of one generation in the order of their bytes.
+
+    Which says nothing of owners.
 
     Args:
         entries: The whole live pool.

@@ -67,7 +67,7 @@ class RoundRunner:
         experts: Experts,
         journal: Journal | None = None,
     ) -> RoundOutcome:
-        """Runs one attempt, or goes on with it.
+        """Run one attempt, or goes on with it.
 
         Args:
             plan: What is fixed.
@@ -89,7 +89,7 @@ class RoundRunner:
             raise RoundAborted(phase, str(error), uploads_asked=exchange.uploads_asked) from error
 
     def noise_alone(self, plan: RoundPlan) -> RoundOutcome:
-        """What a round of `central_noise` yields that nobody is left in: the noise.
+        """Return what a round of `central_noise` yields that nobody is left in: the noise.
 
         For empty sums only. Noise in place of a sum of few would hang the sum on one client's coin.
         """
@@ -204,7 +204,7 @@ class RoundRunner:
         return self._outcome(exchange, survivors, totals, answers, individual=individual)
 
     def _collect(self, exchange: Exchange, ask: Ask) -> RoundOutcome:
-        """The entries of a pool that is made once: with no sum beside them each stands alone."""
+        """Return entries of a pool that is made once: with no sum beside them each stands alone."""
         plan = exchange.plan
         result = exchange.settled("train", lambda: StageResult(dict.fromkeys(ask(), b"")))
         answers = exchange("unmask", exchange.relays(result.relays), decode_disclosure)
@@ -254,7 +254,7 @@ class RoundRunner:
 def _entries_problem(
     protection: Protection, collected: Sequence[Disclosure], survivors: int
 ) -> str | None:
-    """Why entries may not be kept: the sum minus a subset of them would name the rest."""
+    """Return why entries may not be kept: the sum minus a subset of them would name the rest."""
     if protection.pool_spec is None:
         return None
     if len(collected) < survivors or any(not d.entry for d in collected):
@@ -303,7 +303,7 @@ def _step_of(
     stage: Literal["share", "confirm"],
     relays: Mapping[ClientId, bytes],
 ) -> Callable[[], StageResult]:
-    """A stage of the secure aggregation that only passes its messages on."""
+    """Return a stage of the secure aggregation that only passes its messages on."""
 
     def work() -> StageResult:
         answers = exchange(stage, exchange.relays(relays), decode_relay)

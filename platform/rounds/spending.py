@@ -29,7 +29,7 @@ class Spending:
     wiring: Wiring
 
     def reserve(self, uow: UnitOfWork, plan: RoundPlan, protection: Protection) -> None:
-        """Prices an attempt, then writes its spend to the ledger; nothing has left anybody yet.
+        """Price an attempt, then writes its spend to the ledger; nothing has left anybody yet.
 
         Args:
             uow: The transaction in which the attempt is opened.
@@ -50,14 +50,14 @@ class Spending:
         AuditTrail(uow.audit, wiring.run_id).reserved(planned)
 
     def price(self) -> Epsilons:
-        """Epsilon against each adversary for the ledger as it stands, the worst client's."""
+        """Return epsilon against each adversary for the ledger as it stands, the worst client's."""
         wiring, budget = self.wiring, self.wiring.budget
         with wiring.database.unit_of_work(read_only=True) as uow:
             releases = as_releases(uow.ledger.rows(wiring.source))
         return epsilons(releases, budget.delta, budget.accountant)
 
     def accountants(self) -> dict[str, float | str]:
-        """What every accountant says about the worst client, who sees every round it was in."""
+        """Return what every accountant says about the worst client, in every round it was in."""
         wiring, budget = self.wiring, self.wiring.budget
         with wiring.database.unit_of_work(read_only=True) as uow:
             releases = as_releases(uow.ledger.rows(wiring.source))

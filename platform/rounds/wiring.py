@@ -113,13 +113,13 @@ class Wiring:
         return self.run_id if self.source_id is None else self.source_id
 
     def models(self, state: Arrays, committed: Mapping[ClientId, Attempt]) -> Iterator[Model]:
-        """What every client predicts with once these attempts are committed, one by one."""
+        """Yield what every client predicts with once these attempts are committed, one by one."""
         for name, client in self.population.clients.items():
             personal = client.state(committed.get(name))
             yield Model(name, self.method.broadcast(state, name), personal)
 
 
 def final_attempt(wiring: Wiring) -> Attempt:
-    """Where personalised state is kept: one round past the last, the collection included."""
+    """Return where personalised state is kept: one round past the last, the collection included."""
     last = wiring.protection.collects_at
     return ((wiring.config.rounds if last is None else last) + 1, 0)

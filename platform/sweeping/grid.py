@@ -112,13 +112,13 @@ class Grid:
 
 
 def describe(config: str, method: str, seed: int, axes: Axes) -> str:
-    """A cell in words."""
+    """Return a cell in words."""
     values = "".join(f", {key}={value}" for key, value in axes)
     return f"{config}, {method}, seed {seed}{values}"
 
 
 def identity(tree: Mapping[str, Any]) -> str:
-    """SHA-256 of a configuration without where it is stored, in hexadecimal.
+    """Return SHA-256 of a configuration without where it is stored, in hexadecimal.
 
     A database that was moved keeps its runs, and the cache's bound changes no result.
     """
@@ -127,7 +127,7 @@ def identity(tree: Mapping[str, Any]) -> str:
 
 
 def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
-    """All cells of a sweep, each of them checked.
+    """Return all cells of a sweep, each of them checked.
 
     Args:
         request: What was asked for.
@@ -158,7 +158,7 @@ def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
 
 
 def split_values(text: str) -> tuple[str, ...]:
-    """Values between commas, where those in brackets and quotes belong to a value."""
+    """Return values between commas, where those in brackets and quotes belong to a value."""
     parts, depth, quote = [""], 0, ""
     for character in text:
         if quote:
@@ -175,7 +175,7 @@ def split_values(text: str) -> tuple[str, ...]:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Seeds between commas.
+    """Return seeds between commas.
 
     Raises:
         ConfigError: If one is no number from 0.
@@ -187,7 +187,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Names of methods between commas.
+    """Return names of methods between commas.
 
     Raises:
         ConfigError: If one is empty.
@@ -207,7 +207,7 @@ class _Builder:
     sources: Sources
 
     def cells(self) -> Iterator[Cell]:
-        """All cells, in order."""
+        """Yield all cells, in order."""
         # With the first value of everything, as a file may lack what the sweep sets.
         first = [f"{key}={values[0]}" for key, values in self.settings]
         bases = {c: load_config(Path(c), first, self.sources) for c in self.request.configs}
@@ -250,7 +250,7 @@ class _Builder:
 
 
 def _own_settings(texts: Sequence[str], axes: Sequence[str]) -> dict[str, list[str]]:
-    """The settings of single methods, by method."""
+    """Return the settings of single methods, by method."""
     found: dict[str, list[str]] = {}
     for text in texts:
         method, colon, setting = text.partition(":")
@@ -266,13 +266,13 @@ def _own_settings(texts: Sequence[str], axes: Sequence[str]) -> dict[str, list[s
 
 
 def absolute_storage(url: str) -> str:
-    """The same database whatever folder a process works in."""
+    """Return the same database whatever folder a process works in."""
     prefix, name = "sqlite:///", url.removeprefix("sqlite:///")
     return url if name in (url, "", ":memory:") else f"{prefix}{Path(name).absolute()}"
 
 
 def _names(bases: Mapping[str, RunConfig]) -> dict[str, str]:
-    """What each configuration is called: its name, or its path where two have one name."""
+    """Return what each configuration is called: its name, or its path where two have one name."""
     counts = Counter(base.name for base in bases.values())
     return {path: base.name if counts[base.name] == 1 else path for path, base in bases.items()}
 
@@ -300,12 +300,12 @@ def _require_no_option(option: str, key: str) -> None:
 
 
 def _is_within(key: str, section: str) -> bool:
-    """Whether setting the section sets the key as well."""
+    """Return whether setting the section sets the key as well."""
     return key == section or key.startswith(f"{section}.")
 
 
 def _require_different(cells: Sequence[Cell]) -> None:
-    """One run in two rows would look like two results that agree."""
+    """Refuse one run in two rows, which would look like two results that agree."""
     found: dict[str, Cell] = {}
     for cell in cells:
         if (other := found.setdefault(cell.identity, cell)) is not cell:
@@ -322,7 +322,7 @@ def _require_distinct(option: str, values: Sequence[object]) -> None:
 
 
 def numeric(values: Sequence[str]) -> list[float] | None:
-    """The numbers of an axis, None where one of its values is no finite number."""
+    """Return the numbers of an axis, None where one of its values is no finite number."""
     try:
         found = [float(value) for value in values]
     except ValueError:
@@ -331,5 +331,5 @@ def numeric(values: Sequence[str]) -> list[float] | None:
 
 
 def combinations(axes: Sequence[tuple[str, tuple[str, ...]]]) -> Iterator[Axes]:
-    """All points of these axes."""
+    """Yield all points of these axes."""
     yield from itertools.product(*([(key, value) for value in values] for key, values in axes))

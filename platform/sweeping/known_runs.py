@@ -42,7 +42,7 @@ class KnownRun:
 
 
 def known_runs(url: str) -> dict[str, KnownRun]:
-    """The runs of a database by their cell's identity: a finished one first, else the newest.
+    """Return runs of a database by their cell's identity: a finished one first, else the newest.
 
     Raises:
         ConfigError: If the URL is none of a SQLite file.
@@ -75,7 +75,7 @@ def _known_runs(database: Database, url: str) -> dict[str, KnownRun]:
 
 
 def mark_cells_interrupted(url: str, cells: Sequence[str]) -> None:
-    """Labels the runs of cells that are not going on any more, for `runs`."""
+    """Label the runs of cells that are not going on any more, for `runs`."""
     # What cannot be read or opened here must not hide that the sweep was interrupted.
     with suppress(StorageError, RecordsDisagree):
         known = known_runs(url)
@@ -86,12 +86,12 @@ def mark_cells_interrupted(url: str, cells: Sequence[str]) -> None:
 
 
 def summary_path(url: str, run_id: str) -> Path:
-    """Where a finished run's summary lies."""
+    """Return where a finished run's summary lies."""
     return run_folder(url, run_id) / "summary.json"
 
 
 def read_summary(url: str, run_id: str) -> Mapping[str, Any]:
-    """A finished run's summary, if its records agree.
+    """Return a finished run's summary, if its records agree.
 
     Raises:
         RecordsDisagree: If they do not, or the run has not finished.
@@ -107,7 +107,7 @@ def read_summary(url: str, run_id: str) -> Mapping[str, Any]:
 
 @contextmanager
 def only_worker_of(url: str, cell: str) -> Iterator[None]:
-    """Waits until no other process works on the cell; the lock ends with the process.
+    """Wait until no other process works on the cell; the lock ends with the process.
 
     Two sweeps may share cells. Both would go on with the same unfinished run, so the second waits
     and then finds it finished. One file serves all cells: each locks a byte of its own.
@@ -123,7 +123,7 @@ def only_worker_of(url: str, cell: str) -> Iterator[None]:
 
 @contextmanager
 def only_sweep_in(output: Path) -> Iterator[None]:
-    """Keeps the folder of results to one sweep; made if missing.
+    """Keep the folder of results to one sweep; made if missing.
 
     Raises:
         ConfigError: If another process has it, or it cannot be made.

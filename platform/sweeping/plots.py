@@ -79,7 +79,7 @@ class Picture:
 
 
 def pictures(grid: Grid, outcomes: Sequence[Outcome]) -> list[Picture]:
-    """All pictures that the runs allow.
+    """Return all pictures that the runs allow.
 
     Args:
         grid: What was asked for.
@@ -94,7 +94,7 @@ Runs = Sequence[tuple[Record, Outcome]]
 
 
 def _curves(runs: Runs) -> Picture:
-    """Accuracy of every measured round."""
+    """Return accuracy of every measured round."""
     by_round = [
         (int(document["round"]), record, float(document["accuracy"]["mean"]))
         for record, outcome in runs
@@ -134,7 +134,7 @@ def _by_value(records: Sequence[Record], key: str) -> dict[float, list[tuple[Rec
 
 
 def _attention(runs: Runs) -> Picture:
-    """Mean weight of each expert, the client's own first."""
+    """Return mean weight of each expert, the client's own first."""
     points: dict[int, list[tuple[Record, float]]] = {}
     carrying: list[Record] = []
     for record, outcome in runs:
@@ -149,7 +149,7 @@ def _attention(runs: Runs) -> Picture:
 
 
 def _file_names(keys: Sequence[str]) -> dict[str, str]:
-    """The last part of each key, or all of it where two keys end alike or it is taken."""
+    """Return the last part of each key, or all of it where two keys end alike or it is taken."""
     ends = [*(short(key) for key in keys), "curves", "attention"]
     return {key: short(key) if ends.count(short(key)) == 1 else key for key in keys}
 
@@ -192,7 +192,7 @@ def _line(
 
 
 def draw(picture: Picture, folder: Path) -> list[Path]:
-    """Draws a picture into `folder` as SVG and PNG; returns the files."""
+    """Draw a picture into `folder` as SVG and PNG; returns the files."""
     # Half a second to import, which no other command shall wait for.
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -221,7 +221,7 @@ def _save(figure: Figure, path: Path) -> Path:
 
 
 def _names(picture: Picture) -> list[str]:
-    """All lines of all panels: one has the same colour everywhere."""
+    """Return all lines of all panels: one has the same colour everywhere."""
     return list(dict.fromkeys(line.label for _, lines in picture.panels for line in lines))
 
 

@@ -19,7 +19,7 @@ from platform.sweeping.writing import latex, markdown
 
 
 def publish(grid: Grid, outcomes: Sequence[Outcome], output: Path) -> list[Table]:
-    """Writes `results.csv`, `rounds.csv`, `table.md`, `table.tex` and the pictures.
+    """Write `results.csv`, `rounds.csv`, `table.md`, `table.tex` and the pictures.
 
     Args:
         grid: What was asked for.
@@ -44,7 +44,7 @@ def publish(grid: Grid, outcomes: Sequence[Outcome], output: Path) -> list[Table
 
 
 def document(grid: Grid, outcomes: Sequence[Outcome], output: Path) -> dict[str, Any]:
-    """The sweep as one JSON document: means and deviations over seeds, and what failed."""
+    """Return the sweep as one JSON document: means and deviations over seeds, and what failed."""
     records = [record_of(outcome) for outcome in outcomes if outcome.summary is not None]
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
@@ -103,5 +103,5 @@ def _statistics(records: Sequence[Record], selection: str, measure: str) -> dict
 
 
 def _union(parts: Iterable[Iterable[str]]) -> list[str]:
-    """All that occur, in the order in which they first do."""
+    """Return all that occur, in the order in which they first do."""
     return list(dict.fromkeys(itertools.chain.from_iterable(parts)))

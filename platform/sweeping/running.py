@@ -54,11 +54,11 @@ class SweepObserver(Protocol):
         ...
 
     def cell_started(self, cell: Cell) -> None:
-        """A worker has taken a cell."""
+        """Hear that a worker has taken a cell."""
         ...
 
     def cell_finished(self, outcome: Outcome) -> None:
-        """A cell has finished or failed."""
+        """Hear that a cell has finished or failed."""
         ...
 
 
@@ -66,19 +66,19 @@ class SilentSweepObserver:
     """Watches without a word."""
 
     def sweep_started(self, total: int, finished: int) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def cell_started(self, cell: Cell) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def cell_finished(self, outcome: Outcome) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 def run_cells(
     cells: Sequence[Cell], observer: SweepObserver, *, jobs: int, url: str
 ) -> tuple[Outcome, ...]:
-    """Runs what has not finished yet.
+    """Run what has not finished yet.
 
     Cells under a lifetime budget spend from the same clients' ledgers: they run one after another
     in their order, so that which of them ends early does not depend on who was faster.
@@ -119,7 +119,7 @@ def run_cells(
 
 
 def _next(cells: Sequence[Cell], missing: Iterable[int], busy: Iterable[int]) -> int | None:
-    """The first cell that may start beside those that run, None where all must wait."""
+    """Return the first cell that may start beside those that run, None where all must wait."""
     one_runs = any(_spends_for_life(cells[index]) for index in busy)
     free = (index for index in missing if not (one_runs and _spends_for_life(cells[index])))
     return next(free, None)
@@ -144,7 +144,7 @@ class _Worker:
     served: int = 0
 
     def end(self) -> None:
-        """Lets it end by itself where it waits for a cell."""
+        """Let it end by itself where it waits for a cell."""
         self.connection.close()
         self.process.join(_PATIENCE)
         if self.process.is_alive():
@@ -161,14 +161,14 @@ class _Pool:
     busy: dict[int, _Worker] = field(default_factory=dict)
 
     def give(self, index: int, cell: Cell) -> None:
-        """Hands a cell to a worker that waits, or to a new one."""
+        """Hand a cell to a worker that waits, or to a new one."""
         worker = self.idle.pop() if self.idle else _start()
         self.busy[index] = worker
         text = json.dumps(cell.run.model_dump(mode="json"))
         worker.connection.send_bytes(text.encode())
 
     def answers(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Waits until a worker has answered or died; then all that there are."""
+        """Wait until a worker has answered or died; then all that there are."""
         by_connection = {worker.connection: index for index, worker in self.busy.items()}
         for ready in wait(list(by_connection)):
             index = by_connection[ready]  # type: ignore[index]
@@ -185,7 +185,7 @@ class _Pool:
             yield index, answer
 
     def end(self) -> None:
-        """Ends all workers, those with a cell in the midst of it."""
+        """End all workers, those with a cell in the midst of it."""
         for worker in self.busy.values():
             worker.process.kill()
         for worker in (*self.busy.values(), *self.idle):
@@ -218,7 +218,7 @@ def _workers(cells: Sequence[Cell], url: str) -> Iterator[_Pool]:
 
 
 def _start() -> _Worker:
-    """A new process, with one thread for everything."""
+    """Return a new process, with one thread for everything."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,))
     # A child inherits what is blocked: Ctrl-C while it imports would print a trace.
@@ -234,7 +234,7 @@ def _start() -> _Worker:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Children read these when they import numpy, before any configuration could tell them."""
+    """Set what children read when they import numpy, before any configuration."""
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     try:

@@ -46,12 +46,15 @@ class Label:
 
 
 def short(key: str) -> str:
-    """The last part of a dotted key."""
+    """Return the last part of a dotted key."""
     return key.rpartition(".")[2]
 
 
 def label_of(run: Record | Cell, without: Sequence[str] = (HELD_OUT,)) -> Label:
-    """The line that a run belongs to; axes that make columns or a plot's abscissa are left out."""
+    """Return line that a run belongs to.
+
+    Axes that make columns or a plot's abscissa are left out.
+    """
     return Label(run.method, tuple(pair for pair in run.axes if pair[0] not in without))
 
 
@@ -61,7 +64,7 @@ def spread_of(
     *,
     parts: Sequence[str] = (),
 ) -> Spread | None:
-    """A number over seeds; what a seed has several of is averaged first.
+    """Return a number over seeds; what a seed has several of is averaged first.
 
     Args:
         records: Runs that differ in their seeds, and perhaps in what is held out.
@@ -81,7 +84,7 @@ def spread_of(
 
 
 def score(selection: str, measure: str) -> Callable[[Record], float | None]:
-    """What takes a measure from a run."""
+    """Return what takes a measure from a run."""
 
     def number(record: Record) -> float | None:
         scores: Mapping[str, float] = record.scores.get(selection, {})

@@ -116,7 +116,7 @@ class Table:
 
 
 def build_tables(grid: Grid, records: Sequence[Record]) -> list[Table]:
-    """One table for each protocol and selection that was measured.
+    """Return one table for each protocol and selection that was measured.
 
     Args:
         grid: What was asked for; what has no record is shown as missing.
@@ -182,7 +182,7 @@ def _slots(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
 
 
 def group_of(config: str, records: Sequence[Record]) -> str:
-    """The data set, as in papers, unless two configurations have one or one has two."""
+    """Return the data set, as in papers, unless two configurations have one or one has two."""
     used = {(record.config, record.dataset) for record in records}
     own = {dataset for name, dataset in used if name == config}
     sharing = [name for name, dataset in used if dataset in own]
@@ -212,7 +212,7 @@ def _row(
 
 
 def _seeds(grid: Grid, slot: _Slot, label: Label) -> set[int]:
-    """The seeds that were asked for here: without `--seed` each configuration has its own."""
+    """Return seeds that were asked for here: without `--seed` each configuration has its own."""
     return {
         cell.seed
         for cell in grid.cells
@@ -221,7 +221,7 @@ def _seeds(grid: Grid, slot: _Slot, label: Label) -> set[int]:
 
 
 def _with_best(rows: Sequence[Row]) -> Iterator[Row]:
-    """Marks the best of each column; none where there is nothing to compare."""
+    """Mark the best of each column; none where there is nothing to compare."""
     best = [_best([row.numbers[index] for row in rows]) for index in range(len(rows[0].numbers))]
     for row in rows:
         numbers = tuple(
@@ -237,7 +237,7 @@ def _best(numbers: Sequence[Number]) -> float | None:
 
 
 def _shown(number: Number) -> float | None:
-    """The mean in percent as it is printed, so that what looks equal counts as equal."""
+    """Return the mean in percent as it is printed, so that what looks equal counts as equal."""
     return None if number.spread is None else round(100 * number.spread.mean, 2)
 
 
@@ -262,7 +262,7 @@ def _caption(
 
 
 def _selected(records: Sequence[Record], selection: str) -> str:
-    """Whose accuracy, in the words of the runs' own reports where a round was chosen."""
+    """Return whose accuracy, in the words of the runs' own reports where a round was chosen."""
     if selection != BEST:
         return SELECTED[selection]
     found = dict.fromkeys(record.chosen_how for record in records if selection in record.scores)
@@ -270,7 +270,7 @@ def _selected(records: Sequence[Record], selection: str) -> str:
 
 
 def _privacy(records: Sequence[Record]) -> str:
-    """What the epsilons are about and count on, in words."""
+    """Return what the epsilons are about and count on, in words."""
     of = [record.privacy for record in records if record.privacy.get("unit")]
     if not of:
         return "none"
@@ -295,7 +295,7 @@ def _listed(values: Sequence[int]) -> str:
 
 
 def shown_epsilon(value: float) -> str:
-    """An epsilon, rounded up so that no less is stated than was spent; infinity as its sign."""
+    """Return epsilon, rounded up so that no less is stated than was spent; infinity as its sign."""
     if math.isinf(value):
         return "∞"
     # The small term keeps a run that was calibrated to 8 from reading 8.01.
@@ -303,7 +303,7 @@ def shown_epsilon(value: float) -> str:
 
 
 def shown_number(number: Number) -> str:
-    """Mean and deviation in percent; how many seeds, where one is missing."""
+    """Return mean and deviation in percent; how many seeds, where one is missing."""
     if number.spread is None:
         return "-"
     text, deviation = f"{100 * number.spread.mean:.2f}", number.spread.deviation

@@ -78,12 +78,12 @@ class Record:
         return any(warning.startswith(ENDED_EARLY) for warning in self.warnings)
 
     def headline(self, selection: str = LAST) -> float | None:
-        """The protocol's one number, None where it was not measured."""
+        """Return the protocol's one number, None where it was not measured."""
         return self.scores.get(selection, {}).get(HEADLINES[self.protocol])
 
 
 def record_of(outcome: Outcome) -> Record:
-    """The numbers of a cell that has finished.
+    """Return the numbers of a cell that has finished.
 
     Raises:
         ValueError: If it has not.
@@ -124,7 +124,7 @@ def _scores(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
 
 
 def _measured(document: Mapping[str, Any]) -> dict[str, float]:
-    """Accuracy and the protocol's numbers of a document that holds both."""
+    """Return accuracy and the protocol's numbers of a document that holds both."""
     accuracy, protocol = document["accuracy"], document["protocol"]
     found = {"local": accuracy["mean"], **{name: accuracy[name] for name in _SPREAD}}
     found |= {name: protocol.get(name) for name in ("base", "novel", "harmonic_mean")}
@@ -148,7 +148,7 @@ def _known(values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def results_csv(records: Sequence[Record], axes: Sequence[str]) -> str:
-    """One line a run and measure.
+    """Return one line a run and measure.
 
     Args:
         records: The runs.
@@ -179,7 +179,7 @@ def _result_rows(record: Record, axes: Sequence[str]) -> Iterator[tuple[Any, ...
 
 
 def rounds_csv(outcomes: Sequence[Outcome], axes: Sequence[str]) -> str:
-    """One line a run and committed round."""
+    """Return one line a run and committed round."""
     scores = ("mean", "weighted", "std", "worst")
     columns = (
         *("config", "dataset", "method", "seed", *axes, "round"),

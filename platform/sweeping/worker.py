@@ -37,7 +37,7 @@ FORESEEN = (PlatformError, MethodError, PrivacyError, StorageError, OSError)
 
 
 def serve(connection: Connection) -> None:
-    """Answers cells until the parent closes the pipe.
+    """Answer cells until the parent closes the pipe.
 
     A message is a configuration as JSON; an answer is `{"run_id", "error", "seconds"}`.
     """
@@ -54,7 +54,7 @@ def serve(connection: Connection) -> None:
 
 
 def answer_cell(tree: dict[str, Any]) -> dict[str, Any]:
-    """Runs a cell, whatever comes of it.
+    """Run a cell, whatever comes of it.
 
     Args:
         tree: The whole configuration.
@@ -74,7 +74,7 @@ def answer_cell(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_cell(config: RunConfig) -> str:
-    """Runs a cell, goes on with its unfinished run, or finds that it has finished.
+    """Run a cell, goes on with its unfinished run, or finds that it has finished.
 
     Returns:
         The run's id.
@@ -104,7 +104,7 @@ def run_cell(config: RunConfig) -> str:
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed cannot say so; its run would be continued beside this one."""
+    """End with the parent: killed, it cannot say so, and its run would go on beside another."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return

@@ -25,7 +25,7 @@ _LATEX: Final = {
 
 
 def markdown(tables: Sequence[Table]) -> str:
-    """All tables, each under its caption."""
+    """Return all tables, each under its caption."""
     return "\n".join(line for table in tables for line in (*_markdown_lines(table), ""))
 
 
@@ -57,7 +57,10 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 def _flat_names(columns: Sequence[Column]) -> list[str]:
-    """Group and name in one, the group only where there are several, the name where it tells."""
+    """Return group and name in one, the group only where there are several.
+
+    The name where it tells.
+    """
     groups = {column.group for column in columns}
     names = {column.name for column in columns}
     if len(groups) == 1:
@@ -75,7 +78,7 @@ def _privacy(table: Table, row: Row) -> tuple[str, ...]:
 
 
 def latex(tables: Sequence[Table]) -> str:
-    """All tables, each a floating `table`; they need the package booktabs."""
+    """Return all tables, each a floating `table`; they need the package booktabs."""
     return "\n".join(("% Needs \\usepackage{booktabs}.", *map(_latex_table, tables)))
 
 
@@ -101,7 +104,7 @@ def _latex_table(table: Table) -> str:
 
 
 def _latex_head(table: Table, left: int, private: Sequence[str]) -> Iterator[str]:
-    """One line, or two where each of several groups has several columns."""
+    """Yield one line, or two where each of several groups has several columns."""
     groups = [
         (name, len(list(of))) for name, of in itertools.groupby(c.group for c in table.columns)
     ]
@@ -132,5 +135,5 @@ def _latex_cells(cells: Sequence[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """Text as LaTeX prints it."""
+    """Return text as LaTeX prints it."""
     return "".join(_LATEX.get(character, character) for character in text)

@@ -58,7 +58,7 @@ class Frame:
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """The frame as bytes; equal frames give equal bytes.
+    """Return the frame as bytes; equal frames give equal bytes.
 
     Raises:
         ProtocolError: If an array has a dtype that messages do not carry, or is not finite, or the
@@ -82,7 +82,7 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 def decode_frame(data: bytes) -> Frame:
-    """Reads a frame.
+    """Read a frame.
 
     Raises:
         ProtocolError: If the bytes are not exactly one frame of this version.
@@ -100,7 +100,7 @@ def decode_frame(data: bytes) -> Frame:
 
 
 def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Named arrays as bytes, for storage.
+    """Return named arrays as bytes, for storage.
 
     Raises:
         ProtocolError: If an array has a dtype that messages do not carry, or is not finite.
@@ -109,7 +109,7 @@ def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def decode_arrays(data: bytes) -> dict[str, NDArray[Any]]:
-    """Reads what `encode_arrays` wrote.
+    """Read what `encode_arrays` wrote.
 
     Raises:
         ProtocolError: If the bytes are not exactly that.

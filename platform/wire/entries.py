@@ -18,7 +18,7 @@ LARGEST_COORDINATE = 1e30
 
 
 def entry_base(broadcast: Arrays, spec: Spec) -> Mapping[str, NDArray[Any]]:
-    """What an entry is a difference to: the broadcast where it has the tensor, else zero."""
+    """Return what an entry is a difference to: the broadcast where it has the tensor, else zero."""
     return {
         name: broadcast[name] if name in broadcast else np.zeros(tensor.shape, np.float32)
         for name, tensor in spec.items()
@@ -26,12 +26,12 @@ def entry_base(broadcast: Arrays, spec: Spec) -> Mapping[str, NDArray[Any]]:
 
 
 def level_type(grid: Grid) -> type[np.uint32] | type[np.uint64]:
-    """The smallest type of a message's integers that holds a level."""
+    """Return the smallest type of a message's integers that holds a level."""
     return np.uint32 if grid.largest_level < 1 << 32 else np.uint64
 
 
 def require_storable(vector: NDArray[np.float64]) -> None:
-    """Checks that coordinates stay finite as float32, in which states are kept, also summed up.
+    """Check that coordinates stay finite as float32, in which states are kept, also summed up.
 
     Raises:
         ProtocolError: If one does not.
@@ -41,7 +41,7 @@ def require_storable(vector: NDArray[np.float64]) -> None:
 
 
 def require_same(update: Arrays, difference: Arrays) -> None:
-    """Checks that an entry is the shared update itself, so that one noise may serve both.
+    """Check that an entry is the shared update itself, so that one noise may serve both.
 
     Raises:
         RunStopped: If it is not.

@@ -15,7 +15,7 @@ from platform.wire.codec import decode_arrays, encode_arrays
 
 
 def handle(secret: bytes, run_id: str, round_number: int) -> bytes:
-    """Name of a client's entry of one round: a keyed hash that only its owner can make."""
+    """Return name of a client's entry of one round: a keyed hash that only its owner can make."""
     text = json.dumps(["sotto pool handle", run_id, round_number])
     return hmac.new(secret, text.encode(), hashlib.sha256).digest()
 
@@ -34,7 +34,7 @@ class Fetched:
 
 
 def encode_experts(experts: Sequence[Arrays]) -> bytes:
-    """Experts in their order, for a client's store."""
+    """Return experts in their order, for a client's store."""
     arrays = {
         f"{i:04d}/{n}": value for i, entry in enumerate(experts) for n, value in entry.items()
     }
@@ -42,7 +42,7 @@ def encode_experts(experts: Sequence[Arrays]) -> bytes:
 
 
 def decode_experts(data: bytes) -> tuple[Arrays, ...]:
-    """The inverse of `encode_experts`."""
+    """Return the inverse of `encode_experts`."""
     experts: dict[str, dict[str, np.ndarray]] = {}
     for name, value in decode_arrays(data).items():
         position, _, tensor = name.partition("/")
@@ -51,5 +51,5 @@ def decode_experts(data: bytes) -> tuple[Arrays, ...]:
 
 
 def encode_entry(entry: Arrays) -> bytes:
-    """A pool entry as it is stored."""
+    """Return a pool entry as it is stored."""
     return encode_arrays(entry)

@@ -92,11 +92,11 @@ class UploadLayout:
         return self.protected + int(self.weighted)
 
     def ring_bits(self, grid: Grid, clients: int) -> int:
-        """The ring that holds the sum of a cohort of this size."""
+        """Return the ring that holds the sum of a cohort of this size."""
         return grid.ring_bits(clients * (self.largest_weight if self.weighted else 1))
 
     def require_weight(self, weight: int) -> None:
-        """Refuses a weight that this run's sums have no room for.
+        """Refuse a weight that this run's sums have no room for.
 
         Raises:
             ProtocolError: If weights apply and this one is not from 1 to the run's largest.
@@ -108,7 +108,7 @@ class UploadLayout:
             )
 
     def weigh(self, levels: NDArray[np.uint64], weight: int) -> NDArray[np.uint64]:
-        """The ring vector of one client: weighted levels and the weight.
+        """Return the ring vector of one client: weighted levels and the weight.
 
         Raises:
             ProtocolError: If the weight is not from 1 to the run's largest.
@@ -120,7 +120,7 @@ class UploadLayout:
         return np.append(levels * factors, np.uint64(weight))
 
     def open_sum(self, total: NDArray[np.uint64], clients: int, grid: Grid) -> Totals:
-        """The result of a secure sum over this many clients."""
+        """Return the result of a secure sum over this many clients."""
         levels = total[: self.protected]
         if not self.weighted:
             return Totals(grid.dequantise_sum(levels, clients), clients, clients)
@@ -131,7 +131,7 @@ class UploadLayout:
         return Totals(sums, clients, weight)
 
     def sum_plain(self, vectors: Sequence[NDArray[np.float64]], weights: Sequence[int]) -> Totals:
-        """The same from vectors in the clear, in the order given."""
+        """Return the same from vectors in the clear, in the order given."""
         used = list(weights) if self.weighted else [1] * len(vectors)
         factors = self._by_examples() if self.weighted else np.zeros(self.protected, np.bool_)
         sums = np.zeros(self.protected)
@@ -140,7 +140,7 @@ class UploadLayout:
         return Totals(sums, len(vectors), sum(used))
 
     def average(self, totals: Totals) -> Summed:
-        """Divides a sum as each tensor's weighting asks for.
+        """Divide a sum as each tensor's weighting asks for.
 
         Raises:
             ProtocolError: If nothing was summed.
@@ -156,7 +156,7 @@ class UploadLayout:
         return Summed(vector, float(weight), extras, clients)
 
     def divisors(self, clients: int, weight: int) -> NDArray[np.float64]:
-        """What each coordinate of a sum is divided by."""
+        """Return what each coordinate of a sum is divided by."""
         return self._per_coordinate(
             {Weighting.EXAMPLES: weight, Weighting.UNIFORM: clients, Weighting.SUM: 1}
         )
@@ -182,7 +182,7 @@ def build_layout(
     extras: tuple[str, ...] = (),
     largest_weight: int | None = None,
 ) -> UploadLayout:
-    """The layout of a method's uploads under a mechanism.
+    """Return the layout of a method's uploads under a mechanism.
 
     Args:
         spec: The shared tensors.

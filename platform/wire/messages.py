@@ -155,7 +155,7 @@ class Disclosure:
 
 
 def encode_invitation(message: Invitation) -> bytes:
-    """Serialises an invitation."""
+    """Serialise an invitation."""
     secure = message.secure
     fields = {
         **_envelope_fields(message.envelope),
@@ -170,7 +170,7 @@ def encode_invitation(message: Invitation) -> bytes:
 
 
 def decode_invitation(data: bytes) -> Invitation:
-    """Reads an invitation.
+    """Read an invitation.
 
     Raises:
         ProtocolError: If it is none.
@@ -185,14 +185,14 @@ def decode_invitation(data: bytes) -> Invitation:
 
 
 def encode_answer(message: Answer) -> bytes:
-    """Serialises an answer."""
+    """Serialise an answer."""
     blobs = {f"handle/{i:04d}": handle for i, handle in enumerate(message.handles)}
     blobs["payload"] = message.payload
     return encode_frame(Frame("answer", _envelope_fields(message.envelope), {}, blobs))
 
 
 def decode_answer(data: bytes) -> Answer:
-    """Reads an answer.
+    """Read an answer.
 
     Raises:
         ProtocolError: If it is none.
@@ -203,13 +203,13 @@ def decode_answer(data: bytes) -> Answer:
 
 
 def encode_relay(message: Relay) -> bytes:
-    """Serialises a relay."""
+    """Serialise a relay."""
     blobs = {"payload": message.payload}
     return encode_frame(Frame("relay", _envelope_fields(message.envelope), {}, blobs))
 
 
 def decode_relay(data: bytes) -> Relay:
-    """Reads a relay.
+    """Read a relay.
 
     Raises:
         ProtocolError: If it is none.
@@ -219,7 +219,7 @@ def decode_relay(data: bytes) -> Relay:
 
 
 def encode_assignment(message: Assignment) -> bytes:
-    """Serialises an assignment.
+    """Serialise an assignment.
 
     Raises:
         ProtocolError: If it has more experts than a message carries.
@@ -234,7 +234,7 @@ def encode_assignment(message: Assignment) -> bytes:
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Reads an assignment.
+    """Read an assignment.
 
     Raises:
         ProtocolError: If it is none.
@@ -250,14 +250,14 @@ def decode_assignment(data: bytes) -> Assignment:
 
 
 def encode_upload(message: Upload) -> bytes:
-    """Serialises an upload."""
+    """Serialise an upload."""
     arrays = {} if message.vector is None else {"vector": message.vector}
     fields = {**_envelope_fields(message.envelope), "weight": message.weight}
     return encode_frame(Frame("upload", fields, arrays, {"payload": message.payload}))
 
 
 def decode_upload(data: bytes) -> Upload:
-    """Reads an upload.
+    """Read an upload.
 
     Raises:
         ProtocolError: If it is none.
@@ -271,14 +271,14 @@ def decode_upload(data: bytes) -> Upload:
 
 
 def encode_disclosure(message: Disclosure) -> bytes:
-    """Serialises a disclosure."""
+    """Serialise a disclosure."""
     blobs = {"payload": message.payload, "handle": message.handle}
     fields = _envelope_fields(message.envelope)
     return encode_frame(Frame("disclosure", fields, message.entry, blobs))
 
 
 def decode_disclosure(data: bytes) -> Disclosure:
-    """Reads a disclosure.
+    """Read a disclosure.
 
     Raises:
         ProtocolError: If it is none.
@@ -288,7 +288,9 @@ def decode_disclosure(data: bytes) -> Disclosure:
 
 
 def broadcast_digest(broadcast: Arrays, clipping_norm: float | None) -> bytes:
-    """SHA-256 of what a round tells all clients alike, which they sign with what happened in it.
+    """Return SHA-256 of what a round tells all clients alike.
+
+    Which they sign with what happened in it.
 
     Args:
         broadcast: The global parameters.
@@ -299,7 +301,7 @@ def broadcast_digest(broadcast: Arrays, clipping_norm: float | None) -> bytes:
 
 
 def peek(data: bytes) -> tuple[str, Envelope]:
-    """Kind and envelope of any message.
+    """Return kind and envelope of any message.
 
     Raises:
         ProtocolError: If it does not parse.
@@ -385,7 +387,7 @@ def _blob(frame: Frame, name: str) -> bytes:
 
 
 def _split(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, dict[str, NDArray[Any]]]]:
-    """The broadcast, and each expert under its number as text, in one pass over the arrays."""
+    """Return broadcast, and each expert under its number as text, in one pass over the arrays."""
     broadcast: dict[str, NDArray[Any]] = {}
     experts: dict[str, dict[str, NDArray[Any]]] = {}
     for name, value in arrays.items():

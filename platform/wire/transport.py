@@ -30,7 +30,7 @@ class Transport(Protocol):
     def exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
     ) -> Mapping[ClientId, bytes | Dropout]:
-        """Sends each client its message and waits.
+        """Send each client its message and waits.
 
         Args:
             stage: The stage all messages belong to.
@@ -65,7 +65,7 @@ class InProcessTransport:
     def exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
     ) -> Mapping[ClientId, bytes | Dropout]:
-        """Hands each client its message in the order of their names."""
+        """Hand each client its message in the order of their names."""
         clients = sorted(messages)
         lost: frozenset[ClientId] = frozenset()
         if clients and stage == self.lost_at:

@@ -15,12 +15,12 @@ Spec = Mapping[str, TensorSpec]
 
 
 def vector_length(spec: Spec) -> int:
-    """Number of coordinates of all tensors."""
+    """Return number of coordinates of all tensors."""
     return sum(math.prod(tensor.shape) for tensor in spec.values())
 
 
 def require_spec(arrays: Arrays, spec: Spec) -> None:
-    """Checks names and shapes.
+    """Check names and shapes.
 
     Raises:
         UpdateSpecMismatch: Naming the first tensor that differs.
@@ -38,7 +38,7 @@ def require_spec(arrays: Arrays, spec: Spec) -> None:
 
 
 def flatten(arrays: Arrays, spec: Spec) -> NDArray[np.float64]:
-    """All tensors as one float64 vector.
+    """Return all tensors as one float64 vector.
 
     Raises:
         UpdateSpecMismatch: If the tensors are not those announced.
@@ -53,7 +53,7 @@ def flatten(arrays: Arrays, spec: Spec) -> NDArray[np.float64]:
 
 
 def unflatten(vector: NDArray[Any], spec: Spec) -> dict[str, NDArray[np.float32]]:
-    """The inverse of `flatten`, in float32."""
+    """Return the inverse of `flatten`, in float32."""
     arrays: dict[str, NDArray[np.float32]] = {}
     offset = 0
     for name in sorted(spec):
@@ -65,7 +65,7 @@ def unflatten(vector: NDArray[Any], spec: Spec) -> dict[str, NDArray[np.float32]
 
 
 def tensor_at(coordinate: int, spec: Spec) -> str:
-    """Name of the tensor that a coordinate of the flat vector belongs to."""
+    """Return name of the tensor that a coordinate of the flat vector belongs to."""
     for name in sorted(spec):
         coordinate -= math.prod(spec[name].shape)
         if coordinate < 0:

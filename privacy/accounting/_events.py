@@ -47,7 +47,7 @@ def _reason(error: UnsupportedEventError) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silences dp_accounting's log, which tells of Renyi orders that it leaves out.
+    """Silence dp_accounting's log, which tells of Renyi orders that it leaves out.
 
     The bound is the best over the orders that are left and none the worse for it.
     """

@@ -168,6 +168,6 @@ def smallest_fit(fits: Callable[[float], bool], start: float) -> float:
 
 
 def _round_up(z: float, fits: Callable[[float], bool]) -> float:
-    """Round to 10 digits without losing the fit."""
+    """Return round to 10 digits without losing the fit."""
     rounded = round_digits(z, _STORED_DIGITS)
     return rounded if fits(rounded) else round_digits(z * (1.0 + 1e-9), _STORED_DIGITS)

@@ -177,5 +177,5 @@ def _noise_to_clip(release: Release) -> float:
 
 
 def round_digits(value: float, digits: int = _DIGITS) -> float:
-    """Round a positive number to that many significant digits; 0 and infinity stay."""
+    """Return round a positive number to that many significant digits; 0 and infinity stay."""
     return float(f"{value:.{digits - 1}e}") if math.isfinite(value) else value

@@ -62,7 +62,7 @@ def calibrate_sampled(
 
 
 def bracket(excess: Callable[[float], float]) -> tuple[float, float]:
-    """Logarithms of a multiplier that costs too much and of one that does not."""
+    """Return logarithms of a multiplier that costs too much and of one that does not."""
     low = high = 0.0
     while excess(high) > 0.0:
         low, high = high, high + 0.5

@@ -119,7 +119,7 @@ def claim_of(release: Release, delta: float, accountant: Accountant = "auto") ->
 
 
 def _mu_at(epsilon: float, delta: float) -> float:
-    """The mu of the Gaussian mechanism that has this epsilon."""
+    """Return the mu of the Gaussian mechanism that has this epsilon."""
     if epsilon >= epsilon_at(_LARGEST_MU, delta):
         return math.inf
     if epsilon <= epsilon_at(_SMALLEST_MU, delta):
@@ -129,7 +129,7 @@ def _mu_at(epsilon: float, delta: float) -> float:
 
 
 def _total_variation(composition: Composition) -> float:
-    """An upper bound on delta at epsilon 0, by privacy loss distributions."""
+    """Return an upper bound on delta at epsilon 0, by privacy loss distributions."""
     # dp_accounting takes half a second to import, and unsampled claims need none of it.
     from dp_accounting import NeighboringRelation
     from dp_accounting.pld import PLDAccountant

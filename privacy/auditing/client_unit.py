@@ -197,7 +197,7 @@ def _factors(
     *,
     is_flagged: bool,
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Lengths of all canaries in units of C, the over-long ones last, and the coins."""
+    """Return lengths of all canaries in units of C, the over-long ones last, and the coins."""
     present = _INSIDE if is_flagged else 1.0
     opposite = -_OVERSIZE if is_flagged else -1.0
     absent = opposite if relation == "replace_one" else 0.0
@@ -264,7 +264,7 @@ def _reasons(
 
 
 def _direction(signs: NDArray[np.float64], row: int) -> NDArray[np.float64]:
-    """One of d orthonormal vectors of shape (d,), dense but for the smallest d."""
+    """Return one of d orthonormal vectors of shape (d,), dense but for the smallest d."""
     unit = np.zeros(signs.size)
     unit[row] = 1.0
     return signs * np.asarray(idct(unit, norm="ortho"), dtype=np.float64)
@@ -285,7 +285,7 @@ def oversized_needed(clip_to_noise: float, family_wise_error: float, canaries: i
 
 
 def _clip_p_value(scores: ClientScores) -> float:
-    """One-sided t-test: do over-long canaries score above those of norm C?"""
+    """Return one-sided t-test: do over-long canaries score above those of norm C?"""
     inside = scores.scores[scores.included]
     spread, freedom = _spread(scores)
     error = spread * math.sqrt(1.0 / scores.oversized.size + 1.0 / inside.size)
@@ -293,7 +293,7 @@ def _clip_p_value(scores: ClientScores) -> float:
 
 
 def _blind_p_value(scores: ClientScores) -> float:
-    """One-sided t-test: are canaries and neighbours less than half of their distance apart?"""
+    """Test one-sided whether canaries and neighbours are too near to each other."""
     inside, outside = scores.scores[scores.included], scores.scores[~scores.included]
     spread, freedom = _spread(scores)
     error = spread * math.sqrt(1.0 / inside.size + 1.0 / outside.size)
@@ -302,7 +302,7 @@ def _blind_p_value(scores: ClientScores) -> float:
 
 
 def _spread(scores: ClientScores) -> tuple[float, int]:
-    """Standard deviation within the two kinds of canary, and its degrees of freedom."""
+    """Return standard deviation within the two kinds of canary, and its degrees of freedom."""
     kinds = (scores.scores[scores.included], scores.scores[~scores.included])
     squares = sum(float(np.square(kind - kind.mean()).sum()) for kind in kinds)
     freedom = scores.scores.size - 2

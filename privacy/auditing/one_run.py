@@ -145,7 +145,7 @@ def correct_guesses(
 
 
 def _accuracy(mu: float, fraction: float) -> float:
-    """How often the sign is right among that share of largest |N(+-mu/2, 1)|."""
+    """Return how often the sign is right among that share of largest |N(+-mu/2, 1)|."""
 
     def excess(cut: float) -> float:
         return float(ndtr(mu / 2.0 - cut) + ndtr(-mu / 2.0 - cut)) - fraction

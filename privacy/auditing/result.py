@@ -74,5 +74,5 @@ class AuditResult:
 
 
 def _plain(value: float) -> float | str:
-    """A number that strict JSON can hold."""
+    """Return a number that strict JSON can hold."""
     return "inf" if math.isinf(value) else value

@@ -40,7 +40,7 @@ def ring_order(clients: Sequence[int], seed: bytes) -> tuple[int, ...]:
 def closed_neighbourhoods(
     clients: Sequence[int], degree: int, seed: bytes
 ) -> Mapping[int, tuple[int, ...]]:
-    """Return for every client its k neighbours and itself, ascending.
+    """Return every client's k neighbours and itself, ascending.
 
     Args:
         clients: Distinct share indices, more than `degree`.

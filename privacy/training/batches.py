@@ -16,7 +16,7 @@ _WORD = 2**64
 def shuffled_batches(
     count: int, batch_size: int, rng: np.random.Generator
 ) -> Iterator[NDArray[np.int64]]:
-    """Row numbers of batches without end: one permutation per epoch, cut into pieces.
+    """Yield row numbers of batches without end: one permutation per epoch, cut into pieces.
 
     Args:
         count: Number of examples.
@@ -33,7 +33,7 @@ def shuffled_batches(
 
 
 def coins_beside(noise: NoiseSource, rng: np.random.Generator) -> Entropy:
-    """Where the coins of Poisson batches come from: the same kind of source as the noise.
+    """Return where the coins of Poisson batches come from: the same kind of source as the noise.
 
     Amplification by sampling holds against whoever does not know the coins. Coins from a recorded
     seed would leave the unamplified epsilon, so noise that protects goes with the operating
@@ -49,7 +49,7 @@ def coins_beside(noise: NoiseSource, rng: np.random.Generator) -> Entropy:
 def poisson_batches(
     count: int, sampling_probability: float, entropy: Entropy
 ) -> Iterator[NDArray[np.int64]]:
-    """Row numbers of batches without end, each row in each batch on a coin of its own.
+    """Yield row numbers of batches without end, each row in each batch on a coin of its own.
 
     A coin is a 64-bit word below floor(probability x 2^64): the probability is never above what
     was asked for, which is what accounting needs, and below it by less than 2^-64.

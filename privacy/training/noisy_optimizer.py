@@ -31,7 +31,7 @@ class NoisyOptimizer(DPOptimizer):  # type: ignore[misc]  # Opacus carries no ty
         self._source = noise
 
     def add_noise(self) -> None:
-        """Sets each `p.grad` to the clipped sum plus fresh noise, one draw over all parameters."""
+        """Set each `p.grad` to the clipped sum plus fresh noise, one draw over all parameters."""
         sizes = [p.numel() for p in self.params]
         scale = self.noise_multiplier * self.max_grad_norm
         draw = scale * self._source.standard_normal(sum(sizes))

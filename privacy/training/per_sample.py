@@ -39,7 +39,7 @@ class Objective(Protocol):
         ...
 
     def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Data-free part, e.g. `{"text": (C, d)}`; empty where there is none."""
+        """Return data-free part, e.g. `{"text": (C, d)}`; empty where there is none."""
         ...
 
     def losses(
@@ -48,7 +48,7 @@ class Objective(Protocol):
         encoded: Mapping[str, Tensor],
         batch: Mapping[str, Tensor],
     ) -> Tensor:
-        """Loss of each example, shape (B,); row i depends on example i alone."""
+        """Return loss of each example, shape (B,); row i depends on example i alone."""
         ...
 
 
@@ -65,7 +65,7 @@ class PerSampleGradients:
     gradients: Mapping[str, Tensor]
 
     def norms(self) -> Tensor:
-        """L2 norm of each example's gradient over all parameters as one vector, shape (B,)."""
+        """Return the L2 norm of each example's gradient over all parameters, (B,)."""
         rows = [g.flatten(1) if g.dim() > 1 else g[:, None] for g in self.gradients.values()]
         norms: Tensor = torch.linalg.vector_norm(torch.cat(rows, dim=1), dim=1)
         return norms
@@ -79,7 +79,7 @@ def per_sample_gradients(
     trained: Collection[str],
     chunk: int = CHUNK,
 ) -> PerSampleGradients:
-    """Gradient of each example's loss with respect to each trained parameter.
+    """Return gradient of each example's loss with respect to each trained parameter.
 
     The head must be one that `vmap` can run: no branch on a tensor's value, no shape that depends
     on data, no dropout, no batch statistics. Such a head raises torch's own error; there is no
@@ -120,7 +120,7 @@ def per_sample_gradients(
 def encode(
     objective: Objective, parameters: Mapping[str, Tensor], trained: Collection[str]
 ) -> dict[str, Tensor]:
-    """Runs the encoder on what it may read, and checks that it is differentiable if it must be.
+    """Run the encoder on what it may read, and checks that it is differentiable if it must be.
 
     A trained parameter that is read without being declared would lose a part of its gradient
     unnoticed; such parameters are withheld, so that reading one is a `KeyError`.
@@ -149,7 +149,7 @@ def encode(
 
 
 def require_one_loss_each(losses: Tensor, size: int) -> None:
-    """Raises unless there is exactly one loss per example.
+    """Raise unless there is exactly one loss per example.
 
     Args:
         losses: What an objective returned.
@@ -172,7 +172,10 @@ def _head(
     batch: Mapping[str, Tensor],
     leaves: dict[str, Tensor],
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """Losses (B,), gradients at fixed encoding, and cotangents on what must be pulled back."""
+    """Return losses (B,), gradients at fixed encoding.
+
+    And cotangents on what must be pulled back.
+    """
     constants = {name: tensor.detach() for name, tensor in encoded.items()}
     sources = {name: constants[name] for name, t in encoded.items() if t.requires_grad}
 
@@ -198,7 +201,7 @@ def _pull_back(
     cotangents: Mapping[str, Tensor],
     chunk: int,
 ) -> dict[str, Tensor]:
-    """Applies the encoder's transposed Jacobian to each example's cotangents."""
+    """Apply the encoder's transposed Jacobian to each example's cotangents."""
     if not inputs:
         return {}
     outputs = [encoded[name] for name in cotangents]
@@ -212,7 +215,7 @@ def _pull_back(
 def _products(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], rows: Sequence[Tensor]
 ) -> list[Tensor]:
-    """One chunk of vector-Jacobian products; an input that nothing depends on gets zeros."""
+    """Return one chunk of vector-Jacobian products; an input that nothing depends on gets zeros."""
     found = torch.autograd.grad(
         outputs, inputs, rows, retain_graph=True, allow_unused=True, is_grads_batched=True
     )
@@ -224,7 +227,7 @@ def _products(
 
 
 def _batch_size(batch: Mapping[str, Tensor]) -> int:
-    """Number of examples, which all arrays of the batch must agree on."""
+    """Return number of examples, which all arrays of the batch must agree on."""
     sizes = {name: len(value) for name, value in batch.items()}
     if len(set(sizes.values())) != 1:
         raise ValueError(f"batch has rows {sizes}; valid is one number of rows for all arrays")
@@ -232,7 +235,7 @@ def _batch_size(batch: Mapping[str, Tensor]) -> int:
 
 
 def _nothing(leaves: Mapping[str, Tensor]) -> PerSampleGradients:
-    """Zero rows of everything, which `vmap` itself cannot produce."""
+    """Return zero rows of everything, which `vmap` itself cannot produce."""
     return PerSampleGradients(
         losses=next(iter(leaves.values())).new_zeros(0),
         gradients={name: leaf.new_zeros((0, *leaf.shape)) for name, leaf in leaves.items()},

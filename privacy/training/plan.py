@@ -62,7 +62,7 @@ class TrainingPlan:
             )
 
     def steps_for(self, num_examples: int) -> int:
-        """Number of optimiser steps of one fit over this many examples (at least 1)."""
+        """Return number of optimiser steps of one fit over this many examples (at least 1)."""
         if self.local_steps is not None:
             return self.local_steps
         # The constructor leaves exactly one of the two set.
@@ -125,18 +125,18 @@ class FitReport:
 
 
 def require_count(name: str, value: int) -> None:
-    """Raises ValueError unless the value is at least 1."""
+    """Raise ValueError unless the value is at least 1."""
     if value < 1:
         raise ValueError(f"{name} is {value}; valid is 1 or above")
 
 
 def require_positive(name: str, value: float) -> None:
-    """Raises ValueError unless the value is finite and above 0."""
+    """Raise ValueError unless the value is finite and above 0."""
     if not 0.0 < value < math.inf:
         raise ValueError(f"{name} is {value}; valid is above 0 and finite")
 
 
 def require_not_negative(name: str, value: float) -> None:
-    """Raises ValueError unless the value is finite and at least 0."""
+    """Raise ValueError unless the value is finite and at least 0."""
     if not 0.0 <= value < math.inf:
         raise ValueError(f"{name} is {value}; valid is 0 or above and finite")

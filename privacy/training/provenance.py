@@ -42,7 +42,7 @@ class ReleasedArrays:
         self._arrays: dict[Key, NDArray[Any]] = {}
 
     def add(self, arrays: Iterable[NDArray[Any]], *, steps: int) -> None:
-        """Records one fit.
+        """Record one fit.
 
         Args:
             arrays: What it trained.
@@ -52,7 +52,7 @@ class ReleasedArrays:
         self.steps += steps
 
     def clear(self) -> None:
-        """Forgets all, for the next round."""
+        """Forget all, for the next round."""
         self.steps = 0
         self._arrays.clear()
 
@@ -69,7 +69,7 @@ class ReleasedArrays:
 def require_released(
     arrays: Arrays, record: ReleasedArrays, constants: Iterable[Arrays], *, part: str = "update"
 ) -> None:
-    """Raises unless every array was returned by private training or was known before it.
+    """Raise unless every array was returned by private training or was known before it.
 
     Accepted, bit for bit: an array of the record; a constant; either of them minus a constant, in
     the arrays' own dtype (an update is trained minus broadcast). Names do not matter. Other
@@ -99,7 +99,7 @@ def require_released(
 
 
 def array_key(array: NDArray[Any]) -> Key:
-    """Returns dtype, shape and SHA-256 of the bytes: equal for equal arrays only."""
+    """Return dtype, shape and SHA-256 of the bytes: equal for equal arrays only."""
     value = np.ascontiguousarray(array)
     return value.dtype.str, np.shape(array), hashlib.sha256(value.tobytes()).digest()
 
@@ -163,7 +163,7 @@ class SealedArray:
 
 
 def seal(examples: Arrays) -> Arrays:
-    """Closes a client's data for everybody but `LocalTrainer.fit` under dp_sgd.
+    """Close a client's data for everybody but `LocalTrainer.fit` under dp_sgd.
 
     Args:
         examples: Arrays by name.
@@ -176,7 +176,7 @@ def seal(examples: Arrays) -> Arrays:
 
 
 def opened(examples: Arrays, *, is_private: bool) -> Arrays:
-    """The arrays behind `seal`, for the trainer; arrays that are not sealed pass unchanged.
+    """Return the arrays behind `seal`, for the trainer; arrays that are not sealed pass unchanged.
 
     Args:
         examples: Sealed or open arrays by name.

@@ -85,7 +85,7 @@ def _bound(history: list[tuple[float, float, int]], delta: float) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences warnings about branches that are computed and not used; NaN is an error."""
+    """Silence warnings about branches that are computed and not used; NaN is an error."""
     with quiet(), warnings.catch_warnings(), np.errstate(all="ignore", invalid="raise"):
         warnings.simplefilter("ignore")
         yield

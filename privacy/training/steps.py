@@ -53,7 +53,7 @@ class Variables:
     constants: Mapping[str, Tensor]
 
     def all(self) -> dict[str, Tensor]:
-        """Both together, as an objective wants them."""
+        """Return both together, as an objective wants them."""
         return {**self.constants, **self.trained}
 
 
@@ -61,7 +61,7 @@ class Step(Protocol):
     """Takes one batch and moves the trained tensors."""
 
     def __call__(self, batch: Mapping[str, Tensor]) -> StepOutcome:
-        """Takes one optimiser step.
+        """Take one optimiser step.
 
         Raises:
             NonFiniteUpdate: If a loss or a gradient is NaN or infinite; nothing has moved then.
@@ -86,7 +86,7 @@ class PlainStep:
         self._penalty = penalty
 
     def __call__(self, batch: Mapping[str, Tensor]) -> StepOutcome:
-        """Takes one optimiser step; see `Step`."""
+        """Take one optimiser step; see `Step`."""
         parameters, trained = self._variables.all(), self._variables.trained
         encoded = encode(self._objective, parameters, trained)
         losses = self._objective.losses(parameters, encoded, batch)
@@ -129,7 +129,7 @@ class ClippedStep:
         _attach(self._optimizer, objective, variables, penalty)
 
     def __call__(self, batch: Mapping[str, Tensor]) -> StepOutcome:
-        """Takes one optimiser step; see `Step`."""
+        """Take one optimiser step; see `Step`."""
         trained = self._variables.trained
         samples = per_sample_gradients(
             self._objective, self._variables.all(), batch, trained=trained.keys()
@@ -177,7 +177,7 @@ class DpSgdStep:
         _attach(self._optimizer, objective, variables, penalty)
 
     def __call__(self, batch: Mapping[str, Tensor]) -> StepOutcome:
-        """Takes one optimiser step; see `Step`."""
+        """Take one optimiser step; see `Step`."""
         *earlier, last = _pieces(batch)
         # Opacus adds up the clipped sums of pieces whose step it was told to skip.
         outcomes = [self._advance(piece, is_last=False) for piece in earlier]
@@ -217,7 +217,7 @@ def build_step(
     bound: Clipping | PrivateSteps | None,
     penalty: Penalty | None = None,
 ) -> Step:
-    """The step that a fit repeats.
+    """Return the step that a fit repeats.
 
     Args:
         objective: The loss.
@@ -234,7 +234,7 @@ def build_step(
 
 
 def require_finite_step(losses: Tensor, gradients: Mapping[str, Tensor]) -> None:
-    """Raises unless all losses and gradients are finite numbers.
+    """Raise unless all losses and gradients are finite numbers.
 
     Args:
         losses: Loss of each example, shape (B,).
@@ -254,7 +254,7 @@ def require_finite_step(losses: Tensor, gradients: Mapping[str, Tensor]) -> None
 def _attach(
     optimizer: Any, objective: Objective, variables: Variables, penalty: Penalty | None
 ) -> None:
-    """Has Opacus' optimiser add the penalty's gradient, after clipping, noise and scaling."""
+    """Have Opacus' optimiser add the penalty's gradient, after clipping, noise and scaling."""
     if penalty is None:
         return
 
@@ -272,7 +272,7 @@ def _attach(
 
 
 def _pieces(batch: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """The batch in pieces of bounded size; one piece without rows for an empty batch."""
+    """Yield the batch in pieces of bounded size; one piece without rows for an empty batch."""
     for rows in zip(*(torch.split(value, AT_ONCE) for value in batch.values()), strict=True):
         yield dict(zip(batch, rows, strict=True))
 
@@ -290,7 +290,10 @@ def _described(gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _dp_optimizer(optimizer: Optimizer, clipping: Clipping) -> Any:
-    """Opacus' optimiser around ours; imported here, as Opacus takes longer to load than torch."""
+    """Return Opacus' optimiser around ours.
+
+    Imported here, as Opacus takes longer to load than torch.
+    """
     from opacus.optimizers.optimizer import DPOptimizer
 
     return DPOptimizer(

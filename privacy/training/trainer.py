@@ -111,7 +111,7 @@ class LocalTrainer:
         return None if self.dp_sgd is None else self.dp_sgd.steps
 
     def steps_for(self, num_examples: int) -> int:
-        """Steps of one fit over this many examples, where `fit` is not told otherwise."""
+        """Step of one fit over this many examples, where `fit` is not told otherwise."""
         return self.plan.steps_for(num_examples)
 
     def fit(
@@ -126,7 +126,7 @@ class LocalTrainer:
         penalty: Penalty | None = None,
         after_step: AfterStep | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """Trains the parameters that a group names and returns all of them.
+        """Train the parameters that a group names and returns all of them.
 
         Each epoch visits a fresh permutation in batches, the last of which may be short; when
         steps are counted, epochs follow one another until they are used up.

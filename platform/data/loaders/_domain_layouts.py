@@ -74,14 +74,14 @@ class Layouts:
 
 
 def plain(name: str) -> str:
-    """A name without what spellings differ in."""
+    """Return a name without what spellings differ in."""
     return "".join(character for character in name.casefold() if character.isalnum())
 
 
 def matched(
     folders: Iterable[str], names: Sequence[str], where: Path, aliases: Mapping[str, str]
 ) -> dict[str, str]:
-    """Folder by name, for the names that have one.
+    """Return folder by name, for the names that have one.
 
     Args:
         folders: Names of folders.
@@ -111,7 +111,7 @@ def matched(
 def find_images(
     base: Path, images: Path, folders: Mapping[str, str], layouts: Layouts
 ) -> tuple[dict[str, tuple[Found, ...]], bool]:
-    """The images of each domain, in the order of their paths, and whether lists told them.
+    """Return the images of each domain, in the order of their paths, and whether lists told them.
 
     None is opened.
 
@@ -136,7 +136,7 @@ def find_images(
 
 
 def _in_folders(images: Path, domain: str, layouts: Layouts) -> list[Found]:
-    """The images of a domain's folder, with or without folders of parts."""
+    """Return the images of a domain's folder, with or without folders of parts."""
     inside = subfolders(images / domain, images)
     if not inside:
         raise DataError(
@@ -217,7 +217,7 @@ def _read_lists(
 
 
 def _row(line: str, where: str, domain: str, numbers: dict[str, int]) -> str | None:
-    """The path in a line, after its number has been compared with the others of its class.
+    """Return the path in a line, after its number has been compared with the others of its class.
 
     Published lists count from 0 or 1 and in an order of their own; labels are in the order of the
     folders' names, so that they are the same with and without lists.

@@ -35,7 +35,7 @@ _CLUTTER: Final = frozenset({"thumbs.db", "desktop.ini", "__macosx"})
 
 
 def is_there(path: Path, *, folder: bool = False) -> bool:
-    """Whether a path leads to something.
+    """Return whether a path leads to something.
 
     Args:
         path: The path; links are followed.
@@ -55,7 +55,7 @@ def is_there(path: Path, *, folder: bool = False) -> bool:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """A whole file, if it is not larger than any such file is.
+    """Return a whole file, if it is not larger than any such file is.
 
     Args:
         path: A regular file.
@@ -78,7 +78,7 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 
 def read_text(path: Path, most: int) -> str:
-    """A whole UTF-8 file, if it is not larger than `most` bytes.
+    """Return a whole UTF-8 file, if it is not larger than `most` bytes.
 
     Raises:
         DataError: If it cannot be read, is larger, or is no text.
@@ -90,7 +90,7 @@ def read_text(path: Path, most: int) -> str:
 
 
 def subfolders(folder: Path, root: Path) -> tuple[str, ...]:
-    """Names of a folder's folders in ASCII order (capitals first), without clutter.
+    """Return names of a folder's folders in ASCII order (capitals first), without clutter.
 
     Args:
         folder: The folder.
@@ -103,7 +103,7 @@ def subfolders(folder: Path, root: Path) -> tuple[str, ...]:
 
 
 def image_names(folder: Path, root: Path) -> tuple[str, ...]:
-    """Names of a folder's images in ASCII order; it must hold nothing else but clutter.
+    """Return names of a folder's images in ASCII order; it must hold nothing else but clutter.
 
     Args:
         folder: The folder.
@@ -124,7 +124,7 @@ def image_names(folder: Path, root: Path) -> tuple[str, ...]:
 
 
 def require_listed_path(path: str, where: str) -> None:
-    """Refuses what a split file has no reason to list: anything but a path down from a folder.
+    """Refuse what a split file has no reason to list: anything but a path down from a folder.
 
     Args:
         path: As the file says, with forward slashes.
@@ -145,7 +145,7 @@ def require_listed_path(path: str, where: str) -> None:
 
 
 def require_distinct(paths: Iterable[str], where: str) -> None:
-    """Refuses a file that is listed twice, in one split or in two.
+    """Refuse a file that is listed twice, in one split or in two.
 
     Raises:
         DataError: If one is.
@@ -158,7 +158,7 @@ def require_distinct(paths: Iterable[str], where: str) -> None:
 
 
 def require_present(root: Path, paths: Iterable[str], where: str) -> None:
-    """Refuses listed files that are not there; lists every folder once and opens none.
+    """Refuse listed files that are not there; lists every folder once and opens none.
 
     Args:
         root: Folder that the paths are relative to; resolved.
@@ -185,7 +185,7 @@ def require_present(root: Path, paths: Iterable[str], where: str) -> None:
 
 
 def image_split(root: Path, rows: Sequence[tuple[int, int, str]]) -> Split:
-    """A split of images that stay in their files.
+    """Return a split of images that stay in their files.
 
     Args:
         root: Folder that the paths are relative to.
@@ -199,7 +199,7 @@ def image_split(root: Path, rows: Sequence[tuple[int, int, str]]) -> Split:
 
 
 def require_inside(path: Path, root: Path) -> None:
-    """Refuses what lies outside a folder once links are followed.
+    """Refuse what lies outside a folder once links are followed.
 
     Args:
         path: A path below the root, by its name.

@@ -23,7 +23,7 @@ class NotPlainError(ValueError):
 
 
 def dtype_of(text: object, state: object) -> np.dtype[Any]:
-    """A type of numbers, truth values, bytes, texts, or of objects that have to be texts.
+    """Return a type of numbers, truth values, bytes, texts, or of objects that have to be texts.
 
     Args:
         text: Kind and size, such as `u1` or `U10`.
@@ -43,7 +43,7 @@ def dtype_of(text: object, state: object) -> np.dtype[Any]:
 
 
 def array_of(dtype: np.dtype[Any], shape: object, content: object, *, order: str) -> NDArray[Any]:
-    """The array, read-only.
+    """Return the array, read-only.
 
     Args:
         dtype: From `dtype_of`.

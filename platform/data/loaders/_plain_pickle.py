@@ -81,7 +81,7 @@ _KEYS: Final = (str, bytes, int, float, bool, type(None))
 
 
 def read_plain(data: bytes, name: str) -> object:
-    """What a pickle of plain data holds.
+    """Return what a pickle of plain data holds.
 
     Args:
         data: The file, of any protocol; texts of Python 2 are read as Latin-1.
@@ -124,7 +124,7 @@ class _Machine:
         self._closed: set[int] = set()
 
     def run(self, instructions: Iterator[tuple[pickletools.OpcodeInfo, Any, int | None]]) -> object:
-        """What is left at the end."""
+        """Return what is left at the end."""
         for count, (instruction, argument, _) in enumerate(instructions):
             if count >= MOST_INSTRUCTIONS:
                 raise NotPlainError(f"it has more than {MOST_INSTRUCTIONS:,} instructions")
@@ -283,7 +283,7 @@ class _Machine:
         return container
 
     def _hold(self, items: Sequence[object]) -> int:
-        """Closes what is now held by something; the depth of the deepest of it."""
+        """Close what is now held by something; the depth of the deepest of it."""
         deepest = 0
         for item in items:
             if isinstance(item, _CONTAINERS):
@@ -325,7 +325,7 @@ class _Machine:
 
 
 def _nothing(machine: _Machine, argument: object) -> None:
-    """Markers of the file's own structure."""
+    """Take a marker of the file's own structure."""
 
 
 _Step = Callable[[_Machine, Any], None]

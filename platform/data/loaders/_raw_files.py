@@ -22,7 +22,7 @@ MOST_CLASSES: Final = 1000
 
 
 def first_folder(info: DatasetInfo, root: Path, names: Sequence[str]) -> Path:
-    """The first of these folders below a root that is there.
+    """Return the first of these folders below a root that is there.
 
     Raises:
         DataError: If none is, or this user may not know.
@@ -34,7 +34,7 @@ def first_folder(info: DatasetInfo, root: Path, names: Sequence[str]) -> Path:
 
 
 def read_file(info: DatasetInfo, root: Path, path: Path) -> bytes:
-    """A file as it is.
+    """Return a file as it is.
 
     Args:
         info: Whose file.
@@ -50,7 +50,7 @@ def read_file(info: DatasetInfo, root: Path, path: Path) -> bytes:
 
 
 def read_lines(info: DatasetInfo, root: Path, path: Path) -> list[str]:
-    """A text file's lines, without those that are empty.
+    """Return a text file's lines, without those that are empty.
 
     Raises:
         DataError: If it is not there, cannot be read, or is no text.
@@ -62,7 +62,7 @@ def read_lines(info: DatasetInfo, root: Path, path: Path) -> list[str]:
 
 
 def require_there(info: DatasetInfo, root: Path, path: Path) -> None:
-    """Checks that a file is there.
+    """Check that a file is there.
 
     Raises:
         DataError: If it is not, or this user may not know.
@@ -72,7 +72,7 @@ def require_there(info: DatasetInfo, root: Path, path: Path) -> None:
 
 
 def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) -> tuple[str, ...]:
-    """Class names in the words that captions use.
+    """Return class names in the words that captions use.
 
     Args:
         names: As a file has them, in label order; bytes are read as Latin-1.
@@ -103,7 +103,7 @@ def class_words(names: Sequence[object], path: Path, known: Sequence[str] = ()) 
 
 
 def _words(name: object) -> str:
-    """A name in words, empty if it is none."""
+    """Return a name in words, empty if it is none."""
     # One long name may stand in a file a thousand times; nothing is copied before it is measured.
     if not isinstance(name, str | bytes) or len(name) > LONGEST_NAME:
         return ""
@@ -112,7 +112,7 @@ def _words(name: object) -> str:
 
 
 def _known(words: Sequence[str], path: Path, known: Sequence[str]) -> tuple[str, ...]:
-    """The known names, if a file has them in their order: labels would mean other things."""
+    """Return the known names, if a file has them in their order: labels would mean other things."""
     if len(words) != len(known):
         raise DataError(
             f"task.root: {str(path)!r} names {len(words)} classes; valid: the {len(known)} as "
@@ -134,7 +134,7 @@ def _letters(name: str) -> str:
 def require_labels(
     labels: NDArray[np.int64], classes: Sequence[str], path: Path, *, first: int = 0
 ) -> None:
-    """Checks that each label is one of a class.
+    """Check that each label is one of a class.
 
     Args:
         labels: Counted from 0.
@@ -156,7 +156,7 @@ def require_labels(
 def require_examples(
     name: str, classes: Sequence[str], train: NDArray[np.int64], test: NDArray[np.int64]
 ) -> None:
-    """Checks that there is a training example of each class, and a test example at all.
+    """Check that there is a training example of each class, and a test example at all.
 
     Args:
         name: The data set.
@@ -178,5 +178,5 @@ def require_examples(
 
 
 def one_domain(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Domain indices of examples that all are of the first domain."""
+    """Return domain indices of examples that all are of the first domain."""
     return np.zeros(len(labels), np.int64)

@@ -49,7 +49,7 @@ INFOS = (
 
 
 def load(name: str, request: DataRequest) -> Dataset:
-    """Reads all texts into memory.
+    """Read all texts into memory.
 
     Raises:
         ConfigError: If a file is missing or damaged, a label is none of a class, a class is empty,
@@ -84,7 +84,7 @@ def _split(info: DatasetInfo, root: Path, path: Path) -> Split:
 
 
 def _rows(path: Path) -> list[tuple[int, list[str]]]:
-    """Each row that is not empty, with the number of the line at which it ends."""
+    """Return each row that is not empty, with the number of the line at which it ends."""
     text = read_text(path, MOST_TEXT).removeprefix("\ufeff")
     # Line ends inside of quotes belong to the text, and are left as they are.
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)

@@ -123,7 +123,7 @@ _Part = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 def load(name: str, request: DataRequest) -> Dataset:
-    """Reads all images into memory: 184 MB of the published files.
+    """Read all images into memory: 184 MB of the published files.
 
     Raises:
         ConfigError: If a file is missing or damaged, a label is none of a class, a class is empty,
@@ -228,5 +228,5 @@ def _text(value: object) -> object:
 
 
 def _as_images(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Three planes of an image each become three values of a pixel each; a view."""
+    """Return three planes of an image each become three values of a pixel each; a view."""
     return pixels.reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1)

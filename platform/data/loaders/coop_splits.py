@@ -103,7 +103,7 @@ INFOS = (
 
 
 def load(name: str, request: DataRequest) -> Dataset:
-    """Reads a data set's split file; images stay in their files.
+    """Read a data set's split file; images stay in their files.
 
     Raises:
         ConfigError: If a file is missing, the split file is not what it should be, or a domain is
@@ -132,7 +132,7 @@ def _split(base: Path, entries: Sequence[Entry]) -> Split:
 
 
 def _read(file: Path) -> dict[str, tuple[Entry, ...]]:
-    """The file's parts, each path being one that leads down and is listed once."""
+    """Return the file's parts, each path being one that leads down and is listed once."""
     where = repr(str(file))
     try:
         document = json.loads(read_text(file, _MOST_BYTES))
@@ -170,7 +170,7 @@ def _entry(row: object, where: str) -> Entry:
 
 
 def _classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str, ...]:
-    """Class names by label, each label having one name and each name one label."""
+    """Return class names by label, each label having one name and each name one label."""
     names: dict[int, str] = {}
     for entry in (entry for part in parts.values() for entry in part):
         name = names.setdefault(entry.label, entry.name)
@@ -221,7 +221,7 @@ def _words(name: str, label: int, where: str) -> str:
 
 
 def _shortened(value: object) -> str:
-    """A value of a file that is to be told in a sentence."""
+    """Return a value of a file that is to be told in a sentence."""
     # A number of a million digits would be refused by `repr` itself.
     text = "a number" if isinstance(value, int) and value.bit_length() > 64 else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

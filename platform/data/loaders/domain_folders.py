@@ -140,7 +140,7 @@ INFOS = (
 
 
 def load(name: str, request: DataRequest) -> Dataset:
-    """Lists a data set's folders; images stay in their files.
+    """List a data set's folders; images stay in their files.
 
     Raises:
         ConfigError: If a folder or list is missing or not what it should be, or a domain is
@@ -164,7 +164,7 @@ def load(name: str, request: DataRequest) -> Dataset:
 
 
 def _places(info: DatasetInfo, root: Path, layouts: Layouts) -> tuple[Path, Path]:
-    """The data set's folder and the one in it that holds the domains, links followed."""
+    """Return the data set's folder and the one in it that holds the domains, links followed."""
     places = [root / folder for folder in layouts.folders]
     base = next((place for place in places if is_there(place, folder=True)), None)
     if base is None:
@@ -177,7 +177,7 @@ def _places(info: DatasetInfo, root: Path, layouts: Layouts) -> tuple[Path, Path
 def _domain_folders(
     info: DatasetInfo, request: DataRequest, images: Path, domains: Sequence[str]
 ) -> dict[str, str]:
-    """The folder of each domain, in the domains' order."""
+    """Return the folder of each domain, in the domains' order."""
     if info.name == "folders":
         # Names are the folders' own, and two may differ in a capital only.
         return {domain: domain for domain in domains}
@@ -192,7 +192,7 @@ def _domain_folders(
 def _classes(
     info: DatasetInfo, found: Mapping[str, Sequence[Found]], images: Path
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """The classes' names by label, and the label of each folder."""
+    """Return the classes' names by label, and the label of each folder."""
     folders = sorted({image.folder for rows in found.values() for image in rows})
     if info.classes:
         return info.classes, _known_labels(info, folders, images)
@@ -239,7 +239,7 @@ def _require_alike(
     labels: Mapping[str, int],
     images: Path,
 ) -> None:
-    """Refuses a class that a domain lacks."""
+    """Refuse a class that a domain lacks."""
     for domain, rows in found.items():
         present = {labels[image.folder] for image in rows}
         for label, name in enumerate(classes):
@@ -253,7 +253,7 @@ def _require_alike(
 def _rows(
     found: Mapping[str, Sequence[Found]], labels: Mapping[str, int], request: DataRequest
 ) -> tuple[list[Row], list[Row]]:
-    """The training and the test images, by domain, label and path."""
+    """Return the training and the test images, by domain, label and path."""
     sides: dict[Use, list[Row]] = {"train": [], "test": [], "unused": []}
     for index, (domain, images) in enumerate(found.items()):
         held_out = domain == request.held_out_domain
@@ -266,7 +266,7 @@ def _rows(
 
 
 def _drawn(domain: str, images: Sequence[Found], seed: int) -> frozenset[str]:
-    """A fifth of each class's images, of those that files put into no split.
+    """Return a fifth of each class's images, of those that files put into no split.
 
     Each class has a stream of its own, so that its test images do not depend on other folders.
     """

@@ -63,7 +63,7 @@ INFOS = (
 
 
 def load(name: str, request: DataRequest) -> Dataset:
-    """Reads all images into memory, grey as they are: 55 MB of the published files.
+    """Read all images into memory, grey as they are: 55 MB of the published files.
 
     Raises:
         ConfigError: If a file is missing or damaged, a label is none of a class, a class is empty,
@@ -93,7 +93,7 @@ def _split(info: DatasetInfo, root: Path, folder: Path, part: str) -> Split:
 
 
 def _read(info: DatasetInfo, root: Path, path: Path, shape: Sequence[int]) -> NDArray[np.uint8]:
-    """The array of an IDX file whose examples have a shape."""
+    """Return the array of an IDX file whose examples have a shape."""
     packed = path.with_name(f"{path.name}.gz")
     if is_there(path) or not is_there(packed):
         data = read_file(info, root, path)
@@ -107,7 +107,7 @@ def _read(info: DatasetInfo, root: Path, path: Path, shape: Sequence[int]) -> ND
 
 
 def _unpacked(path: Path, data: bytes, size: int) -> bytes:
-    """The first bytes of what is packed."""
+    """Return the first bytes of what is packed."""
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
             return file.read(size)
@@ -119,7 +119,7 @@ def _unpacked(path: Path, data: bytes, size: int) -> bytes:
 
 
 def _count(path: Path, data: bytes, shape: Sequence[int]) -> int:
-    """How many examples the header tells of."""
+    """Return how many examples the header tells of."""
     axes = 1 + len(shape)
     # Two zero bytes, 8 for unsigned bytes, and the number of axes.
     if len(data) < 4 * (1 + axes) or data[:4] != bytes((0, 0, 8, axes)):

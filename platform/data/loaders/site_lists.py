@@ -77,7 +77,7 @@ _Row = tuple[int, int, str]
 
 
 def load(name: str, request: DataRequest) -> Dataset:
-    """Reads the lists; no image is opened.
+    """Read the lists; no image is opened.
 
     Raises:
         ConfigError: If a list or a listed image is missing, a list is damaged, has a path that
@@ -138,7 +138,7 @@ def _columns(data: bytes, path: Path) -> tuple[list[str], list[str]]:
 
 
 def _texts(column: object) -> list[str] | None:
-    """A column as texts, None if it holds anything else or a text that is too long."""
+    """Return a column as texts, None if it holds anything else or a text that is too long."""
     values = column.tolist() if isinstance(column, np.ndarray) else column
     if not isinstance(values, list | tuple):
         return None
@@ -151,7 +151,7 @@ def _texts(column: object) -> list[str] | None:
 
 
 def _below(image: str, folder: str, where: str) -> str:
-    """The part of a path that follows the data set's folder, all of it where that is not named."""
+    """Return the part of a path after the data set's folder, or all of it."""
     steps = image.split("/")
     kept = steps[steps.index(folder) + 1 :] if folder in steps else steps
     below = "/".join(step for step in kept if step != ".")

@@ -48,7 +48,7 @@ _Row = tuple[int, int, str]
 
 
 def load(name: str, request: DataRequest) -> Dataset:
-    """Lists all images; none is opened.
+    """List all images; none is opened.
 
     Raises:
         ConfigError: If a file is missing or damaged, an id is unknown, a class is empty, or a
@@ -70,7 +70,7 @@ def load(name: str, request: DataRequest) -> Dataset:
 
 
 def _ids(lines: Sequence[str], folder: Path) -> dict[str, int]:
-    """Label of each id."""
+    """Return label of each id."""
     where = repr(str(folder / "wnids.txt"))
     ids = [line.strip() for line in lines]
     for one in ids:
@@ -80,7 +80,7 @@ def _ids(lines: Sequence[str], folder: Path) -> dict[str, int]:
 
 
 def _words(ids: Mapping[str, int], lines: Sequence[str], folder: Path) -> list[str]:
-    """The first of each id's words; all of them where two ids have the same first one."""
+    """Return the first of each id's words; all of them where two ids have the same first one."""
     entries = {one: words for one, _, words in (line.partition("\t") for line in lines)}
     for one in ids:
         if one not in entries:
