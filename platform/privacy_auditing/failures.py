@@ -33,9 +33,9 @@ from platform.privacy_auditing.outcome import Vector, problems_of
 from platform.protection.uploads import Protection
 from platform.wire.codec import decode_frame
 from platform.wire.entries import entry_base
+from platform.wire.envelopes import Envelope
 from platform.wire.messages import (
     Assignment,
-    Envelope,
     Invitation,
     Relay,
     decode_upload,

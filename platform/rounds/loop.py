@@ -28,9 +28,9 @@ from platform.rounds.progress import Progress
 from platform.rounds.spending import Spending
 from platform.rounds.wiring import Wiring
 from platform.wire.codec import decode_arrays, encode_arrays
+from platform.wire.envelopes import Attempt
 from platform.wire.experts import encode_entry
 from platform.wire.layout import Summed
-from platform.wire.messages import Attempt
 from platform.wire.transport import ClientId
 from platform.wire.vectors import unflatten
 from privacy import BudgetExhausted

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from methods import Arrays
 from platform.protection.extras import NoisedMean
+from platform.wire.envelopes import Attempt, Envelope
 from platform.wire.layout import Summed
-from platform.wire.messages import Attempt, Envelope
 from platform.wire.transport import ClientId
 from privacy import SignalToNoise
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from methods import Arrays
-from platform.wire.messages import Attempt
+from platform.wire.envelopes import Attempt
 from platform.wire.transport import ClientId
 
 

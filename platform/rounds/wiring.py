@@ -18,7 +18,7 @@ from platform.protection.budget import Budget
 from platform.protection.pool_rules import PoolRules
 from platform.protection.uploads import Protection
 from platform.rounds.runner import RoundRunner
-from platform.wire.messages import Attempt
+from platform.wire.envelopes import Attempt
 from platform.wire.transport import ClientId
 from privacy import CohortKind
 from storage import Database

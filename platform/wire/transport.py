@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from platform.errors import CoordinatorBehind, ProtocolError
-from platform.wire.messages import Stage, peek
+from platform.wire.envelopes import peek
+from platform.wire.messages import Stage
 from privacy import BudgetExhausted
 
 ClientId = str
@@ -56,11 +57,13 @@ class InProcessTransport:
         handlers: Each client's message handler.
         losses: Which clients go silent in a round.
         lost_at: The stage at which they are lost; its message does not reach them.
+        tell: Told the stage of each answer, for whoever watches.
     """
 
     handlers: Mapping[ClientId, Handler]
     losses: Losses
     lost_at: Stage = "train"
+    tell: Callable[[Stage], None] = lambda stage: None
 
     def exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
@@ -73,7 +76,7 @@ class InProcessTransport:
         return {
             client: Dropout("no answer (simulated loss)")
             if client in lost
-            else self._deliver(client, messages[client])
+            else self._deliver(stage, client, messages[client])
             for client in clients
         }
 
@@ -81,9 +84,9 @@ class InProcessTransport:
         _, envelope = peek(message)
         return self.losses(envelope.round_number, envelope.attempt, clients)
 
-    def _deliver(self, client: ClientId, message: bytes) -> bytes | Dropout:
+    def _deliver(self, stage: Stage, client: ClientId, message: bytes) -> bytes | Dropout:
         try:
-            return self.handlers[client](message)
+            answer = self.handlers[client](message)
         except CoordinatorBehind:
             # Every client would hang up, one after the other, and nobody would know why.
             raise
@@ -92,3 +95,5 @@ class InProcessTransport:
         except BudgetExhausted:
             # Elsewhere it would hang up; what it has spent is nobody's business.
             return Dropout("the client takes no part (its own budget)")
+        self.tell(stage)
+        return answer

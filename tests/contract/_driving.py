@@ -17,8 +17,9 @@ from platform.parties.profile import ClientProfile, ClientSeeds
 from platform.protection.uploads import Protection
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from platform.rounds.runner import RoundRunner
+from platform.wire.envelopes import Attempt
 from platform.wire.layout import build_layout
-from platform.wire.messages import Attempt, Stage
+from platform.wire.messages import Stage
 from platform.wire.transport import ClientId, InProcessTransport, Transport
 from privacy import ClientMechanism, NoProtection
 from privacy.training import LocalTrainer, TrainingPlan

@@ -17,13 +17,13 @@ from platform.wire.messages import (
     Disclosure,
     Invitation,
     Relay,
-    SecureRound,
     decode_disclosure,
     decode_invitation,
     decode_relay,
     encode_invitation,
     encode_relay,
 )
+from platform.wire.secure_round import SecureRound
 from platform.wire.transport import Transport
 from privacy import PrivacyError
 from privacy.secure_aggregation import Credentials, Enrolment, Identity, RoundParameters

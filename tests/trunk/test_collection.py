@@ -26,8 +26,9 @@ from platform.rounds.runner import RoundRunner
 from platform.rounds.spending import Spending
 from platform.rounds.wiring import Wiring
 from platform.wire.codec import decode_arrays
+from platform.wire.envelopes import peek
 from platform.wire.experts import encode_entry, handle
-from platform.wire.messages import decode_disclosure, encode_disclosure, peek
+from platform.wire.messages import decode_disclosure, encode_disclosure
 from platform.wire.transport import InProcessTransport
 from privacy import claimed_epsilon
 from storage import PoolEntry

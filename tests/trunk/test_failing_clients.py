@@ -20,8 +20,9 @@ from platform.parties.client import Client
 from platform.protection.extras import Extras
 from platform.rounds.wiring import Wiring
 from platform.wire import messages
+from platform.wire.envelopes import Envelope
 from platform.wire.layout import build_layout
-from platform.wire.messages import Assignment, Envelope, Invitation, Relay, Upload
+from platform.wire.messages import Assignment, Invitation, Relay, Upload
 from privacy import (
     AdaptiveClipping,
     CentralNoise,

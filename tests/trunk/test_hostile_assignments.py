@@ -24,7 +24,8 @@ from platform.parties.expectations import expectations_of, require_invitation
 from platform.protection.uploads import Protection
 from platform.wire import messages
 from platform.wire.codec import Frame, decode_frame, encode_frame
-from platform.wire.messages import Assignment, Envelope, Invitation
+from platform.wire.envelopes import Envelope
+from platform.wire.messages import Assignment, Invitation
 from privacy import AdaptiveClipping, UploadNoise
 from tests.contract._driving import RUN, Setting, make_clients, make_protection, quick_folder
 

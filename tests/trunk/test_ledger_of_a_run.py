@@ -22,7 +22,7 @@ from platform.experiment.finishing import execute
 from platform.parties.store_files import client_names
 from platform.rounds.cohort import draw_cohort
 from platform.rounds.observing import SilentObserver
-from platform.wire.messages import peek
+from platform.wire.envelopes import peek
 from platform.wire.transport import Dropout, InProcessTransport
 from tests.trunk._runs import (
     ADVERSARIES,

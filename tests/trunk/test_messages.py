@@ -13,16 +13,9 @@ from hypothesis import strategies as st
 from platform.errors import ProtocolError
 from platform.wire import messages
 from platform.wire.codec import Frame, decode_frame, encode_frame
-from platform.wire.messages import (
-    Answer,
-    Assignment,
-    Disclosure,
-    Envelope,
-    Invitation,
-    Relay,
-    SecureRound,
-    Upload,
-)
+from platform.wire.envelopes import Envelope
+from platform.wire.messages import Answer, Assignment, Disclosure, Invitation, Relay, Upload
+from platform.wire.secure_round import SecureRound
 
 ENVELOPE = Envelope("run-1", 3, 2, (2, 1))
 EXPERTS = tuple({"context": np.full((2, 3), float(i), np.float32)} for i in range(12))

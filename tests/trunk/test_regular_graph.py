@@ -14,7 +14,8 @@ from platform.parties.store_files import client_names
 from platform.rounds.attempts import Attempts
 from platform.rounds.observing import SilentObserver
 from platform.rounds.spending import Spending
-from platform.wire.messages import SecureRound, decode_invitation, encode_invitation
+from platform.wire.messages import decode_invitation, encode_invitation
+from platform.wire.secure_round import SecureRound
 from tests.contract._driving import quick_folder
 from tests.trunk._runs import opened
 from tests.trunk._seams import overrides, seam_storage

@@ -17,7 +17,8 @@ from platform.rounds.observing import SilentObserver
 from platform.rounds.runner import RoundRunner
 from platform.rounds.spending import Spending
 from platform.rounds.wiring import Wiring
-from platform.wire.messages import Stage, decode_answer, peek
+from platform.wire.envelopes import peek
+from platform.wire.messages import Stage, decode_answer
 from platform.wire.transport import ClientId, Dropout, InProcessTransport
 from tests.trunk._runs import (
     FIXED,
