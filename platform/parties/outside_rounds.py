@@ -121,10 +121,10 @@ class OutsideRounds:
             partial(self.remember, kept_as),
         )
         run_id, store = states.profile.run.run_id, states.store
-        kept = {"personal": encode_arrays(personal), "experts": encode_experts(taken.experts)}
+        kept, experts = encode_arrays(personal), encode_experts(taken.experts)
         with store.atomically():
             states.roll(envelope.committed)
-            store.put_pending(run_id, *kept_as, **kept)
+            store.put_pending(run_id, *kept_as, personal=kept, experts=experts)
             store.roll(run_id, kept_as)
             # An attempt that is still open here is never gone on with: its releases are over.
             store.sessions.forget(run_id)

@@ -10,7 +10,7 @@ from platform.wire.envelopes import Attempt
 from platform.wire.transport import ClientId
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Progress:
     """How far a run has come.
 

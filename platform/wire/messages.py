@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,8 @@ from platform.wire.secure_round import SecureRound, read_secure, secure_blobs, s
 Stage = Literal[
     "join", "advertise", "share", "train", "confirm", "unmask", "claim", "personalise", "evaluate"
 ]
-"""In a round, but for the first and the last three: `platform.wire.outside_rounds`."""
+ROUND_STAGES: Final = ("advertise", "share", "train", "confirm", "unmask")
+"""The stages of a round; of the others tells `platform.wire.outside_rounds`."""
 MAX_EXPERTS = 9_999
 """Most experts of one message, so that numbers of four digits keep their order."""
 
