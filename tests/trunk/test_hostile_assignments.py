@@ -72,7 +72,8 @@ def client_of(method: Method, folder: Path, setting: Setting = NOISED) -> Client
     data = {"client-0": Examples({"labels": np.zeros(2, np.int64)})}
     (client,) = make_clients(method, data, folder, setting).values()
     expected = expectations_of(method, rounds=ROUNDS, clients=CLIENTS, generations=GENERATIONS)
-    profile = dataclasses.replace(client.profile, expected=expected, shows_failures=True)
+    guarded = dataclasses.replace(client.profile.safeguards, expected=expected)
+    profile = dataclasses.replace(client.profile, safeguards=guarded)
     return Client(profile, client._store, client._make_trainer)
 
 

@@ -39,7 +39,12 @@ POINTS: dict[str, tuple[str, int, bool]] = {
     "committed": ("platform.rounds.loop:Federation._commit", 2, True),
     "committing": ("platform.rounds.loop:Federation._commit_pool", 2, True),
     "before-summary": ("platform.experiment.finishing:personalise", 1, False),
-    "personalising": ("platform.parties.client:Client.personalise", 3, False),
+    "personalising": ("platform.parties.outside_rounds:OutsideRounds._part", 3, False),
+    "personalised": ("platform.parties.outside_rounds:OutsideRounds._part", 3, True),
+    "joining": ("platform.parties.outside_rounds:OutsideRounds._introduce", 3, False),
+    "measuring": ("platform.parties.outside_rounds:OutsideRounds._examine", 8, False),
+    "measured": ("platform.parties.outside_rounds:OutsideRounds._examine", 10, True),
+    "measuring-last": ("platform.parties.outside_rounds:OutsideRounds._examine", 18, True),
     "files-written": ("platform.experiment.finishing:write_run_files", 1, True),
 }
 EARLY = "training-early"
@@ -122,8 +127,9 @@ def require_identical(death: Death, point: str, reference: Finished) -> None:
     """Killed for real; at most the round in progress was lost; the same results and charges."""
     assert death.code == -signal.SIGKILL, death.output
     assert "Traceback" not in death.output
-    before_two = ("reserved", "opened", "joined", "shared", "added-up", "sum-opened", "committing")
-    committed = {"training": 2, "committed": 2, **dict.fromkeys(before_two, 1)}
+    in_two = ("reserved", "opened", "joined", "shared", "added-up", "sum-opened", "committing")
+    before_two = (*in_two, "measuring", "measured")
+    committed = {"training": 2, "committed": 2, "joining": 0, **dict.fromkeys(before_two, 1)}
     rounds = death.storage.rows("SELECT round_number FROM rounds")
     expected = committed.get(point, 3)
     assert [n for (n,) in rounds] == list(range(1, expected + 1))

@@ -33,6 +33,7 @@ from tests.trunk._runs import (
     Storage,
     gaussian_epsilon,
     opened,
+    over,
 )
 
 FACTS = (
@@ -166,27 +167,26 @@ class SpyTransport:
 
 
 def test_spend_is_on_the_disk_before_the_first_message(storage: Storage) -> None:
-    with opened(storage.create("rounds=2")) as wiring:
-        cohorts = {n: draw_cohort(wiring.config, client_names(5), n) for n in (1, 2)}
-        watch = Watch(storage, wiring.folder, wiring.run_id, cohorts)
-        transport = wiring.runner.transport
+    with opened(storage.create("rounds=2")) as simulation:
+        cohorts = {n: draw_cohort(simulation.run.terms.config, client_names(5), n) for n in (1, 2)}
+        watch = Watch(storage, simulation.folder, simulation.run_id, cohorts)
+        transport = simulation.run.transport
         assert isinstance(transport, InProcessTransport)
         spy = SpyTransport(watch.exchange(transport))
-        runner = dataclasses.replace(wiring.runner, transport=spy)
-        execute(dataclasses.replace(wiring, runner=runner), SilentObserver())
+        execute(over(simulation, spy), SilentObserver())
     stages = ["advertise", "share", "train", "unmask"]
     assert watch.stages == [(n, stage) for n in (1, 2) for stage in stages]
     assert watch.uploads == 2 * (5 - LOST)
 
 
 def test_clients_own_row_is_on_the_disk_before_its_upload_leaves(storage: Storage) -> None:
-    with opened(storage.create("rounds=1")) as wiring:
+    with opened(storage.create("rounds=1")) as simulation:
         seen: list[str] = []
-        transport = wiring.runner.transport
+        transport = simulation.run.transport
         assert isinstance(transport, InProcessTransport)
 
         def watched(name: str) -> Callable[[bytes], bytes]:
-            path, inner = wiring.folder / "clients" / f"{name}.db", transport.handlers[name]
+            path, inner = simulation.folder / "clients" / f"{name}.db", transport.handlers[name]
 
             def answer(message: bytes) -> bytes:
                 before = read(path, "SELECT count(*) FROM ledger")
@@ -202,19 +202,17 @@ def test_clients_own_row_is_on_the_disk_before_its_upload_leaves(storage: Storag
 
         handlers = {name: watched(name) for name in transport.handlers}
         watched_transport = dataclasses.replace(transport, handlers=handlers)
-        runner = dataclasses.replace(wiring.runner, transport=watched_transport)
-        execute(dataclasses.replace(wiring, runner=runner), SilentObserver())
+        execute(over(simulation, watched_transport), SilentObserver())
     assert len(seen) == 5 - LOST
 
 
 def test_missing_entry_voids_the_rounds_entries_but_not_its_sum(storage: Storage) -> None:
     """The sum minus the entries that did come would be the entry of who did not send it."""
-    with opened(storage.create("rounds=2")) as wiring:
-        transport = wiring.runner.transport
+    with opened(storage.create("rounds=2")) as simulation:
+        transport = simulation.run.transport
         assert isinstance(transport, InProcessTransport)
         silent = dataclasses.replace(transport, lost_at="unmask")
-        runner = dataclasses.replace(wiring.runner, transport=silent)
-        execute(dataclasses.replace(wiring, runner=runner), SilentObserver())
+        execute(over(simulation, silent), SilentObserver())
     assert storage.rows("SELECT * FROM pool") == []
     assert storage.rows("SELECT DISTINCT status FROM ledger") == [("released",)]
     assert storage.rows("SELECT count(*) FROM rounds") == [(2,)]

@@ -19,6 +19,7 @@ from platform.wire.messages import Invitation
 from platform.wire.secure_round import SecureRound
 from platform.wire.transport import Dropout, InProcessTransport
 from privacy import PrivacyError, UploadNoise
+from tests._plans import seat_from
 from tests.contract._driving import (
     RUN,
     STEP,
@@ -491,7 +492,7 @@ def seat(**numbers) -> SecureRound:
         "ring_bits": 43,
         "corrupt": 0,
     }
-    return SecureRound(**{**fitting, **numbers})
+    return seat_from(**{**fitting, **numbers})
 
 
 def test_an_invitation_is_answered(client):
