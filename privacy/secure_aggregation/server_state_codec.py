@@ -3,7 +3,7 @@
 The bytes hold no client's secret: keys, boxes' commitments and masked sums are what the server saw
 anyway. Read back, a state goes on exactly where it was: the same answers give the same sum.
 
-    "SS", version 3, tag of the phase (1 byte), then for each field its length (4) and bytes;
+    "SS", version 4, tag of the phase (1 byte), then for each field its length (4) and bytes;
     mappings are records in ascending order of index, as in messages
 """
 
@@ -25,7 +25,12 @@ from privacy.secure_aggregation.messages import (
     unpack_records,
 )
 from privacy.secure_aggregation.packing import pack, unpack
-from privacy.secure_aggregation.parameters import Phase, RoundParameters, decode_parameters
+from privacy.secure_aggregation.parameters import (
+    PROTOCOL_VERSION,
+    Phase,
+    RoundParameters,
+    decode_parameters,
+)
 from privacy.secure_aggregation.state_fields import (
     join_fields,
     pack_named,
@@ -57,7 +62,6 @@ _Waiting = (
 _PREFIX = struct.Struct("<2sBB")
 _REFUSAL = struct.Struct("<qB")
 _MAGIC = b"SS"
-_VERSION = 3
 _PHASES = tuple(Phase)
 _TAGS: Mapping[type[_Waiting], int] = MappingProxyType(
     {
@@ -85,7 +89,7 @@ def encode_server_state(state: ServerState) -> bytes:
     if isinstance(state, Finished):
         raise ValueError("state must wait for messages; a finished round has nothing to go on with")
     fields = state.parameters.encode(), *_fields(state)
-    return _PREFIX.pack(_MAGIC, _VERSION, _TAGS[type(state)]) + join_fields(fields)
+    return _PREFIX.pack(_MAGIC, PROTOCOL_VERSION, _TAGS[type(state)]) + join_fields(fields)
 
 
 def decode_server_state(data: bytes) -> ServerState:

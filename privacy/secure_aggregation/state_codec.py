@@ -3,7 +3,7 @@
 The bytes hold the client's secrets in the clear. They belong in the client's own store, are
 replaced as the state goes forward and deleted after the round.
 
-    "SC", version 3, tag of the phase (1 byte), then for each field its length (4) and bytes;
+    "SC", version 4, tag of the phase (1 byte), then for each field its length (4) and bytes;
     mappings are records in ascending order of index, as in messages
 """
 
@@ -16,7 +16,7 @@ from types import MappingProxyType
 from privacy.secure_aggregation.envelope import refusal
 from privacy.secure_aggregation.keys import KEY_BYTES
 from privacy.secure_aggregation.messages import pack_indices, pack_records, unpack_records
-from privacy.secure_aggregation.parameters import RoundParameters, decode_parameters
+from privacy.secure_aggregation.parameters import PROTOCOL_VERSION, RoundParameters, decode_parameters
 from privacy.secure_aggregation.shamir import SHARE_BYTES
 from privacy.secure_aggregation.state_fields import join_fields, split_fields, take_digest
 from privacy.secure_aggregation.states import (
@@ -33,7 +33,6 @@ from privacy.secure_aggregation.states import (
 _PREFIX = struct.Struct("<2sBB")
 _OWN = struct.Struct("<I")
 _MAGIC = b"SC"
-_VERSION = 3
 _TAGS: Mapping[type[ClientState], int] = MappingProxyType(
     {Advertised: 1, Shared: 2, ReadyToMask: 3, Masked: 4, Confirmed: 5, Done: 6}
 )
@@ -50,7 +49,7 @@ def encode_client_state(state: ClientState) -> bytes:
     """
     own = _OWN.pack(state.client)
     fields = (state.parameters.encode(), own, *_fields(state))
-    return _PREFIX.pack(_MAGIC, _VERSION, _TAGS[type(state)]) + join_fields(fields)
+    return _PREFIX.pack(_MAGIC, PROTOCOL_VERSION, _TAGS[type(state)]) + join_fields(fields)
 
 
 def decode_client_state(data: bytes) -> ClientState:
