@@ -84,8 +84,9 @@ def _merge(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     merged = dict(tree)
     for key, value in changes.items():
         before = merged.get(key)
-        both = isinstance(before, dict) and isinstance(value, dict)
-        merged[key] = _merge(before, value) if both else value
+        if isinstance(before, dict) and isinstance(value, dict):
+            value = _merge(before, value)
+        merged[key] = value
     return merged
 
 
