@@ -16,7 +16,11 @@ from types import MappingProxyType
 from privacy.secure_aggregation.envelope import refusal
 from privacy.secure_aggregation.keys import KEY_BYTES
 from privacy.secure_aggregation.messages import pack_indices, pack_records, unpack_records
-from privacy.secure_aggregation.parameters import PROTOCOL_VERSION, RoundParameters, decode_parameters
+from privacy.secure_aggregation.parameters import (
+    PROTOCOL_VERSION,
+    RoundParameters,
+    decode_parameters,
+)
 from privacy.secure_aggregation.shamir import SHARE_BYTES
 from privacy.secure_aggregation.state_fields import join_fields, split_fields, take_digest
 from privacy.secure_aggregation.states import (
