@@ -8,7 +8,7 @@ The life of one round, as the platform drives it: `Method.broadcast` says what a
 
 from __future__ import annotations
 
-from methods.interface.errors import BackboneError, MethodError, UnknownMethod, UpdateSpecMismatch
+from methods.errors import BackboneError, MethodError, UnknownMethod, UpdateSpecMismatch
 from methods.interface.method import (
     Aggregate,
     Arrays,

@@ -45,8 +45,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from methods.errors import MethodError
 from methods.interface.defaults import ALL_MECHANISMS
-from methods.interface.errors import MethodError
 from methods.interface.method import (
     Aggregate,
     Arrays,

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from methods.errors import MethodError
 from methods.experts.gating import AttentionGate, Gate, LinearGate
-from methods.interface.errors import MethodError
 from methods.interface.method import (
     Arrays,
     ClientView,

@@ -34,7 +34,7 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from methods import dbe, fedbabu, fedcp, fedgh, fedper, fedrep, fedrod, gpfl, lg_fedavg
-from methods.interface.errors import MethodError
+from methods.errors import MethodError
 from methods.interface.method import (
     Arrays,
     ClientView,

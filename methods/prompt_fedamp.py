@@ -36,7 +36,7 @@ import numpy as np
 from annotated_types import Ge, Gt
 from numpy.typing import NDArray
 
-from methods.interface.errors import MethodError
+from methods.errors import MethodError
 from methods.interface.method import (
     Aggregate,
     Arrays,

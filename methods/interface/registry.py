@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, cast
 
-from methods.interface.errors import UnknownMethod
+from methods.errors import UnknownMethod
 from methods.interface.method import Method, Task
 
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from methods.errors import MethodError
 from methods.interface.averaging import plus_change
 from methods.interface.defaults import MethodDefaults
-from methods.interface.errors import MethodError
 from methods.interface.method import (
     Aggregate,
     Arrays,
