@@ -54,6 +54,8 @@ from methods.prompts.prompt import (
     build_encoder,
 )
 
+VARIANTS = ({"gate_sharing": "aggregated"}, {"gate": "linear"})
+
 
 @dataclass(frozen=True)
 class Config(PromptConfig):

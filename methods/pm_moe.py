@@ -57,6 +57,13 @@ OWN = f"{GATE}own"
 """Name under which a client keeps which of its experts is its own."""
 
 
+VARIANTS = tuple(
+    # One base of each kind.
+    {"base": base, "base_options": {"network": "features"}}
+    for base in ("lg_fedavg", "fedgh", "fedbabu", "dbe")
+)
+
+
 @dataclass(frozen=True)
 class Config(GateConfig):
     """Options.

@@ -85,6 +85,11 @@ class PromptFedAMP(PromptMethod):
     visibility: Visibility = field(default=Visibility.PER_CLIENT, init=False)
     admits: frozenset[Mechanism] = field(default=SEES_UPLOADS, init=False)
 
+    @property
+    def averaged(self) -> frozenset[str]:
+        """Nothing: every client is sent a message of its own."""
+        return frozenset()
+
     def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
         """Return the client's message, the first prompt before it has one."""
         return {CONTEXT: state.get(f"{MESSAGE}{client}", state[CONTEXT])}

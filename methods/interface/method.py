@@ -40,6 +40,17 @@ class Weighting(StrEnum):
     """Plain sum."""
 
 
+class Source(StrEnum):
+    """What one tensor of an update is made from."""
+
+    TRAINING = "training"
+    """The difference that training steps made: zero without any."""
+    GRADIENT = "gradient"
+    """The mean of something that each example has, such as its gradient at the broadcast."""
+    STATISTIC = "statistic"
+    """A summary of the client's data, such as its classes' shares, in no such sense a mean."""
+
+
 class Visibility(StrEnum):
     """What `Method.server_update` must be shown."""
 
@@ -65,11 +76,12 @@ class OptionsOf:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Shape, dtype and combination rule of one array that leaves a client."""
+    """Shape, dtype, combination rule and source of one array that leaves a client."""
 
     shape: tuple[int, ...]
     dtype: str = "float32"
     weighting: Weighting = Weighting.EXAMPLES
+    source: Source = Source.TRAINING
 
 
 @dataclass(frozen=True)
@@ -243,6 +255,34 @@ class Method(Protocol):
 
         Then no other optimiser is valid, and no momentum.
         """
+        ...
+
+    @property
+    def learns(self) -> bool:
+        """Whether training changes anything."""
+        ...
+
+    @property
+    def anchored(self) -> bool:
+        """Whether training depends on the broadcast otherwise than as its start (a proximal term).
+
+        Then several rounds of one client are not one longer training; read for methods without
+        personal state only.
+        """
+        ...
+
+    @property
+    def averaged(self) -> frozenset[str]:
+        """Return the shared tensors that `server_update` moves by their combined change.
+
+        Any server optimiser may take the place of that step
+        (`methods.interface.server_optimizers`).
+        """
+        ...
+
+    @property
+    def closed_classes(self) -> bool:
+        """Whether there is an output for each class of the task and for no other."""
         ...
 
     def prepare(self, arrays: Arrays) -> Arrays:

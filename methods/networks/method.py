@@ -101,6 +101,16 @@ class SplitMethod(MethodDefaults):
         """What stays with a client."""
         return {}
 
+    @property
+    def averaged(self) -> frozenset[str]:
+        """The shared part."""
+        return frozenset(self.shared_layers)
+
+    @property
+    def closed_classes(self) -> bool:
+        """The head has an output for each class."""
+        return True
+
     def prepare(self, arrays: Arrays) -> Arrays:
         """Return what the extractor keeps."""
         return self.extractor.prepare(arrays)
