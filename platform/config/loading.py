@@ -8,7 +8,7 @@ both happen before any other override, whatever the order on the command line.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,6 +16,7 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from methods import Registry
 from platform.config.plain_yaml import DEEPEST, dump_yaml, read_yaml, yaml_problem
 from platform.config.privacy_rules import NOISE_KEYS
 from platform.config.run import RunConfig
@@ -28,10 +29,40 @@ RELEASE_KEYS = ("release", "metric_ratio")
 
 @dataclass(frozen=True)
 class Sources:
-    """Where packaged configurations and method presets lie."""
+    """Where configurations and method presets lie.
+
+    Attributes:
+        configs: Packaged configurations.
+        presets: Those of this package's methods.
+        registry: Knows where the presets of methods from outside lie.
+    """
 
     configs: Path = PACKAGED_CONFIGS
     presets: Path = PACKAGED_CONFIGS / "methods"
+    registry: Registry = field(default_factory=Registry)
+
+    def preset(self, name: object) -> Path:
+        """Return a method's preset.
+
+        Raises:
+            ConfigError: If there is none of this name.
+        """
+        if isinstance(name, str) and "/" not in name:
+            own = self.presets / f"{name}.yaml"
+            found = own if own.is_file() else self._outside(name)
+            if found is not None:
+                return found
+        known = {path.stem for path in self.presets.glob("*.yaml")}
+        valid = ", ".join(sorted(known | set(self.registry.available())))
+        raise ConfigError(f"method.name: {name!r} is unknown; valid: {valid}")
+
+    def _outside(self, name: str) -> Path | None:
+        path = self.registry.preset(name)
+        if path is not None and not path.is_file():
+            raise ConfigError(
+                f"method.name: {name!r} has no preset; valid is one beside it, in {str(path)!r}"
+            )
+        return path
 
 
 def load_config(
@@ -122,7 +153,7 @@ def _apply(
     rest: list[tuple[tuple[str, ...], Any]] = []
     for path, value in overrides:
         if path == ("method", "name"):
-            tree["method"] = _preset(value, sources)
+            tree["method"] = _read_yaml(sources.preset(value))
         elif path == ("privacy", "mechanism") and value == "none":
             kept = dict(tree.get("privacy") or {})
             tree["privacy"] = {k: v for k, v in kept.items() if k not in DROPPED_KEYS}
@@ -137,14 +168,6 @@ def _apply(
     for path, value in rest:
         _set(tree, path, value)
     return tree
-
-
-def _preset(name: Any, sources: Sources) -> dict[str, Any]:
-    path = sources.presets / f"{name}.yaml"
-    if not isinstance(name, str) or "/" in name or not path.is_file():
-        valid = ", ".join(sorted(p.stem for p in sources.presets.glob("*.yaml")))
-        raise ConfigError(f"method.name: {name!r} is unknown; valid: {valid}")
-    return _read_yaml(path)
 
 
 def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
