@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from methods.interface.tensors import Source as Source
+from methods.interface.tensors import TensorSpec as TensorSpec
+from methods.interface.tensors import Weighting as Weighting
 from methods.interface.trainer import Arrays as Arrays
 from methods.interface.trainer import Objective as Objective
 from methods.interface.trainer import ParameterGroup as ParameterGroup
@@ -27,28 +30,6 @@ if TYPE_CHECKING:
 
 Mechanism = Literal["none", "dp_sgd", "upload_noise", "distributed_noise", "central_noise"]
 Need = Literal["features", "tokens", "pixels", "text", "domains"]
-
-
-class Weighting(StrEnum):
-    """How one shared tensor is combined over the clients of a round."""
-
-    EXAMPLES = "examples"
-    """Mean weighted by the number of examples (uniform under a privacy mechanism)."""
-    UNIFORM = "uniform"
-    """Plain mean."""
-    SUM = "sum"
-    """Plain sum."""
-
-
-class Source(StrEnum):
-    """What one tensor of an update is made from."""
-
-    TRAINING = "training"
-    """The difference that training steps made: zero without any."""
-    GRADIENT = "gradient"
-    """The mean of something that each example has, such as its gradient at the broadcast."""
-    STATISTIC = "statistic"
-    """A summary of the client's data, such as its classes' shares, in no such sense a mean."""
 
 
 class Visibility(StrEnum):
@@ -72,16 +53,6 @@ class OptionsOf:
     """
 
     option: str
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """Shape, dtype, combination rule and source of one array that leaves a client."""
-
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-    weighting: Weighting = Weighting.EXAMPLES
-    source: Source = Source.TRAINING
 
 
 @dataclass(frozen=True)
