@@ -420,7 +420,7 @@ def test_a_refused_cell_starts_nothing(
 
 
 def fake_workers(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Cell], Outcome]) -> None:
-    def run(cells: Any, observer: Any, *, jobs: int, url: str) -> tuple[Outcome, ...]:
+    def run(cells: Any, observer: Any, folder: Any, *, jobs: int, url: str) -> tuple[Outcome, ...]:
         observer.sweep_started(len(cells), 0)
         for cell in cells:
             observer.cell_started(cell)
