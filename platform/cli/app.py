@@ -182,6 +182,23 @@ def methods(
 
 
 @app.command()
+def configs(
+    config: Annotated[
+        Path | None, typer.Argument(help="Show this one in full, with all that it extends.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key of CONFIG. Repeatable.")
+    ] = None,
+    keys: Annotated[bool, typer.Option("--keys", help="List all keys and what they mean.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the packaged configurations, show one in full, or list all keys."""
+    from platform.cli.configs import configs_command
+
+    configs_command(config, list(set_ or []), keys=keys, as_json=as_json)
+
+
+@app.command()
 def datasets(
     show: Annotated[
         Path | None,
