@@ -71,7 +71,7 @@ class FailureGame:
     error: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FailureAudit:
     """What the game gave.
 
@@ -152,7 +152,11 @@ def audit_failures(game: FailureGame) -> FailureAudit:
         reasons += _problems(protection, uploads, game.error)
     mechanism = game.run.terms.config.privacy.mechanism
     return FailureAudit(
-        mechanism, len(rounds), sum(r.failed for r in rounds), split, tuple(reasons)
+        mechanism=mechanism,
+        rounds=len(rounds),
+        failed=sum(r.failed for r in rounds),
+        split=split,
+        reasons=tuple(reasons),
     )
 
 

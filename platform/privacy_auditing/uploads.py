@@ -67,7 +67,7 @@ EXAMPLES = 7
 """What each client says of the size of its data; under a mechanism it must not matter."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class UploadGame:
     """One channel under audit.
 
@@ -151,11 +151,11 @@ def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
         flag=game.flag,
     )
     return ChannelAudit(
-        game.channel,
-        config.privacy.mechanism,
-        judge_client_unit(scores, claim, family_wise_error=error),
-        _guesses(scores, claim),
-        _noise_problems(game, rounds, error / 3.0),
+        channel=game.channel,
+        mechanism=config.privacy.mechanism,
+        result=judge_client_unit(scores, claim, family_wise_error=error),
+        guesses=_guesses(scores, claim),
+        problems=_noise_problems(game, rounds, error / 3.0),
     )
 
 

@@ -46,6 +46,7 @@ RUNS: dict[str, tuple[str, ...]] = {
         NONE,
         "task.domains=[real, sketch]",
         "task.held_out_domain=sketch",
+        "task.partition={kind: domain_dirichlet}",
         "evaluation.protocol=leave_one_domain_out",
         "evaluation.selection=best_on_validation",
         "task.validation_share=0.5",

@@ -27,7 +27,7 @@ RUN = (
 
 
 def load(root: Path, name: str = "flowers102", **asked: Any) -> Any:
-    return load_dataset(name, DataRequest(root, **asked))
+    return load_dataset(name, DataRequest(root=root, **asked))
 
 
 def rewrite(root: Path, change: Callable[[Parts], object]) -> None:

@@ -38,7 +38,7 @@ THINGS = ("The_Eiffel_Tower", "bird", "t-shirt", "truck")
 
 
 def load(root: Path, name: str = "pacs", **asked: Any) -> Dataset:
-    return load_dataset(name, DataRequest(root, **asked))
+    return load_dataset(name, DataRequest(root=root, **asked))
 
 
 def paths(split: Split) -> tuple[str, ...]:
