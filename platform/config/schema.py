@@ -82,10 +82,11 @@ class MethodConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
     name: str
+    server_optimizer: dict[str, Any] | None = None
 
     @property
     def options(self) -> dict[str, Any]:
-        """Everything but the name."""
+        """The method's own: everything but the name and the server's optimiser."""
         return dict(self.model_extra or {})
 
 
