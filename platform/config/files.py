@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -14,6 +16,7 @@ from platform.config.plain_yaml import read_yaml, yaml_problem
 from platform.errors import ConfigError
 
 PACKAGED_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+_SENTENCE_END: Final = re.compile(r"\.\s+(?=[A-Z`])")
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,18 @@ def packaged_names(sources: Sources) -> Iterator[str]:
     for path in sorted(sources.configs.rglob("*.yaml")):
         if not path.is_relative_to(sources.presets):
             yield path.relative_to(sources.configs).with_suffix("").as_posix()
+
+
+def packaged_titles(sources: Sources) -> dict[str, str]:
+    """Return the first sentence of every packaged configuration, by name."""
+    return {name: _title(sources.configs / f"{name}.yaml") for name in packaged_names(sources)}
+
+
+def _title(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comment = takewhile(lambda line: line.startswith("#"), lines)
+    text = " ".join(line.removeprefix("#").strip() for line in comment)
+    return _SENTENCE_END.split(text, maxsplit=1)[0].removesuffix(".")
 
 
 def packaged_file(name: str | Path, sources: Sources) -> Path | None:
