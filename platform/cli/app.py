@@ -180,12 +180,13 @@ def configs(
         list[str] | None, typer.Option("--set", help="Override a key of CONFIG. Repeatable.")
     ] = None,
     keys: Annotated[bool, typer.Option("--keys", help="List all keys and what they mean.")] = False,
+    methods_: MethodsOption = None,
     as_json: Json = False,
 ) -> None:
     """List the packaged configurations, show one in full, or list all keys."""
     from platform.cli.configs import configs_command
 
-    configs_command(config, list(set_ or []), keys=keys, as_json=as_json)
+    configs_command(config, list(set_ or []), methods_, keys=keys, as_json=as_json)
 
 
 @app.command()
