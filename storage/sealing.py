@@ -1,4 +1,4 @@
-"""A digest in every row that matters, checked whenever the row is read.
+"""Rows of tables that carry a digest, checked whenever a row is read.
 
 It covers all other columns of the row, its key and its status included, so a bit that flips on a
 disk or in a cable is noticed before anybody computes with it. It defends against accidents and
@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections import namedtuple
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Row, Select, UnaryExpression, insert, select, update
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import Boolean
 
-from storage.engine import file_of
 from storage.errors import DatabaseDamaged
+from storage.statements import Statements
 from storage.tables import Sealed
 
 # Changing what is hashed, or how, needs a new marker.
 ROW_PREFIX: Final = b"sotto-row-v1\n"
 
-
-Condition = ColumnElement[bool]
-Order = InstrumentedAttribute[Any] | UnaryExpression[Any]
+Where = Mapping[str, object]
+"""By column its value, or a collection of values of which it has one."""
 
 # What people call a column of a key; keys of bytes are secret, or mean nothing to anybody.
 _WORDS: Final = {
@@ -37,13 +38,12 @@ _WORDS: Final = {
     "stage": "stage",
     "slot": "slot",
     "generation": "generation",
+    "client": "store",
 }
 
 
 def row_digest(table: str, values: Mapping[str, object]) -> bytes:
-    """Return SHA-256 of a marker, the table's name.
-
-    And all names and values in the order of the names.
+    """Return SHA-256 of a marker, the table's name, and all names and values by name.
 
     Each item is written as a letter for its type, its length in 8 bytes and its bytes, so what was
     hashed can be read back in one way only: no two different rows have the same encoding.
@@ -55,91 +55,199 @@ def row_digest(table: str, values: Mapping[str, object]) -> bytes:
     Raises:
         TypeError: A value is of no such type.
     """
-    hasher = hashlib.sha256(ROW_PREFIX)
-    for item in (table, *(item for pair in sorted(values.items()) for item in pair)):
-        kind, data = _encoded(item)
-        hasher.update(kind + len(data).to_bytes(8, "big"))
-        hasher.update(data)
-    return hasher.digest()
+    names = tuple(sorted(values))
+    return _hash(_headings(table, names), [values[name] for name in names])
 
 
-def insert_sealed(session: Session, table: type[Sealed], *rows: Mapping[str, Any]) -> None:
-    """Add rows with their digests; each holds a value for every other column."""
-    if rows:
-        session.execute(insert(table), [_sealed(table, row) for row in rows])
+class Rows:
+    """The rows of sealed tables within one transaction."""
+
+    def __init__(self, statements: Statements) -> None:
+        """Run on this connection."""
+        self.statements = statements
+
+    def insert(self, table: type[Sealed], *rows: Mapping[str, Any]) -> None:
+        """Add rows with their digests; each holds a value for every other column."""
+        if not rows:
+            return
+        shape = _shape(table)
+        listed = ", ".join(shape.columns)
+        marks = ", ".join("?" * len(shape.columns))
+        self.statements.run_many(
+            f"INSERT INTO {shape.name} ({listed}) VALUES ({marks})",
+            [shape.sealed([row[name] for name in shape.unsealed]) for row in rows],
+        )
+
+    def read(
+        self,
+        table: type[Sealed],
+        where: Where,
+        *,
+        order: Sequence[str] = (),
+        newest_first: bool = False,
+        limit: int | None = None,
+    ) -> list[Any]:
+        """Return the rows that meet all conditions, each checked against its digest.
+
+        Args:
+            table: Of these rows.
+            where: The conditions.
+            order: Columns to sort by.
+            newest_first: Whether they are sorted from the largest down.
+            limit: Return no more than these.
+
+        Raises:
+            DatabaseDamaged: Naming the file, the table and the row.
+        """
+        shape = _shape(table)
+        condition, values = _condition(where)
+        text = f"SELECT {', '.join(shape.columns)} FROM {shape.name}{condition}"
+        text += _ordered(order, newest_first=newest_first)
+        if limit is not None:
+            text += f" LIMIT {limit}"
+        return [self._checked(shape, row) for row in self.statements.run(text, values)]
+
+    def column(
+        self, table: type[Sealed], name: str, where: Where, *, newest_first: bool = False
+    ) -> tuple[Any, ...]:
+        """Return the different values of one column, sorted; no digest is looked at."""
+        condition, values = _condition(where)
+        text = f"SELECT DISTINCT {name} FROM {_shape(table).name}{condition}"
+        text += _ordered([name], newest_first=newest_first)
+        return tuple(value for (value,) in self.statements.run(text, values))
+
+    def update(self, table: type[Sealed], where: Where, **changes: object) -> int:
+        """Change columns that are no key, in all rows that meet all conditions; seal them anew.
+
+        Returns:
+            How many rows were changed.
+
+        Raises:
+            DatabaseDamaged: A row did not fit its digest before; then none is changed.
+        """
+        rows = self.read(table, where)
+        self.reseal(table, rows, **changes)
+        return len(rows)
+
+    def reseal(self, table: type[Sealed], rows: Sequence[Any], **changes: object) -> None:
+        """Change columns that are no key in rows that `read` returned, and seal them anew."""
+        shape = _shape(table)
+        changed = [row._replace(**changes) for row in rows]
+        condition, _ = _condition(dict.fromkeys(shape.keys))
+        names = (*changes, "digest")
+        self.statements.run_many(
+            f"UPDATE {shape.name} SET {', '.join(f'{name} = ?' for name in names)}{condition}",
+            [
+                (*changes.values(), shape.digest(row[:-1]), *(getattr(row, k) for k in shape.keys))
+                for row in changed
+            ],
+        )
+
+    def delete(self, table: type[Sealed], where: Where) -> None:
+        """Delete the rows that meet all conditions."""
+        condition, values = _condition(where)
+        self.statements.run(f"DELETE FROM {_shape(table).name}{condition}", values)
+
+    def verify(self, tables: Sequence[type[Sealed]]) -> None:
+        """Read every row of some tables, one at a time, and check it against its digest.
+
+        Raises:
+            DatabaseDamaged: Naming the first row that does not fit.
+        """
+        for table in tables:
+            shape = _shape(table)
+            listed = ", ".join(shape.columns)
+            for row in self.statements.stream(f"SELECT {listed} FROM {shape.name}"):
+                self._checked(shape, row)
+
+    def _checked(self, shape: _Shape, values: tuple[Any, ...]) -> Any:
+        row = shape.row(values)
+        if shape.digest(row[:-1]) != row.digest:
+            raise _damaged(self.statements.where, shape, row)
+        return row
 
 
-def read_sealed(
-    session: Session,
-    table: type[Sealed],
-    *where: Condition,
-    order: Sequence[Order] = (),
-    limit: int | None = None,
-) -> list[Row[Any]]:
-    """Return all columns of the rows that meet all conditions, each row checked against its digest.
+@dataclass(frozen=True)
+class _Shape:
+    """What is known of a table beforehand.
 
-    Raises:
-        DatabaseDamaged: Naming the file, the table and the row.
+    Attributes:
+        name: The table's.
+        columns: All columns, the digest last.
+        keys: Those that tell one row from another.
+        truths: Places of columns that hold truth values, which SQLite keeps as 0 and 1.
+        order: Places of the columns that are hashed, by name.
+        headings: What is hashed of the names.
+        made: Makes a row of a list of values.
     """
-    query = select(*table.__table__.columns).where(*where).order_by(*order).limit(limit)
-    return list(_checked(session, table, query))
+
+    name: str
+    columns: tuple[str, ...]
+    keys: tuple[str, ...]
+    truths: tuple[int, ...]
+    order: tuple[int, ...]
+    headings: tuple[bytes, ...]
+    made: Any
+
+    @property
+    def unsealed(self) -> tuple[str, ...]:
+        """All columns but the digest."""
+        return self.columns[:-1]
+
+    def row(self, values: tuple[Any, ...]) -> Any:
+        """Return a row as it was stored."""
+        if self.truths:
+            known = list(values)
+            for place in self.truths:
+                # Anything else than 0 or 1 stays what it is, which is then no row of ours.
+                if type(known[place]) is int and known[place] in (0, 1):
+                    known[place] = bool(known[place])
+            return self.made(*known)
+        return self.made(*values)
+
+    def digest(self, values: Sequence[Any]) -> bytes:
+        """Return the digest of a row's other columns."""
+        return _hash(self.headings, [values[place] for place in self.order])
+
+    def sealed(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Return a row with its digest."""
+        return (*values, self.digest(values))
 
 
-def update_sealed(
-    session: Session, table: type[Sealed], *where: Condition, **changes: object
-) -> int:
-    """Change columns that are no key, in all rows that meet all conditions, and seals them anew.
-
-    Returns:
-        How many rows were changed.
-
-    Raises:
-        DatabaseDamaged: A row did not fit its digest before; then none is changed.
-    """
-    rows = [row._asdict() | changes for row in read_sealed(session, table, *where)]
-    keys = [column.name for column in table.__table__.primary_key]
-    changed = [
-        {name: row[name] for name in (*keys, *changes)} | {"digest": _digest(table, row)}
-        for row in rows
-    ]
-    if changed:
-        session.execute(update(table), changed)
-    return len(changed)
+@cache
+def _shape(table: type[Sealed]) -> _Shape:
+    found = [column for column in table.__table__.columns if column.name != "digest"]
+    names = tuple(column.name for column in found)
+    by_name = tuple(sorted(range(len(names)), key=names.__getitem__))
+    keys = tuple(column.name for column in table.__table__.primary_key)
+    return _Shape(
+        table.__tablename__,
+        (*names, "digest"),
+        keys,
+        tuple(i for i, column in enumerate(found) if isinstance(column.type, Boolean)),
+        by_name,
+        _headings(table.__tablename__, tuple(names[i] for i in by_name)),
+        namedtuple(table.__name__, (*names, "digest")),
+    )
 
 
-def verify_rows(session: Session, tables: Sequence[type[Sealed]]) -> None:
-    """Read every row of some tables, one at a time, and checks it against its digest.
-
-    Raises:
-        DatabaseDamaged: Naming the first row that does not fit.
-    """
-    for table in tables:
-        query = select(*table.__table__.columns).execution_options(yield_per=1)
-        for _ in _checked(session, table, query):
-            pass
+@cache
+def _headings(table: str, names: tuple[str, ...]) -> tuple[bytes, ...]:
+    """Return what stands before the first value, and before each further one."""
+    start = ROW_PREFIX + _item(table)
+    return tuple(start * (not i) + _item(name) for i, name in enumerate(names)) or (start,)
 
 
-def _checked(session: Session, table: type[Sealed], query: Select[Any]) -> Iterator[Row[Any]]:
-    try:
-        for row in session.execute(query):
-            if _digest(table, row._asdict()) != row.digest:
-                raise _damaged(session, table, row)
-            yield row
-    # A value of another type than its column's, which SQLite allows, may break the conversion.
-    except (TypeError, ValueError, OverflowError, MemoryError) as error:
-        raise DatabaseDamaged(
-            f"database {file_of(session)} is damaged: a row of table {table.__tablename__} cannot"
-            " be read"
-        ) from error
+def _hash(headings: Sequence[bytes], values: Sequence[object]) -> bytes:
+    parts: list[bytes] = []
+    for heading, value in zip(headings, values, strict=True):
+        parts += (heading, _item(value))
+    return hashlib.sha256(b"".join(parts)).digest()
 
 
-def _sealed(table: type[Sealed], row: Mapping[str, Any]) -> dict[str, Any]:
-    return {**row, "digest": _digest(table, row)}
-
-
-def _digest(table: type[Sealed], row: Mapping[str, Any]) -> bytes:
-    values = {name: value for name, value in row.items() if name != "digest"}
-    return row_digest(table.__tablename__, values)
+def _item(value: object) -> bytes:
+    kind, data = _encoded(value)
+    return kind + len(data).to_bytes(8, "big") + data
 
 
 def _encoded(item: object) -> tuple[bytes, bytes]:
@@ -161,10 +269,28 @@ def _encoded(item: object) -> tuple[bytes, bytes]:
             raise TypeError(f"{type(item).__name__} is no type of a column")
 
 
-def _damaged(session: Session, table: type[Sealed], row: Row[Any]) -> DatabaseDamaged:
+def _condition(where: Where) -> tuple[str, list[Any]]:
+    texts: list[str] = []
+    values: list[Any] = []
+    for name, value in where.items():
+        if isinstance(value, Collection) and not isinstance(value, (str, bytes)):
+            texts.append(f"{name} IN ({', '.join('?' * len(value))})")
+            values += value
+        else:
+            texts.append(f"{name} = ?")
+            values.append(value)
+    return (f" WHERE {' AND '.join(texts)}" if texts else ""), values
+
+
+def _ordered(names: Sequence[str], *, newest_first: bool) -> str:
+    way = " DESC" if newest_first else ""
+    return f" ORDER BY {', '.join(name + way for name in names)}" if names else ""
+
+
+def _damaged(where: str, shape: _Shape, row: Any) -> DatabaseDamaged:
     known = row._asdict()
     parts = [f"{word} {known[name]!r}" for name, word in _WORDS.items() if name in known]
     return DatabaseDamaged(
-        f"database {file_of(session)} is damaged: the row of table {table.__tablename__} of"
-        f" {', '.join(parts)} does not fit its digest"
+        f"database {where} is damaged: the row of table {shape.name} of {', '.join(parts)} does not"
+        " fit its digest"
     )
