@@ -25,6 +25,15 @@ class OwnRows(Rows):
         """Add rows of this client."""
         super().insert(table, *({"client": self.client, **row} for row in rows))
 
+    def put(self, table: type[Sealed], row: Mapping[str, Any]) -> None:
+        """Add a row of this client, in the place of one with the same key."""
+        super().put(table, {"client": self.client, **row})
+
+    def swap(self, table: type[Sealed], before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+        """Put a row of this client in the place of another, if that is still as it was."""
+        own = {"client": self.client}
+        return super().swap(table, {**own, **before}, {**own, **row})
+
     def read(
         self,
         table: type[Sealed],
@@ -80,8 +89,7 @@ def slots_of(rows: OwnRows, run_id: str) -> dict[str, PersonalState]:
 
 def fill_slot(rows: OwnRows, run_id: str, slot: str, state: PersonalState) -> None:
     """Put a personal part in the place of another."""
-    drop_slot(rows, run_id, slot)
-    rows.insert(Personal, {"run_id": run_id, "slot": slot, **state._asdict()})
+    rows.put(Personal, {"run_id": run_id, "slot": slot, **state._asdict()})
 
 
 def drop_slot(rows: OwnRows, run_id: str, slot: str) -> None:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, fields
+from dataclasses import fields
 from operator import attrgetter
 from typing import Final
 
 from storage._validate import require_bytes, require_count, require_text
 from storage.client_rows import OwnRows
 from storage.client_tables import Replies, Sessions
-from storage.errors import InvalidRecordError, SessionMovedError
+from storage.errors import AlreadyExistsError, InvalidRecordError, SessionMovedError
 from storage.records import SessionRecord
 
-_FACTS: Final = attrgetter(*(field.name for field in fields(SessionRecord)))
+_NAMES: Final = tuple(field.name for field in fields(SessionRecord))
+_FACTS: Final = attrgetter(*_NAMES)
 Transaction = Callable[..., AbstractContextManager[OwnRows]]
 
 
@@ -65,17 +66,11 @@ class ClientSessions:
         """
         _require(record)
         require_bytes(request_digest=request_digest, reply=reply)
+        if after is not None:
+            _require_forward(after, record)
+        is_new = after is None or _place(after) != _place(record)
         with self._transaction() as rows:
-            known = _read(rows, record.run_id)
-            if known != after:
-                raise SessionMovedError(
-                    f"the session of run {record.run_id!r} is not the one that was answered from"
-                )
-            if known is not None:
-                _require_forward(known, record)
-            is_new = known is None or _place(known) != _place(record)
-            rows.delete(Sessions, {"run_id": record.run_id})
-            rows.insert(Sessions, asdict(record))
+            _move(rows, after, record)
             if is_new:
                 rows.delete(Replies, {"run_id": record.run_id})
             answered = {"request_digest": request_digest, "reply": reply}
@@ -91,6 +86,23 @@ class ClientSessions:
 def _read(rows: OwnRows, run_id: str) -> SessionRecord | None:
     found = rows.read(Sessions, {"run_id": run_id})
     return SessionRecord(*_FACTS(found[0])) if found else None
+
+
+def _move(rows: OwnRows, after: SessionRecord | None, record: SessionRecord) -> None:
+    moved = SessionMovedError(
+        f"the session of run {record.run_id!r} is not the one that was answered from"
+    )
+    if after is None:
+        try:
+            rows.insert(Sessions, _columns(record))
+        except AlreadyExistsError as error:
+            raise moved from error
+    elif not rows.swap(Sessions, _columns(after), _columns(record)):
+        raise moved
+
+
+def _columns(record: SessionRecord) -> dict[str, object]:
+    return dict(zip(_NAMES, _FACTS(record), strict=True))
 
 
 def _place(record: SessionRecord) -> tuple[int, int]:

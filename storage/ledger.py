@@ -127,7 +127,22 @@ def insert_rows(rows: Rows, table: LedgerTable, new: Sequence[LedgerRow]) -> Non
                 "the release of (run, round, attempt, pseudonym, channel) ="
                 f" {known!r} is in the ledger already"
             )
+    add_rows(rows, table, new)
+
+
+def add_rows(rows: Rows, table: LedgerTable, new: Sequence[LedgerRow]) -> None:
+    """Add rows that were checked.
+
+    Raises:
+        AlreadyExistsError: One is there already; some may have been added before it.
+    """
     rows.insert(table, *(dict(zip(_NAMES, _FACTS(row), strict=True)) for row in new))
+
+
+def settle_open(rows: Rows, table: LedgerTable, where: Where, *, status: LedgerStatus) -> None:
+    """Move what is reserved among some rows to another status."""
+    found = _sealed_rows(rows, table, where)
+    rows.reseal(table, [row for row in found if row.status == "reserved"], status=status)
 
 
 def settle(

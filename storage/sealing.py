@@ -1,5 +1,7 @@
 """Rows of tables that carry a digest, checked whenever a row is read.
 
+Statements are written from the tables' own names; what comes from elsewhere is bound to them.
+
 It covers all other columns of the row, its key and its status included, so a bit that flips on a
 disk or in a cable is noticed before anybody computes with it. It defends against accidents and
 careless edits, not against somebody who edits a row and computes its digest anew: that no row was
@@ -11,10 +13,10 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections import namedtuple
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sqlalchemy import Boolean
 
@@ -68,15 +70,26 @@ class Rows:
 
     def insert(self, table: type[Sealed], *rows: Mapping[str, Any]) -> None:
         """Add rows with their digests; each holds a value for every other column."""
-        if not rows:
-            return
+        if rows:
+            shape = _shape(table)
+            self.statements.run_many(f"INSERT{shape.insertion}", [shape.sealed(r) for r in rows])
+
+    def put(self, table: type[Sealed], row: Mapping[str, Any]) -> None:
+        """Add a row, in the place of one with the same key if there is one."""
         shape = _shape(table)
-        listed = ", ".join(shape.columns)
-        marks = ", ".join("?" * len(shape.columns))
-        self.statements.run_many(
-            f"INSERT INTO {shape.name} ({listed}) VALUES ({marks})",
-            [shape.sealed([row[name] for name in shape.unsealed]) for row in rows],
-        )
+        self.statements.run_many(f"INSERT OR REPLACE{shape.insertion}", [shape.sealed(row)])
+
+    def swap(self, table: type[Sealed], before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+        """Put a row in the place of another of the same key, if that is still as it was.
+
+        Returns:
+            Whether it was: by its digest, which covers all of it.
+        """
+        shape = _shape(table)
+        condition, values = _condition({name: row[name] for name in shape.keys})
+        known = shape.sealed(before)[-1]
+        text = f"{shape.replacement}{condition} AND digest = ?"
+        return self.statements.count(text, (*shape.sealed(row), *values, known)) == 1
 
     def read(
         self,
@@ -101,8 +114,7 @@ class Rows:
         """
         shape = _shape(table)
         condition, values = _condition(where)
-        text = f"SELECT {', '.join(shape.columns)} FROM {shape.name}{condition}"
-        text += _ordered(order, newest_first=newest_first)
+        text = shape.selection + condition + _ordered(order, newest_first=newest_first)
         if limit is not None:
             text += f" LIMIT {limit}"
         return [self._checked(shape, row) for row in self.statements.run(text, values)]
@@ -112,7 +124,7 @@ class Rows:
     ) -> tuple[Any, ...]:
         """Return the different values of one column, sorted; no digest is looked at."""
         condition, values = _condition(where)
-        text = f"SELECT DISTINCT {name} FROM {_shape(table).name}{condition}"
+        text = f"SELECT DISTINCT {name} FROM {_shape(table).name}{condition}"  # noqa: S608
         text += _ordered([name], newest_first=newest_first)
         return tuple(value for (value,) in self.statements.run(text, values))
 
@@ -134,9 +146,9 @@ class Rows:
         shape = _shape(table)
         changed = [row._replace(**changes) for row in rows]
         condition, _ = _condition(dict.fromkeys(shape.keys))
-        names = (*changes, "digest")
+        settings = ", ".join(f"{name} = ?" for name in (*changes, "digest"))
         self.statements.run_many(
-            f"UPDATE {shape.name} SET {', '.join(f'{name} = ?' for name in names)}{condition}",
+            f"UPDATE {shape.name} SET {settings}{condition}",  # noqa: S608
             [
                 (*changes.values(), shape.digest(row[:-1]), *(getattr(row, k) for k in shape.keys))
                 for row in changed
@@ -146,7 +158,7 @@ class Rows:
     def delete(self, table: type[Sealed], where: Where) -> None:
         """Delete the rows that meet all conditions."""
         condition, values = _condition(where)
-        self.statements.run(f"DELETE FROM {_shape(table).name}{condition}", values)
+        self.statements.run(f"DELETE FROM {_shape(table).name}{condition}", values)  # noqa: S608
 
     def verify(self, tables: Sequence[type[Sealed]]) -> None:
         """Read every row of some tables, one at a time, and check it against its digest.
@@ -156,8 +168,7 @@ class Rows:
         """
         for table in tables:
             shape = _shape(table)
-            listed = ", ".join(shape.columns)
-            for row in self.statements.stream(f"SELECT {listed} FROM {shape.name}"):
+            for row in self.statements.stream(shape.selection):
                 self._checked(shape, row)
 
     def _checked(self, shape: _Shape, values: tuple[Any, ...]) -> Any:
@@ -179,6 +190,9 @@ class _Shape:
         order: Places of the columns that are hashed, by name.
         headings: What is hashed of the names.
         made: Makes a row of a list of values.
+        insertion: The end of the statement that adds a row.
+        replacement: The start of the statement that changes all columns of a row.
+        selection: The statement that reads all rows.
     """
 
     name: str
@@ -188,11 +202,9 @@ class _Shape:
     order: tuple[int, ...]
     headings: tuple[bytes, ...]
     made: Any
-
-    @property
-    def unsealed(self) -> tuple[str, ...]:
-        """All columns but the digest."""
-        return self.columns[:-1]
+    insertion: str
+    replacement: str
+    selection: str
 
     def row(self, values: tuple[Any, ...]) -> Any:
         """Return a row as it was stored."""
@@ -209,17 +221,24 @@ class _Shape:
         """Return the digest of a row's other columns."""
         return _hash(self.headings, [values[place] for place in self.order])
 
-    def sealed(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """Return a row with its digest."""
+    def sealed(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return a row's values with its digest."""
+        values = [row[name] for name in self.columns[:-1]]
         return (*values, self.digest(values))
 
 
-@cache
 def _shape(table: type[Sealed]) -> _Shape:
+    return _shape_of(cast("Hashable", table))
+
+
+@cache
+def _shape_of(key: Hashable) -> _Shape:
+    table = cast("type[Sealed]", key)
     found = [column for column in table.__table__.columns if column.name != "digest"]
     names = tuple(column.name for column in found)
     by_name = tuple(sorted(range(len(names)), key=names.__getitem__))
     keys = tuple(column.name for column in table.__table__.primary_key)
+    columns, marks = ", ".join((*names, "digest")), ", ".join("?" * (len(names) + 1))
     return _Shape(
         table.__tablename__,
         (*names, "digest"),
@@ -228,6 +247,9 @@ def _shape(table: type[Sealed]) -> _Shape:
         by_name,
         _headings(table.__tablename__, tuple(names[i] for i in by_name)),
         namedtuple(table.__name__, (*names, "digest")),
+        f" INTO {table.__tablename__} ({columns}) VALUES ({marks})",
+        f"UPDATE {table.__tablename__} SET ({columns}) = ({marks})",  # noqa: S608
+        f"SELECT {columns} FROM {table.__tablename__}",  # noqa: S608
     )
 
 
@@ -246,27 +268,31 @@ def _hash(headings: Sequence[bytes], values: Sequence[object]) -> bytes:
 
 
 def _item(value: object) -> bytes:
-    kind, data = _encoded(value)
+    known = _ENCODERS.get(type(value))
+    if known is not None:
+        return known(value)
+    for kind, encoder in _ENCODERS.items():
+        if isinstance(value, kind):
+            return encoder(value)
+    raise TypeError(f"{type(value).__name__} is no type of a column")
+
+
+def _framed(kind: bytes, data: bytes) -> bytes:
     return kind + len(data).to_bytes(8, "big") + data
 
 
-def _encoded(item: object) -> tuple[bytes, bytes]:
-    match item:
-        case None:
-            return b"n", b""
-        case bool():
-            return b"t", b"1" if item else b"0"
-        case int():
-            return b"i", b"%d" % item
-        case float():
-            # SQLite keeps no sign of zero.
-            return b"f", struct.pack(">d", item + 0.0)
-        case str():
-            return b"s", item.encode()
-        case bytes():
-            return b"b", item
-        case _:
-            raise TypeError(f"{type(item).__name__} is no type of a column")
+_NONE, _TRUE, _FALSE = _framed(b"n", b""), _framed(b"t", b"1"), _framed(b"t", b"0")
+_FLOAT = struct.Struct(">cqd")
+_ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
+    type(None): lambda value: _NONE,
+    bool: lambda value: _TRUE if value else _FALSE,
+    int: lambda value: _framed(b"i", b"%d" % value),
+    # SQLite keeps no sign of zero.
+    float: lambda value: _FLOAT.pack(b"f", 8, value + 0.0),
+    str: lambda value: _framed(b"s", value.encode()),
+    bytes: lambda value: _framed(b"b", value),
+}
+"""How a value is hashed, by its type; a truth value before the number that it also is."""
 
 
 def _condition(where: Where) -> tuple[str, list[Any]]:

@@ -37,6 +37,17 @@ class Statements:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise translate(error, self.where) from error
 
+    def count(self, text: str, values: Sequence[Any] = ()) -> int:
+        """Run a statement, and return how many rows it changed.
+
+        Raises:
+            StorageError: What the driver says, in our words.
+        """
+        try:
+            return self.connect().execute(text, values).rowcount
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise translate(error, self.where) from error
+
     def run_many(self, text: str, values: Sequence[Sequence[Any]]) -> None:
         """Run a statement once for each list of values.
 

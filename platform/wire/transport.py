@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from platform.errors import CoordinatorBehind, ProtocolError
@@ -66,7 +66,7 @@ class InProcessTransport:
     handlers: Mapping[ClientId, Handler]
     losses: Losses
     lost_at: Stage = "train"
-    stage: Callable[[], AbstractContextManager[None]] = nullcontext
+    stage: Callable[[], AbstractContextManager[None]] = field(default=nullcontext, kw_only=True)
 
     def exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
