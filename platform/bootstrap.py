@@ -362,7 +362,9 @@ def _simulate(
             observer.client_answered()
 
     handlers = {name: client.handle for name, client in population.clients.items()}
-    within = InProcessTransport(handlers, simulated_losses(config), tell=tell)
+    within = InProcessTransport(
+        handlers, simulated_losses(config), stage=population.stage, tell=tell
+    )
     transport = surroundings.carry(within)
     run = Run(
         run_id=run_id,

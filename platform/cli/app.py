@@ -166,21 +166,11 @@ def sweep(
 
 
 @app.command()
-def methods(
-    page: Annotated[
-        bool, typer.Option("--page", help="Print all that is known of them, in Markdown.")
-    ] = False,
-    methods_: MethodsOption = None,
-    as_json: Json = False,
-) -> None:
+def methods(methods_: MethodsOption = None, as_json: Json = False) -> None:
     """List the methods and their options."""
     from platform.cli.listing import print_methods
-    from platform.cli.methods_page import print_page
 
-    if page:
-        print_page(methods_)
-    else:
-        print_methods(methods_, as_json=as_json)
+    print_methods(methods_, as_json=as_json)
 
 
 @app.command()
@@ -192,12 +182,13 @@ def configs(
         list[str] | None, typer.Option("--set", help="Override a key of CONFIG. Repeatable.")
     ] = None,
     keys: Annotated[bool, typer.Option("--keys", help="List all keys and what they mean.")] = False,
+    methods_: MethodsOption = None,
     as_json: Json = False,
 ) -> None:
     """List the packaged configurations, show one in full, or list all keys."""
     from platform.cli.configs import configs_command
 
-    configs_command(config, list(set_ or []), keys=keys, as_json=as_json)
+    configs_command(config, list(set_ or []), methods_, keys=keys, as_json=as_json)
 
 
 @app.command()

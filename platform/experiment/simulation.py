@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,14 +21,14 @@ from platform.parties.profile import (
     TrainerFactory,
 )
 from platform.parties.scoring import CommonScores, MeasuredSets
-from platform.parties.store_files import store_path, stores_folder
+from platform.parties.store_files import stores_file
 from platform.protection.uploads import Protection
 from platform.rounds.run import Run, RunTerms
 from platform.wire.transport import ClientId
 from privacy import NoiseSource
 from privacy.secure_aggregation import Credentials
 from privacy.training import LocalTrainer, TrainingPlan
-from storage import Database, open_client_store
+from storage import Database, open_client_stores
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,12 @@ class Population:
     Attributes:
         clients: By name; the names' order is the clients' order.
         make_trainer: A fresh trainer, with noise or plain.
+        stage: Makes durable together, at its end, what all clients write in it.
     """
 
     clients: Mapping[ClientId, Client]
     make_trainer: TrainerFactory
+    stage: Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +87,8 @@ def build_population(
     """
     config, protection = terms.config, terms.protection
     make_trainer = trainer_factory(config, learning.device, protection)
-    stores, shared = stores_folder(config, folder), CommonScores()
+    file, shared = stores_file(config, folder), CommonScores()
+    opened = open_client_stores(file, tuple(learning.train), read_only=read_only)
     safeguards = partial(
         Safeguards,
         limits=terms.budget.limits,
@@ -110,9 +114,8 @@ def build_population(
                 learning.evaluation.sets_of(name), learning.evaluation.common, shared
             ),
         )
-        store = open_client_store(store_path(stores, name), read_only=read_only)
-        clients[name] = Client(profile, store, make_trainer)
-    return Population(clients, make_trainer)
+        clients[name] = Client(profile, opened.stores[name], make_trainer)
+    return Population(clients, make_trainer, opened.stage)
 
 
 def trainer_factory(config: RunConfig, device: str, protection: Protection) -> TrainerFactory:

@@ -10,12 +10,14 @@ limits is refused.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from platform.errors import ConfigError, ProtocolError
 from platform.parties.expectations import expectations_of, require_assignment, require_invitation
 from platform.parties.outside_rounds import KINDS, OutsideRounds
+from platform.parties.own_spending import OwnSpending
 from platform.parties.personal_states import PersonalStates
 from platform.parties.profile import ClientProfile, PersonalState, TrainerFactory
 from platform.parties.session import Session, awaited, encode_session, require_new
@@ -82,6 +84,8 @@ class Client:
         self.profile = profile
         self._store = store
         self._make_trainer = make_trainer
+        limits, run_id = safeguards.limits, profile.run.run_id
+        self._spending = None if limits is None else OwnSpending(store, run_id, limits)
         if safeguards.credentials is not None:
             store.remember_serial(safeguards.credentials.enrolment.serial)
         self._expected = safeguards.expected or expectations_of(profile.method)
@@ -130,7 +134,13 @@ class Client:
         return self._disclose(asked, session, decode_relay(message))
 
     def _keep(
-        self, asked: _Asked, session: Session, reply: bytes, *, is_noiseless: bool = False
+        self,
+        asked: _Asked,
+        session: Session,
+        reply: bytes,
+        *,
+        is_noiseless: bool = False,
+        added: Sequence[Release] = (),
     ) -> None:
         """Make an answer durable, and that there is no way back behind it.
 
@@ -147,6 +157,8 @@ class Client:
             state=encode_session(session),
         )
         self._store.sessions.keep(record, after=known, request_digest=asked.digest, reply=reply)
+        if self._spending is not None:
+            self._spending.follow(known, record, added)
 
     def state(self, committed: Attempt | None) -> PersonalState:
         """Return personal state if `committed` is this client's last attempt that counts."""
@@ -168,7 +180,8 @@ class Client:
             raise ProtocolError("message: masks must be used exactly where the run says so")
         protection = protection.at(invitation.clipping_norm)
         parameters = None if seat is None else parameters_of(envelope, seat, protection)
-        self._require_within_limits(envelope, protection)
+        if self._spending is not None:
+            self._spending.require(asked.known, self._releases(envelope, protection))
         newest_first = sorted(invitation.generations, reverse=True)
         handles = tuple(self._states.pool_handle(generation) for generation in newest_first)
         session, payload = (
@@ -180,16 +193,10 @@ class Client:
             session = replace(session, awaits="share", secure=secure)
         reply = encode_answer(Answer(envelope, handles, payload))
         with self._store.atomically():
+            # Takes the place of the session of what was committed, and erases its replies.
             self._keep(asked, session, reply)
-            self._states.roll(envelope.committed)
+            self._states.follow(envelope.committed)
         return reply
-
-    def _require_within_limits(self, envelope: Envelope, protection: Protection) -> None:
-        limits = self.profile.safeguards.limits
-        # Reading a ledger takes longer the longer a run is.
-        if limits is not None and limits.any:
-            planned = self._releases(envelope, protection)
-            limits.require(self.profile.run.run_id, self._store.rows(), planned)
 
     def _share_keys(self, asked: _Asked, session: Session, relay: Relay) -> bytes:
         if session.secure is None:
@@ -226,12 +233,12 @@ class Client:
         reply = encode_upload(upload)
         # All of it or nothing: a vector may leave only with its charge, and once.
         with self._store.atomically():
-            self._reserve(envelope, protection, prepared)
+            added = self._reserve(envelope, protection, prepared)
             self._store.put_pending(
                 profile.run.run_id, *attempt, personal=ready.personal, experts=ready.experts
             )
             is_noiseless = protection.masked and not protection.has_client_noise
-            self._keep(asked, session, reply, is_noiseless=is_noiseless)
+            self._keep(asked, session, reply, is_noiseless=is_noiseless, added=added)
         return reply
 
     def _remember(self, attempt: Attempt, failure: str) -> None:
@@ -285,10 +292,13 @@ class Client:
         credentials = self.profile.safeguards.credentials
         return None if credentials is None else credentials.identity
 
-    def _reserve(self, envelope: Envelope, protection: Protection, prepared: Prepared) -> None:
+    def _reserve(
+        self, envelope: Envelope, protection: Protection, prepared: Prepared
+    ) -> list[Release]:
         payload = b"".join((prepared.vector.data, encode_arrays(prepared.entry)))
-        for release in self._releases(envelope, protection):
-            self._store.reserve_release(as_row(release), payload=payload)
+        rows = ((as_row(r), r) for r in self._releases(envelope, protection))
+        reserve = partial(self._store.reserve_release, payload=payload)
+        return [release for row, release in rows if reserve(row) == "reserved"]
 
     def _releases(self, envelope: Envelope, protection: Protection) -> tuple[Release, ...]:
         return protection.releases(

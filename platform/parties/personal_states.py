@@ -51,8 +51,7 @@ class PersonalStates:
             ProtocolError: If it took no part in the one that is named.
         """
         run_id = self.profile.run.source
-        kept = [self.store.committed(run_id), self.store.pending(run_id)]
-        last, pending = (None if slot is None else slot[:2] for slot in kept)
+        last, pending = (slot and slot[:2] for slot in self.store.slots(run_id))
         if last is not None and last > (committed or (0, 0)):
             raise CoordinatorBehind(
                 f"client {self.store.identity.pseudonym}: it knows that round {last[0]}, attempt "
@@ -63,16 +62,18 @@ class PersonalStates:
             raise ProtocolError("message: it names a commit that this client took no part in")
 
     def roll(self, committed: Attempt | None) -> None:
-        """Follow the coordinator's commit: personal part, session and own ledger."""
-        run_id = self.profile.run.source
-        self.store.roll(run_id, committed)
-        session = self.store.sessions.newest(run_id)
+        """Follow the coordinator's commit: personal part, own ledger and session."""
+        self.follow(committed)
+        sessions, run_id = self.store.sessions, self.profile.run.source
+        session = sessions.newest(run_id)
         if session is not None and (session.round_number, session.attempt) == committed:
-            self.store.sessions.forget(run_id)
-        rows = self.store.rows(run_id)
-        open_rows = [(r.round_number, r.attempt) for r in rows if r.status == "reserved"]
-        if committed is not None and committed in open_rows:
-            self.store.set_status(run_id, *committed, "released")
+            sessions.forget(run_id)
+
+    def follow(self, committed: Attempt | None) -> None:
+        """Follow the coordinator's commit: personal part and own ledger, not the session."""
+        self.store.roll(self.profile.run.source, committed)
+        if committed is not None:
+            self.store.release(self.profile.run.source, *committed)
 
     def pool_handle(self, round_number: int) -> bytes:
         """Return what this client presents as the owner of its entry of that round."""
@@ -81,9 +82,9 @@ class PersonalStates:
     def _saved(
         self, run_id: str, committed: Attempt | None
     ) -> tuple[PersonalState, Attempt | None] | None:
-        saved = self.store.pending(run_id)
-        if saved is None or saved[:2] != committed:
-            saved = self.store.committed(run_id)
+        saved, pending = self.store.slots(run_id)
+        if pending is not None and pending[:2] == committed:
+            saved = pending
         if saved is None:
             return None
         state = PersonalState(decode_arrays(saved.personal), decode_experts(saved.experts))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
-from contextlib import closing
 
 import pytest
 
@@ -25,6 +23,7 @@ from tests.trunk._runs import (
     Crash,
     Storage,
     crash_at,
+    of_clients,
     opened,
     over,
     runner_of,
@@ -54,10 +53,8 @@ def ask(simulation: Simulation, plan: RoundPlan) -> int:
 def test_an_early_collection_is_a_noised_charge_and_ends_the_rounds(storage: Storage) -> None:
     with opened(storage.gathering().create(*SHORT)) as simulation:
         assert ask(simulation, plan_of(simulation, COLLECTED, collects=True)) == 5
-        for path in (simulation.folder / "clients").glob("*.db"):
-            with closing(sqlite3.connect(path)) as connection:
-                query = "SELECT round_number, channel, standard_deviation FROM ledger"
-                ((number, channel, deviation),) = connection.execute(query).fetchall()
+        query = "SELECT client, round_number, channel, standard_deviation FROM ledger"
+        for ((number, channel, deviation),) in of_clients(simulation.folder, query).values():
             assert (number, channel) == (COLLECTED, "pool")
             assert deviation == pytest.approx(
                 simulation.run.terms.budget.noise_multiplier, rel=1e-9

@@ -34,6 +34,10 @@ POINTS: dict[str, tuple[str, int, bool]] = {
     "opened": ("platform.rounds.runner:RoundRunner.run", 2, False),
     "joined": ("platform.rounds.journal:DatabaseJournal.keep", 5, False),
     "shared": ("platform.rounds.journal:DatabaseJournal.keep", 5, True),
+    # Round 2 asks five clients twice and four once; before it come the roll call of five, round 1
+    # that asks 18 times in 4 stages, and what five measure after it.
+    "stage-written": ("platform.parties.client:Client.handle", 42, True),
+    "stage-durable": ("platform.wire.transport:InProcessTransport.exchange", 9, True),
     "added-up": ("platform.rounds.journal:DatabaseJournal.keep", 6, True),
     "sum-opened": ("platform.rounds.masked_sum:MaskedSum.finished", 2, True),
     "committed": ("platform.rounds.loop:Federation._commit", 2, True),
@@ -55,7 +59,10 @@ KILLS = [
     *((SEEDED, point) for point in ("training", "committed")),
     *(
         (OS, point)
-        for point in (EARLY, "reserved", "opened", "added-up", "sum-opened", "committed")
+        for point in (
+            *(EARLY, "reserved", "opened", "stage-written", "stage-durable", "added-up"),
+            *("sum-opened", "committed"),
+        )
     ),
 ]
 INTERRUPTED = "interrupted"
@@ -127,8 +134,8 @@ def require_identical(death: Death, point: str, reference: Finished) -> None:
     """Killed for real; at most the round in progress was lost; the same results and charges."""
     assert death.code == -signal.SIGKILL, death.output
     assert "Traceback" not in death.output
-    in_two = ("reserved", "opened", "joined", "shared", "added-up", "sum-opened", "committing")
-    before_two = (*in_two, "measuring", "measured")
+    in_clients = ("joined", "shared", "stage-written", "stage-durable", "added-up", "sum-opened")
+    before_two = ("reserved", "opened", *in_clients, "committing", "measuring", "measured")
     committed = {"training": 2, "committed": 2, "joining": 0, **dict.fromkeys(before_two, 1)}
     rounds = death.storage.rows("SELECT round_number FROM rounds")
     expected = committed.get(point, 3)
