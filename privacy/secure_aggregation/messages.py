@@ -310,7 +310,8 @@ def decode_revealed_shares(
 
 def pack_indices(indices: Iterable[int]) -> bytes:
     """Write a set of clients, in ascending order."""
-    return pack_records(dict.fromkeys(indices, b""))
+    ascending = sorted(set(indices))
+    return struct.pack(f"<{len(ascending)}I", *ascending)
 
 
 def pack_records(records: Mapping[int, bytes]) -> bytes:
@@ -327,11 +328,8 @@ def unpack_records(body: bytes | memoryview, size: int) -> dict[int, bytes]:
     stride = _INDEX.size + size
     if len(body) % stride:
         raise refusal()
-    records: dict[int, bytes] = {}
-    last = SERVER
-    for start in range(0, len(body), stride):
-        (index,) = _INDEX.unpack_from(body, start)
-        if index <= last:
-            raise refusal()
-        records[last := index] = bytes(body[start + _INDEX.size : start + stride])
+    records: dict[int, bytes] = dict(struct.iter_unpack(f"<I{size}s", body))
+    # A repeated index makes fewer records of the same bytes.
+    if len(records) * stride != len(body) or SERVER in records or list(records) != sorted(records):
+        raise refusal()
     return records
