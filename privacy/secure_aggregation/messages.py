@@ -217,14 +217,15 @@ def encode_masked_input(
     """Encode kind 5, from a client to the server."""
     envelope = Envelope(parameters, Kind.MASKED_INPUT, sender=client)
     vector = pack(masked.vector, parameters.ring_bits)
-    return envelope.close(pack_indices(masked.withheld), vector, identity=identity)
+    return envelope.close(pack_indices(masked.withheld), vector=vector, identity=identity)
 
 
 def decode_masked_input(parameters: RoundParameters, client: int, message: bytes) -> MaskedInput:
     """Decode kind 5, without a copy of the vector where the ring is a machine word."""
-    body = Envelope(parameters, Kind.MASKED_INPUT, sender=client).open(message)
+    size = packed_bytes(parameters.vector_length, parameters.ring_bits)
+    body = Envelope(parameters, Kind.MASKED_INPUT, sender=client).open(message, vector_bytes=size)
     # The vector's size is known, so what stands before it needs no count.
-    at = len(body) - packed_bytes(parameters.vector_length, parameters.ring_bits)
+    at = len(body) - size
     if at < 0:
         raise refusal()
     vector = unpack(body[at:], parameters.vector_length, parameters.ring_bits)
