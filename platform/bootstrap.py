@@ -339,7 +339,7 @@ def _wire(
         read_only=database.is_read_only,
     )
     handlers = {n: announcing(c.handle, observer) for n, c in population.clients.items()}
-    transport = InProcessTransport(handlers, simulated_losses(config))
+    transport = InProcessTransport(handlers, simulated_losses(config), stage=population.stage)
     return Wiring(
         config=config,
         run_id=run_id,

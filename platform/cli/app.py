@@ -164,21 +164,11 @@ def sweep(
 
 
 @app.command()
-def methods(
-    page: Annotated[
-        bool, typer.Option("--page", help="Print all that is known of them, in Markdown.")
-    ] = False,
-    methods_: MethodsOption = None,
-    as_json: Json = False,
-) -> None:
+def methods(methods_: MethodsOption = None, as_json: Json = False) -> None:
     """List the methods and their options."""
     from platform.cli.listing import print_methods
-    from platform.cli.methods_page import print_page
 
-    if page:
-        print_page(methods_)
-    else:
-        print_methods(methods_, as_json=as_json)
+    print_methods(methods_, as_json=as_json)
 
 
 @app.command()

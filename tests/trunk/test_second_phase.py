@@ -31,6 +31,7 @@ from tests.trunk._runs import (
     Finished,
     Storage,
     crash_at,
+    of_clients,
     opened,
 )
 from tests.trunk.conftest import MakeStorage
@@ -66,13 +67,9 @@ def follow(place: Storage, first: Finished, *overrides: str) -> Finished:
 
 def kept(place: Storage, first: Finished, run_id: str) -> dict[str, tuple[Any, ...]]:
     """What the clients' stores of the first run hold under a run's name."""
-    found = {}
-    for path in sorted((place.folder / first.run_id / "clients").glob("*.db")):
-        with closing(sqlite3.connect(path)) as connection:
-            query = "SELECT round_number, attempt, slot, personal, experts FROM personal"
-            rows = connection.execute(f"{query} WHERE run_id = ?", (run_id,)).fetchall()
-            found[path.stem] = tuple(rows)
-    return found
+    query = "SELECT client, round_number, attempt, slot, personal, experts FROM personal"
+    found = of_clients(place.folder / first.run_id, f"{query} WHERE run_id = ?", run_id)
+    return {client: tuple(found.get(client, ())) for client in first.identities()}
 
 
 def of_run(place: Storage, run_id: str) -> dict[str, list[tuple[Any, ...]]]:
