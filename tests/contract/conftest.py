@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,10 @@ from methods import Arrays, Examples, Method, Registry, Task
 from methods.clip.adapter import Backbone
 from platform.config import PACKAGED_CONFIGS, MethodConfig
 from platform.experiment.method_building import validate_options
+from tests.contract._drawing import drawn
 from tests.methods._backbone import EMBED_DIM, random_backbone
 
+HERE = Path(__file__).parent
 PRESETS = PACKAGED_CONFIGS / "methods"
 CLASSES = ("circle", "ring", "red square", "star")
 DOMAINS = ("ink", "chalk")
@@ -76,6 +79,12 @@ class Case:
     registry: Registry
     options: dict[str, Any] = field(default_factory=dict, hash=False)
 
+    @property
+    def factors(self) -> dict[str, str]:
+        """What the drawing of cases pairs with other values: the case, and what it trains."""
+        network = {**self.options, **self.options.get("base_options", {})}.get("network")
+        return {"case": self.name, "family": network or "prompts"}
+
     def config(self) -> object:
         return validate_options(self.registry, MethodConfig(name=self.method, **self.options))
 
@@ -109,6 +118,20 @@ def shrunk(options: dict[str, Any]) -> dict[str, Any]:
     return options | {name: SMALL[name] for name in SMALL if "network" in options}
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves what a quick run does not draw to the slow tests."""
+    tests: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.path.parent == HERE:
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in tests.values():
+        params = [item.callspec.params if hasattr(item, "callspec") else {} for item in cases]
+        for item, is_drawn in zip(cases, drawn(cases[0].originalname, params), strict=True):
+            if not is_drawn:
+                item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def small_backbone(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
     return random_backbone(tmp_path_factory.mktemp("small-clip"))
@@ -124,9 +147,15 @@ def case(request: pytest.FixtureRequest) -> Case:
     return request.param
 
 
+@pytest.fixture(scope="session")
+def build_once(task: Task) -> Callable[[Case], Method]:
+    """A method holds nothing that a test may change, so all tests share it."""
+    return cache(lambda case: case.registry.build(case.method, case.config(), task))
+
+
 @pytest.fixture
-def method(case: Case, task: Task) -> Method:
-    return case.registry.build(case.method, case.config(), task)
+def method(case: Case, build_once: Callable[[Case], Method]) -> Method:
+    return build_once(case)
 
 
 @pytest.fixture(autouse=True, scope="session")
