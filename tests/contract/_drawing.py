@@ -57,7 +57,9 @@ def demanded(test: str, row: Mapping[str, str]) -> frozenset[Pair]:
     values = dict(row)
     if test in BY_FAMILY:
         values.pop("case", None)
-    singles: set[Pair] = {((name, value),) for name, value in values.items()}
+    # A test without parameters has one case, which must be drawn as well.
+    singles: set[Pair] = {(("test", test),)}
+    singles |= {((name, value),) for name, value in values.items()}
     spared = {name for name in values if f"{test}[{name}]" in BY_FAMILY}
     apart = [*APART, *({"case", name} for name in spared)]
     pairs: set[Pair] = {

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import coverage
+import sys
+
 import pytest
 
 from tests._watching import WATCHED, watched
@@ -33,9 +34,6 @@ def test_tests_of_the_same_cases_watch_different_ones():
 def test_what_is_not_watched_runs_without_a_tracer(case: int, request: pytest.FixtureRequest):
     tests = [item.nodeid for item in request.session.items]
     is_watched = dict(zip(tests, watched(tests), strict=True))[request.node.nodeid]
-    measuring = coverage.Coverage.current()
     # Without `--cov` nothing is measured, and there is nothing to see here.
-    if request.config.pluginmanager.hasplugin("_cov"):
-        assert (measuring is not None) == is_watched
-    else:
-        assert measuring is None
+    measures = request.config.pluginmanager.hasplugin("_cov")
+    assert (sys.gettrace() is not None) == (is_watched and measures)
