@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,8 @@ from methods import Arrays, Examples, Method, Registry, Task
 from methods.clip.adapter import Backbone
 from platform.config import PACKAGED_CONFIGS, MethodConfig
 from platform.experiment.method_building import validate_options
-from tests.contract._drawing import drawn
 from tests.methods._backbone import EMBED_DIM, random_backbone
 
-HERE = Path(__file__).parent
 PRESETS = PACKAGED_CONFIGS / "methods"
 CLASSES = ("circle", "ring", "red square", "star")
 DOMAINS = ("ink", "chalk")
@@ -116,20 +113,6 @@ def shrunk(options: dict[str, Any]) -> dict[str, Any]:
     if "base_options" in options:
         return options | {"base_options": SMALL | options["base_options"]}
     return options | {name: SMALL[name] for name in SMALL if "network" in options}
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves what a quick run does not draw to the slow tests."""
-    tests: dict[str, list[pytest.Function]] = {}
-    for item in items:
-        if isinstance(item, pytest.Function) and item.path.parent == HERE:
-            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for cases in tests.values():
-        params = [item.callspec.params if hasattr(item, "callspec") else {} for item in cases]
-        for item, is_drawn in zip(cases, drawn(cases[0].originalname, params), strict=True):
-            if not is_drawn:
-                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

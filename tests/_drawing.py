@@ -1,7 +1,8 @@
-"""Which cases of the contract suite a quick run draws: every pair of values meets, not all triples.
+"""Which cases a quick run draws of a test with many: every pair of values meets, not all triples.
 
-A fault that shows only when three particular values meet is left to the slow tests, which run all
-the other cases; drawn and left together they are the whole product.
+It holds for the contract suite and for tests that are marked `pairs`. A fault that shows only when
+three particular values meet is left to the slow tests, which run all the other cases; drawn and
+left together they are the whole product.
 """
 
 from __future__ import annotations

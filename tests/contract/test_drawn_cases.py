@@ -6,8 +6,7 @@ from itertools import product
 
 import pytest
 
-from tests.contract import _drawing
-from tests.contract._drawing import drawn
+from tests._drawing import BY_FAMILY, drawn
 from tests.contract._mechanisms import ASKED
 from tests.contract.conftest import all_cases
 
@@ -59,7 +58,7 @@ def test_the_draw_is_smaller_than_the_product_and_always_the_same():
     assert len(rounds_drawn()) < 0.6 * len(all_cases()) * len(ASKED)
 
 
-@pytest.mark.parametrize("test", sorted(_drawing.BY_FAMILY))
+@pytest.mark.parametrize("test", sorted(BY_FAMILY))
 def test_what_is_drawn_by_kind_exists_and_keeps_a_case_of_each_kind(
     test: str, request: pytest.FixtureRequest
 ):
