@@ -34,7 +34,7 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from methods import dbe, fedbabu, fedcp, fedgh, fedper, fedrep, fedrod, gpfl, lg_fedavg
-from methods.interface.errors import MethodError
+from methods.errors import MethodError
 from methods.interface.method import (
     Arrays,
     ClientView,
@@ -47,14 +47,22 @@ from methods.interface.method import (
     Task,
     Trainer,
 )
+from methods.interface.over import OverMethod
 from methods.networks.gate import GATE, Gate, GateConfig
 from methods.networks.layers import specs
 from methods.networks.method import BatchObjective
 from methods.networks.mixture import Mixture, stacked
-from methods.networks.over import OverModular
+from methods.networks.modular import ModularMethod
 
 OWN = f"{GATE}own"
 """Name under which a client keeps which of its experts is its own."""
+
+
+VARIANTS = tuple(
+    # One base of each kind.
+    {"base": base, "base_options": {"network": "features"}}
+    for base in ("lg_fedavg", "fedgh", "fedbabu", "dbe")
+)
 
 
 @dataclass(frozen=True)
@@ -86,14 +94,16 @@ class Config(GateConfig):
 
 
 @dataclass(frozen=True)
-class PMMoE(OverModular):
+class PMMoE(OverMethod):
     """A base method's second phase.
 
     Attributes:
+        base: The method of the rounds.
         config: Options.
         population: Number M of clients, and of experts where none is lost.
     """
 
+    base: ModularMethod
     config: Config
     population: int
 

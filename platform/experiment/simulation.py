@@ -22,7 +22,7 @@ from platform.parties.enrolment import credentials_of
 from platform.parties.evaluation import EvaluationPlan, EvaluationSet, NewClient
 from platform.parties.expectations import expectations_of
 from platform.parties.profile import ClientProfile, ClientSeeds, TrainerFactory
-from platform.parties.store_files import client_names, store_path, stores_folder
+from platform.parties.store_files import client_names, stores_file
 from platform.protection.limits import Limits
 from platform.protection.uploads import Protection
 from platform.rounds.observing import Observer
@@ -31,7 +31,7 @@ from platform.wire.transport import ClientId, Handler
 from privacy import NoiseSource
 from privacy.secure_aggregation import Credentials
 from privacy.training import LocalTrainer, TrainingPlan
-from storage import open_client_store
+from storage import open_client_stores
 
 Indices = NDArray[np.int64]
 
@@ -156,7 +156,8 @@ def build_population(
         read_only: Whether their stores are there already and nothing is written to them.
     """
     make_trainer = trainer_factory(config, learning.device, protection)
-    stores = stores_folder(config, folder)
+    names = tuple(learning.train)
+    opened = open_client_stores(stores_file(config, folder), names, read_only=read_only)
     credentials = partial(_credentials, config, protection)
     expected = expectations_of(
         learning.method,
@@ -183,13 +184,12 @@ def build_population(
             source_id=source_id,
             expected=expected,
         )
-        store = open_client_store(store_path(stores, name), read_only=read_only)
-        clients[name] = Client(profile, store, make_trainer)
+        clients[name] = Client(profile, opened.stores[name], make_trainer)
     pseudonyms = {name: client.pseudonym for name, client in clients.items()}
     known = {n: c.profile.credentials for n, c in clients.items()}
     identities = {n: c.identity.public for n, c in known.items() if c is not None}
     serial = max((c.enrolment.serial for c in known.values() if c is not None), default=0)
-    return Population(clients, pseudonyms, make_trainer, identities, serial)
+    return Population(clients, pseudonyms, make_trainer, opened.stage, identities, serial)
 
 
 def trainer_factory(config: RunConfig, device: str, protection: Protection) -> TrainerFactory:

@@ -10,12 +10,14 @@ limits is refused.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from methods import Arrays, ClientView
 from platform.errors import ConfigError, CoordinatorBehind, ProtocolError
 from platform.parties.expectations import expectations_of, require_assignment, require_invitation
+from platform.parties.own_spending import OwnSpending
 from platform.parties.profile import (
     ClientProfile,
     PersonalState,
@@ -88,6 +90,8 @@ class Client:
         self.profile = profile
         self._store = store
         self._make_trainer = make_trainer
+        limits = profile.limits
+        self._spending = None if limits is None else OwnSpending(store, profile.run_id, limits)
         if profile.credentials is not None:
             store.remember_serial(profile.credentials.enrolment.serial)
         self._expected = profile.expected or expectations_of(profile.method)
@@ -132,7 +136,13 @@ class Client:
         return self._disclose(asked, session, decode_relay(message))
 
     def _keep(
-        self, asked: _Asked, session: Session, reply: bytes, *, is_noiseless: bool = False
+        self,
+        asked: _Asked,
+        session: Session,
+        reply: bytes,
+        *,
+        is_noiseless: bool = False,
+        added: Sequence[Release] = (),
     ) -> None:
         """Make an answer durable, and that there is no way back behind it.
 
@@ -149,6 +159,8 @@ class Client:
             state=encode_session(session),
         )
         self._store.sessions.keep(record, after=known, request_digest=asked.digest, reply=reply)
+        if self._spending is not None:
+            self._spending.follow(known, record, added)
 
     def state(self, committed: Attempt | None) -> PersonalState:
         """Return personal state if `committed` is this client's last attempt that counts."""
@@ -216,9 +228,9 @@ class Client:
         return True
 
     def _saved(self, run_id: str, committed: Attempt | None) -> PersonalState | None:
-        saved = self._store.pending(run_id)
-        if saved is None or saved[:2] != committed:
-            saved = self._store.committed(run_id)
+        saved, pending = self._store.slots(run_id)
+        if pending is not None and pending[:2] == committed:
+            saved = pending
         if saved is None:
             return None
         return PersonalState(decode_arrays(saved.personal), decode_experts(saved.experts))
@@ -241,7 +253,8 @@ class Client:
             raise ProtocolError("message: masks must be used exactly where the run says so")
         protection = protection.at(invitation.clipping_norm)
         parameters = None if seat is None else parameters_of(envelope, seat, protection)
-        self._require_within_limits(envelope, protection)
+        if self._spending is not None:
+            self._spending.require(asked.known, self._releases(envelope, protection))
         newest_first = sorted(invitation.generations, reverse=True)
         handles = tuple(self.pool_handle(generation) for generation in newest_first)
         session, payload = Session(envelope, "train", invitation.clipping_norm), b""
@@ -250,8 +263,9 @@ class Client:
             session = replace(session, awaits="share", secure=secure)
         reply = encode_answer(Answer(envelope, handles, payload))
         with self._store.atomically():
+            # Takes the place of the session of what was committed, and erases its replies.
             self._keep(asked, session, reply)
-            self._roll(envelope.committed)
+            self._follow(envelope.committed)
         return reply
 
     def _require_known(self, committed: Attempt | None) -> None:
@@ -262,8 +276,7 @@ class Client:
             ProtocolError: If it took no part in the one that is named.
         """
         run_id = self.profile.source
-        kept = [self._store.committed(run_id), self._store.pending(run_id)]
-        last, pending = (None if slot is None else slot[:2] for slot in kept)
+        last, pending = (s and s[:2] for s in self._store.slots(run_id))
         if last is not None and last > (committed or (0, 0)):
             raise CoordinatorBehind(
                 f"client {self.pseudonym}: it knows that round {last[0]}, attempt {last[1]} of run "
@@ -274,23 +287,17 @@ class Client:
             raise ProtocolError("message: it names a commit that this client took no part in")
 
     def _roll(self, committed: Attempt | None) -> None:
-        """Follow the coordinator's commit: personal part, session and own ledger."""
-        run_id = self.profile.source
-        self._store.roll(run_id, committed)
-        session = self._store.sessions.newest(run_id)
+        """Follow the coordinator's commit: personal part, own ledger and session."""
+        self._follow(committed)
+        sessions, run_id = self._store.sessions, self.profile.source
+        session = sessions.newest(run_id)
         if session is not None and (session.round_number, session.attempt) == committed:
-            self._store.sessions.forget(run_id)
-        rows = self._store.rows(run_id)
-        open_rows = [(r.round_number, r.attempt) for r in rows if r.status == "reserved"]
-        if committed is not None and committed in open_rows:
-            self._store.set_status(run_id, *committed, "released")
+            sessions.forget(run_id)
 
-    def _require_within_limits(self, envelope: Envelope, protection: Protection) -> None:
-        limits = self.profile.limits
-        # Reading a ledger takes longer the longer a run is.
-        if limits is not None and limits.any:
-            planned = self._releases(envelope, protection)
-            limits.require(self.profile.run_id, self._store.rows(), planned)
+    def _follow(self, committed: Attempt | None) -> None:
+        self._store.roll(self.profile.source, committed)
+        if committed is not None:
+            self._store.release(self.profile.source, *committed)
 
     def _share_keys(self, asked: _Asked, session: Session, relay: Relay) -> bytes:
         if session.secure is None:
@@ -327,12 +334,12 @@ class Client:
         reply = encode_upload(upload)
         # All of it or nothing: a vector may leave only with its charge, and once.
         with self._store.atomically():
-            self._reserve(envelope, protection, prepared)
+            added = self._reserve(envelope, protection, prepared)
             self._store.put_pending(
                 profile.run_id, *attempt, personal=ready.personal, experts=ready.experts
             )
             is_noiseless = protection.masked and not protection.has_client_noise
-            self._keep(asked, session, reply, is_noiseless=is_noiseless)
+            self._keep(asked, session, reply, is_noiseless=is_noiseless, added=added)
         return reply
 
     def _remember(self, attempt: Attempt, failure: str) -> None:
@@ -384,10 +391,13 @@ class Client:
         credentials = self.profile.credentials
         return None if credentials is None else credentials.identity
 
-    def _reserve(self, envelope: Envelope, protection: Protection, prepared: Prepared) -> None:
+    def _reserve(
+        self, envelope: Envelope, protection: Protection, prepared: Prepared
+    ) -> list[Release]:
         payload = b"".join((prepared.vector.data, encode_arrays(prepared.entry)))
-        for release in self._releases(envelope, protection):
-            self._store.reserve_release(as_row(release), payload=payload)
+        rows = ((as_row(r), r) for r in self._releases(envelope, protection))
+        reserve = partial(self._store.reserve_release, payload=payload)
+        return [release for row, release in rows if reserve(row) == "reserved"]
 
     def _releases(self, envelope: Envelope, protection: Protection) -> tuple[Release, ...]:
         return protection.releases(

@@ -107,6 +107,7 @@ class Attempts:
             }
             uow.attempts.open(plan.run_id, round_number, attempt, fixed)
             AuditTrail(uow.audit, plan.run_id).round_opened(plan)
+            self.spending.follow(uow)
         return plan
 
     def _newest(self) -> AttemptRecord | None:

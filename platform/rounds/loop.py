@@ -272,6 +272,7 @@ class Federation:
                 trail.round_committed(plan, outcome, document=stored, state=blob)
             else:
                 trail.round_lost(plan, document["lost"], document=stored, state=blob)
+            self._spending.follow(uow)
 
     def _settled(self, plan: RoundPlan, outcome: RoundOutcome) -> list[ClientId]:
         """Return whose rows are final.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,6 +56,7 @@ class Population:
         clients: By name; the names' order is the clients' order.
         pseudonyms: The names that ledger and audit log use.
         make_trainer: A fresh trainer, with noise or plain.
+        stage: Makes durable together, at its end, what all clients write in it.
         identities: Public keys by name, against an active adversary only.
         enrolment_serial: Of the file that says whose these keys are, 0 without one.
     """
@@ -62,6 +64,7 @@ class Population:
     clients: Mapping[ClientId, Client]
     pseudonyms: Mapping[ClientId, str]
     make_trainer: TrainerFactory
+    stage: Callable[[], AbstractContextManager[None]]
     identities: Mapping[ClientId, bytes] = field(default_factory=dict)
     enrolment_serial: int = 0
 

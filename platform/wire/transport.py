@@ -7,7 +7,8 @@ lose messages here, never inside a client.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from platform.errors import CoordinatorBehind, ProtocolError
@@ -52,15 +53,20 @@ Losses = Callable[[int, int, Sequence[ClientId]], frozenset[ClientId]]
 class InProcessTransport:
     """All clients in this process, one after the other.
 
+    What they write in a stage is durable before any of their answers is handed on, and not before:
+    killed in between, nobody has answered.
+
     Attributes:
         handlers: Each client's message handler.
         losses: Which clients go silent in a round.
         lost_at: The stage at which they are lost; its message does not reach them.
+        stage: Makes what clients write in it durable at its end, or none of it if it raises.
     """
 
     handlers: Mapping[ClientId, Handler]
     losses: Losses
     lost_at: Stage = "train"
+    stage: Callable[[], AbstractContextManager[None]] = field(default=nullcontext, kw_only=True)
 
     def exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
@@ -70,12 +76,15 @@ class InProcessTransport:
         lost: frozenset[ClientId] = frozenset()
         if clients and stage == self.lost_at:
             lost = self._lost(messages[clients[0]], clients)
-        return {
-            client: Dropout("no answer (simulated loss)")
-            if client in lost
-            else self._deliver(client, messages[client])
-            for client in clients
-        }
+        with self.stage():
+            answers = {
+                client: Dropout("no answer (simulated loss)")
+                if client in lost
+                else self._deliver(client, messages[client])
+                for client in clients
+            }
+        # Only now: an answer may leave when the charge for it is on the disk.
+        return answers
 
     def _lost(self, message: bytes, clients: Sequence[ClientId]) -> frozenset[ClientId]:
         _, envelope = peek(message)

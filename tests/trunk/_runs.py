@@ -26,6 +26,7 @@ from platform.bootstrap import Surroundings, create_run, reopen_run
 from platform.cli.app import main
 from platform.config import RunConfig, parse_config
 from platform.experiment.finishing import execute
+from platform.parties.store_files import STORES
 from platform.rounds.observing import Observer, SilentObserver
 from platform.rounds.wiring import Wiring
 from platform.wire.codec import decode_arrays
@@ -145,12 +146,8 @@ class Finished:
 
     def identities(self) -> dict[str, tuple[str, bytes]]:
         """Each client's pseudonym and handle secret, read from its own store."""
-        found: dict[str, tuple[str, bytes]] = {}
-        for path in sorted((self.folder / "clients").glob("*.db")):
-            with closing(sqlite3.connect(path)) as connection:
-                query = "SELECT pseudonym, handle_secret FROM identity"
-                found[path.stem] = connection.execute(query).fetchone()
-        return found
+        found = of_clients(self.folder, "SELECT client, pseudonym, handle_secret FROM identity")
+        return {client: row for client, (row,) in found.items()}
 
     def state(self) -> dict[str, Any]:
         """The server state after the last round."""
@@ -160,12 +157,8 @@ class Finished:
 
     def personal_parts(self) -> dict[str, tuple[bytes, bytes]]:
         """Each client's last committed personal arrays and experts, as bytes."""
-        found: dict[str, tuple[bytes, bytes]] = {}
-        for path in sorted((self.folder / "clients").glob("*.db")):
-            with closing(sqlite3.connect(path)) as connection:
-                query = "SELECT personal, experts FROM personal WHERE slot = 'committed'"
-                found[path.stem] = connection.execute(query).fetchone()
-        return found
+        query = "SELECT client, personal, experts FROM personal WHERE slot = 'committed'"
+        return {client: row for client, (row,) in of_clients(self.folder, query).items()}
 
     def survivors(self) -> dict[int, list[str]]:
         """Names of the survivors of every committed round."""
@@ -173,6 +166,20 @@ class Finished:
             "SELECT round_number, document FROM rounds WHERE run_id = ?", self.run_id
         )
         return {number: json.loads(text)["survivors"] for number, text in documents}
+
+
+def stores_of(folder: Path) -> Path:
+    """The file of the clients' stores, in a run's folder."""
+    return folder / "clients" / STORES
+
+
+def of_clients(folder: Path, query: str, *values: Any) -> dict[str, list[Any]]:
+    """What a query gives, past our own code, by the client that it names first in each row."""
+    found: dict[str, list[Any]] = {}
+    with closing(sqlite3.connect(stores_of(folder))) as connection:
+        for client, *row in connection.execute(f"{query} ORDER BY client", values):
+            found.setdefault(client, []).append(tuple(row))
+    return found
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
-from contextlib import closing
 
 import pytest
 
@@ -16,7 +14,17 @@ from platform.rounds.observing import SilentObserver
 from platform.rounds.plan import RoundPlan
 from platform.rounds.wiring import Wiring
 from platform.wire.transport import InProcessTransport
-from tests.trunk._runs import GATHERING, NONE, OS, RECORDS, Crash, Storage, crash_at, opened
+from tests.trunk._runs import (
+    GATHERING,
+    NONE,
+    OS,
+    RECORDS,
+    Crash,
+    Storage,
+    crash_at,
+    of_clients,
+    opened,
+)
 from tests.trunk._secure import frank
 
 ROUNDS = 2
@@ -42,10 +50,8 @@ def ask(wiring: Wiring, plan: RoundPlan) -> int:
 def test_an_early_collection_is_a_noised_charge_and_ends_the_rounds(storage: Storage) -> None:
     with opened(storage.gathering().create(*SHORT)) as wiring:
         assert ask(wiring, plan_of(wiring, COLLECTED, collects=True)) == 5
-        for path in (wiring.folder / "clients").glob("*.db"):
-            with closing(sqlite3.connect(path)) as connection:
-                query = "SELECT round_number, channel, standard_deviation FROM ledger"
-                ((number, channel, deviation),) = connection.execute(query).fetchall()
+        query = "SELECT client, round_number, channel, standard_deviation FROM ledger"
+        for ((number, channel, deviation),) in of_clients(wiring.folder, query).values():
             assert (number, channel) == (COLLECTED, "pool")
             assert deviation == pytest.approx(wiring.budget.noise_multiplier, rel=1e-9)
         for number in (1, ROUNDS):

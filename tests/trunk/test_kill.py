@@ -34,6 +34,9 @@ POINTS: dict[str, tuple[str, int, bool]] = {
     "opened": ("platform.rounds.runner:RoundRunner.run", 2, False),
     "joined": ("platform.rounds.journal:DatabaseJournal.keep", 5, False),
     "shared": ("platform.rounds.journal:DatabaseJournal.keep", 5, True),
+    # Round 2 asks five clients twice and four once; round 1 has asked them 18 times in 4 stages.
+    "stage-written": ("platform.parties.client:Client.handle", 32, True),
+    "stage-durable": ("platform.wire.transport:InProcessTransport.exchange", 7, True),
     "added-up": ("platform.rounds.journal:DatabaseJournal.keep", 6, True),
     "sum-opened": ("platform.rounds.masked_sum:MaskedSum.finished", 2, True),
     "committed": ("platform.rounds.loop:Federation._commit", 2, True),
@@ -50,7 +53,10 @@ KILLS = [
     *((SEEDED, point) for point in ("training", "committed")),
     *(
         (OS, point)
-        for point in (EARLY, "reserved", "opened", "added-up", "sum-opened", "committed")
+        for point in (
+            *(EARLY, "reserved", "opened", "stage-written", "stage-durable", "added-up"),
+            *("sum-opened", "committed"),
+        )
     ),
 ]
 INTERRUPTED = "interrupted"
@@ -122,7 +128,8 @@ def require_identical(death: Death, point: str, reference: Finished) -> None:
     """Killed for real; at most the round in progress was lost; the same results and charges."""
     assert death.code == -signal.SIGKILL, death.output
     assert "Traceback" not in death.output
-    before_two = ("reserved", "opened", "joined", "shared", "added-up", "sum-opened", "committing")
+    in_clients = ("joined", "shared", "stage-written", "stage-durable", "added-up", "sum-opened")
+    before_two = ("reserved", "opened", *in_clients, "committing")
     committed = {"training": 2, "committed": 2, **dict.fromkeys(before_two, 1)}
     rounds = death.storage.rows("SELECT round_number FROM rounds")
     expected = committed.get(point, 3)

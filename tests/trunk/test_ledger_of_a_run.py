@@ -32,6 +32,7 @@ from tests.trunk._runs import (
     Finished,
     Storage,
     gaussian_epsilon,
+    of_clients,
     opened,
 )
 
@@ -98,10 +99,9 @@ def handle(secret: bytes, run_id: str, number: int) -> bytes:
 def test_clients_keep_the_same_books(noised_run: Finished) -> None:
     """A survivor's own ledger is the coordinator's; who was lost before training sent nothing."""
     identities, survivors = noised_run.identities(), noised_run.survivors()
+    books = of_clients(noised_run.folder, f"SELECT client, {FACTS} FROM ledger")  # noqa: S608
     for name, (pseudonym, _) in identities.items():
-        path = noised_run.folder / "clients" / f"{name}.db"
-        with closing(sqlite3.connect(path)) as connection:
-            own = set(connection.execute(f"SELECT {FACTS} FROM ledger"))  # noqa: S608
+        own = set(books.get(name, ()))
         query = f"SELECT {FACTS} FROM ledger WHERE pseudonym = ?"  # noqa: S608
         theirs = set(noised_run.storage.rows(query, pseudonym))
         sent = {number for number, names in survivors.items() if name in names}
@@ -140,17 +140,17 @@ class Watch:
             " AND attempt = ? AND status = 'reserved'"
         )
         found = self.storage.rows(query, self.run_id, number, attempt)
-        stores = [self.folder / "clients" / f"{name}.db" for name in self.cohorts[number]]
-        expected = [(read(p, "SELECT pseudonym FROM identity")[0][0], "sum") for p in stores]
+        names = of_clients(self.folder, "SELECT client, pseudonym FROM identity")
+        expected = [(names[client][0][0], "sum") for client in self.cohorts[number]]
         assert sorted(found) == sorted(expected)
 
     def require_own_rows(self, number: int, answers: Mapping[str, bytes | Dropout]) -> None:
-        for name, answer in answers.items():
-            if not isinstance(answer, Dropout):
-                path = self.folder / "clients" / f"{name}.db"
-                query = "SELECT count(*) FROM ledger WHERE round_number = ?"
-                assert read(path, query, number) == [(1,)]
-                self.uploads += 1
+        answered = [name for name, answer in answers.items() if not isinstance(answer, Dropout)]
+        for table in ("ledger", "tombstones"):
+            query = f"SELECT client, channel FROM {table} WHERE round_number = ?"  # noqa: S608
+            written = of_clients(self.folder, query, number)
+            assert written == {name: [("sum",)] for name in answered}
+        self.uploads += len(answered)
 
 
 def read(path: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -179,22 +179,20 @@ def test_spend_is_on_the_disk_before_the_first_message(storage: Storage) -> None
     assert watch.uploads == 2 * (5 - LOST)
 
 
-def test_clients_own_row_is_on_the_disk_before_its_upload_leaves(storage: Storage) -> None:
+def test_a_stage_is_on_the_disk_before_any_of_its_answers_leaves(storage: Storage) -> None:
+    """What one client has answered is nobody's yet while another is asked; then all of it is."""
     with opened(storage.create("rounds=1")) as wiring:
         seen: list[str] = []
         transport = wiring.runner.transport
         assert isinstance(transport, InProcessTransport)
 
         def watched(name: str) -> Callable[[bytes], bytes]:
-            path, inner = wiring.folder / "clients" / f"{name}.db", transport.handlers[name]
+            inner = transport.handlers[name]
 
             def answer(message: bytes) -> bytes:
-                before = read(path, "SELECT count(*) FROM ledger")
                 reply = inner(message)
-                after = read(path, "SELECT count(*) FROM ledger")
                 if peek(reply)[0] == "upload":
-                    assert (before, after) == ([(0,)], [(1,)])
-                    assert read(path, "SELECT count(*) FROM tombstones") == [(1,)]
+                    assert of_clients(wiring.folder, "SELECT client, channel FROM ledger") == {}
                     seen.append(name)
                 return reply
 
@@ -202,9 +200,12 @@ def test_clients_own_row_is_on_the_disk_before_its_upload_leaves(storage: Storag
 
         handlers = {name: watched(name) for name in transport.handlers}
         watched_transport = dataclasses.replace(transport, handlers=handlers)
-        runner = dataclasses.replace(wiring.runner, transport=watched_transport)
+        cohorts = {1: draw_cohort(wiring.config, client_names(5), 1)}
+        watch = Watch(storage, wiring.folder, wiring.run_id, cohorts)
+        spy = SpyTransport(watch.exchange(watched_transport))
+        runner = dataclasses.replace(wiring.runner, transport=spy)
         execute(dataclasses.replace(wiring, runner=runner), SilentObserver())
-    assert len(seen) == 5 - LOST
+    assert len(seen) == watch.uploads == 5 - LOST
 
 
 def test_missing_entry_voids_the_rounds_entries_but_not_its_sum(storage: Storage) -> None:
@@ -359,8 +360,7 @@ def test_bytes_of_the_database_hold_no_secret_and_nothing_expired(
 def test_coordinators_database_holds_no_personal_part(os_run: tuple[Finished, str]) -> None:
     run, _ = os_run
     data = run.storage.file.read_bytes()
-    for path in sorted((run.folder / "clients").glob("*.db")):
-        ((personal,),) = read(path, "SELECT personal FROM personal WHERE slot = 'committed'")
+    for personal, _ in run.personal_parts().values():
         assert len(personal) > 1000
         assert personal[-200:] not in data and b"gate." not in data
 

@@ -39,7 +39,9 @@ from tests.trunk._runs import (
     crash_at,
     gaussian_epsilon,
     opened,
+    stores_of,
 )
+from tests.trunk._tampering import execute as execute_past
 
 
 def crash(storage: Storage, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> str:
@@ -230,7 +232,8 @@ def test_run_does_not_go_on_with_a_client_that_forgot_its_spending(
     """A new store has a new pseudonym, under which the same data would be charged from zero."""
     run_id = crash(storage, monkeypatch, OS)
     before = charges(storage)
-    (storage.folder / run_id / "clients" / "client-00002.db").unlink()
+    file = stores_of(storage.folder / run_id)
+    execute_past(file, "DELETE FROM identity WHERE client = 'client-00002'", is_store=True)
     for _ in range(2):
         answer = sotto("run", "--resume", run_id, "--storage", storage.url)
         assert answer.code == 1 and "a client's store" in answer.err

@@ -13,11 +13,13 @@ from platform.config import RunConfig, parse_config
 from platform.disk.run_lock import only_process_of
 from platform.errors import ConfigError, ProtocolError, RunBusy
 from platform.experiment.finishing import execute
+from platform.parties.store_files import client_names
 from platform.rounds.observing import SilentObserver
 from platform.rounds.plan import RoundPlan
-from storage import open_client_store
-from tests.trunk._runs import GATHERING, NONE, RECORDS, Finished, Storage, opened
+from storage import open_client_stores
+from tests.trunk._runs import GATHERING, NONE, RECORDS, Finished, Storage, opened, stores_of
 from tests.trunk._secure import frank
+from tests.trunk._tampering import execute as execute_past
 
 PM_MOE = (
     "method={name: pm_moe, base: fedper, gate_rounds: 1, "
@@ -67,19 +69,21 @@ def test_a_release_that_the_options_would_not_make_is_refused(storage: Storage) 
 
 
 def lose_store(run: Finished) -> str:
-    (run.folder / "clients" / "client-00003.db").unlink()
-    return "client-00003.db') is missing"
+    execute_past(
+        stores_of(run.folder), "DELETE FROM identity WHERE client = 'client-00003'", is_store=True
+    )
+    return "is missing (client-00003 in"
 
 
 def empty_store(run: Finished) -> str:
-    (run.folder / "clients" / "client-00003.db").write_bytes(b"")
-    return "client-00003.db') is missing"
+    stores_of(run.folder).write_bytes(b"")
+    return "is missing (client-00000 in"
 
 
 def swap_store(run: Finished) -> str:
-    path = run.folder / "clients" / "client-00003.db"
+    path = stores_of(run.folder)
     path.unlink()
-    open_client_store(path)
+    open_client_stores(path, client_names(5))
     return f"is not that of run {run.run_id}'s ledger"
 
 
@@ -98,7 +102,7 @@ def test_a_first_run_that_is_not_whole_is_refused_and_left_alone(
     storage: Storage, damage: Callable[[Finished], str]
 ) -> None:
     run = storage.gathering().run(*PLAIN)
-    expected = damage(run).replace("') is missing", "")
+    expected = damage(run)
     found = refusal(run, second_of(run))
     assert found.startswith("phase_two_of: ") and expected in found and "valid: " in found
 
@@ -121,5 +125,5 @@ def test_two_at_once_are_refused_and_a_client_answers_nobody(storage: Storage) -
 
 def kept_of(run_id: str, folder: Path) -> list[str]:
     """Stores that hold something under a run's name."""
-    paths = sorted((folder / "clients").glob("*.db"))
-    return [path.stem for path in paths if open_client_store(path).committed(run_id) is not None]
+    stores = open_client_stores(stores_of(folder)).stores
+    return [name for name, store in stores.items() if store.committed(run_id) is not None]
