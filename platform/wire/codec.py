@@ -74,8 +74,7 @@ def encode_frame(frame: Frame) -> bytes:
         buffers.append(blob)
     document = {"kind": frame.kind, "fields": dict(frame.fields), "buffers": entries}
     _require_bounded(frame.kind, document["fields"], entries)
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    header = text.encode()
+    header = _WRITER.encode(document).encode()
     _require_short(header)
     # One pass, as a network's parameters are megabytes in every message.
     return b"".join((PREFIX.pack(MAGIC, VERSION, len(header)), header, *buffers))
@@ -129,13 +128,7 @@ def _header(data: bytes) -> tuple[dict[str, Any], int]:
         raise ProtocolError("message: it is cut off")
     text = data[PREFIX.size : end]
     _require_short(text)
-    header = json.loads(
-        text.decode("ascii"),
-        parse_int=_integer,
-        parse_float=_number,
-        parse_constant=_refuse,
-        object_pairs_hook=_unique,
-    )
+    header = _READER.decode(text.decode("ascii"))
     if not isinstance(header, dict):
         raise ProtocolError("message: the header is not valid")
     return header, end
@@ -171,6 +164,15 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ProtocolError("message: a key is repeated")
     return found
+
+
+_WRITER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+_READER = json.JSONDecoder(
+    parse_int=_integer,
+    parse_float=_number,
+    parse_constant=_refuse,
+    object_pairs_hook=_unique,
+)
 
 
 def _require_bounded(kind: Any, fields: Any, entries: Any) -> None:

@@ -73,9 +73,9 @@ def test_a_run_goes_on_with_the_same_file_only_wherever_it_lies(
     folder: Path, storage: Storage, tmp_path: Path
 ) -> None:
     place = Storage(storage.folder, Surroundings.with_methods(folder))
-    wiring = place.create("method={name: momentum}", NONE)
-    wiring.database.close()
-    run_id = wiring.run_id
+    simulation = place.create("method={name: momentum}", NONE)
+    simulation.database.close()
+    run_id = simulation.run_id
     with pytest.raises(ConfigError, match=rf"'momentum', which was in the folder {folder}"):
         storage.reopen(run_id)
     ran = tmp_path / "ran"
