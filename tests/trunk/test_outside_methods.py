@@ -92,7 +92,11 @@ def test_a_sweep_does_not_take_over_runs_of_another_file(
 ) -> None:
     def cell():
         request = SweepRequest(
-            (str(config),), ("momentum",), settings=(NONE,), folder=folder, storage=storage.url
+            configs=(str(config),),
+            methods=("momentum",),
+            settings=(NONE,),
+            folder=folder,
+            storage=storage.url,
         )
         return build_grid(request).cells[0]
 
