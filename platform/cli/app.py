@@ -153,7 +153,9 @@ def sweep(
     from platform.cli.sweep import SweepOptions, sweep_command
 
     options = SweepOptions(
-        *(tuple(configs), method, seed),
+        configs=tuple(configs),
+        methods=method,
+        seeds=seed,
         settings=tuple(set_ or ()),
         method_settings=tuple(for_ or ()),
         device=device,
@@ -211,7 +213,9 @@ def datasets(
     """List the data sets, show who would have what, or check a folder (exit code 1 on faults)."""
     from platform.cli.datasets import DatasetsQuestion, datasets_command
 
-    question = DatasetsQuestion(show, tuple(set_ or ()), plot, check, root)
+    question = DatasetsQuestion(
+        show=show, overrides=tuple(set_ or ()), plot=plot, check=check, root=root
+    )
     datasets_command(question, as_json=as_json)
 
 
@@ -251,7 +255,16 @@ def audit_query(
     """Show audit entries, filtered on any field."""
     from platform.cli.auditing import AuditFilter, print_audit
 
-    wanted = AuditFilter(run_id, actor, action, round_number, channel, since, until, detail)
+    wanted = AuditFilter(
+        run_id=run_id,
+        actor=actor,
+        action=action,
+        round_number=round_number,
+        channel=channel,
+        since=since,
+        until=until,
+        detail=detail,
+    )
     print_audit(wanted, storage, as_json=as_json)
 
 
@@ -313,7 +326,13 @@ def secagg_plan(
     """Compute graph and threshold of secure aggregation, semi-honest and active."""
     from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
 
-    question = PlanQuestion(clients, corrupt_rate, dropout_rate, length=length, ring_bits=ring_bits)
+    question = PlanQuestion(
+        clients=clients,
+        corrupt_rate=corrupt_rate,
+        dropout_rate=dropout_rate,
+        length=length,
+        ring_bits=ring_bits,
+    )
     secagg_plan_command(question, as_json=as_json)
 
 

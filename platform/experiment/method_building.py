@@ -19,7 +19,7 @@ from methods.interface.server_optimizers import (
 from platform.config import MethodConfig, RunConfig
 from platform.config.loading import sentence
 from platform.errors import ConfigError
-from platform.parties.evaluation import EvaluationPlan
+from platform.experiment.evaluation import EvaluationPlan
 
 PROVIDED_NEEDS = frozenset({"features", "tokens", "pixels", "text", "domains"})
 SEES_UPLOADS = ("none", "upload_noise", "dp_sgd")

@@ -124,8 +124,8 @@ def test_a_run_needs_neither_file_again(write, storage):
     own = {"extends": "base.yaml", "privacy": {"mechanism": "none"}, "rounds": 2}
     path = write("run.yaml", own)
     config = load_config(path, [f"storage.url={storage.url}"])
-    with opened(create_run(config, SilentObserver(), storage.surroundings)) as wiring:
-        run_id = wiring.run_id
+    with opened(create_run(config, SilentObserver(), storage.surroundings)) as simulation:
+        run_id = simulation.run_id
     recorded = storage.folder / run_id / "config.yaml"
     assert load_config(recorded) == config
     (path.parent / "base.yaml").unlink()

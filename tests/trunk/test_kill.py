@@ -34,15 +34,21 @@ POINTS: dict[str, tuple[str, int, bool]] = {
     "opened": ("platform.rounds.runner:RoundRunner.run", 2, False),
     "joined": ("platform.rounds.journal:DatabaseJournal.keep", 5, False),
     "shared": ("platform.rounds.journal:DatabaseJournal.keep", 5, True),
-    # Round 2 asks five clients twice and four once; round 1 has asked them 18 times in 4 stages.
-    "stage-written": ("platform.parties.client:Client.handle", 32, True),
-    "stage-durable": ("platform.wire.transport:InProcessTransport.exchange", 7, True),
+    # Round 2 asks five clients twice and four once; before it come the roll call of five, round 1
+    # that asks 18 times in 4 stages, and what five measure after it.
+    "stage-written": ("platform.parties.client:Client.handle", 42, True),
+    "stage-durable": ("platform.wire.transport:InProcessTransport.exchange", 9, True),
     "added-up": ("platform.rounds.journal:DatabaseJournal.keep", 6, True),
     "sum-opened": ("platform.rounds.masked_sum:MaskedSum.finished", 2, True),
     "committed": ("platform.rounds.loop:Federation._commit", 2, True),
     "committing": ("platform.rounds.loop:Federation._commit_pool", 2, True),
     "before-summary": ("platform.experiment.finishing:personalise", 1, False),
-    "personalising": ("platform.parties.client:Client.personalise", 3, False),
+    "personalising": ("platform.parties.outside_rounds:OutsideRounds._part", 3, False),
+    "personalised": ("platform.parties.outside_rounds:OutsideRounds._part", 3, True),
+    "joining": ("platform.parties.outside_rounds:OutsideRounds._introduce", 3, False),
+    "measuring": ("platform.parties.outside_rounds:OutsideRounds._examine", 8, False),
+    "measured": ("platform.parties.outside_rounds:OutsideRounds._examine", 10, True),
+    "measuring-last": ("platform.parties.outside_rounds:OutsideRounds._examine", 18, True),
     "files-written": ("platform.experiment.finishing:write_run_files", 1, True),
 }
 EARLY = "training-early"
@@ -146,8 +152,8 @@ def require_identical(death: Death, point: str, reference: Finished) -> None:
     assert death.code == -signal.SIGKILL, death.output
     assert "Traceback" not in death.output
     in_clients = ("joined", "shared", "stage-written", "stage-durable", "added-up", "sum-opened")
-    before_two = ("reserved", "opened", *in_clients, "committing")
-    committed = {"training": 2, "committed": 2, **dict.fromkeys(before_two, 1)}
+    before_two = ("reserved", "opened", *in_clients, "committing", "measuring", "measured")
+    committed = {"training": 2, "committed": 2, "joining": 0, **dict.fromkeys(before_two, 1)}
     rounds = death.storage.rows("SELECT round_number FROM rounds")
     expected = committed.get(point, 3)
     assert [n for (n,) in rounds] == list(range(1, expected + 1))
