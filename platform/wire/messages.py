@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from platform.errors import ProtocolError
-from platform.wire.codec import Frame, decode_frame, encode_frame
+from platform.wire.codec import Frame, decode_frame, decode_header, encode_frame
 
 Stage = Literal["advertise", "share", "train", "confirm", "unmask"]
 Arrays = Mapping[str, NDArray[Any]]
@@ -301,13 +301,13 @@ def broadcast_digest(broadcast: Arrays, clipping_norm: float | None) -> bytes:
 
 
 def peek(data: bytes) -> tuple[str, Envelope]:
-    """Return kind and envelope of any message.
+    """Return kind and envelope of any message, of which only the header is read.
 
     Raises:
-        ProtocolError: If it does not parse.
+        ProtocolError: If that does not parse.
     """
-    frame = decode_frame(data)
-    return frame.kind, _envelope(frame.fields)
+    kind, fields = decode_header(data)
+    return kind, _envelope(fields)
 
 
 def _open(data: bytes, kind: str) -> tuple[Frame, Envelope]:
