@@ -2,7 +2,7 @@
 
     python benchmarks/round_overhead.py [--peer PYTHON_OF_AN_ENVIRONMENT_WITH_PFL] [--late 200]
 
-Real runs through the real wiring: messages, accounting, databases and cryptography are what a run
+Real runs as they are always set up: messages, accounting, databases and cryptography are what a run
 has; only the method does not train and nothing is measured, so a round is all overhead. Each
 variant is a process of its own, one after the other, on one thread. A round's time is what the run
 itself takes between two commits. `--memory` adds a run of 1,000 clients, 100 of them in a round.
@@ -97,9 +97,9 @@ def measure(variant: str, clients: int, cohort: int, rounds: int) -> dict[str, f
         config = parse_config(tree, VARIANTS[variant])
         watch = Rounds()
         surroundings = Surroundings(registry=Registry("_overhead_methods"))
-        wiring = create_run(config, watch, surroundings)
-        Federation(wiring, watch).run_rounds()
-        wiring.database.close()
+        simulation = create_run(config, watch, surroundings)
+        Federation(simulation.run, watch).run_rounds()
+        simulation.database.close()
         stored = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
     seconds = watch.seconds
     return {

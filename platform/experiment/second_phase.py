@@ -18,7 +18,6 @@ from methods import Method, Registry
 from platform.config import RunConfig
 from platform.config.plain_yaml import read_yaml, yaml_problem
 from platform.config.randomness import stream
-from platform.disk.transactions import transaction
 from platform.errors import ConfigError, RunStopped
 from platform.experiment.method_building import options_of_others
 from platform.experiment.resuming import require_same_releases
@@ -26,7 +25,7 @@ from platform.parties.store_files import client_names, stores_file
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.progress import Progress
-from platform.rounds.wiring import Wiring, final_attempt
+from platform.rounds.run import Run
 from platform.wire.codec import decode_arrays
 from storage import Database, open_client_stores
 
@@ -199,17 +198,22 @@ def require_first_releases(database: Database, source: str, protection: Protecti
         raise ConfigError(f"phase_two_of: {error}") from error
 
 
-def take_up(wiring: Wiring, source: str) -> Progress:
+def take_up(run: Run, source: str) -> Progress:
     """Return where the first run ended, and that this one has begun."""
-    with transaction(wiring.database) as uow:
+    with run.records.write() as uow:
         rounds, latest = uow.rounds.all(source), uow.states.latest(source)
-        AuditTrail(uow.audit, wiring.run_id).run_begins(0)
-        uow.runs.set_status(wiring.run_id, "running")
+        AuditTrail(uow.audit, run.run_id).run_begins(0)
+        uow.runs.set_status(run.run_id, "running")
     last = rounds[-1]
     state = {} if latest is None else decode_arrays(latest.blob)
     # The first run's clients have personalised, so that is what counts last for each of them.
-    committed = dict.fromkeys(wiring.population.clients, final_attempt(wiring))
-    return Progress(last.round_number, committed, state, None, last.document.get("ended_early"))
+    committed = dict.fromkeys(run.roll.clients, run.terms.final_attempt)
+    return Progress(
+        completed=last.round_number,
+        committed=committed,
+        state=state,
+        ended_early=last.document.get("ended_early"),
+    )
 
 
 def take_over(summary: dict[str, Any], first: Mapping[str, Any]) -> None:

@@ -66,7 +66,7 @@ _LITTLE = 1e-9
 Tensors = Mapping[str, Vector]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RecordGame:
     """One client's training under audit.
 
@@ -121,7 +121,7 @@ def audit_training(game: RecordGame, tell: Progress) -> ChannelAudit:
         game: What is audited.
         tell: Told of each training.
     """
-    config, setting, rounds = game.run.config, _setting(game), count(1)
+    config, setting, rounds = game.run.terms.config, _setting(game), count(1)
     claim = claim_of(game.charge, config.privacy.target_delta, config.privacy.accountant)
     canary = _choose(game, setting, rounds)
     total = game.canaries + calibration_runs(game.canaries)
@@ -145,16 +145,16 @@ def audit_training(game: RecordGame, tell: Progress) -> ChannelAudit:
     shown = scores.scores[:, scores.arrays.index(result.array or TOGETHER)]
     guesses = standardise(shown, threshold=RECORD_THRESHOLD, distance=1.0, mu=claim.mu)
     return ChannelAudit(
-        CHANNEL,
-        config.privacy.mechanism,
-        result,
-        Guesses(guesses, scores.included),
-        _noise_problems(game, setting, rounds, error),
+        channel=CHANNEL,
+        mechanism=config.privacy.mechanism,
+        result=result,
+        guesses=Guesses(guesses, scores.included),
+        problems=_noise_problems(game, setting, rounds, error),
     )
 
 
 def _setting(game: RecordGame) -> _Setting:
-    config, method, profile = game.run.config, game.profile.method, game.profile
+    config, method, profile = game.run.terms.config, game.profile.method, game.profile
     rng = stream(config.seed, "audit's experts")
     broadcast = method.broadcast(method.init_server(rng), profile.name)
     policy = method.pool_policy()
@@ -230,7 +230,7 @@ def _choose(game: RecordGame, setting: _Setting, rounds: Iterator[int]) -> _Cana
 
 
 def _candidates(game: RecordGame) -> Iterator[Examples]:
-    rng = stream(game.run.config.seed, "audit's candidates")
+    rng = stream(game.run.terms.config.seed, "audit's candidates")
     classes = len(game.run.learning.classes)
     for length in LENGTHS:
         for _ in range(CANDIDATES):

@@ -26,10 +26,12 @@ from platform.bootstrap import Surroundings, create_run, reopen_run
 from platform.cli.app import main
 from platform.config import RunConfig, parse_config
 from platform.experiment.finishing import execute
+from platform.experiment.simulation import Simulation
 from platform.parties.store_files import STORES
 from platform.rounds.observing import Observer, SilentObserver
-from platform.rounds.wiring import Wiring
+from platform.rounds.runner import RoundRunner
 from platform.wire.codec import decode_arrays
+from platform.wire.transport import Transport
 
 SMALL = """
 name: small
@@ -92,20 +94,20 @@ class Storage:
         """The small configuration with overrides, stored here."""
         return parse_config(yaml.safe_load(SMALL), (*overrides, f"storage.url={self.url}"))
 
-    def create(self, *overrides: str, observer: Observer | None = None) -> Wiring:
+    def create(self, *overrides: str, observer: Observer | None = None) -> Simulation:
         config, watching = self.config(*overrides), observer or SilentObserver()
         return create_run(config, watching, self.surroundings)
 
     def run(self, *overrides: str) -> Finished:
-        with opened(self.create(*overrides)) as wiring:
-            return Finished(self, wiring.run_id, execute(wiring, SilentObserver()))
+        with opened(self.create(*overrides)) as simulation:
+            return Finished(self, simulation.run_id, execute(simulation, SilentObserver()))
 
-    def reopen(self, run_id: str) -> Wiring:
+    def reopen(self, run_id: str) -> Simulation:
         return reopen_run(run_id, self.url, SilentObserver(), self.surroundings)
 
     def resume(self, run_id: str) -> Finished:
-        with opened(self.reopen(run_id)) as wiring:
-            return Finished(self, run_id, execute(wiring, SilentObserver()))
+        with opened(self.reopen(run_id)) as simulation:
+            return Finished(self, run_id, execute(simulation, SilentObserver()))
 
     def only_run(self) -> str:
         """The id of the one run that lies here."""
@@ -183,12 +185,22 @@ def of_clients(folder: Path, query: str, *values: Any) -> dict[str, list[Any]]:
 
 
 @contextmanager
-def opened(wiring: Wiring) -> Iterator[Wiring]:
-    """The wiring, its database closed at the end."""
+def opened(simulation: Simulation) -> Iterator[Simulation]:
+    """The simulation, its database closed at the end."""
     try:
-        yield wiring
+        yield simulation
     finally:
-        wiring.database.close()
+        simulation.database.close()
+
+
+def over(simulation: Simulation, transport: Transport) -> Simulation:
+    """The same run, its messages carried by another transport."""
+    return replace(simulation, run=replace(simulation.run, transport=transport))
+
+
+def runner_of(simulation: Simulation) -> RoundRunner:
+    """What runs one attempt of the run."""
+    return RoundRunner(simulation.run.transport, simulation.run.terms.protection)
 
 
 class Crash(BaseException):

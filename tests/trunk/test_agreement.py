@@ -159,9 +159,9 @@ def begun(tmp_path_factory: pytest.TempPathFactory, features: Path) -> tuple[Sto
     (folder / "cache").symlink_to(features, target_is_directory=True)
     storage = Storage(folder)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
-        with opened(storage.create(OS)) as wiring:
+        with opened(storage.create(OS)) as simulation:
             crash_at(patch, Federation, "_commit", 3)
-            run_through(wiring, SilentObserver())
+            run_through(simulation, SilentObserver())
     return storage, storage.only_run()
 
 
@@ -243,9 +243,9 @@ def test_what_earlier_runs_spent_counts_only_if_their_records_agree(storage: Sto
     life = ("privacy.lifetime_budget=30.0", "rounds=1", "evaluation.local_twins=false")
     first = storage.run(*life)
     execute(storage.file, "UPDATE ledger SET standard_deviation = 99.0")
-    with opened(storage.create(*life)) as wiring:
+    with opened(storage.create(*life)) as simulation:
         with pytest.raises(RunStopped, match=f"{first.run_id}: .*standard_deviation is 99.0"):
-            run_through(wiring, SilentObserver())
+            run_through(simulation, SilentObserver())
     assert storage.rows("SELECT 1 FROM ledger WHERE run_id != ?", first.run_id) == []
 
 
@@ -260,6 +260,6 @@ def test_a_run_is_read_while_it_goes_on(storage: Storage) -> None:
             seen.append(len(agreed.records.rounds))
 
     observer = Reading()
-    with opened(storage.create(OS, "rounds=2", observer=observer)) as wiring:
-        run_through(wiring, observer)
+    with opened(storage.create(OS, "rounds=2", observer=observer)) as simulation:
+        run_through(simulation, observer)
     assert set(seen) == {0, 1}

@@ -22,7 +22,7 @@ from platform.experiment.finishing import execute
 from platform.parties.store_files import client_names
 from platform.rounds.cohort import draw_cohort
 from platform.rounds.observing import SilentObserver
-from platform.wire.messages import peek
+from platform.wire.envelopes import peek
 from platform.wire.transport import Dropout, InProcessTransport
 from tests.trunk._runs import (
     ADVERSARIES,
@@ -34,6 +34,7 @@ from tests.trunk._runs import (
     gaussian_epsilon,
     of_clients,
     opened,
+    over,
 )
 
 FACTS = (
@@ -166,14 +167,13 @@ class SpyTransport:
 
 
 def test_spend_is_on_the_disk_before_the_first_message(storage: Storage) -> None:
-    with opened(storage.create("rounds=2")) as wiring:
-        cohorts = {n: draw_cohort(wiring.config, client_names(5), n) for n in (1, 2)}
-        watch = Watch(storage, wiring.folder, wiring.run_id, cohorts)
-        transport = wiring.runner.transport
+    with opened(storage.create("rounds=2")) as simulation:
+        cohorts = {n: draw_cohort(simulation.run.terms.config, client_names(5), n) for n in (1, 2)}
+        watch = Watch(storage, simulation.folder, simulation.run_id, cohorts)
+        transport = simulation.run.transport
         assert isinstance(transport, InProcessTransport)
         spy = SpyTransport(watch.exchange(transport))
-        runner = dataclasses.replace(wiring.runner, transport=spy)
-        execute(dataclasses.replace(wiring, runner=runner), SilentObserver())
+        execute(over(simulation, spy), SilentObserver())
     stages = ["advertise", "share", "train", "unmask"]
     assert watch.stages == [(n, stage) for n in (1, 2) for stage in stages]
     assert watch.uploads == 2 * (5 - LOST)
@@ -181,9 +181,9 @@ def test_spend_is_on_the_disk_before_the_first_message(storage: Storage) -> None
 
 def test_a_stage_is_on_the_disk_before_any_of_its_answers_leaves(storage: Storage) -> None:
     """What one client has answered is nobody's yet while another is asked; then all of it is."""
-    with opened(storage.create("rounds=1")) as wiring:
+    with opened(storage.create("rounds=1")) as simulation:
         seen: list[str] = []
-        transport = wiring.runner.transport
+        transport = simulation.run.transport
         assert isinstance(transport, InProcessTransport)
 
         def watched(name: str) -> Callable[[bytes], bytes]:
@@ -192,7 +192,7 @@ def test_a_stage_is_on_the_disk_before_any_of_its_answers_leaves(storage: Storag
             def answer(message: bytes) -> bytes:
                 reply = inner(message)
                 if peek(reply)[0] == "upload":
-                    assert of_clients(wiring.folder, "SELECT client, channel FROM ledger") == {}
+                    assert of_clients(simulation.folder, "SELECT client, channel FROM ledger") == {}
                     seen.append(name)
                 return reply
 
@@ -200,22 +200,20 @@ def test_a_stage_is_on_the_disk_before_any_of_its_answers_leaves(storage: Storag
 
         handlers = {name: watched(name) for name in transport.handlers}
         watched_transport = dataclasses.replace(transport, handlers=handlers)
-        cohorts = {1: draw_cohort(wiring.config, client_names(5), 1)}
-        watch = Watch(storage, wiring.folder, wiring.run_id, cohorts)
+        cohorts = {1: draw_cohort(simulation.run.terms.config, client_names(5), 1)}
+        watch = Watch(storage, simulation.folder, simulation.run_id, cohorts)
         spy = SpyTransport(watch.exchange(watched_transport))
-        runner = dataclasses.replace(wiring.runner, transport=spy)
-        execute(dataclasses.replace(wiring, runner=runner), SilentObserver())
+        execute(over(simulation, spy), SilentObserver())
     assert len(seen) == watch.uploads == 5 - LOST
 
 
 def test_missing_entry_voids_the_rounds_entries_but_not_its_sum(storage: Storage) -> None:
     """The sum minus the entries that did come would be the entry of who did not send it."""
-    with opened(storage.create("rounds=2")) as wiring:
-        transport = wiring.runner.transport
+    with opened(storage.create("rounds=2")) as simulation:
+        transport = simulation.run.transport
         assert isinstance(transport, InProcessTransport)
         silent = dataclasses.replace(transport, lost_at="unmask")
-        runner = dataclasses.replace(wiring.runner, transport=silent)
-        execute(dataclasses.replace(wiring, runner=runner), SilentObserver())
+        execute(over(simulation, silent), SilentObserver())
     assert storage.rows("SELECT * FROM pool") == []
     assert storage.rows("SELECT DISTINCT status FROM ledger") == [("released",)]
     assert storage.rows("SELECT count(*) FROM rounds") == [(2,)]

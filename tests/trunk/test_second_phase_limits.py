@@ -15,9 +15,19 @@ from platform.errors import ConfigError, ProtocolError, RunBusy
 from platform.experiment.finishing import execute
 from platform.parties.store_files import client_names
 from platform.rounds.observing import SilentObserver
-from platform.rounds.plan import RoundPlan
+from platform.wire.secure_round import SumTerms
 from storage import open_client_stores
-from tests.trunk._runs import GATHERING, NONE, RECORDS, Finished, Storage, opened, stores_of
+from tests._plans import a_plan
+from tests.trunk._runs import (
+    GATHERING,
+    NONE,
+    RECORDS,
+    Finished,
+    Storage,
+    opened,
+    runner_of,
+    stores_of,
+)
 from tests.trunk._secure import frank
 from tests.trunk._tampering import execute as execute_past
 
@@ -58,8 +68,8 @@ def test_the_base_that_made_the_modules_stays(storage: Storage) -> None:
     found = refusal(run, second_of(run, "method.base_options.channels=[4, 5]"))
     assert found.startswith(f"method.base_options.channels: (4, 5) {key} (32, 64)")
     config = second_of(run, "method.top_k=1", "method.gamma=0.5")
-    with opened(create_run(config, SilentObserver(), storage.surroundings)) as wiring:
-        assert execute(wiring, SilentObserver())["phase_two_of"] == run.run_id
+    with opened(create_run(config, SilentObserver(), storage.surroundings)) as simulation:
+        assert execute(simulation, SilentObserver())["phase_two_of"] == run.run_id
 
 
 def test_a_release_that_the_options_would_not_make_is_refused(storage: Storage) -> None:
@@ -109,18 +119,20 @@ def test_a_first_run_that_is_not_whole_is_refused_and_left_alone(
 
 def test_two_at_once_are_refused_and_a_client_answers_nobody(storage: Storage) -> None:
     run = storage.gathering().run(*PLAIN)
-    with opened(create_run(second_of(run), SilentObserver(), run.storage.surroundings)) as wiring:
-        for held in (run.folder, wiring.folder):
+    with opened(
+        create_run(second_of(run), SilentObserver(), run.storage.surroundings)
+    ) as simulation:
+        for held in (run.folder, simulation.folder):
             with only_process_of(held), pytest.raises(RunBusy, match=held.name):
-                execute(wiring, SilentObserver())
-        assert not kept_of(wiring.run_id, run.folder)
-        everybody = tuple(wiring.population.clients)
+                execute(simulation, SilentObserver())
+        assert not kept_of(simulation.run_id, run.folder)
+        everybody = tuple(simulation.population.clients)
         for number in (1, 2):
-            plan = RoundPlan(wiring.run_id, number, 1, everybody, {}, minimum=2, threshold=3)
+            plan = a_plan(simulation.run_id, (number, 1), everybody, terms=SumTerms(3))
             with pytest.raises(ProtocolError, match="nothing leaves a client"):
-                frank(wiring).runner.run(plan, lambda client: {}, lambda handles: ())
-        assert execute(wiring, SilentObserver())["phase_two_of"] == run.run_id
-    assert len(kept_of(wiring.run_id, run.folder)) == 5
+                runner_of(frank(simulation)).run(plan, lambda client: {}, lambda handles: ())
+        assert execute(simulation, SilentObserver())["phase_two_of"] == run.run_id
+    assert len(kept_of(simulation.run_id, run.folder)) == 5
 
 
 def kept_of(run_id: str, folder: Path) -> list[str]:
