@@ -92,10 +92,12 @@ class Watch(TrainingProcessCallback):
 
     def __init__(self):
         self.ends = [time.perf_counter()]
+        self.cpu = [time.process_time()]
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
         """Note the end of a round."""
         self.ends.append(time.perf_counter())
+        self.cpu.append(time.process_time())
         return False, Metrics()
 
 
@@ -117,11 +119,12 @@ def main() -> None:
         callbacks=[watch],
         send_metrics_to_platform=False,
     )
-    seconds = np.diff(watch.ends)
+    seconds, cpu = np.diff(watch.ends), np.diff(watch.cpu)
     result = {
         "version": version("pfl"),
         "first": statistics.median(seconds[:EARLY]),
         "late": statistics.median(seconds[-EARLY:]),
+        "cpu late": statistics.median(cpu[-EARLY:]),
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
     sys.stdout.write(json.dumps(result) + "\n")
