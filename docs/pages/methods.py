@@ -84,7 +84,10 @@ def section(registry: Registry, name: str) -> str:
     module = importlib.import_module(f"{registry.package}.{name}")
     said, values = inspect.getdoc(module) or "", preset(name)
     meanings = meanings_of(registry.config_type(name))
-    lines = [(f"`{key}`", f"`{shown(values[key])}`", meanings.get(key, "")) for key in values]
+    lines = [
+        (f"`{key}`", f"`{shown(values[key])}`", meanings.get(key, "").replace("|", "\\|"))
+        for key in values
+    ]
     options = table([("option", "preset", "meaning"), *lines]) if lines else "No options.\n"
     return f"## {name}\n\n{said}\n\n{options}"
 

@@ -59,6 +59,17 @@ class Asked:
     def decoupled(self) -> bool:
         return self.privacy.get("personal") == "decoupled"
 
+    @property
+    def factors(self) -> dict[str, str]:
+        """What the drawing of cases pairs with other values."""
+        return {
+            "asked": self.name,
+            "mechanism": self.mechanism,
+            "masks": str(self.masks),
+            "distribution": str(self.privacy.get("noise_distribution")),
+            "personal": str(self.decoupled),
+        }
+
 
 UPLOADS = {"clipping_norm": NORM, "noise_multiplier": MULTIPLIER}
 STEPS = {

@@ -159,8 +159,15 @@ def test_the_database_ties_no_entry_to_a_client(noised: Finished) -> None:
     assert columns == {"key", "run_id", "generation", "cover", "handle", "entry", "digest"}
 
 
-@pytest.mark.parametrize("shares", ["true", "false"])
-@pytest.mark.parametrize("trains", ["true", "false"])
+@pytest.mark.parametrize(
+    ("shares", "trains"),
+    [
+        ("true", "true"),
+        ("false", "false"),
+        pytest.param("true", "false", marks=pytest.mark.slow),
+        pytest.param("false", "true", marks=pytest.mark.slow),
+    ],
+)
 def test_noised_steps_are_charged_and_what_is_made_of_them_is_free(
     storage: Storage, shares: str, trains: str
 ) -> None:

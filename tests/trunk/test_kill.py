@@ -54,18 +54,26 @@ POINTS: dict[str, tuple[str, int, bool]] = {
 EARLY = "training-early"
 PLACES = {**POINTS, EARLY: ("privacy.training:LocalTrainer.fit", 6, False)}
 SEEDED = "privacy.noise_source=seeded"
-KILLS = [
-    *((NONE, point) for point in POINTS),
-    *((SEEDED, point) for point in ("training", "committed")),
-    *(
-        (OS, point)
-        for point in (
-            *(EARLY, "reserved", "opened", "stage-written", "stage-durable", "added-up"),
-            *("sum-opened", "committed"),
-        )
+KILLS = {
+    NONE: tuple(POINTS),
+    SEEDED: ("training", "committed"),
+    OS: (
+        *(EARLY, "reserved", "opened", "stage-written", "stage-durable", "added-up"),
+        *("sum-opened", "committed"),
     ),
-]
+}
+LATER = {SEEDED: ("committed",), OS: ("reserved", "opened", "sum-opened")}
+"""Points at which a quick run dies without noise only."""
 INTERRUPTED = "interrupted"
+
+
+def points(override: str) -> list[Any]:
+    """Where to die under this override, some of it with the slow tests only."""
+    later = LATER.get(override, ())
+    return [
+        pytest.param(point, marks=pytest.mark.slow) if point in later else point
+        for point in KILLS[override]
+    ]
 
 
 @dataclass(frozen=True)
@@ -79,13 +87,22 @@ class Death:
 
 @pytest.fixture(scope="module")
 def deaths(
-    make_storage: Any, tmp_path_factory: pytest.TempPathFactory, child_environment: dict[str, str]
+    request: pytest.FixtureRequest,
+    make_storage: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+    child_environment: dict[str, str],
 ) -> dict[tuple[str, str], Death]:
-    """Every death of this module, in one process that forks."""
+    """Every death that a test of this run reads, in one process that forks."""
     folder = tmp_path_factory.mktemp("deaths")
     config = folder / "small.yaml"
     config.write_text(SMALL)
-    cases = [(*kill, signal.SIGKILL) for kill in KILLS]
+    quick = all(item.get_closest_marker("slow") is None for item in request.session.items)
+    cases = [
+        (override, point, signal.SIGKILL)
+        for override, chosen in KILLS.items()
+        for point in chosen
+        if not quick or point not in LATER.get(override, ())
+    ]
     cases.append((NONE, INTERRUPTED, signal.SIGINT))
     plans, places = [], []
     for index, (override, point, number) in enumerate(cases):
@@ -123,7 +140,7 @@ def test_killed_run_without_noise_ends_as_if_nothing_had_happened(
     require_identical(deaths[NONE, point], point, plain_run)
 
 
-@pytest.mark.parametrize("point", [p for o, p in KILLS if o == SEEDED])
+@pytest.mark.parametrize("point", points(SEEDED))
 def test_killed_run_with_seeded_noise_ends_as_if_nothing_had_happened(
     deaths: dict[tuple[str, str], Death], point: str, noised_run: Finished
 ) -> None:
@@ -149,7 +166,7 @@ def require_identical(death: Death, point: str, reference: Finished) -> None:
     assert all(np.array_equal(a, reference.state()[n]) for n, a in resumed.state().items())
 
 
-@pytest.mark.parametrize("point", [p for o, p in KILLS if o == OS])
+@pytest.mark.parametrize("point", points(OS))
 def test_killed_run_with_fresh_noise_pays_once(
     deaths: dict[tuple[str, str], Death], point: str
 ) -> None:
