@@ -16,7 +16,7 @@ import typer
 from platform.cli import exit_codes
 from platform.cli.cache_commands import cache_app
 from platform.cli.enrolment_commands import enrolment_app
-from platform.cli.options import DEFAULT_STORAGE, Json, Storage
+from platform.cli.options import DEFAULT_STORAGE, ClientOption, Json, Storage
 
 app = typer.Typer(
     name="python -m platform.coordinator",
@@ -41,10 +41,6 @@ MethodsOption = Annotated[
         metavar="DIR",
         help="A folder with methods of your own, NAME.py and NAME.yaml; their code is run.",
     ),
-]
-ClientOption = Annotated[
-    int | None,
-    typer.Option("--client", help="Use this simulated client's personal part, from 0.", min=0),
 ]
 
 

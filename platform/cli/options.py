@@ -12,3 +12,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else 
 Storage = Annotated[
     str, typer.Option("--storage", help="The coordinator's database, as storage.url states it.")
 ]
+ClientOption = Annotated[
+    int | None,
+    typer.Option("--client", help="Use this simulated client's personal part, from 0.", min=0),
+]
