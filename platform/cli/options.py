@@ -6,13 +6,13 @@ from typing import Annotated, Final
 
 import typer
 
+ABOUT: Final = (
+    "Sotto: private federated prompt learning. Without a command it runs the quickstart: "
+    "pFedMoAP on rendered shapes, ten clients, noised uploads under secure aggregation."
+)
 DEFAULT_STORAGE: Final = "sqlite:///runs/sotto.db"
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else to stdout.")]
 Storage = Annotated[
     str, typer.Option("--storage", help="The coordinator's database, as storage.url states it.")
-]
-ClientOption = Annotated[
-    int | None,
-    typer.Option("--client", help="Use this simulated client's personal part, from 0.", min=0),
 ]
