@@ -35,7 +35,7 @@ def test_every_key_is_known_and_no_other():
     assert {key.name for key in KEYS} == keys(RunConfig)
     assert len(KEYS) == len(keys(RunConfig))
     assert {"task.model", "task.model.name", "privacy.adaptive_clipping.quantile"} < keys(RunConfig)
-    assert keys(MethodConfig) == {"name"}
+    assert keys(MethodConfig) == {"name", "server_optimizer"}
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
@@ -53,6 +53,7 @@ def test_a_key_says_what_it_is_in_sentences(key: Key):
         ("device", "auto, cpu, cuda", "auto"),
         ("task.domains", "list or null", "null"),
         ("task.model", "section or null", "section"),
+        ("method.server_optimizer", "mapping or null", "null"),
         ("cohort.dropout_rate", "number at least 0 and below 1", "0.0"),
         ("privacy.target_delta", "number above 0 and below 1", "1e-05"),
         ("pool.fetch", "experts", "experts"),
