@@ -5,7 +5,8 @@
 Real runs as they are always set up: messages, accounting, databases and cryptography are what a run
 has; only the method does not train and nothing is measured, so a round is all overhead. Each
 variant is a process of its own, one after the other, on one thread. A round's time is what the run
-itself takes between two commits. `--memory` adds a run of 1,000 clients, 100 of them in a round.
+itself takes between two commits: on the clock, and on the processor, which other work on the
+machine disturbs less and in which waiting for the disk does not show. `--memory` adds a run of 1,000 clients, 100 of them in a round.
 
 Writes the table of `docs/results/round-overhead.md` to the standard output.
 """
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,10 @@ VARIANTS: Mapping[str, Sequence[str]] = {
     "upload_noise, masks": ("privacy.mechanism=upload_noise", *NOISE, *MASKS),
     "distributed_noise, masks": ("privacy.mechanism=distributed_noise", *NOISE, *MASKS),
 }
+COLUMNS = (
+    *("variant", "rounds 1 to 10, s", "last 10, s", "CPU, 1 to 10", "CPU, last 10"),
+    *("peer's CPU", "ratio", "ratio of CPU", "memory, GiB"),
+)
 PEER_VARIANTS = ("none", "central_noise")
 
 
@@ -56,20 +62,25 @@ class Rounds(SilentObserver):
 
     def __init__(self) -> None:
         self.ends: list[float] = []
+        self.cpu: list[float] = []
 
     def run_started(self, run_id: str, rounds: int, resumed_after: int) -> None:
-        """Start the clock."""
-        self.ends.append(time.perf_counter())
+        """Start the clocks."""
+        self.note()
 
     def round_finished(self, document: Mapping[str, Any]) -> None:
         """Note the end of a round."""
-        self.ends.append(time.perf_counter())
+        self.note()
 
-    @property
-    def seconds(self) -> list[float]:
-        """Of every round but the last, which is measured whatever the configuration says."""
-        pairs = zip(self.ends, self.ends[1:], strict=False)
-        return [after - before for before, after in pairs][:-1]
+    def note(self) -> None:
+        """Note what the clocks say."""
+        self.ends.append(time.perf_counter())
+        self.cpu.append(time.process_time())
+
+
+def between(moments: Sequence[float]) -> list[float]:
+    """Of every round but the last, which is measured whatever the configuration says."""
+    return [after - before for before, after in pairwise(moments)][:-1]
 
 
 def measure(variant: str, clients: int, cohort: int, rounds: int) -> dict[str, float]:
@@ -101,10 +112,12 @@ def measure(variant: str, clients: int, cohort: int, rounds: int) -> dict[str, f
         Federation(simulation.run, watch).run_rounds()
         simulation.database.close()
         stored = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
-    seconds = watch.seconds
+    seconds, cpu = between(watch.ends), between(watch.cpu)
     return {
         "first": statistics.median(seconds[:EARLY]),
         "late": statistics.median(seconds[-EARLY:]),
+        "cpu first": statistics.median(cpu[:EARLY]),
+        "cpu late": statistics.median(cpu[-EARLY:]),
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "stored": stored / 2**20,
     }
@@ -129,22 +142,25 @@ def report(arguments: argparse.Namespace) -> None:
         for variant in PEER_VARIANTS:
             command = [arguments.peer, str(PEER), variant, "100", str(arguments.late)]
             peers[variant] = in_own_process(command)
-    print("| variant | rounds 1 to 10, s | last 10, s | peer, s | ratio | memory, GiB |")
-    print("|---|---|---|---|---|---|")
+    print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
     for variant in arguments.variants:
-        found = ours(variant, 100, 100, arguments.late)
-        peer = peers.get(variant)
-        beside = f"{peer['late']:.4f}" if peer else "-"
-        ratio = f"{found['late'] / peer['late']:.1f}" if peer else "-"
-        cells = (f"{found['first']:.3f}", f"{found['late']:.3f}", beside, ratio)
-        print(f"| {variant} | {' | '.join(cells)} | {found['memory']:.2f} |", flush=True)
+        line(variant, ours(variant, 100, 100, arguments.late), peers.get(variant))
     if arguments.memory:
-        found = ours("upload_noise", 1000, 100, 20)
-        cells = (f"{found['first']:.3f}", f"{found['late']:.3f}", "-", "-")
-        print(f"| 1,000 clients, 100 a round | {' | '.join(cells)} | {found['memory']:.2f} |")
+        line("upload_noise, 1,000 clients", ours("upload_noise", 1000, 100, 20), None)
     if peers:
         print(f"\npfl {peers['none']['version']}, in its own environment")
     print("\n".join(["", *provenance()]))
+
+
+def line(name: str, found: Mapping[str, float], peer: Mapping[str, float] | None) -> None:
+    """Print a row."""
+    cells = [f"{found[key]:.3f}" for key in ("first", "late", "cpu first", "cpu late")]
+    beside = ["-"] * 3
+    if peer:
+        ratios = (f"{found[key] / peer[key]:.1f}" for key in ("late", "cpu late"))
+        beside = [f"{peer['cpu late']:.3f}", *ratios]
+    cells += [*beside, f"{found['memory']:.2f}"]
+    print(f"| {' | '.join([name, *cells])} |", flush=True)
 
 
 def main() -> None:

@@ -201,7 +201,7 @@ def rounds(arguments: argparse.Namespace) -> None:
 
 
 def whole(arguments: argparse.Namespace) -> None:
-    """Everybody's cryptography in one process: medians of five rounds of each kind, in turn."""
+    """Everybody's cryptography in one process: medians of three rounds of each kind, in turn."""
     for clients in arguments.clients or [100]:
         lost, found = dropouts_of(clients, arguments.dropouts), plan(clients, corrupt_rate=0.0)
         regular = {
@@ -216,7 +216,7 @@ def whole(arguments: argparse.Namespace) -> None:
             "active, complete": make_active,
         }
         spent: dict[str, list[dict[Phase, float]]] = {kind: [] for kind in kinds}
-        for _ in range(5):
+        for _ in range(3):
             for kind, make in kinds.items():
                 made = make(clients, arguments.length)
                 made.alone = False

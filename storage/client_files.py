@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from threading import RLock
+from threading import RLock, get_ident
 from typing import Final
 
 from sqlalchemy.dialects.sqlite import dialect
@@ -53,6 +53,7 @@ class ClientFile:
         self._connection: sqlite3.Connection | None = None
         self._rows: Rows | None = None
         self._is_apart = False
+        self._owner: int | None = None
         # Several threads may use one file; only one at a time uses its connection.
         self._lock = RLock()
         self.verify_structure()
@@ -95,6 +96,12 @@ class ClientFile:
             finally:
                 self._is_apart = True
 
+    def joined(self, *, read_only: bool) -> Rows | None:
+        """Return the rows of this thread's own open transaction, if a call may just join it."""
+        if self._owner != get_ident() or not (self._is_apart or read_only):
+            return None
+        return self._rows
+
     @contextmanager
     def transaction(self, *, read_only: bool = False, patience: float = 0.0) -> Iterator[Rows]:
         """Return rows whose changes are durable when the block ends, and undone if it raises.
@@ -114,13 +121,13 @@ class ClientFile:
             with self.kept_open():
                 statements = self._statements()
                 _begin(statements, BEGIN_READ if read_only else BEGIN_WRITE, patience)
-                self._rows, self._is_apart = Rows(statements), True
+                self._rows, self._is_apart, self._owner = Rows(statements), True, get_ident()
                 try:
                     yield self._rows
                     self._file.require_same()
                     statements.run("COMMIT")
                 finally:
-                    self._rows, self._is_apart = None, False
+                    self._rows, self._is_apart, self._owner = None, False, None
                     _undo(statements)
                 # Replaced in between, what was committed is gone, so nobody may count on it.
                 self._file.require_same()

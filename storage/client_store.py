@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from typing import Literal
 
@@ -308,8 +308,14 @@ class ClientStore:
             if serial > newest:
                 rows.update(Identity, {}, enrolment_serial=serial)
 
-    @contextmanager
-    def _transaction(self, *, read_only: bool = False) -> Iterator[OwnRows]:
+    def _transaction(self, *, read_only: bool = False) -> AbstractContextManager[OwnRows]:
         """Return rows whose changes are durable when the block ends, and undone if it raises."""
+        joined = self._file.joined(read_only=read_only)
+        if joined is not None:
+            return nullcontext(OwnRows(joined.statements, self._client))
+        return self._own_transaction(read_only=read_only)
+
+    @contextmanager
+    def _own_transaction(self, *, read_only: bool) -> Iterator[OwnRows]:
         with self._file.transaction(read_only=read_only) as rows:
             yield OwnRows(rows.statements, self._client)

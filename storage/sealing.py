@@ -15,7 +15,8 @@ import struct
 from collections import namedtuple
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from itertools import chain
 from typing import Any, Final, cast
 
 from sqlalchemy import Boolean
@@ -28,7 +29,7 @@ from storage.tables import Sealed
 ROW_PREFIX: Final = b"sotto-row-v1\n"
 
 Where = Mapping[str, object]
-"""By column its value, or a collection of values of which it has one."""
+"""By column its value, or a tuple or list of values of which it has one."""
 
 # What people call a column of a key; keys of bytes are secret, or mean nothing to anybody.
 _WORDS: Final = {
@@ -256,21 +257,20 @@ def _shape_of(key: Hashable) -> _Shape:
 @cache
 def _headings(table: str, names: tuple[str, ...]) -> tuple[bytes, ...]:
     """Return what stands before the first value, and before each further one."""
-    start = ROW_PREFIX + _item(table)
-    return tuple(start * (not i) + _item(name) for i, name in enumerate(names)) or (start,)
+    start = ROW_PREFIX + _text(table)
+    return tuple(start * (not i) + _text(name) for i, name in enumerate(names)) or (start,)
 
 
 def _hash(headings: Sequence[bytes], values: Sequence[object]) -> bytes:
-    parts: list[bytes] = []
-    for heading, value in zip(headings, values, strict=True):
-        parts += (heading, _item(value))
+    try:
+        items = [_ENCODERS[type(value)](value) for value in values]
+    except KeyError:
+        items = [_item(value) for value in values]
+    parts = chain.from_iterable(zip(headings, items, strict=True))
     return hashlib.sha256(b"".join(parts)).digest()
 
 
 def _item(value: object) -> bytes:
-    known = _ENCODERS.get(type(value))
-    if known is not None:
-        return known(value)
     for kind, encoder in _ENCODERS.items():
         if isinstance(value, kind):
             return encoder(value)
@@ -281,6 +281,17 @@ def _framed(kind: bytes, data: bytes) -> bytes:
     return kind + len(data).to_bytes(8, "big") + data
 
 
+def _text(value: str) -> bytes:
+    return _framed(b"s", value.encode()) if len(value) > _SHORT else _short_text(value)
+
+
+@lru_cache(maxsize=4096)
+def _short_text(value: str) -> bytes:
+    """Names of runs, clients and mechanisms come back in row after row."""
+    return _framed(b"s", value.encode())
+
+
+_SHORT: Final = 64
 _NONE, _TRUE, _FALSE = _framed(b"n", b""), _framed(b"t", b"1"), _framed(b"t", b"0")
 _FLOAT = struct.Struct(">cqd")
 _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
@@ -289,23 +300,32 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     int: lambda value: _framed(b"i", b"%d" % value),
     # SQLite keeps no sign of zero.
     float: lambda value: _FLOAT.pack(b"f", 8, value + 0.0),
-    str: lambda value: _framed(b"s", value.encode()),
+    str: _text,
     bytes: lambda value: _framed(b"b", value),
 }
 """How a value is hashed, by its type; a truth value before the number that it also is."""
 
 
 def _condition(where: Where) -> tuple[str, list[Any]]:
+    values = list(where.values())
+    if not any(map(_is_several, values)):
+        return _equalities(tuple(where)), values
     texts: list[str] = []
-    values: list[Any] = []
+    flat: list[Any] = []
     for name, value in where.items():
-        if isinstance(value, Collection) and not isinstance(value, (str, bytes)):
-            texts.append(f"{name} IN ({', '.join('?' * len(value))})")
-            values += value
-        else:
-            texts.append(f"{name} = ?")
-            values.append(value)
-    return (f" WHERE {' AND '.join(texts)}" if texts else ""), values
+        several = list(cast("Collection[Any]", value)) if _is_several(value) else [value]
+        texts.append(f"{name} IN ({', '.join('?' * len(several))})")
+        flat += several
+    return f" WHERE {' AND '.join(texts)}", flat
+
+
+def _is_several(value: object) -> bool:
+    return isinstance(value, (tuple, list))
+
+
+@lru_cache(maxsize=256)
+def _equalities(names: tuple[str, ...]) -> str:
+    return f" WHERE {' AND '.join(f'{name} = ?' for name in names)}" if names else ""
 
 
 def _ordered(names: Sequence[str], *, newest_first: bool) -> str:

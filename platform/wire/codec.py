@@ -36,6 +36,7 @@ MAX_DEPTH = 3
 """How deep lists and objects may lie in the plain fields, these included."""
 LARGEST_INTEGER = (1 << 63) - 1
 _DIGITS = len(str(-LARGEST_INTEGER))
+_UNREADABLE = (KeyError, TypeError, ValueError, struct.error, RecursionError)
 _BRACKETS = 2 * MAX_BUFFERS + 64
 DTYPES = {
     "float32": "<f4",
@@ -87,15 +88,33 @@ def decode_frame(data: bytes) -> Frame:
         ProtocolError: If the bytes are not exactly one frame of this version.
     """
     try:
-        header, offset = _header(data)
-        kind, fields, entries = header["kind"], header["fields"], header["buffers"]
-        if set(header) != {"kind", "fields", "buffers"}:
-            raise ProtocolError("message: the header is not valid")
-        _require_bounded(kind, fields, entries)
+        kind, fields, entries, offset = _bounded_header(data)
         arrays, blobs = _buffers(entries, memoryview(data)[offset:])
         return Frame(kind, fields, arrays, blobs)
-    except (KeyError, TypeError, ValueError, struct.error, RecursionError) as error:
+    except _UNREADABLE as error:
         raise ProtocolError("message: it does not parse") from error
+
+
+def decode_header(data: bytes) -> tuple[str, Mapping[str, Any]]:
+    """Read kind and plain fields of a frame, and nothing of its buffers.
+
+    Raises:
+        ProtocolError: If the bytes do not begin with the header of a frame of this version.
+    """
+    try:
+        kind, fields, _, _ = _bounded_header(data)
+        return kind, fields
+    except _UNREADABLE as error:
+        raise ProtocolError("message: it does not parse") from error
+
+
+def _bounded_header(data: bytes) -> tuple[str, dict[str, Any], list[dict[str, Any]], int]:
+    header, offset = _header(data)
+    kind, fields, entries = header["kind"], header["fields"], header["buffers"]
+    if set(header) != {"kind", "fields", "buffers"}:
+        raise ProtocolError("message: the header is not valid")
+    _require_bounded(kind, fields, entries)
+    return kind, fields, entries, offset
 
 
 def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from platform.errors import ProtocolError
-from platform.wire.codec import Frame, decode_frame
+from platform.wire.codec import Frame, decode_frame, decode_header
 
 Arrays = Mapping[str, NDArray[Any]]
 Attempt = tuple[int, int]
@@ -31,13 +31,13 @@ class Envelope:
 
 
 def peek(data: bytes) -> tuple[str, Envelope]:
-    """Return kind and envelope of any message.
+    """Return kind and envelope of any message, of which only the header is read.
 
     Raises:
-        ProtocolError: If it does not parse.
+        ProtocolError: If that does not parse.
     """
-    frame = decode_frame(data)
-    return frame.kind, _envelope(frame.fields)
+    kind, fields = decode_header(data)
+    return kind, _envelope(fields)
 
 
 def opened(data: bytes, kind: str) -> tuple[Frame, Envelope]:

@@ -41,7 +41,7 @@ def ask(config: Path, storage: Storage, *more: str) -> tuple[str, ...]:
 
 
 def detail_of(storage: Storage, run_id: str) -> dict:
-    query = "SELECT detail_json FROM audit WHERE run = ? AND action = 'run.created'"
+    query = "SELECT detail FROM audit WHERE run_id = ? AND action = 'run.created'"
     ((text,),) = storage.rows(query, run_id)
     return json.loads(text)
 
@@ -73,8 +73,6 @@ def test_a_run_goes_on_with_the_same_file_only_wherever_it_lies(
     folder: Path, storage: Storage, tmp_path: Path
 ) -> None:
     place = Storage(storage.folder, Surroundings.with_methods(folder))
-    config = place.config(*OURS, "method={name: momentum, momentum: 0.5}")
-    assert config.method.options == {"momentum": 0.5}
     simulation = place.create("method={name: momentum}", NONE)
     simulation.database.close()
     run_id = simulation.run_id
@@ -94,7 +92,11 @@ def test_a_sweep_does_not_take_over_runs_of_another_file(
 ) -> None:
     def cell():
         request = SweepRequest(
-            (str(config),), ("momentum",), settings=(NONE,), folder=folder, storage=storage.url
+            configs=(str(config),),
+            methods=("momentum",),
+            settings=(NONE,),
+            folder=folder,
+            storage=storage.url,
         )
         return build_grid(request).cells[0]
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -15,7 +13,16 @@ from platform.experiment.finishing import execute
 from platform.parties.client import Client
 from platform.rounds.observing import SilentObserver
 from tests.trunk import _tampering as tampering
-from tests.trunk._runs import ADAPTIVE, FIXED, NO_POOL, RECORDS, Finished, Storage, opened
+from tests.trunk._runs import (
+    ADAPTIVE,
+    FIXED,
+    NO_POOL,
+    RECORDS,
+    Finished,
+    Storage,
+    of_clients,
+    opened,
+)
 
 MASKS_OFF = "secure_aggregation.enabled=false"
 CONTROLLED = ("method.name=scaffold", "method.network=features")
@@ -197,9 +204,9 @@ def test_an_update_that_is_no_number_stops_a_run_without_a_mechanism(
         with pytest.raises(RunStopped, match="round 1 was aborted"):
             execute(simulation, SilentObserver())
     assert storage.rows("SELECT count(*) FROM states") == [(1,)]
-    for path in (storage.folder / simulation.run_id / "clients").glob("*.db"):
-        with closing(sqlite3.connect(path)) as connection:
-            assert connection.execute("SELECT count(*) FROM ledger").fetchall() == [(0,)]
+    folder = storage.folder / simulation.run_id
+    assert len(of_clients(folder, "SELECT client FROM identity")) == 5
+    assert of_clients(folder, "SELECT client FROM ledger") == {}
 
 
 # --- going on with other parameters ---------------------------------------------------------------

@@ -297,8 +297,13 @@ def gathered(make_storage: Any) -> Finished:
     return place.run(*RUNS[PERSONALISED])
 
 
-@pytest.mark.parametrize("reached", [True, False], ids=["answer lost", "question lost"])
-@pytest.mark.parametrize("stage", OUTSIDE)
+@pytest.mark.parametrize(
+    ("stage", "reached"),
+    [
+        *((stage, True) for stage in OUTSIDE),
+        *(pytest.param(stage, False, marks=pytest.mark.slow) for stage in OUTSIDE),
+    ],
+)
 def test_a_message_that_is_lost_is_repeated(
     storage: Storage, gathered: Finished, stage: Stage, reached: bool
 ) -> None:
@@ -309,8 +314,14 @@ def test_a_message_that_is_lost_is_repeated(
     assert found == left_behind(gathered)
 
 
-@pytest.mark.parametrize("garbage", [None, b"", b"SOTTO"], ids=["silent", "empty", "garbled"])
-@pytest.mark.parametrize("stage", OUTSIDE)
+@pytest.mark.parametrize(
+    ("stage", "garbage"),
+    [
+        *((stage, None) for stage in OUTSIDE),
+        ("evaluate", b"SOTTO"),
+        *(pytest.param(stage, b"", marks=pytest.mark.slow) for stage in OUTSIDE),
+    ],
+)
 def test_a_run_that_cannot_hear_a_client_stops_and_goes_on_later(
     storage: Storage, gathered: Finished, stage: Stage, garbage: bytes | None
 ) -> None:
