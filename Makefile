@@ -45,8 +45,8 @@ check: $(STAMP)  ## Lint, format, types, layering, house style and documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
-	$(PYTEST) -q tests/repository/test_layering.py tests/repository/test_house_style.py \
-		tests/repository/test_docs.py
+	$(PYTEST) -q tests/repository/test_layering.py tests/repository/test_rooms.py \
+		tests/repository/test_house_style.py tests/repository/test_docs.py
 
 methods: $(STAMP)  ## Compare all methods on the embedded data, and time a step of each (an hour)
 	$(BIN)/python benchmarks/methods_on_shapes.py

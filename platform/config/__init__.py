@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from platform.config.loading import (
-    PACKAGED_CONFIGS,
-    Sources,
-    dump_config,
-    dump_tree,
-    load_config,
-    parse_config,
-)
+from platform.config.files import PACKAGED_CONFIGS, Sources
+from platform.config.loading import dump_config, dump_tree, load_config, parse_config
 from platform.config.run import RunConfig
 from platform.config.schema import (
     CohortConfig,

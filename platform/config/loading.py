@@ -1,14 +1,14 @@
-"""Reading a configuration: YAML, method presets, dotted overrides, and errors in one sentence.
+"""Reading a configuration: files, dotted overrides, and errors in one sentence.
 
-Overrides are applied in two passes. Setting `method.name` replaces the whole method section by the
-method's preset, and setting `privacy.mechanism` to `none` drops the keys that mean nothing then;
-both happen before any other override, whatever the order on the command line.
+Overrides are applied to what a file and all that it extends say together, in two passes.
+Setting `method.name` replaces the whole method section by the method's preset, and setting
+`privacy.mechanism` to `none` drops the keys that mean nothing then; both happen before any other
+override, whatever the order on the command line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,22 +16,11 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from platform.config.extending import read_whole, without_noise_keys
+from platform.config.files import Sources, find_config, read_preset
 from platform.config.plain_yaml import DEEPEST, dump_yaml, read_yaml, yaml_problem
-from platform.config.privacy_rules import NOISE_KEYS
 from platform.config.run import RunConfig
 from platform.errors import ConfigError
-
-PACKAGED_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-DROPPED_KEYS = (*NOISE_KEYS, "relation", "spare_attempts", "personal")
-RELEASE_KEYS = ("release", "metric_ratio")
-
-
-@dataclass(frozen=True)
-class Sources:
-    """Where packaged configurations and method presets lie."""
-
-    configs: Path = PACKAGED_CONFIGS
-    presets: Path = PACKAGED_CONFIGS / "methods"
 
 
 def load_config(
@@ -49,7 +38,7 @@ def load_config(
         ConfigError: Naming the field, its value and what is valid.
     """
     where = sources or Sources()
-    return parse_config(_read_yaml(_find(path, where)), overrides, where)
+    return parse_config(read_whole(find_config(path, where), where), overrides, where)
 
 
 def parse_config(
@@ -78,32 +67,6 @@ def dump_tree(tree: Mapping[str, Any]) -> str:
     return dump_yaml(tree)
 
 
-def _find(path: Path, sources: Sources) -> Path:
-    if path.is_file():
-        return path
-    packaged = sources.configs / f"{path}.yaml"
-    # A name stays below `configs/`: an absolute one would replace that folder, `..` leave it.
-    is_name = not path.is_absolute() and ".." not in path.parts
-    if is_name and packaged.is_file():
-        return packaged
-    names = ", ".join(sorted(p.stem for p in sources.configs.glob("*.yaml")))
-    raise ConfigError(
-        f"CONFIG: {str(path)!r} is no file; valid: a path to a YAML file, or a packaged "
-        f"configuration ({names}, or a table of a paper such as papers/pfedmoap/table-1-flowers102)"
-    )
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        tree = read_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = yaml_problem(error)
-        raise ConfigError(f"CONFIG: {str(path)!r} is not readable YAML: {reason}") from error
-    if not isinstance(tree, dict):
-        raise ConfigError(f"CONFIG: {str(path)!r} holds no mapping; valid: sections with keys")
-    return tree
-
-
 def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
     key, separator, value = text.partition("=")
     parts = tuple(key.split("."))
@@ -122,29 +85,14 @@ def _apply(
     rest: list[tuple[tuple[str, ...], Any]] = []
     for path, value in overrides:
         if path == ("method", "name"):
-            tree["method"] = _preset(value, sources)
-        elif path == ("privacy", "mechanism") and value == "none":
-            kept = dict(tree.get("privacy") or {})
-            tree["privacy"] = {k: v for k, v in kept.items() if k not in DROPPED_KEYS}
-            if isinstance(tree.get("evaluation"), dict):
-                measured = tree["evaluation"].items()
-                tree["evaluation"] = {k: v for k, v in measured if k not in RELEASE_KEYS}
-            if isinstance(tree.get("pool"), dict):
-                tree["pool"] = {k: v for k, v in tree["pool"].items() if k != "clipping_norm"}
-            rest.append((path, value))
+            tree["method"] = read_preset(value, sources)
         else:
+            if path == ("privacy", "mechanism") and value == "none":
+                tree = without_noise_keys(tree)
             rest.append((path, value))
     for path, value in rest:
         _set(tree, path, value)
     return tree
-
-
-def _preset(name: Any, sources: Sources) -> dict[str, Any]:
-    path = sources.presets / f"{name}.yaml"
-    if not isinstance(name, str) or "/" in name or not path.is_file():
-        valid = ", ".join(sorted(p.stem for p in sources.presets.glob("*.yaml")))
-        raise ConfigError(f"method.name: {name!r} is unknown; valid: {valid}")
-    return _read_yaml(path)
 
 
 def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

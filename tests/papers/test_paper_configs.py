@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import open_clip
 import pytest
+import yaml
 
 from methods import Registry
 from platform.config import RunConfig, Sources, load_config
@@ -20,6 +23,7 @@ from tests.papers._published import (
     TABLES,
     VIT,
     Table,
+    heads_of,
     name_of,
 )
 
@@ -125,11 +129,34 @@ def test_the_architecture_has_the_activation_of_the_weights(name):
 
 def test_every_file_says_where_its_numbers_are_from():
     for path in FILES:
-        head = path.read_text("utf-8").partition("name: ")[0]
-        assert head.startswith("# ")
-        assert "ection" in head
-        assert "open" in head, path
-        assert ", Table " in head, path
+        own, heads = heads_of(path)
+        assert own.startswith("# ")
+        assert ", Table " in own, path
+        assert "ection" in heads, path
+        assert "open" in heads, path
+
+
+def test_a_file_says_what_differs_from_another_and_no_more():
+    """Ten files say it all; the others extend one of them, and repeat nothing that it says."""
+    whole = []
+    for path in PAPERS.rglob("*.yaml"):
+        own = yaml.safe_load(path.read_text("utf-8"))
+        base = own.pop("extends", None)
+        if base is None:
+            whole.append(name_of(path))
+            continue
+        before = load_config(Path(base)).model_dump(mode="json")
+        repeated = {key for key, value in leaves(own) if dict(leaves(before)).get(key) == value}
+        assert not repeated, path
+    assert len(whole) == 10
+
+
+def leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 # --- the names of packaged files ----------------------------------------------------------------

@@ -27,7 +27,7 @@ from tests.papers._pm_moe import (
     TEXT_OPTIONS,
     data_of,
 )
-from tests.papers._published import PAPERS, name_of
+from tests.papers._published import PAPERS, heads_of, name_of
 
 FILES = sorted((PAPERS / "pm-moe").rglob("*.yaml"))
 
@@ -114,14 +114,14 @@ def test_a_file_without_another_table_s_parts_is_the_same_run():
 
 def test_every_file_says_where_its_numbers_are_from():
     for path in FILES:
-        head = path.read_text("utf-8").partition("name: ")[0]
+        own, heads = heads_of(path)
         number, data = path.stem.split("-", 2)[1:]
         title = next(title for title, name in COLUMNS.items() if name == data)
-        first = head.splitlines()[0]
+        first = own.splitlines()[0]
         assert first.startswith(f"# PM-MoE, Table {number}"), path
         assert first.endswith(f" on {title} (Feng et al. 2025, WWW)."), path
-        assert "leaves open" in head
-        assert "Section" in head
+        assert "leaves open" in heads
+        assert "Section" in heads
 
 
 # --- commands -----------------------------------------------------------------------------------

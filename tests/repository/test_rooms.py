@@ -1,0 +1,156 @@
+"""The rooms of the trunk: who stands above whom, and that no import climbs.
+
+A room is a direct child of `platform/`, a file or a folder; an arrow is one room importing another.
+A room may import rooms on lower floors and what lies within itself, and files never in a circle.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.repository._source import ROOT, module_name, parse, python_files
+from tests.repository.test_layering import absolute, imported
+
+# From the ground up. Rooms of one floor do not know each other.
+FLOORS = (
+    {"errors"},
+    {"config", "disk", "wire"},
+    {"protection"},
+    {"data", "parties"},
+    {"rounds"},
+    {"agreement"},
+    {"experiment"},
+    {"bootstrap"},
+    {"privacy_auditing", "sweeping"},
+    {"cli"},
+    {"coordinator"},
+)
+MOST_ARROWS = 80
+# They are the package's own face, and import nothing of it.
+FACE = {"platform", "platform.__main__", "platform._startup_hook"}
+
+
+def trunk(root: Path) -> dict[str, Path]:
+    """Every module of the trunk by its name."""
+    files = {module_name(path, root): path for path in python_files(root)}
+    return {name: path for name, path in files.items() if name.partition(".")[0] == "platform"}
+
+
+def links(root: Path) -> dict[str, set[str]]:
+    """Which modules of the trunk each of them imports, names that are modules followed."""
+    modules = trunk(root)
+    return {
+        name: {target for target in _targets(path, root, modules) if target != name}
+        for name, path in modules.items()
+    }
+
+
+def _targets(path: Path, root: Path, modules: Mapping[str, Path]) -> Iterator[str]:
+    module = module_name(path, root)
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for _, name in imported(path, root):
+        yield from _known(name, modules)
+    for node in ast.walk(parse(path)):
+        if isinstance(node, ast.ImportFrom):
+            base = absolute(node, package)
+            yield from (f"{base}.{a.name}" for a in node.names if f"{base}.{a.name}" in modules)
+
+
+def _known(name: str, modules: Mapping[str, Path]) -> Iterator[str]:
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    if name and name != "platform":
+        yield name
+
+
+def room(module: str) -> str:
+    """The room in which a module lies."""
+    return module.split(".")[1]
+
+
+def arrows(root: Path) -> set[tuple[str, str]]:
+    """Which room imports which."""
+    return {
+        (room(name), room(target))
+        for name, targets in links(root).items()
+        if name not in FACE
+        for target in targets
+        if room(name) != room(target)
+    }
+
+
+def climbing(root: Path) -> list[str]:
+    """Arrows that do not lead to a lower floor."""
+    floor = {name: number for number, names in enumerate(FLOORS) for name in names}
+    return sorted(
+        f"{one} -> {other}"
+        for one, other in arrows(root)
+        if floor.get(one, -1) <= floor.get(other, len(FLOORS))
+    )
+
+
+def circle(graph: Mapping[str, set[str]]) -> list[str]:
+    """Modules that are left once all that import nothing of the rest are taken away."""
+    left = {name: set(targets) for name, targets in graph.items()}
+    while ends := [name for name, targets in left.items() if not targets & left.keys()]:
+        for name in ends:
+            del left[name]
+    return sorted(left)
+
+
+def test_no_import_climbs():
+    assert climbing(ROOT) == []
+
+
+def test_every_room_has_its_floor():
+    rooms = {room(name) for name in trunk(ROOT) if name not in FACE}
+    assert rooms == set().union(*FLOORS)
+
+
+def test_the_rooms_are_few_and_so_are_the_arrows():
+    assert len(set().union(*FLOORS)) <= 17
+    assert len(arrows(ROOT)) < MOST_ARROWS
+
+
+def test_no_files_import_each_other_in_a_circle():
+    assert circle(links(ROOT)) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("platform/wire/one.py", "from platform.rounds import loop"),
+        ("platform/wire/one.py", "import platform.protection.uploads"),
+        ("platform/parties/one.py", "from platform.data import loading"),
+        ("platform/errors.py", "def inner():\n    from platform.wire import codec"),
+        ("platform/loose.py", "from platform.errors import ConfigError"),
+        ("platform/disk/one.py", "from platform import bootstrap"),
+    ],
+)
+def test_a_climbing_arrow_is_found(tmp_path, file, line):
+    made = {
+        "platform/bootstrap.py": "",
+        "platform/errors.py": "",
+        "platform/data/loading.py": "",
+        "platform/parties/client.py": "",
+        "platform/protection/uploads.py": "",
+        "platform/rounds/loop.py": "",
+        "platform/wire/codec.py": "",
+        "platform/__init__.py": "",
+        file: f"{line}\n",
+    }
+    for name, text in made.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = climbing(tmp_path)
+    assert len(found) == 1
+    assert found[0].startswith(f"{room(module_name(tmp_path / file, tmp_path))} -> ")
+
+
+def test_a_circle_of_files_is_found():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}
+    assert circle(graph) == ["a", "b", "c"]
