@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.defaults import ALL_MECHANISMS
+from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.errors import MethodError
 from methods.interface.method import (
     Aggregate,
@@ -48,11 +48,11 @@ from methods.interface.method import (
     ClientView,
     Examples,
     LocalResult,
-    Mechanism,
     Method,
     Task,
     TensorSpec,
     Trainer,
+    Unit,
     Visibility,
     Weighting,
 )
@@ -64,7 +64,6 @@ from methods.networks.method import HEAD
 from methods.networks.server_training import ServerLoss, descend
 
 PROTOTYPES, PRESENCE = "prototypes", "presence"
-SEES_MEANS: frozenset[Mechanism] = frozenset(("none", "upload_noise"))
 Pairs = tuple[NDArray[np.float32], NDArray[np.int64]]
 """Prototypes (m, D) and their classes (m,)."""
 
@@ -95,7 +94,7 @@ class FedGH(LgFedAvg):
 
     config: Config
     visibility: Visibility = field(default=Visibility.PER_CLIENT, kw_only=True)
-    admits: frozenset[Mechanism] = field(default=SEES_MEANS, kw_only=True)
+    units: frozenset[Unit] = field(default=CLIENT_ONLY, kw_only=True)
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """Return prototypes (C, D) over sqrt(D), zero where there are none, and flags (C,)."""
@@ -216,9 +215,7 @@ def build(config: Config, task: Task) -> Method:
     """
     method = FedGH.built(config, task)
     if config.prototypes == "mean":
-        return replace(
-            method, visibility=Visibility.AGGREGATE_ONLY, admits=ALL_MECHANISMS - {"dp_sgd"}
-        )
+        return replace(method, visibility=Visibility.AGGREGATE_ONLY, units=CLIENT_ONLY)
     if config.presence_floor > 1.0:
         raise MethodError(
             f"method.presence_floor: {config.presence_floor} leaves out every class where each "

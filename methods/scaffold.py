@@ -36,19 +36,19 @@ from annotated_types import Gt
 from numpy.typing import NDArray
 
 from methods.fedavg import FedAvg
-from methods.interface.defaults import ALL_MECHANISMS
+from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
     Examples,
     LocalResult,
-    Mechanism,
     Method,
     ParameterGroup,
     Task,
     TensorSpec,
     Trainer,
+    Unit,
     Weighting,
 )
 from methods.networks.blocks import blocks
@@ -81,9 +81,7 @@ class Scaffold(FedAvg):
     config: Config
     has_personal_state: bool = field(default=True, init=False)
     plain_sgd: bool = field(default=True, init=False)
-    admits: frozenset[Mechanism] = field(
-        default=ALL_MECHANISMS - frozenset(("dp_sgd",)), init=False
-    )
+    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """Return the network, averaged plainly, and the change of the control variates, summed."""

@@ -135,7 +135,7 @@ def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> 
         folder = run_folder(url, source)
         require_files(folder, source)
         require_clients(database, config, folder)
-        require_agreement(database, source)
+        require_agreement(database, source, surroundings.sources.mechanisms)
         plan = plan_run(config, observer, surroundings, FirstRun(first, database))
         require_same_classes(folder, source, plan.learning.classes)
         require_first_releases(database, source, plan.protection)
@@ -166,7 +166,8 @@ def reopen_run(
     if not read_only:
         database.verify_integrity()
     config = stored_config(database, run_id, surroundings)
-    created = require_agreement(database, run_id).records.entries("run.created")[0]
+    agreed = require_agreement(database, run_id, surroundings.sources.mechanisms)
+    created = agreed.records.entries("run.created")[0]
     # The clients' stores lie beside the database, which may have moved since the run started.
     config = config.model_copy(update={"storage": StorageConfig(url=url)})
     plan = _plan(config, observer, surroundings)
@@ -233,11 +234,12 @@ def plan_run(
     releasing = config if first is None else first.config
     calibrated, section = protect_run(releasing, method), config.privacy
     budget = Budget(
-        section.target_delta,
-        section.target_epsilon,
-        section.accountant,
-        calibrated.noise_multiplier,
-        section.lifetime_budget,
+        delta=section.target_delta,
+        target_epsilon=section.target_epsilon,
+        accountant=section.accountant,
+        noise_multiplier=calibrated.noise_multiplier,
+        lifetime_budget=section.lifetime_budget,
+        mechanisms=config.mechanisms,
     )
     kind, pool_rules = amplifying_cohorts(config, method), _pool_rules(config, method)
     folder, size = _cache_folder(config), method.pixel_size

@@ -209,15 +209,16 @@ class Release:
             )
         if self.cohort is not None and self.sampling != "none":
             raise ValueError("sampling must be 'none' beside a cohort, which is drawn instead")
+        if not self.mechanism.noises_alone and self.channel != "sum":
+            raise ValueError(
+                f"channel is {self.channel!r}; it must be 'sum' under {name!r}, which protects "
+                "sums only"
+            )
         if not self.left_client and self.status != "aborted":
             raise ValueError(f"left_client can be false only beside 'aborted', not {self.status!r}")
 
     def _require_consistent_integers(self) -> None:
         facts = self.mechanism
-        if facts.is_shared_out and self.channel == "pool":
-            raise ValueError(
-                f"channel must not be 'pool' under {facts.name!r}, which protects sums only"
-            )
         if self.integer_noise is None:
             if facts.on_the_grid == "must":
                 raise ValueError(f"integer_noise must be given under {facts.name!r}")

@@ -281,6 +281,7 @@ def _carry(vector: NDArray[np.float64], quantiser: Quantiser, *, cuts: bool) -> 
             "raise the bound",
             index=worst,
             saturated=quantised.saturated,
+            value_bound=quantiser.value_bound,
         )
     return ProtectedUpload(
         quantised.levels, float(np.linalg.norm(vector)), False, quantised.saturated

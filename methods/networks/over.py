@@ -13,10 +13,10 @@ from methods.interface.method import (
     ClientView,
     Examples,
     LocalResult,
-    Mechanism,
     Need,
     TensorSpec,
     Trainer,
+    Unit,
     Visibility,
 )
 from methods.networks.modular import ModularMethod
@@ -48,9 +48,9 @@ class OverModular:
         return self.base.visibility
 
     @property
-    def admits(self) -> frozenset[Mechanism]:
+    def units(self) -> frozenset[Unit]:
         """The base's."""
-        return self.base.admits
+        return self.base.units
 
     @property
     def couples_examples(self) -> bool:

@@ -11,16 +11,24 @@ import yaml
 
 from platform.config.plain_yaml import read_yaml, yaml_problem
 from platform.errors import ConfigError
+from platform.mechanisms import BUILT_IN, Mechanisms
 
 PACKAGED_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where packaged configurations and method presets lie."""
+    """What a configuration is read with.
+
+    Attributes:
+        configs: Where packaged configurations lie.
+        presets: Where method presets lie.
+        mechanisms: The privacy mechanisms that there are.
+    """
 
     configs: Path = PACKAGED_CONFIGS
     presets: Path = PACKAGED_CONFIGS / "methods"
+    mechanisms: Mechanisms = BUILT_IN
 
 
 def packaged_names(sources: Sources) -> Iterator[str]:

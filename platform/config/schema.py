@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
+from platform.mechanisms import BUILT_IN, EntryNoise, Mechanism, Mechanisms, NoiseDistribution
+from privacy import Relation
+
+MECHANISMS = "mechanisms"
+"""Under which name a validation is given the mechanisms, where not the built-in ones."""
 PositiveInt = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
@@ -132,16 +137,14 @@ class AdaptiveClippingConfig(Section):
 class PrivacyConfig(Section):
     """What protects an upload. See `docs/privacy.md`."""
 
-    mechanism: Literal["none", "dp_sgd", "upload_noise", "distributed_noise", "central_noise"] = (
-        "none"
-    )
-    relation: Literal["replace_one", "add_or_remove_one"] | None = None
+    mechanism: str = "none"
+    relation: Relation | None = None
     personal: Literal["joint", "decoupled"] = "joint"
     clipping_norm: Positive | None = None
     adaptive_clipping: AdaptiveClippingConfig | None = None
     per_sample_clipping_norm: Positive | None = None
     sampling_probability: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    noise_distribution: Literal["gaussian", "discrete_gaussian", "skellam"] | None = None
+    noise_distribution: NoiseDistribution | None = None
     noise_multiplier: Positive | None = None
     target_epsilon: Positive | None = None
     target_delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
@@ -170,7 +173,7 @@ class PoolConfig(Section):
     """The anonymised expert pool."""
 
     fetch: Literal["experts"] = "experts"
-    noise: Literal["same", "independent"] | None = None
+    noise: EntryNoise | None = None
     clipping_norm: Positive | None = None
     minimum: PositiveInt | None = None
     generations: PositiveInt = 1
@@ -231,6 +234,26 @@ class RunSections(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     seeds: SeedConfig = SeedConfig()
     storage: StorageConfig = StorageConfig()
+    _mechanisms: Mechanisms = PrivateAttr(default=BUILT_IN)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Take the mechanisms that this configuration is checked against, where others are."""
+        if context is not None:
+            self._mechanisms = context[MECHANISMS]
+
+    @property
+    def mechanisms(self) -> Mechanisms:
+        """All mechanisms that there are: rows of a ledger may name any of them."""
+        return self._mechanisms
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The run's.
+
+        Raises:
+            UnknownMechanism: There is none of the configured name, which is refused first.
+        """
+        return self._mechanisms.named(self.privacy.mechanism)
 
     def seed_of(self, purpose: str) -> int:
         """Return the seed of one purpose: its own in `seeds`, else the run's."""
@@ -255,17 +278,16 @@ class RunSections(Section):
         depending on how many were there hangs the whole sum on one client's coin.
         """
         drawn = self.cohort.sampling == "poisson" or self.cohort_size < self.task.clients
-        is_central = self.privacy.mechanism == "central_noise"
+        amplifies = self.mechanism.facts.may_amplify
         always = self.cohort.minimum == 1 and self.cohort.retries == 0
-        return drawn and is_central and always and not self.secure_aggregation.enabled
+        return drawn and amplifies and always and not self.secure_aggregation.enabled
 
     @property
-    def noise_distribution(self) -> Literal["gaussian", "discrete_gaussian", "skellam"]:
-        """The law of the noise, by default the mechanism's usual one."""
+    def noise_distribution(self) -> NoiseDistribution | None:
+        """The law of the noise, by default the mechanism's usual one; None without noise."""
         if self.privacy.noise_distribution is not None:
             return self.privacy.noise_distribution
-        shared_out = self.privacy.mechanism == "distributed_noise"
-        return "discrete_gaussian" if shared_out else "gaussian"
+        return next(iter(self.mechanism.distributions), None)
 
     @property
     def lost_per_round(self) -> int:
@@ -279,16 +301,13 @@ class RunSections(Section):
         return configured if configured is not None else default_threshold(self.cohort_size)
 
     @property
-    def relation(self) -> Literal["replace_one", "add_or_remove_one"]:
-        """The neighbouring relation, by default that of the mechanism's unit."""
-        if self.privacy.relation is not None:
-            return self.privacy.relation
-        return "add_or_remove_one" if self.privacy.mechanism == "dp_sgd" else "replace_one"
+    def relation(self) -> Relation:
+        """The neighbouring relation, by default the mechanism's usual one."""
+        own = self.privacy.relation
+        return self.mechanism.relations[0] if own is None else own
 
     @property
-    def pool_noise(self) -> Literal["same", "independent"]:
+    def pool_noise(self) -> EntryNoise:
         """Whether a pool entry carries the sum's noise or its own."""
-        if self.pool.noise is not None:
-            return self.pool.noise
-        shared = ("none", "upload_noise", "dp_sgd")
-        return "same" if self.privacy.mechanism in shared else "independent"
+        own = self.pool.noise
+        return self.mechanism.entry_noise[0] if own is None else own

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from platform.experiment.selection import best_on_validation
+from platform.mechanisms import Circumstances
 from platform.rounds.phases import has_collection
 from platform.rounds.wiring import Wiring
-from privacy import NoProtection
 
 OF_RUN: Final = "the run "
 ENDED_EARLY: Final = f"{OF_RUN}ended before round "
@@ -68,40 +68,30 @@ def _privacy(wiring: Wiring) -> Iterator[str]:
     clients = config.task.clients
     if not wiring.protection.run_channels:
         return
-    if section.mechanism == "none":
-        yield "mechanism none: epsilon is infinite; nothing bounds what an upload reveals"
+    facts = config.mechanism.facts
+    if not facts.claims:
+        yield f"mechanism {facts.name}: epsilon is infinite; nothing bounds what an upload reveals"
         return
     if section.noise_source == "seeded":
         yield "noise_source seeded: the noise can be recomputed from the seed; it protects nobody"
-    if section.mechanism != "dp_sgd" and section.target_delta > 1 / clients:
+    if facts.unit == "client" and section.target_delta > 1 / clients:
         yield f"delta {section.target_delta:g} is above 1/clients = {1 / clients:g}"
     if config.noise_distribution == "gaussian":
         yield (
-            f"{section.mechanism} draws floating-point noise: attacks on its lowest bits are not "
-            "covered"
+            f"{facts.name} draws floating-point noise: attacks on its lowest bits are not covered"
         )
     yield from _mechanism(wiring)
 
 
 def _mechanism(wiring: Wiring) -> Iterator[str]:
-    section, corrupt = wiring.config.privacy, wiring.config.secure_aggregation.corrupt
-    if section.mechanism == "central_noise":
-        yield "central_noise trusts the coordinator: epsilon against the server is infinite"
-    if section.mechanism == "distributed_noise":
-        terms = wiring.protection.terms
-        obeys = "" if terms is not None and terms.active else "it follows the protocol and "
-        yield (
-            f"distributed_noise: epsilon for server holds if {obeys}at most {corrupt} clients "
-            "collude with it"
-        )
-        if corrupt < 1:
-            yield (
-                "distributed_noise with secure_aggregation.corrupt = 0: a peer knows its own share "
-                "of the noise, so epsilon for peers is infinite"
-            )
+    mechanism, terms = wiring.config.mechanism, wiring.protection.terms
+    corrupt = wiring.config.secure_aggregation.corrupt
+    yield from mechanism.caveats(
+        Circumstances(corrupt, is_active=terms is not None and terms.active)
+    )
     if wiring.protection.pool_mechanism is not None:
         # Where the sum's noise is the client's own as well, both cost alike.
-        dominates = section.mechanism in ("distributed_noise", "central_noise")
+        dominates = not mechanism.facts.noises_alone
         yield "pool entries carry noise of their own and are charged beside the sum" + (
             "; they dominate what is spent" if dominates else ""
         )
@@ -154,7 +144,7 @@ def _fixed_pool(wiring: Wiring, *, is_made: bool) -> Iterator[str]:
             "of that data, such as its classes, and only epsilon bounds how much"
         )
     collection = wiring.protection.collection
-    if collection is not None and not isinstance(collection.mechanism, NoProtection):
+    if collection is not None and collection.mechanism.facts.claims:
         yield (
             "pool entries carry noise of their own and are charged once for each attempt, beside "
             "the sums of all rounds"

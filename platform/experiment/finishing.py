@@ -75,7 +75,10 @@ def _execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
         is_finished = uow.runs.get(wiring.run_id).status == "finished"
     if is_finished:
         # There is nothing to go on with; what it came to is what its records hold.
-        return dict(require_agreement(wiring.database, wiring.run_id).summary or {})
+        return dict(
+            require_agreement(wiring.database, wiring.run_id, wiring.config.mechanisms).summary
+            or {}
+        )
     federation = Federation(wiring, observer)
     first, progress = wiring.source_id, _rounds(wiring, federation, observer)
     documents = _documents(wiring)
@@ -86,7 +89,7 @@ def _execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
     newcomers = measure_newcomers(wiring, progress.state)
     local = None if first else _measured_twins(wiring, federation, observer, documents)
     wiring.database.verify_integrity()
-    require_agreement(wiring.database, wiring.run_id)
+    require_agreement(wiring.database, wiring.run_id, wiring.config.mechanisms)
     summary = summary_document(
         wiring,
         documents,

@@ -9,6 +9,7 @@ from platform.errors import RunStopped
 from platform.protection.ledger_rows import as_row
 from platform.protection.uploads import Protection
 from platform.rounds.wiring import Wiring
+from privacy import ReleaseKey
 from storage import Database, LedgerRow
 
 SIZES = ("standard_deviation", "clipping_norm")
@@ -73,11 +74,13 @@ def require_spent_elsewhere(wiring: Wiring) -> None:
     with wiring.database.unit_of_work(read_only=True) as uow:
         rows = uow.ledger.rows_of(tuple(wiring.population.pseudonyms.values()))
     for run_id in sorted({row.run_id for row in rows} - {wiring.run_id}):
-        require_agreement(wiring.database, run_id)
+        require_agreement(wiring.database, run_id, wiring.config.mechanisms)
 
 
 def _require_same_rows(run_id: str, protection: Protection, charged: Sequence[LedgerRow]) -> None:
-    releases = protection.releases(run_id=run_id, round_number=1, attempt=1, pseudonym="any")
+    releases = protection.releases(
+        ReleaseKey(run_id=run_id, round_number=1, attempt=1, pseudonym="any")
+    )
     planned = {row.channel: row for row in map(as_row, releases)}
     # Norm and noise of a round follow from what came before it where the norm adapts.
     facts = FACTS if protection.adaptive is None else FACTS[: -len(SIZES)]

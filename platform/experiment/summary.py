@@ -25,7 +25,6 @@ from platform.rounds.documents import (
     ROUND_KEYS,
     SCHEMA_VERSION,
     SUMMARY_KEYS,
-    UNITS,
     epsilon_document,
     json_number,
     shown_round,
@@ -56,8 +55,8 @@ def summary_document(
     last round in `final`; `local` are the local twins, if any were trained, and the gain over them
     is in the protocol's headline number. `before` is the accuracy before personalising.
     """
-    config, mechanism = wiring.config, wiring.config.privacy.mechanism
-    protected = mechanism != "none"
+    config, mechanism = wiring.config, wiring.config.mechanism
+    protected = mechanism.facts.claims
     shown = [shown_round(document) for document in rounds]
     # The collection sums nothing and trains no shared tensor.
     trained = in_rounds(shown)
@@ -69,8 +68,8 @@ def summary_document(
         "config": config.name,
         "method": config.method.name,
         "dataset": config.task.dataset,
-        "unit": UNITS[mechanism],
-        "mechanism": mechanism,
+        "unit": mechanism.facts.unit,
+        "mechanism": mechanism.name,
         "relation": config.relation if protected else None,
         "sampling": sampling_assumption(wiring) if protected else None,
         "noise_distribution": config.noise_distribution if protected else None,

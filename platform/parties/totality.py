@@ -44,7 +44,7 @@ from platform.wire.codec import encode_arrays
 from platform.wire.entries import entry_base
 from platform.wire.experts import encode_experts
 from platform.wire.messages import Attempt
-from privacy import NoiseSource, NonFiniteUpdate, NoProtection
+from privacy import NoiseSource, NonFiniteUpdate
 
 Result = TypeVar("Result")
 Remember = Callable[[str], None]
@@ -261,7 +261,7 @@ def _hides_in_round(profile: ClientProfile, protection: Protection, error: Excep
     if protection.training is not None:
         # The trainer raises it there for nothing but what noised steps returned.
         return isinstance(error, NonFiniteUpdate)
-    return not isinstance(protection.mechanism, NoProtection)
+    return protection.mechanism.facts.claims
 
 
 def _hides_afterwards(profile: ClientProfile, error: Exception) -> bool:

@@ -43,7 +43,6 @@ from platform.wire.messages import (
     encode_invitation,
     encode_relay,
 )
-from privacy import CentralNoise, noise_in_sum
 from privacy.auditing import AuditError, verify_distribution, verify_noise_variance
 from storage import open_client_store
 
@@ -271,9 +270,7 @@ def _problems(protection: Protection, uploads: Sequence[Vector], error: float) -
     samples = np.concatenate([np.zeros(0), *uploads])
     if not samples.size:
         return ()
-    # Where the coordinator noises the sum, a client adds nothing.
-    is_bare = isinstance(protection.mechanism, CentralNoise)
-    deviation = 0.0 if is_bare else noise_in_sum(protection.mechanism, 1)
+    deviation = protection.mechanism.client_deviation
     if not deviation:
         return problems_of((partial(_require_zero, samples),))
     return problems_of(

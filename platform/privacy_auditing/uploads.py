@@ -1,11 +1,11 @@
 """The client's game: canary updates through the very code that protects an upload or a pool entry.
 
-What an adversary sees of a canary differs by mechanism:
+What an adversary sees of a canary differs by where the mechanism has its noise:
 
-- `upload_noise`: the upload itself, as the server would have it without masks.
-- `distributed_noise`: the sum of the canary's share and those of the other honest clients of the
-  smallest sum that may be opened. Clients that collude know their shares and would subtract them.
-- `central_noise`: the sum after the coordinator's noise, which is what peers and observer see.
+- In what one client sends: the upload itself, as the server would have it without masks.
+- In shares: the sum of the canary's share and those of the other honest clients of the smallest sum
+  that may be opened. Clients that collude know their shares and would subtract them.
+- After the sum: the sum with the coordinator's noise, which is what peers and observer see.
 - A pool entry is seen as it is stored.
 
 Each canary is sent as if in a round of its own, so that noise comes from where a round's noise
@@ -43,12 +43,7 @@ from platform.rounds.noise import coordinator_noise
 from platform.rounds.plan import RoundPlan
 from platform.wire.layout import Totals
 from platform.wire.vectors import Spec, flatten, unflatten, vector_length
-from privacy import (
-    CentralNoise,
-    Channel,
-    DistributedNoise,
-    Release,
-)
+from privacy import Channel, Release, UnknownMechanism
 from privacy.auditing import (
     Claim,
     ClientScores,
@@ -201,7 +196,7 @@ def _noise_of_round(
     """Return a channel's noise, and what the same client put into the sum if it must be another."""
     protection = game.protection
     is_separate = game.channel == "pool" and protection.pool_noise == "independent"
-    if not is_separate or isinstance(protection.mechanism, CentralNoise):
+    if not is_separate or protection.mechanism.facts.is_bare_to_server:
         return _seen(game, nothing, round_number), []
     prepared = _prepare(game, game.profile, nothing, round_number)
     own, other = _opened(game, prepared), prepared.vector[: nothing.size]
@@ -213,11 +208,14 @@ def _seen(game: UploadGame, vector: Vector, round_number: int) -> Vector:
     protection, prepare = game.protection, partial(_prepare, game, round_number=round_number)
     if game.channel == "pool":
         return _opened(game, prepare(game.profile, vector))
-    match protection.mechanism:
-        case DistributedNoise():
-            return _sum(game, vector, _honest_shares(game), prepare).sums
-        case CentralNoise():
-            return _noised_sum(game, _sum(game, vector, 2, prepare), round_number)
+    facts = protection.mechanism.facts
+    if facts.is_shared_out:
+        return _sum(game, vector, _honest_shares(game), prepare).sums
+    if facts.is_bare_to_server:
+        return _noised_sum(game, _sum(game, vector, 2, prepare), round_number)
+    if not facts.noises_alone:
+        # Whoever looks at another place sees another noise than this would be judged by.
+        raise UnknownMechanism(f"nothing is known of where {facts.name} can be seen")
     return prepare(game.profile, vector).vector
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from platform.mechanisms import BUILT_IN, Mechanisms
 from platform.protection.ledger_rows import as_releases
 from privacy import Accountant, Release, require_affordable
 from storage import LedgerRow
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """What one client may spend.
 
@@ -24,12 +25,14 @@ class Limits:
         accountant: Who prices.
         target_epsilon: Limit of one run, None without.
         lifetime_budget: Limit of all runs on the same data, None without.
+        mechanisms: All that a row may name; earlier runs may have had others than this one.
     """
 
     delta: float
     accountant: Accountant
     target_epsilon: float | None = None
     lifetime_budget: float | None = None
+    mechanisms: Mechanisms = BUILT_IN
 
     @property
     def any(self) -> bool:
@@ -62,7 +65,7 @@ class Limits:
         if limit is None or not fresh:
             return
         require_affordable(
-            as_releases(spent),
+            as_releases(spent, self.mechanisms),
             fresh,
             self.delta,
             target_epsilon=limit,

@@ -10,9 +10,8 @@ and entry are made of noised steps, which are what is charged, and both only hav
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +32,6 @@ from platform.wire.layout import Summed, Totals, UploadLayout
 from platform.wire.vectors import Spec, flatten, require_spec, tensor_at, unflatten, vector_length
 from privacy import (
     AdaptiveClipping,
-    CentralNoise,
     Channel,
     ClientMechanism,
     CohortSampling,
@@ -41,16 +39,15 @@ from privacy import (
     Grid,
     NoisedMetric,
     NoiseSource,
-    NoProtection,
     Release,
+    ReleaseKey,
     SignalToNoise,
     UploadSaturated,
     grid_of,
-    noise_for_sum,
     noise_in_sum,
     protect_upload,
-    release_of_fits,
     release_of_upload,
+    reserved,
     signal_to_noise,
 )
 from privacy.secure_aggregation import largest_norm, require_plausible_norm
@@ -112,14 +109,12 @@ class Protection:
     @property
     def exact(self) -> bool:
         """Whether updates travel as they are: nothing is done to them and no mask needs a grid."""
-        return isinstance(self.mechanism, NoProtection) and not self.masked
+        return self.mechanism.clipping_norm is None and not self.masked
 
     @property
     def has_client_noise(self) -> bool:
         """Whether what leaves a client for the sum carries noise of its own, anew each attempt."""
-        if isinstance(self.mechanism, CentralNoise):
-            return False
-        return self.training is not None or noise_in_sum(self.mechanism, 1) > 0.0
+        return self.training is not None or self.mechanism.client_deviation > 0.0
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -145,7 +140,7 @@ class Protection:
     @property
     def noises_entry(self) -> bool:
         """Whether a pool entry travels as a noised difference; else as it is."""
-        return not isinstance(self.entry_mechanism, NoProtection)
+        return self.entry_mechanism.clipping_norm is not None
 
     @property
     def entry_mechanism(self) -> ClientMechanism:
@@ -269,13 +264,14 @@ class Protection:
 
         Args:
             totals: The sum.
-            planned: Clients that the round was planned for; under `central_noise` sum and noise
-                are divided by it, because the number that came out is not noised.
+            planned: Clients that the round was planned for. Where the mechanism says so, sum and
+                noise are divided by it, because the number that came out is not noised.
             noise: Where the coordinator's noise comes from.
         """
-        if not isinstance(self.mechanism, CentralNoise):
-            return self.layout.average(totals)
-        sums = totals.sums + noise_for_sum(self.mechanism, self.layout.protected, noise)
+        added = self.mechanism.noise_for_sum(self.layout.protected, noise)
+        sums = totals.sums if added is None else totals.sums + added
+        if self.mechanism.divides_by == "survivors":
+            return self.layout.average(dataclasses.replace(totals, sums=sums))
         summed = self.layout.average(Totals(sums, planned, planned))
         known = None if self.hides_size else totals.clients or None
         return dataclasses.replace(summed, survivors=known)
@@ -290,16 +286,13 @@ class Protection:
             ProtocolViolation: If the sum is too long.
         """
         mechanism, dimension = self.mechanism, self.layout.protected
-        if isinstance(mechanism, NoProtection) or not dimension:
+        if mechanism.clipping_norm is None or not dimension:
             return
-        deviation = 0.0
-        if not isinstance(mechanism, CentralNoise):
-            deviation = noise_in_sum(mechanism, 1)
         bound = largest_norm(
             length=dimension,
             cohort_size=totals.clients,
             clipping_norm=mechanism.clipping_norm,
-            noise_standard_deviation=deviation,
+            noise_standard_deviation=mechanism.client_deviation,
             step=2.0 * self.grid().step,
         )
         require_plausible_norm(totals.sums, bound)
@@ -309,38 +302,31 @@ class Protection:
         deviation = noise_in_sum(self.mechanism, survivors)
         if not deviation or not self.layout.coordinates:
             return None
-        size = planned if isinstance(self.mechanism, CentralNoise) else survivors
+        size = planned if self.mechanism.divides_by == "planned" else survivors
         divisors = self.layout.divisors(size, size)
         return signal_to_noise(summed.vector * divisors, deviation)
 
     def releases(
-        self,
-        *,
-        run_id: str,
-        round_number: int,
-        attempt: int,
-        pseudonym: str,
-        cohort: CohortSampling | None = None,
+        self, key: ReleaseKey, cohort: CohortSampling | None = None
     ) -> tuple[Release, ...]:
-        """Return one client's ledger rows for an attempt, reserved."""
-        key: dict[str, Any] = {
-            "run_id": run_id,
-            "round_number": round_number,
-            "attempt": attempt,
-            "pseudonym": pseudonym,
-        }
-        if self.training is not None:
-            return tuple(release_of_fits(self.training, **key) for _ in self.channels)
-        return tuple(self._release(channel, cohort, key) for channel in self.channels)
+        """Return one client's ledger rows for an attempt, reserved.
 
-    def _release(
-        self, channel: Channel, cohort: CohortSampling | None, key: Mapping[str, Any]
-    ) -> Release:
-        if channel == "pool":
+        Args:
+            key: Which client, run, round and attempt; every channel of it has a row.
+            cohort: How the round's clients were drawn, where that may amplify.
+        """
+        keys = [dataclasses.replace(key, channel=channel) for channel in self.channels]
+        return tuple(self._release(one, cohort) for one in keys)
+
+    def _release(self, key: ReleaseKey, cohort: CohortSampling | None) -> Release:
+        if self.training is not None:
+            # Whatever leaves is computed from the noised steps, so their row is the only one.
+            return reserved(key, self.training.facts, self.training.protected())
+        if key.channel == "pool":
+            # An entry has its noise from its owner, whom the draw does not hide.
             dimension = vector_length(self.pool_spec or {})
-            return release_of_upload(self.entry_mechanism, dimension, channel=channel, **key)
-        dimension = self.layout.protected
-        return release_of_upload(self.mechanism, dimension, channel=channel, cohort=cohort, **key)
+            return release_of_upload(self.entry_mechanism, dimension, key)
+        return release_of_upload(self.mechanism, self.layout.protected, key, cohort)
 
     def _exact_entry(self, result: LocalResult) -> Arrays:
         if self.pool_spec is None or result.pool_entry is None:
@@ -393,8 +379,7 @@ def _protect(
     try:
         return protect_upload(vector, mechanism, grid, noise).levels
     except UploadSaturated as error:
-        bound = mechanism.value_bound if isinstance(mechanism, NoProtection) else 0.0
         raise RunStopped(
-            f"secure_aggregation.value_bound: {bound:g} is too small for tensor "
+            f"secure_aggregation.value_bound: {error.value_bound:g} is too small for tensor "
             f"{tensor_at(error.index, spec)!r}; raise it"
         ) from error

@@ -226,7 +226,7 @@ class Federation:
             unflatten(outcome.summed.vector, spec),
             outcome.summed.total_weight,
             cohort_size=int(outcome.summed.total_weight)
-            if wiring.config.privacy.mechanism == "central_noise"
+            if wiring.protection.mechanism.divides_by == "planned"
             else len(outcome.survivors),
             population=wiring.config.task.clients,
             individual=None

@@ -15,6 +15,7 @@ from privacy import (
     CohortSampling,
     Epsilons,
     Release,
+    ReleaseKey,
     accountant_table,
     claimed_epsilon,
     epsilons,
@@ -53,14 +54,14 @@ class Spending:
         """Return epsilon against each adversary for the ledger as it stands, the worst client's."""
         wiring, budget = self.wiring, self.wiring.budget
         with wiring.database.unit_of_work(read_only=True) as uow:
-            releases = as_releases(uow.ledger.rows(wiring.source))
+            releases = as_releases(uow.ledger.rows(wiring.source), wiring.config.mechanisms)
         return epsilons(releases, budget.delta, budget.accountant)
 
     def accountants(self) -> dict[str, float | str]:
         """Return what every accountant says about the worst client, in every round it was in."""
         wiring, budget = self.wiring, self.wiring.budget
         with wiring.database.unit_of_work(read_only=True) as uow:
-            releases = as_releases(uow.ledger.rows(wiring.source))
+            releases = as_releases(uow.ledger.rows(wiring.source), wiring.config.mechanisms)
         ledgers: dict[str, list[Release]] = {}
         for release in releases:
             if release.cohort is None or release.cohort.is_drawn:
@@ -89,11 +90,13 @@ class Spending:
             release
             for client in charged
             for release in protection.releases(
-                run_id=wiring.run_id,
-                round_number=plan.round_number,
-                attempt=plan.attempt,
-                pseudonym=wiring.population.pseudonyms[client],
-                cohort=self._sampling(is_drawn=client in plan.cohort),
+                ReleaseKey(
+                    run_id=wiring.run_id,
+                    round_number=plan.round_number,
+                    attempt=plan.attempt,
+                    pseudonym=wiring.population.pseudonyms[client],
+                ),
+                self._sampling(is_drawn=client in plan.cohort),
             )
         ]
 

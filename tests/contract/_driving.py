@@ -105,7 +105,10 @@ def pool_of_rounds(method: Method) -> PoolPolicy | None:
 
 def make_protection(method: Method, setting: Setting) -> Protection:
     name = "none" if isinstance(setting.mechanism, NoProtection) else "upload_noise"
-    layout, policy = build_layout(method.shared_spec(), name), pool_of_rounds(method)
+    layout, policy = (
+        build_layout(method.shared_spec(), weighs_examples=name == "none"),
+        pool_of_rounds(method),
+    )
     return Protection(
         mechanism=setting.mechanism,
         layout=layout,

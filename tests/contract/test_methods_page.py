@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from methods import Method, Registry, Task, Visibility
-from methods.interface.defaults import ALL_MECHANISMS
+from platform.experiment.method_building import is_admitted
+from platform.mechanisms import BUILT_IN
 from tests.contract.conftest import Case, shipped_cases
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "methods.md"
@@ -17,12 +18,13 @@ OURS = tuple(case for case in shipped_cases() if case.name == case.method)
 
 def mechanisms(method: Method) -> str:
     """All, all but some, or those that are admitted."""
-    if method.admits == ALL_MECHANISMS:
+    admitted = {found.name for found in BUILT_IN if is_admitted(method, found)}
+    if admitted == set(BUILT_IN.names):
         return "all"
-    refused = sorted(ALL_MECHANISMS - method.admits)
+    refused = sorted(set(BUILT_IN.names) - admitted)
     if len(refused) == 1:
         return f"all but `{refused[0]}`"
-    return ", ".join(f"`{name}`" for name in sorted(method.admits))
+    return ", ".join(f"`{name}`" for name in sorted(admitted))
 
 
 def row(case: Case, task: Task) -> str:

@@ -359,7 +359,7 @@ def test_the_least_noise_allowed_is_allowed() -> None:
 
 
 def test_a_pool_entry_is_no_sum() -> None:
-    with pytest.raises(ValueError, match="channel must not be 'pool'"):
+    with pytest.raises(ValueError, match="channel is 'pool'; it must be 'sum'"):
         row(mechanism(), channel="pool")
 
 

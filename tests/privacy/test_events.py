@@ -104,7 +104,7 @@ def test_cohorts_that_mean_nothing_are_refused(changes: dict[str, Any], message:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "cohort must be None but for a sum under 'central_noise'"),
+        ({}, "cohort must be None on channel 'sum' under 'upload_noise'"),
         ({"mechanism": FACTS["central_noise"], "channel": "pool"}, "cohort must be None"),
         ({"mechanism": FACTS["central_noise"], "channel": "metrics"}, "cohort must be None"),
         (
@@ -123,7 +123,7 @@ def test_rows_that_no_draw_amplifies_have_no_cohort(changes: dict[str, Any], mes
 
 
 def test_unknown_mechanisms_are_refused() -> None:
-    with pytest.raises(UnknownMechanism, match="valid are none, dp_sgd"):
+    with pytest.raises(UnknownMechanism, match="'magic'; it must be the facts"):
         Release(**ROW | {"mechanism": "magic"})
 
 

@@ -154,7 +154,6 @@ def test_training_is_charged_to_the_observer_on_whatever_channel(channel: str) -
 def test_a_row_of_many_steps_is_as_many_rows() -> None:
     one, ten = mechanism(steps=1), mechanism(steps=10)
     assert epsilon(rows(one, 10), DELTA) == epsilon(rows(ten), DELTA)
-    assert epsilon(rows(one, 4, fits=5), DELTA) == epsilon(rows(ten, 2), DELTA)
     assert rows(mechanism(steps=7))[0].count == 7
 
 

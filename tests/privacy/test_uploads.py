@@ -94,8 +94,8 @@ def opened_sum(
 
 def test_the_mechanisms_tested_here_are_all_there_are() -> None:
     public = (getattr(privacy, name) for name in privacy.__all__)
-    asked = [n for n in vars(ClientMechanism) if not n.startswith("_")]
-    found = {c for c in public if isinstance(c, type) and all(hasattr(c, n) for n in asked[2:])}
+    # A field without a default is no attribute of its class, so a method decides.
+    found = {one for one in public if isinstance(one, type) and hasattr(one, "noise_for_sum")}
     assert {type(mechanism) for mechanism in EVERY} == found - {ClientMechanism}
 
 

@@ -37,7 +37,7 @@ class Numbered:
     length: int = 2
     needs: frozenset = frozenset()
     visibility: Visibility = Visibility.AGGREGATE_ONLY
-    admits: frozenset = frozenset({"none", "upload_noise"})
+    units: frozenset = frozenset({"client"})
     plain_sgd: bool = False
 
     def shared_spec(self):
@@ -156,7 +156,7 @@ def cohort(
     name = "none" if isinstance(mechanism, NoProtection) else "upload_noise"
     protection = Protection(
         mechanism=mechanism,
-        layout=build_layout(method.shared_spec(), name),
+        layout=build_layout(method.shared_spec(), weighs_examples=name == "none"),
         pool_spec=None,
         pool_noise="same",
         bits=BITS,

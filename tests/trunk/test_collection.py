@@ -29,7 +29,7 @@ from platform.wire.codec import decode_arrays
 from platform.wire.experts import encode_entry, handle
 from platform.wire.messages import decode_disclosure, encode_disclosure, peek
 from platform.wire.transport import InProcessTransport
-from privacy import claimed_epsilon
+from privacy import ReleaseKey, claimed_epsilon
 from storage import PoolEntry
 from tests.trunk._runs import (
     GATHERING,
@@ -206,7 +206,7 @@ def test_calibration_of_shared_out_noise_counts_the_entry(storage: Storage) -> N
     rows = [
         row
         for number in (1, 2, COLLECTED)
-        for row in protection.in_round(number).releases(round_number=number, **key)
+        for row in protection.in_round(number).releases(ReleaseKey(round_number=number, **key))
     ]
     assert [row.channel for row in rows] == ["sum", "sum", "pool"]
     assert 7.99 < claimed_epsilon(rows, 1e-5, "auto").epsilon <= 8.0

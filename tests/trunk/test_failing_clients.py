@@ -283,7 +283,7 @@ def test_appended_coordinates_of_a_failed_round_are_zero(extras):
     protection = dataclasses.replace(
         bare,
         pool_spec=None,
-        layout=build_layout(SPEC, "upload_noise", extras=extras.names),
+        layout=build_layout(SPEC, weighs_examples=False, extras=extras.names),
         adaptive=extras.adaptive,
         metric=extras.metric,
         update_norm=1.0,

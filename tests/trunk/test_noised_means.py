@@ -103,7 +103,7 @@ def central(multiplier: float, *, hides_size: bool = False) -> Protection:
             scale=default_scale(norm),
             relation="replace_one",
         ),
-        layout=build_layout({"a": TensorSpec((2,))}, "central_noise", extras=extras.names),
+        layout=build_layout({"a": TensorSpec((2,))}, weighs_examples=False, extras=extras.names),
         pool_spec=None,
         pool_noise="independent",
         bits=32,

@@ -17,9 +17,9 @@ from platform.wire.layout import Totals, build_layout
 from privacy import (
     AdaptiveClipping,
     CentralNoise,
+    ClientMechanism,
     DistributedNoise,
     IntegerUploadNoise,
-    NoisyMechanism,
     NoProtection,
     ProtocolViolation,
     SeededNoise,
@@ -33,7 +33,7 @@ LENGTH, CLIENTS = 24, 4
 TERMS = SecureTerms(clients=5, active=False, threshold=3, smallest_sum=3, corrupt=1)
 CLIPPED = {"clipping_norm": 1.0, "noise_multiplier": 0.5, "scale": 2.0**12}
 SHARED = {**CLIPPED, "minimum_survivors": 3, "corrupt": 1}
-MECHANISMS: dict[str, NoisyMechanism] = {
+MECHANISMS: dict[str, ClientMechanism] = {
     "upload": UploadNoise(1.0, 0.5),
     "upload, without noise": UploadNoise(1.0, 0.0),
     "integers": IntegerUploadNoise(**CLIPPED),
@@ -46,8 +46,8 @@ FINE = CentralNoise(**{**CLIPPED, "scale": 2.0**20})
 each_mechanism = pytest.mark.parametrize("name", MECHANISMS)
 
 
-def protection(mechanism: NoisyMechanism | NoProtection, clients: int = CLIENTS) -> Protection:
-    layout = build_layout(Numbered(LENGTH).shared_spec(), "upload_noise")
+def protection(mechanism: ClientMechanism, clients: int = CLIENTS) -> Protection:
+    layout = build_layout(Numbered(LENGTH).shared_spec(), weighs_examples=False)
     return Protection(mechanism, layout, None, "same", BITS, True, clients)
 
 
@@ -113,7 +113,9 @@ def test_nothing_is_promised_without_clipping() -> None:
 
 def test_the_norm_of_the_round_counts_where_it_adapts() -> None:
     adaptive = AdaptiveClipping(quantile=0.5, learning_rate=0.2, flag_ratio=0.1)
-    layout = build_layout(Numbered(LENGTH).shared_spec(), "central_noise", extras=("clip_flag",))
+    layout = build_layout(
+        Numbered(LENGTH).shared_spec(), weighs_examples=False, extras=("clip_flag",)
+    )
     how = dataclasses.replace(protection(FINE), layout=layout, adaptive=adaptive, clipping_norm=1.0)
     vector = np.zeros(LENGTH + 1)
     vector[0] = 6.0

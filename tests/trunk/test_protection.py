@@ -13,10 +13,10 @@ from privacy import (
     NonFiniteUpdate,
     NoProtection,
     Quantiser,
+    ReleaseKey,
     SeededNoise,
     SystemNoise,
     UploadNoise,
-    value_bound,
 )
 
 SPEC = {"a": TensorSpec((3,)), "b": TensorSpec((2, 2), weighting=Weighting.SUM)}
@@ -39,13 +39,18 @@ def protection(
 ) -> Protection:
     name = "none" if isinstance(mechanism, NoProtection) else "upload_noise"
     return Protection(
-        mechanism, build_layout(spec, name), SPEC if pool else None, noise, bits, masked
+        mechanism,
+        build_layout(spec, weighs_examples=name == "none"),
+        SPEC if pool else None,
+        noise,
+        bits,
+        masked,
     )
 
 
 def step_of(guard: Protection, coordinates: int = 7) -> float:
     """Of the grid on which so many coordinates travel, after noise on the reals."""
-    return Quantiser(value_bound(guard.mechanism, coordinates), guard.bits).step
+    return Quantiser(guard.mechanism.reach(coordinates), guard.bits).step
 
 
 def exact_result() -> LocalResult:
@@ -97,7 +102,7 @@ def test_independent_noise_is_a_second_release():
 def test_releases_by_hand(pool, noise, spec, expected):
     guard = protection(pool=pool, noise=noise, spec=spec)
     assert guard.channels == expected
-    rows = guard.releases(run_id="r", round_number=3, attempt=2, pseudonym="p")
+    rows = guard.releases(ReleaseKey(run_id="r", round_number=3, attempt=2, pseudonym="p"))
     assert tuple(row.channel for row in rows) == expected
     for row in rows:
         assert (row.run_id, row.round_number, row.attempt, row.pseudonym) == ("r", 3, 2, "p")
@@ -152,7 +157,7 @@ def test_an_entry_of_other_tensors_is_a_difference_to_zero():
     """A module that is not broadcast (PM-MoE): its release is the module itself."""
     guard = Protection(
         UploadNoise(10.0, 0.0),
-        build_layout({"a": SPEC["a"]}, "upload_noise"),
+        build_layout({"a": SPEC["a"]}, weighs_examples=False),
         {"m": TensorSpec((2,))},
         "independent",
         20,
@@ -210,8 +215,8 @@ def test_the_bound_itself_fits():
 
 def test_the_bound_follows_from_the_mechanism():
     assert protection(NoProtection(3.0)).grid() == Quantiser(3.0, 20)
-    assert protection().grid() == Quantiser(value_bound(NOISED, 7), 20)
-    assert protection(spec={}).grid() == Quantiser(value_bound(NOISED, 1), 20)
+    assert protection().grid() == Quantiser(NOISED.reach(7), 20)
+    assert protection(spec={}).grid() == Quantiser(NOISED.reach(1), 20)
 
 
 # --- refusals -----------------------------------------------------------------------------------

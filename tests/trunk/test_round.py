@@ -43,7 +43,7 @@ class Counting:
     pooled: bool = True
     needs: frozenset = frozenset()
     visibility: Visibility = Visibility.AGGREGATE_ONLY
-    admits: frozenset = frozenset({"none", "upload_noise"})
+    units: frozenset = frozenset({"client"})
 
     def shared_spec(self):
         return {"x": TensorSpec((2,))}

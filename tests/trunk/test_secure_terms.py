@@ -151,7 +151,7 @@ def test_shared_out_noise_counts_on_the_smallest_sum(clients: int, section: dict
     tree["method"] = {"name": "coop"}
     tree["privacy"].update(mechanism="distributed_noise", clipping_norm=1.0, noise_multiplier=2.0)
     config = parse_config(tree)
-    method = dataclasses.replace(Numbered(), admits=frozenset({"distributed_noise"}))
+    method = Numbered()
     found = protect_run(config, method).protection
     terms = secure_terms(config)
     assert found.terms == terms

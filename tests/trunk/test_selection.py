@@ -25,7 +25,14 @@ from platform.protection.uploads import Protection
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.wire.layout import Totals, build_layout
-from privacy import AdaptiveClipping, NoisedMetric, SeededNoise, UploadNoise, protect_upload
+from privacy import (
+    AdaptiveClipping,
+    NoisedMetric,
+    ReleaseKey,
+    SeededNoise,
+    UploadNoise,
+    protect_upload,
+)
 from tests.trunk._audits import NOISE, Auditor
 from tests.trunk._runs import (
     ADAPTIVE,
@@ -281,7 +288,7 @@ def guard(adaptive: AdaptiveClipping | None = None, **changes: Any) -> Protectio
     extras = Extras(adaptive, NoisedMetric(ratio=RATIO), C)
     return Protection(
         mechanism=UploadNoise(extras.joint_norm(C), MULTIPLIER),
-        layout=build_layout(SPEC, "upload_noise", extras=extras.names),
+        layout=build_layout(SPEC, weighs_examples=False, extras=extras.names),
         pool_spec=None,
         pool_noise="independent",
         bits=32,
@@ -295,7 +302,7 @@ def guard(adaptive: AdaptiveClipping | None = None, **changes: Any) -> Protectio
 
 def bare() -> Protection:
     return dataclasses.replace(
-        guard(), layout=build_layout(SPEC, "upload_noise"), metric=None, update_norm=None
+        guard(), layout=build_layout(SPEC, weighs_examples=False), metric=None, update_norm=None
     )
 
 
@@ -457,7 +464,9 @@ def test_the_ledger_counts_the_coordinate(storage: Storage) -> None:
         assert spent > 1.1 * gaussian_epsilon(4.0 * math.sqrt(1.25), number)
     with opened(storage.create(*NO_POOL, *NOISED, *FIXED, *ADAPTIVE)) as wiring:
         protection = wiring.protection.at(2.0)
-        (row,) = protection.releases(run_id="r", round_number=1, attempt=1, pseudonym="p")
+        (row,) = protection.releases(
+            ReleaseKey(run_id="r", round_number=1, attempt=1, pseudonym="p")
+        )
         assert row.clipping_norm == pytest.approx(2.0 * math.sqrt(1.29))
         assert row.standard_deviation == pytest.approx(8.0 * math.sqrt(1.29))
 
