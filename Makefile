@@ -16,7 +16,7 @@ PARALLEL := -n auto --dist worksteal
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check methods tables split tradeoff pretrain clean
+.PHONY: help install demo test test-slow check docs methods tables split tradeoff pretrain clean
 
 help:  ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' \
@@ -47,6 +47,9 @@ check: $(STAMP)  ## Lint, format, types, layering, house style and documents
 	$(BIN)/mypy $(addprefix -p ,$(PACKAGES))
 	$(PYTEST) -q tests/repository/test_layering.py tests/repository/test_rooms.py \
 		tests/repository/test_house_style.py tests/repository/test_docs.py
+
+docs: $(STAMP)  ## Write the pages of keys and of the papers' tables into build/docs
+	$(BIN)/python -m docs.pages
 
 methods: $(STAMP)  ## Compare all methods on the embedded data, and time a step of each (an hour)
 	$(BIN)/python benchmarks/methods_on_shapes.py

@@ -8,7 +8,13 @@ The life of one round, as the platform drives it: `Method.broadcast` says what a
 
 from __future__ import annotations
 
-from methods.interface.errors import BackboneError, MethodError, UnknownMethod, UpdateSpecMismatch
+from methods.errors import (
+    BackboneError,
+    BrokenMethod,
+    MethodError,
+    UnknownMethod,
+    UpdateSpecMismatch,
+)
 from methods.interface.method import (
     Aggregate,
     Arrays,
@@ -21,6 +27,7 @@ from methods.interface.method import (
     OptionsOf,
     ParameterGroup,
     PoolPolicy,
+    Source,
     Task,
     TensorSpec,
     Trainer,
@@ -29,11 +36,13 @@ from methods.interface.method import (
     Weighting,
 )
 from methods.interface.registry import MethodInfo, Registry
+from methods.interface.sources import Origin
 
 __all__ = [
     "Aggregate",
     "Arrays",
     "BackboneError",
+    "BrokenMethod",
     "ClientView",
     "Examples",
     "LocalResult",
@@ -43,9 +52,11 @@ __all__ = [
     "Need",
     "Objective",
     "OptionsOf",
+    "Origin",
     "ParameterGroup",
     "PoolPolicy",
     "Registry",
+    "Source",
     "Task",
     "TensorSpec",
     "Trainer",

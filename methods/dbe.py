@@ -52,6 +52,7 @@ from methods.interface.method import (
     LocalResult,
     Method,
     Objective,
+    Source,
     Task,
     TensorSpec,
     Trainer,
@@ -71,6 +72,9 @@ CONSENSUS = "consensus"
 """z_g (D,)."""
 HAS_CONSENSUS = "has_consensus"
 """Whether there is a consensus: 0 or 1, (1,) int64."""
+
+
+VARIANTS = ({"network": "features", "momentum": 0.5},)
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ class DBE(ModularMethod):
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """Return the network, and the mean of the features."""
-        mean = TensorSpec((self.extractor.width,))
+        mean = TensorSpec((self.extractor.width,), source=Source.STATISTIC)
         return {**super().shared_spec(), FEATURE_MEAN: mean}
 
     def init_server(self, rng: np.random.Generator) -> Arrays:

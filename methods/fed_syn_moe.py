@@ -43,6 +43,9 @@ LOCAL = "local."
 """What the names of the local network's arrays begin with."""
 
 
+VARIANTS = ({"network": "features", "activation": "prelu"},)
+
+
 @dataclass(frozen=True)
 class Config(NetworkConfig, GateConfig):
     """Options.

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.errors import MethodError
+from methods.errors import MethodError
 from methods.interface.method import (
     Arrays,
     ClientView,

@@ -13,6 +13,8 @@ from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers
 from methods.networks.method import SplitMethod
 
+VARIANTS = ({"network": "fasttext"},)
+
 
 @dataclass(frozen=True)
 class Config(NetworkConfig):

@@ -40,6 +40,8 @@ from methods.interface.method import (
 )
 from methods.networks.extractors import NetworkConfig
 
+VARIANTS = ({"network": "features", "fine_tune": "all"},)
+
 
 @dataclass(frozen=True)
 class Config(NetworkConfig):

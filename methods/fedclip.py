@@ -51,6 +51,9 @@ from methods.prompts.prompt import as_tensor, require_backbone
 LAYERS = ("inner", "outer")
 
 
+VARIANTS = ({"loss": "cross_entropy"},)
+
+
 @dataclass(frozen=True)
 class Config:
     """Options.

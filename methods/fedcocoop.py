@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from methods.errors import MethodError
 from methods.interface.averaging import AveragedMethod
-from methods.interface.errors import MethodError
 from methods.interface.method import Arrays, ClientView, Method, Objective, Task, TensorSpec
 from methods.networks.starts import linear_start
 from methods.prompts.prompt import CONTEXT, PromptConfig, PromptEncoder, as_tensor, build_encoder

@@ -75,6 +75,9 @@ WIDTHS = (10.0, 15.0, 20.0, 50.0)
 """Squared widths of the kernels."""
 
 
+VARIANTS = ({"network": "features", "mmd_weight": 0.0}, {"network": "features", "gumbel": True})
+
+
 @dataclass(frozen=True)
 class Config(NetworkConfig):
     """Options.
@@ -114,6 +117,11 @@ class FedCP(ModularMethod):
     def shared_layers(self) -> Layers:
         """Extractor, policy and generic head."""
         return {**self.extractor.layers, **self.policy_layers, **self.generic_layers}
+
+    @property
+    def averaged(self) -> frozenset[str]:
+        """Extractor and policy; the generic head has a step of its own."""
+        return frozenset((*self.extractor.layers, *self.policy_layers))
 
     @property
     def personal_layers(self) -> Layers:

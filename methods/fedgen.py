@@ -45,8 +45,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from methods.errors import MethodError
 from methods.interface.defaults import ALL_UNITS, CLIENT_ONLY
-from methods.interface.errors import MethodError
 from methods.interface.method import (
     Aggregate,
     Arrays,
@@ -55,6 +55,7 @@ from methods.interface.method import (
     LocalResult,
     Method,
     ParameterGroup,
+    Source,
     Task,
     TensorSpec,
     Trainer,
@@ -72,6 +73,12 @@ if TYPE_CHECKING:
     from methods.interface.method import Penalty
 
 SHARES = "label_shares"
+
+
+VARIANTS = (
+    {"ensemble": "mean"},
+    {"network": "features", "ensemble": "mean", "labels": "uniform", "noise": "uniform"},
+)
 
 
 @dataclass(frozen=True)
@@ -150,6 +157,11 @@ class FedGen(SplitMethod):
         return {**self.extractor.layers, **self.head_layers}
 
     @property
+    def anchored(self) -> bool:
+        """Generated pairs are made by the generator that was broadcast."""
+        return self.config.weight > 0.0
+
+    @property
     def generator(self) -> Generator:
         """What makes features."""
         config = self.config
@@ -163,7 +175,11 @@ class FedGen(SplitMethod):
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """Return the network, and the shares of labels (C,) where they are asked for."""
-        shares = {SHARES: TensorSpec((len(self.classes),))} if self.config.counts_labels else {}
+        shares = (
+            {SHARES: TensorSpec((len(self.classes),), source=Source.STATISTIC)}
+            if self.config.counts_labels
+            else {}
+        )
         return {**super().shared_spec(), **shares}
 
     def init_server(self, rng: np.random.Generator) -> Arrays:

@@ -40,8 +40,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from methods.errors import MethodError
 from methods.interface.defaults import CLIENT_ONLY
-from methods.interface.errors import MethodError
 from methods.interface.method import (
     Aggregate,
     Arrays,
@@ -49,6 +49,7 @@ from methods.interface.method import (
     Examples,
     LocalResult,
     Method,
+    Source,
     Task,
     TensorSpec,
     Trainer,
@@ -66,6 +67,9 @@ from methods.networks.server_training import ServerLoss, descend
 PROTOTYPES, PRESENCE = "prototypes", "presence"
 Pairs = tuple[NDArray[np.float32], NDArray[np.int64]]
 """Prototypes (m, D) and their classes (m,)."""
+
+
+VARIANTS = ({"network": "features", "prototypes": "mean", "server_batch": None},)
 
 
 @dataclass(frozen=True)
@@ -96,13 +100,16 @@ class FedGH(LgFedAvg):
     visibility: Visibility = field(default=Visibility.PER_CLIENT, kw_only=True)
     units: frozenset[Unit] = field(default=CLIENT_ONLY, kw_only=True)
 
+    @property
+    def averaged(self) -> frozenset[str]:
+        """Nothing: the server trains the head."""
+        return frozenset()
+
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """Return prototypes (C, D) over sqrt(D), zero where there are none, and flags (C,)."""
+        spec = partial(TensorSpec, weighting=Weighting.UNIFORM, source=Source.STATISTIC)
         classes = len(self.classes)
-        return {
-            PROTOTYPES: TensorSpec((classes, self.extractor.width), weighting=Weighting.UNIFORM),
-            PRESENCE: TensorSpec((classes,), weighting=Weighting.UNIFORM),
-        }
+        return {PROTOTYPES: spec((classes, self.extractor.width)), PRESENCE: spec((classes,))}
 
     def client_update(
         self,

@@ -62,6 +62,9 @@ from methods.prompts.prompt import (
 LEFT, RIGHT, FULL = "adapter.left", "adapter.right", "adapter.full"
 
 
+VARIANTS = ({"rank": "full"},)
+
+
 @dataclass(frozen=True)
 class Config(PromptConfig):
     """Options.

@@ -47,6 +47,9 @@ from methods.networks.modular import FED, GATED, ModularMethod
 GENERIC = "generic"
 
 
+VARIANTS = ({"network": "features", "generic_loss": "cross_entropy"},)
+
+
 @dataclass(frozen=True)
 class Config(NetworkConfig):
     """Options.

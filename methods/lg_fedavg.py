@@ -23,6 +23,8 @@ from methods.networks.layers import Layers, Parameters, linear
 from methods.networks.method import HEAD
 from methods.networks.modular import FED, GATED, ModularMethod
 
+VARIANTS = ({"network": "features"}, {"network": "fasttext"})
+
 
 @dataclass(frozen=True)
 class Config(NetworkConfig):

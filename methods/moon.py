@@ -49,6 +49,9 @@ COMMON, PREVIOUS = "common.", "previous."
 PROJECTION = "projection"
 
 
+VARIANTS = ({"network": "features", "projection": "mlp"},)
+
+
 @dataclass(frozen=True)
 class Config(NetworkConfig):
     """Options.

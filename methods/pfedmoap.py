@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from methods.errors import MethodError
 from methods.experts.gating import AttentionGate, Gate, LinearGate
-from methods.interface.errors import MethodError
 from methods.interface.method import (
     Arrays,
     ClientView,
@@ -53,6 +53,8 @@ from methods.prompts.prompt import (
     as_tensor,
     build_encoder,
 )
+
+VARIANTS = ({"gate_sharing": "aggregated"}, {"gate": "linear"})
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from annotated_types import Ge, Gt, Lt
 from numpy.typing import NDArray
 
 from methods import dbe, fedbabu, fedcp, fedgh, fedper, fedrep, fedrod, gpfl, lg_fedavg
-from methods.interface.errors import MethodError
+from methods.errors import MethodError
 from methods.interface.method import (
     Arrays,
     ClientView,
@@ -55,6 +55,13 @@ from methods.networks.over import OverModular
 
 OWN = f"{GATE}own"
 """Name under which a client keeps which of its experts is its own."""
+
+
+VARIANTS = tuple(
+    # One base of each kind.
+    {"base": base, "base_options": {"network": "features"}}
+    for base in ("lg_fedavg", "fedgh", "fedbabu", "dbe")
+)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ import numpy as np
 from annotated_types import Ge, Gt
 from numpy.typing import NDArray
 
-from methods.interface.errors import MethodError
+from methods.errors import MethodError
 from methods.interface.method import (
     Aggregate,
     Arrays,
@@ -81,6 +81,11 @@ class PromptFedAMP(PromptMethod):
     alpha: float
     has_personal_state: bool = field(default=True, init=False)
     visibility: Visibility = field(default=Visibility.PER_CLIENT, init=False)
+
+    @property
+    def averaged(self) -> frozenset[str]:
+        """Nothing: every client is sent a message of its own."""
+        return frozenset()
 
     def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
         """Return the client's message, the first prompt before it has one."""

@@ -23,7 +23,7 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 from torch import Tensor
 
-from methods.interface.errors import MethodError
+from methods.errors import MethodError
 from methods.interface.method import (
     Arrays,
     ClientView,

@@ -40,6 +40,11 @@ class PromptFedProx(PromptMethod):
 
     config: Config
 
+    @property
+    def anchored(self) -> bool:
+        """The proximal term holds training at the broadcast."""
+        return self.config.mu > 0.0
+
     def client_update(
         self,
         view: ClientView,

@@ -45,6 +45,7 @@ from methods.interface.method import (
     LocalResult,
     Method,
     ParameterGroup,
+    Source,
     Task,
     TensorSpec,
     Trainer,
@@ -58,6 +59,9 @@ from methods.networks.layers import Parameters
 CONTROL = "control."
 AT_ONCE = 256
 """Examples whose gradient is taken at once; changes memory only."""
+
+
+VARIANTS = ({"network": "features", "control": "first"},)
 
 
 @dataclass(frozen=True)
@@ -83,13 +87,20 @@ class Scaffold(FedAvg):
     plain_sgd: bool = field(default=True, init=False)
     units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
 
+    @property
+    def averaged(self) -> frozenset[str]:
+        """Nothing: the server's step is the paper's, `server_rate` times the mean change."""
+        return frozenset()
+
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """Return the network, averaged plainly, and the change of the control variates, summed."""
-        layers = self.shared_layers.items()
-        return {
-            **{name: TensorSpec(each.shape, weighting=Weighting.UNIFORM) for name, each in layers},
-            **{CONTROL + n: TensorSpec(each.shape, weighting=Weighting.SUM) for n, each in layers},
-        }
+        source = Source.GRADIENT if self.config.control == "first" else Source.TRAINING
+        specs: dict[str, TensorSpec] = {}
+        for name, each in self.shared_layers.items():
+            specs[name] = TensorSpec(each.shape, weighting=Weighting.UNIFORM)
+        for name, each in self.shared_layers.items():
+            specs[CONTROL + name] = TensorSpec(each.shape, weighting=Weighting.SUM, source=source)
+        return specs
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
         """Return a fresh network, and c = 0."""

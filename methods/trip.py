@@ -76,6 +76,9 @@ SEQUENCES = 2048
 """Texts that are encoded at once in prediction; changes memory only."""
 
 
+VARIANTS = ({"router": "learnable"}, {"router": "random"})
+
+
 @dataclass(frozen=True)
 class Config(PromptConfig):
     """Options.

@@ -44,6 +44,11 @@ class ZeroShot(MethodDefaults):
     captions: Captions
     has_personal_state: bool = field(default=False, init=False)
 
+    @property
+    def learns(self) -> bool:
+        """Nothing is trained."""
+        return False
+
     def client_update(
         self,
         view: ClientView,

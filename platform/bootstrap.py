@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import yaml
 
@@ -39,6 +39,7 @@ from platform.disk.transactions import transaction
 from platform.errors import ConfigError, UnknownRun
 from platform.experiment.environment import environment, resolve_device, use_threads
 from platform.experiment.method_building import build_method, require_classes
+from platform.experiment.method_origins import origin_document, require_same_method
 from platform.experiment.paths import with_absolute_paths
 from platform.experiment.resuming import require_same_enrolment, require_same_wiring
 from platform.experiment.second_phase import (
@@ -87,6 +88,12 @@ class Surroundings:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     clock: Callable[[], float] = time.perf_counter
 
+    @classmethod
+    def with_methods(cls, folder: Path | None) -> Self:
+        """Return what there is, with the methods of a folder that the user named."""
+        registry = Registry(folder=folder)
+        return cls(registry, Sources(registry=registry))
+
 
 def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings) -> Wiring:
     """Set up a new run.
@@ -102,11 +109,13 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
     digest = config_digest(text)
     # First, so that a run that the database knows has its configuration beside it.
     folder = run_folder(config.storage.url, run_id)
+    code = origin_document(surroundings.registry, config.method.name)
     effective = {
         "noise_multiplier": plan.budget.noise_multiplier,
         "seeds": {purpose: config.seed_of(purpose) for purpose in SeedConfig.model_fields},
         "classes": list(plan.learning.classes),
         "environment": facts,
+        **({} if code is None else {"method_from": code}),
     }
     write_text(folder / "config.yaml", text)
     write_text(folder / "effective.yaml", yaml.safe_dump(effective, sort_keys=False))
@@ -119,7 +128,7 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
             versions_json=json.dumps(facts),
         )
         trail = AuditTrail(uow.audit, run_id)
-        trail.run_created(digest, _enrolment_of(plan), config.phase_two_of)
+        trail.run_created(digest, _enrolment_of(plan), config.phase_two_of, code)
     return _wire(plan, run_id, database, observer, surroundings)
 
 
@@ -135,7 +144,10 @@ def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> 
         folder = run_folder(url, source)
         require_files(folder, source)
         require_clients(database, config, folder)
-        require_agreement(database, source, surroundings.sources.mechanisms)
+        agreed = require_agreement(database, source, surroundings.sources.mechanisms)
+        begun = agreed.records.entries("run.created")[0]
+        code, registry = begun.detail.get("method"), surroundings.registry
+        require_same_method(source, config.method.name, code, registry)
         plan = plan_run(config, observer, surroundings, FirstRun(first, database))
         require_same_classes(folder, source, plan.learning.classes)
         require_first_releases(database, source, plan.protection)
@@ -168,6 +180,8 @@ def reopen_run(
     config = stored_config(database, run_id, surroundings)
     agreed = require_agreement(database, run_id, surroundings.sources.mechanisms)
     created = agreed.records.entries("run.created")[0]
+    code, registry = created.detail.get("method"), surroundings.registry
+    require_same_method(run_id, config.method.name, code, registry)
     # The clients' stores lie beside the database, which may have moved since the run started.
     config = config.model_copy(update={"storage": StorageConfig(url=url)})
     plan = _plan(config, observer, surroundings)

@@ -33,7 +33,7 @@ from methods.clip.image_tower import ImageTower
 from methods.clip.preprocessing import fit, side_of, to_pixels
 from methods.clip.published import require_known
 from methods.clip.text_tower import TextTower
-from methods.interface.errors import BackboneError
+from methods.errors import BackboneError
 
 Tokenize = Callable[[Sequence[str]], Tensor]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from methods.interface.errors import MethodError
+from methods.errors import MethodError
 
 if TYPE_CHECKING:
     from methods.clip.adapter import Backbone

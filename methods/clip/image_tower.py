@@ -17,7 +17,7 @@ from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from methods.interface.errors import BackboneError
+from methods.errors import BackboneError
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from open_clip.transform import MaybeToTensor, PreprocessCfg, image_transform_v2
 from PIL import Image
 from torch import Tensor
 
-from methods.interface.errors import BackboneError
+from methods.errors import BackboneError
 
 
 def fit(

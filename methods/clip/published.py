@@ -7,7 +7,7 @@ import os
 import open_clip
 
 from methods.clip import tiny
-from methods.interface.errors import BackboneError
+from methods.errors import BackboneError
 
 
 def require_known(name: str, pretrained: str | None) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from methods.clip.attention import causal_mask, heads, last_step, step
-from methods.interface.errors import BackboneError
+from methods.errors import BackboneError
 
 
 @dataclass(frozen=True, eq=False)

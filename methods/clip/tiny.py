@@ -21,7 +21,7 @@ from open_clip.tokenizer import SimpleTokenizer
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialise
 
-from methods.interface.errors import BackboneError
+from methods.errors import BackboneError
 
 NAME: Final = "sotto-tiny"
 WEIGHTS: Final = Path(__file__).parent / "weights" / f"{NAME}.safetensors"

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from methods.errors import MethodError
 from methods.experts.capacity_kmeans import Clusters, Rules, blocks, cluster, farthest_first
-from methods.interface.errors import MethodError
 from methods.interface.method import Arrays, Need, TensorSpec
 from methods.networks.starts import linear_start
 

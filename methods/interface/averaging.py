@@ -36,6 +36,11 @@ class AveragedMethod(MethodDefaults):
 
     has_personal_state: bool = field(default=False, init=False)
 
+    @property
+    def averaged(self) -> frozenset[str]:
+        """All that is shared."""
+        return frozenset(self.shared_spec())
+
     def training_objective(self) -> Objective:
         """Return the loss of the shared tensors, for the task's own classes."""
         raise NotImplementedError

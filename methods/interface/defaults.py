@@ -40,6 +40,26 @@ class MethodDefaults:
     decouples: bool = field(default=False, init=False)
     plain_sgd: bool = field(default=False, init=False)
 
+    @property
+    def learns(self) -> bool:
+        """Training changes something."""
+        return True
+
+    @property
+    def anchored(self) -> bool:
+        """A broadcast is where training starts, and no more."""
+        return False
+
+    @property
+    def averaged(self) -> frozenset[str]:
+        """Nothing is averaged."""
+        return frozenset()
+
+    @property
+    def closed_classes(self) -> bool:
+        """Any class can be named."""
+        return False
+
     def prepare(self, arrays: Arrays) -> Arrays:
         """Keep everything as it is."""
         return arrays

@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from methods.interface.tensors import Source as Source
+from methods.interface.tensors import TensorSpec as TensorSpec
+from methods.interface.tensors import Weighting as Weighting
 from methods.interface.trainer import Arrays as Arrays
 from methods.interface.trainer import Objective as Objective
 from methods.interface.trainer import ParameterGroup as ParameterGroup
@@ -27,17 +30,6 @@ if TYPE_CHECKING:
 
 Unit = Literal["client", "record"]
 Need = Literal["features", "tokens", "pixels", "text", "domains"]
-
-
-class Weighting(StrEnum):
-    """How one shared tensor is combined over the clients of a round."""
-
-    EXAMPLES = "examples"
-    """Mean weighted by the number of examples (uniform under a privacy mechanism)."""
-    UNIFORM = "uniform"
-    """Plain mean."""
-    SUM = "sum"
-    """Plain sum."""
 
 
 class Visibility(StrEnum):
@@ -61,15 +53,6 @@ class OptionsOf:
     """
 
     option: str
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """Shape, dtype and combination rule of one array that leaves a client."""
-
-    shape: tuple[int, ...]
-    dtype: str = "float32"
-    weighting: Weighting = Weighting.EXAMPLES
 
 
 @dataclass(frozen=True)
@@ -247,6 +230,34 @@ class Method(Protocol):
 
         Then no other optimiser is valid, and no momentum.
         """
+        ...
+
+    @property
+    def learns(self) -> bool:
+        """Whether training changes anything."""
+        ...
+
+    @property
+    def anchored(self) -> bool:
+        """Whether training depends on the broadcast otherwise than as its start (a proximal term).
+
+        Then several rounds of one client are not one longer training; read for methods without
+        personal state only.
+        """
+        ...
+
+    @property
+    def averaged(self) -> frozenset[str]:
+        """Return the shared tensors that `server_update` moves by their combined change.
+
+        Any server optimiser may take the place of that step
+        (`methods.interface.server_optimizers`).
+        """
+        ...
+
+    @property
+    def closed_classes(self) -> bool:
+        """Whether there is an output for each class of the task and for no other."""
         ...
 
     def prepare(self, arrays: Arrays) -> Arrays:

@@ -1,8 +1,10 @@
 """Which methods there are: the file name is the registration.
 
-Every module of the package without a leading underscore is a method. It offers a frozen dataclass
-`Config` and a function `build(config, task) -> Method`; nothing else has to be edited to add one.
-Only names found by listing the package are ever imported, so a configuration cannot name code.
+A module that is a method offers a frozen dataclass `Config` and a function
+`build(config, task) -> Method`. Its docstring's first paragraph is the method's title, the second
+names the paper. It may offer `VARIANTS`, a tuple of options: what to change of the preset so that
+something else is sent, kept or admitted; the contract suite tries each. Nothing else has to be
+edited to add a method. Where it can lie: `methods.interface.sources`.
 """
 
 from __future__ import annotations
@@ -11,13 +13,25 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, Final, cast
 
-from methods.interface.errors import UnknownMethod
+from methods.errors import BrokenMethod, UnknownMethod
 from methods.interface.method import Method, Task
+from methods.interface.sources import (
+    MethodSource,
+    Origin,
+    OwnModule,
+    files_in,
+    installed_modules,
+)
+
+MEMBERS: Final = tuple(name for name in vars(Method) if not name.startswith("_"))
+"""What everything that is built must have."""
 
 
 @dataclass(frozen=True)
@@ -32,25 +46,32 @@ class MethodInfo:
 
 @dataclass(frozen=True)
 class Registry:
-    """The methods of one package.
+    """The methods of this package, of installed packages and of one folder, as first read.
 
     Attributes:
         package: Import name of the package whose modules are methods.
+        folder: Where the user has methods of their own, None for nowhere.
+        installed: Whether entry points of installed packages count.
     """
 
     package: str = "methods"
+    folder: Path | None = None
+    installed: bool = True
 
     def available(self) -> tuple[str, ...]:
-        """Return names of all methods, sorted."""
-        path = importlib.import_module(self.package).__path__
-        names = (info.name for info in pkgutil.iter_modules(path) if not info.ispkg)
-        return tuple(sorted(name for name in names if not name.startswith("_")))
+        """Return names of all methods, sorted.
+
+        Raises:
+            BrokenMethod: If two have one name, or what was named holds no method.
+        """
+        return tuple(self._sources)
 
     def config_type(self, name: str) -> type[Any]:
         """Return the frozen dataclass of the method's options.
 
         Raises:
-            UnknownMethod: If no module of the package has this name.
+            UnknownMethod: If there is none of this name.
+            BrokenMethod: If its module cannot be used.
         """
         return cast("type[Any]", self._module(name).Config)
 
@@ -58,23 +79,101 @@ class Registry:
         """Build a method from its validated options.
 
         Raises:
-            UnknownMethod: If no module of the package has this name.
+            UnknownMethod: If there is none of this name.
+            BrokenMethod: If its module cannot be used, or what it builds is no method.
+            MethodError: If the method refuses the options or the task.
         """
-        return cast("Method", self._module(name).build(config, task))
+        method = self._module(name).build(config, task)
+        source = self._source(name)
+        missing = [member for member in MEMBERS if not hasattr(method, member)]
+        # What this package builds is held to the protocol by its types.
+        if missing and not isinstance(source, OwnModule):
+            raise BrokenMethod(
+                f"method.name: {name!r} is {source.where} and builds something without "
+                f"{', '.join(missing)}; valid is a methods.Method"
+            )
+        return cast("Method", method)
 
     def info(self, name: str) -> MethodInfo:
         """Return title, source and options, from the module's docstring and `Config`.
 
         Raises:
-            UnknownMethod: If no module of the package has this name.
+            UnknownMethod: If there is none of this name.
+            BrokenMethod: If its module cannot be used.
         """
         module = self._module(name)
         title, _, rest = inspect.cleandoc(module.__doc__ or "").partition("\n\n")
         options = {f.name: f"{f.type}" for f in dataclasses.fields(module.Config)}
         return MethodInfo(name, title, rest.partition("\n\n")[0].replace("\n", " "), options)
 
-    def _module(self, name: str) -> ModuleType:
+    def variants(self, name: str) -> tuple[Mapping[str, Any], ...]:
+        """Return what to change of a preset so that something else is sent, kept or admitted.
+
+        Raises:
+            UnknownMethod: If there is none of this name.
+            BrokenMethod: If its module cannot be used.
+        """
+        return tuple(getattr(self._module(name), "VARIANTS", ()))
+
+    def origin(self, name: str) -> Origin | None:
+        """Return which code a method from outside is, None for one of this package.
+
+        Raises:
+            UnknownMethod: If there is none of this name.
+            BrokenMethod: If its file cannot be read.
+        """
+        return self._source(name).origin()
+
+    def preset(self, name: str) -> Path | None:
+        """Return where the preset of a method from outside would be, None for any other name.
+
+        Raises:
+            BrokenMethod: If its module cannot be used.
+        """
+        return self._sources[name].preset() if name in self._sources else None
+
+    # Read once, so that what is recorded of a file is told of the code which runs.
+    @cached_property
+    def _sources(self) -> Mapping[str, MethodSource]:
+        found: dict[str, MethodSource] = {}
+        for source in self._listed():
+            if source.name in found:
+                raise BrokenMethod(
+                    f"method.name: {source.name!r} is {found[source.name].where} and "
+                    f"{source.where}; valid is another name for the second"
+                )
+            found[source.name] = source
+        return dict(sorted(found.items()))
+
+    def _listed(self) -> Iterator[MethodSource]:
+        path = importlib.import_module(self.package).__path__
+        for info in pkgutil.iter_modules(path):
+            if not info.ispkg and not info.name.startswith("_"):
+                yield OwnModule(info.name, self.package)
+        if self.installed:
+            yield from installed_modules()
+        if self.folder is not None:
+            yield from files_in(self.folder)
+
+    def _source(self, name: str) -> MethodSource:
         valid = self.available()
         if name not in valid:
             raise UnknownMethod(f"method.name: {name!r} is unknown; valid: {', '.join(valid)}")
-        return importlib.import_module(f"{self.package}.{name}")
+        return self._sources[name]
+
+    def _module(self, name: str) -> ModuleType:
+        source = self._source(name)
+        module = source.load()
+        config, builder = getattr(module, "Config", None), getattr(module, "build", None)
+        parameters = getattr(config, "__dataclass_params__", None)
+        if not isinstance(config, type) or not getattr(parameters, "frozen", False):
+            raise BrokenMethod(
+                f"method.name: {name!r} is {source.where} and has no frozen dataclass Config; "
+                "valid: one, of all its options"
+            )
+        if not callable(builder):
+            raise BrokenMethod(
+                f"method.name: {name!r} is {source.where} and has no function build; "
+                "valid: build(config, task)"
+            )
+        return module

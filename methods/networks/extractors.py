@@ -18,7 +18,7 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.errors import BackboneError
+from methods.errors import BackboneError
 from methods.interface.method import Arrays, Need, Task
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
 from methods.networks.words import word_numbers

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from methods.errors import MethodError
 from methods.interface.averaging import plus_change
 from methods.interface.defaults import MethodDefaults
-from methods.interface.errors import MethodError
 from methods.interface.method import (
     Aggregate,
     Arrays,
@@ -100,6 +100,16 @@ class SplitMethod(MethodDefaults):
     def personal_layers(self) -> Layers:
         """What stays with a client."""
         return {}
+
+    @property
+    def averaged(self) -> frozenset[str]:
+        """The shared part."""
+        return frozenset(self.shared_layers)
+
+    @property
+    def closed_classes(self) -> bool:
+        """The head has an output for each class."""
+        return True
 
     def prepare(self, arrays: Arrays) -> Arrays:
         """Return what the extractor keeps."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.errors import MethodError
+from methods.errors import MethodError
 from methods.interface.method import Arrays
 from methods.networks.blocks import blocks
 from methods.networks.energy import kept_experts

@@ -72,6 +72,26 @@ class OverModular:
         """The base's."""
         return self.base.plain_sgd
 
+    @property
+    def learns(self) -> bool:
+        """The base's."""
+        return self.base.learns
+
+    @property
+    def anchored(self) -> bool:
+        """The base's."""
+        return self.base.anchored
+
+    @property
+    def averaged(self) -> frozenset[str]:
+        """The base's."""
+        return self.base.averaged
+
+    @property
+    def closed_classes(self) -> bool:
+        """The base's."""
+        return self.base.closed_classes
+
     def prepare(self, arrays: Arrays) -> Arrays:
         """Return what the base keeps."""
         return self.base.prepare(arrays)

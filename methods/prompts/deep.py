@@ -30,7 +30,7 @@ from torch.nn import functional
 from methods.clip.attention import causal_mask, heads, joined, last_step, residual, step
 from methods.clip.image_tower import ImageTower
 from methods.clip.text_tower import TextTower
-from methods.interface.errors import BackboneError
+from methods.errors import BackboneError
 from methods.prompts.prompt import CONTEXT_STANDARD_DEVIATION
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from methods.errors import BackboneError
 from methods.interface.averaging import AveragedMethod
-from methods.interface.errors import BackboneError
 from methods.interface.method import (
     Arrays,
     ClientView,

@@ -34,6 +34,14 @@ app.add_typer(audit_app, name="audit")
 app.add_typer(enrolment_app, name="enrolment")
 app.add_typer(cache_app, name="cache")
 
+MethodsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--methods",
+        metavar="DIR",
+        help="A folder with methods of your own, NAME.py and NAME.yaml; their code is run.",
+    ),
+]
 ClientOption = Annotated[
     int | None,
     typer.Option("--client", help="Use this simulated client's personal part, from 0.", min=0),
@@ -44,9 +52,10 @@ ClientOption = Annotated[
 def default(context: typer.Context) -> None:
     """Run the quickstart if no command is given."""
     if context.invoked_subcommand is None:
+        from platform.bootstrap import Surroundings
         from platform.cli.running import run_command
 
-        run_command(Path("quickstart"), [], as_json=False)
+        run_command(Path("quickstart"), [], Surroundings(), as_json=False)
 
 
 @app.command()
@@ -71,13 +80,16 @@ def run(
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
+    methods_: MethodsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
     """Run a federation from a configuration, resume one, or add a second phase to one."""
+    from platform.bootstrap import Surroundings
     from platform.cli.running import resume_command, run_command, second_phase_command
     from platform.errors import ConfigError
 
+    surroundings = Surroundings.with_methods(methods_)
     overrides = list(set_ or [])
     if device is not None:
         overrides.append(f"device={device}")
@@ -88,19 +100,19 @@ def run(
             raise ConfigError(
                 "--phase-two-of: takes the run's own configuration; leave CONFIG and --resume out"
             )
-        second_phase_command(phase_two_of, overrides, storage, as_json=as_json)
+        second_phase_command(phase_two_of, overrides, storage, surroundings, as_json=as_json)
         return
     if resume is None:
         if storage != DEFAULT_STORAGE:
             overrides.append(f"storage.url={storage}")
-        run_command(config or Path("quickstart"), overrides, as_json=as_json)
+        run_command(config or Path("quickstart"), overrides, surroundings, as_json=as_json)
         return
     if config is not None or overrides:
         raise ConfigError(
             "--resume: goes on with the run's own configuration; leave CONFIG, --set, --device "
             "and --seed out"
         )
-    resume_command(resume, storage, as_json=as_json)
+    resume_command(resume, storage, surroundings, as_json=as_json)
 
 
 @app.command()
@@ -133,6 +145,7 @@ def sweep(
         Path | None, typer.Option(help="Folder of the results; default sweeps/NAME-DIGEST.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    methods_: MethodsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
@@ -144,17 +157,45 @@ def sweep(
         settings=tuple(set_ or ()),
         method_settings=tuple(for_ or ()),
         device=device,
+        folder=methods_,
         storage=storage,
     )
     sweep_command(options, jobs=jobs, output=output, as_json=as_json)
 
 
 @app.command()
-def methods(as_json: Json = False) -> None:
+def methods(
+    page: Annotated[
+        bool, typer.Option("--page", help="Print all that is known of them, in Markdown.")
+    ] = False,
+    methods_: MethodsOption = None,
+    as_json: Json = False,
+) -> None:
     """List the methods and their options."""
     from platform.cli.listing import print_methods
+    from platform.cli.methods_page import print_page
 
-    print_methods(as_json=as_json)
+    if page:
+        print_page(methods_)
+    else:
+        print_methods(methods_, as_json=as_json)
+
+
+@app.command()
+def configs(
+    config: Annotated[
+        Path | None, typer.Argument(help="Show this one in full, with all that it extends.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Override a key of CONFIG. Repeatable.")
+    ] = None,
+    keys: Annotated[bool, typer.Option("--keys", help="List all keys and what they mean.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List the packaged configurations, show one in full, or list all keys."""
+    from platform.cli.configs import configs_command
+
+    configs_command(config, list(set_ or []), keys=keys, as_json=as_json)
 
 
 @app.command()
@@ -254,12 +295,19 @@ def audit_privacy(
     plot: Annotated[
         Path | None, typer.Option(help="Draw scores and claims into this .svg or .png.")
     ] = None,
+    methods_: MethodsOption = None,
     as_json: Json = False,
 ) -> None:
     """Try to refute a configuration's privacy claim with canaries; exit code 1 if that works."""
+    from platform.bootstrap import Surroundings
     from platform.cli.privacy_auditing import audit_privacy_command
 
-    audit_privacy_command(config, list(set_ or []), canaries=canaries, plot=plot, as_json=as_json)
+    audit_privacy_command(
+        *(config, list(set_ or []), Surroundings.with_methods(methods_)),
+        canaries=canaries,
+        plot=plot,
+        as_json=as_json,
+    )
 
 
 @app.command("secagg-plan")
@@ -283,13 +331,16 @@ def export(
     run_id: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or `latest`.")],
     output: Annotated[Path | None, typer.Option(help="Folder; default exports/RUN.")] = None,
     client: ClientOption = None,
+    methods_: MethodsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
     """Write the trained prompts as safetensors, with a model card."""
+    from platform.bootstrap import Surroundings
     from platform.cli.models import export_command
 
-    export_command(run_id, storage, output=output, client=client, as_json=as_json)
+    surroundings = Surroundings.with_methods(methods_)
+    export_command(run_id, storage, surroundings, output=output, client=client, as_json=as_json)
 
 
 @app.command()
@@ -299,13 +350,16 @@ def predict(
         list[Path], typer.Argument(help="Image files, or text files of one text each.")
     ],
     client: ClientOption = None,
+    methods_: MethodsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
     """Classify images, or texts, with what a run trained."""
+    from platform.bootstrap import Surroundings
     from platform.cli.models import predict_command
 
-    predict_command(run_id, files, storage, client=client, as_json=as_json)
+    surroundings = Surroundings.with_methods(methods_)
+    predict_command(run_id, files, storage, surroundings, client=client, as_json=as_json)
 
 
 def main() -> None:
@@ -324,12 +378,12 @@ def main() -> None:
 
 def _exit_code(error: Exception) -> int | None:
     """Return exit code of an error that is meant for the user; None for a programming mistake."""
-    from methods import MethodError
+    from methods import BrokenMethod, MethodError, UnknownMethod
     from platform.errors import ConfigError, PlatformError, UnknownRun
     from privacy import PrivacyError
     from storage import AuditChainBroken, StorageError
 
-    if isinstance(error, (ConfigError, UnknownRun)):
+    if isinstance(error, (ConfigError, UnknownRun, UnknownMethod, BrokenMethod)):
         return exit_codes.BAD_INPUT
     if isinstance(error, AuditChainBroken):
         return exit_codes.AUDIT_BROKEN

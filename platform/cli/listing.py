@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 from methods import Registry
 from platform.agreement import stored_tree
@@ -10,9 +11,13 @@ from platform.cli.output import console, print_json, table
 from platform.disk.opening import database_file, open_existing
 
 
-def print_methods(*, as_json: bool) -> None:
-    """List all methods with their options."""
-    registry = Registry()
+def print_methods(folder: Path | None, *, as_json: bool) -> None:
+    """List all methods with their options, those of a folder included.
+
+    Raises:
+        BrokenMethod: If one from outside cannot be used.
+    """
+    registry = Registry(folder=folder)
     infos = [registry.info(name) for name in registry.available()]
     if as_json:
         print_json([asdict(info) for info in infos])

@@ -49,7 +49,14 @@ class TrainedModel:
     client: str | None
 
 
-def load_trained(run_id: str, storage: str, client: int | None, *, read_only: bool) -> TrainedModel:
+def load_trained(
+    run_id: str,
+    storage: str,
+    surroundings: Surroundings,
+    *,
+    client: int | None,
+    read_only: bool,
+) -> TrainedModel:
     """Load a finished run, to be read only or to say in its audit log what is made of it.
 
     Raises:
@@ -58,7 +65,7 @@ def load_trained(run_id: str, storage: str, client: int | None, *, read_only: bo
     """
     summary = require_summary(run_id, storage)
     wiring = reopen_run(
-        *(summary["run_id"], storage, SilentObserver(), Surroundings()), read_only=read_only
+        *(summary["run_id"], storage, SilentObserver(), surroundings), read_only=read_only
     )
     with wiring.database.unit_of_work(read_only=True) as uow:
         latest = uow.states.latest(wiring.source)
@@ -77,7 +84,13 @@ def load_trained(run_id: str, storage: str, client: int | None, *, read_only: bo
 
 
 def export_command(
-    run_id: str, storage: str, *, output: Path | None, client: int | None, as_json: bool
+    run_id: str,
+    storage: str,
+    surroundings: Surroundings,
+    *,
+    output: Path | None,
+    client: int | None,
+    as_json: bool,
 ) -> None:
     """Write `prompts.safetensors` and `MODEL_CARD.md`.
 
@@ -87,7 +100,7 @@ def export_command(
     """
     from safetensors.numpy import save
 
-    model = load_trained(run_id, storage, client, read_only=False)
+    model = load_trained(run_id, storage, surroundings, client=client, read_only=False)
     arrays = _export_arrays(model)
     folder = output if output is not None else Path("exports") / model.wiring.run_id
     header = {"run_id": model.wiring.run_id, "method": str(model.summary["method"])}
@@ -104,7 +117,13 @@ def export_command(
 
 
 def predict_command(
-    run_id: str, files: Sequence[Path], storage: str, *, client: int | None, as_json: bool
+    run_id: str,
+    files: Sequence[Path],
+    storage: str,
+    surroundings: Surroundings,
+    *,
+    client: int | None,
+    as_json: bool,
 ) -> None:
     """Classify image files, or text files with one text each.
 
@@ -117,8 +136,8 @@ def predict_command(
     what = dataset_info(require_summary(run_id, storage)["dataset"]).modality.removesuffix("s")
     read = read_text if what == "text" else read_image
     examples = [read(path) for path in files]
-    model = load_trained(run_id, storage, client, read_only=True)
-    if client is None and not model.broadcast and model.summary["method"] != "zero_shot":
+    model = load_trained(run_id, storage, surroundings, client=client, read_only=True)
+    if client is None and not model.broadcast and model.wiring.method.learns:
         raise ConfigError(
             f"--client: {model.summary['method']} shares nothing, so a client must be chosen; "
             f"valid: 0 to {len(model.wiring.population.clients) - 1}"

@@ -22,7 +22,13 @@ COLUMNS = ("channel", "claimed mu", "seen mu", "interval", "claimed eps", "seen 
 
 
 def audit_privacy_command(
-    config: Path, overrides: Sequence[str], *, canaries: int, plot: Path | None, as_json: bool
+    config: Path,
+    overrides: Sequence[str],
+    surroundings: Surroundings,
+    *,
+    canaries: int,
+    plot: Path | None,
+    as_json: bool,
 ) -> None:
     """Audit a configuration's mechanism; exit code 1 if its claim is refuted.
 
@@ -31,7 +37,8 @@ def audit_privacy_command(
     """
     if plot is not None:
         require_drawable(plot)
-    run = plan_run(load_config(config, overrides), SilentObserver(), Surroundings())
+    loaded = load_config(config, overrides, surroundings.sources)
+    run = plan_run(loaded, SilentObserver(), surroundings)
     with AuditProgress() as progress:
         audits = audit_run(AuditPlan(run, canaries), progress)
         failing = audit_failing(AuditPlan(run, canaries))

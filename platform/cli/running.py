@@ -18,19 +18,25 @@ from platform.experiment.finishing import execute
 from platform.rounds.wiring import Wiring
 
 
-def run_command(config: Path, overrides: Sequence[str], *, as_json: bool) -> None:
+def run_command(
+    config: Path, overrides: Sequence[str], surroundings: Surroundings, *, as_json: bool
+) -> None:
     """Run a configuration from its first round.
 
     Raises:
         ConfigError: If it cannot be run; nothing is written then.
     """
-    surroundings = Surroundings()
     loaded = load_config(config, overrides, surroundings.sources)
     _execute(loaded, lambda screen: create_run(loaded, screen, surroundings), as_json=as_json)
 
 
 def second_phase_command(
-    run_id: str, overrides: Sequence[str], storage: str, *, as_json: bool
+    run_id: str,
+    overrides: Sequence[str],
+    storage: str,
+    surroundings: Surroundings,
+    *,
+    as_json: bool,
 ) -> None:
     """Run a second phase on what a finished run left behind.
 
@@ -38,7 +44,7 @@ def second_phase_command(
         UnknownRun: If there is none of this name.
         ConfigError: If it cannot be run; nothing is written then.
     """
-    surroundings, found = Surroundings(), resolve_run(run_id, storage)
+    found = resolve_run(run_id, storage)
     database = open_storage(storage)
     tree = stored_config(database, found, surroundings).model_dump(mode="json")
     database.close()
@@ -47,14 +53,13 @@ def second_phase_command(
     _execute(config, lambda screen: create_run(config, screen, surroundings), as_json=as_json)
 
 
-def resume_command(run_id: str, storage: str, *, as_json: bool) -> None:
+def resume_command(run_id: str, storage: str, surroundings: Surroundings, *, as_json: bool) -> None:
     """Go on with a run.
 
     Raises:
         UnknownRun: If there is none of this name.
         ConfigError: If it has finished.
     """
-    surroundings = Surroundings()
     found = resolve_run(run_id, storage)
     database = open_storage(storage)
     with database.unit_of_work(read_only=True) as uow:

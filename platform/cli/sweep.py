@@ -43,6 +43,7 @@ class SweepOptions:
         settings: Of `--set`.
         method_settings: Of `--for`.
         device: None for the configurations' own.
+        folder: Where the user has methods of their own, None for nowhere.
         storage: The coordinator's database.
     """
 
@@ -52,6 +53,7 @@ class SweepOptions:
     settings: tuple[str, ...]
     method_settings: tuple[str, ...]
     device: str | None
+    folder: Path | None
     storage: str
 
     def request(self) -> SweepRequest:
@@ -67,6 +69,7 @@ class SweepOptions:
             settings=self.settings,
             method_settings=self.method_settings,
             device=self.device,
+            folder=self.folder,
             storage=self.storage,
         )
 
@@ -85,7 +88,9 @@ def sweep_command(
     with only_sweep_in(folder):
         try:
             with interruptible(), ScreenSweepObserver(quiet=as_json) as screen:
-                outcomes = run_cells(grid.cells, screen, jobs=jobs or _jobs(grid), url=url)
+                outcomes = run_cells(
+                    *(grid.cells, screen, options.folder), jobs=jobs or _jobs(grid), url=url
+                )
             tables = publish(grid, outcomes, folder)
         except KeyboardInterrupt as error:
             raise farewell(error, "interrupted; continue with the same command") from None

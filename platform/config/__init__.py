@@ -5,14 +5,12 @@ from __future__ import annotations
 from platform.config.files import PACKAGED_CONFIGS, Sources
 from platform.config.loading import dump_config, dump_tree, load_config, parse_config
 from platform.config.run import RunConfig
-from platform.config.schema import (
+from platform.config.schema import PoolConfig, PrivacyConfig, SecureAggregationConfig
+from platform.config.sections import (
     CohortConfig,
     EvaluationConfig,
     MethodConfig,
     PartitionConfig,
-    PoolConfig,
-    PrivacyConfig,
-    SecureAggregationConfig,
     SeedConfig,
     StorageConfig,
     TaskConfig,

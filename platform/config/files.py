@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
+from methods import Registry
 from platform.config.plain_yaml import read_yaml, yaml_problem
 from platform.errors import ConfigError
 from platform.mechanisms import BUILT_IN, Mechanisms
 
 PACKAGED_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+_SENTENCE_END: Final = re.compile(r"\.\s+(?=[A-Z`])")
 
 
 @dataclass(frozen=True)
@@ -21,13 +25,15 @@ class Sources:
     """What a configuration is read with.
 
     Attributes:
-        configs: Where packaged configurations lie.
-        presets: Where method presets lie.
+        configs: Packaged configurations.
+        presets: Those of this package's methods.
+        registry: Knows where the presets of methods from outside lie.
         mechanisms: The privacy mechanisms that there are.
     """
 
     configs: Path = PACKAGED_CONFIGS
     presets: Path = PACKAGED_CONFIGS / "methods"
+    registry: Registry = field(default_factory=Registry)
     mechanisms: Mechanisms = BUILT_IN
 
 
@@ -36,6 +42,18 @@ def packaged_names(sources: Sources) -> Iterator[str]:
     for path in sorted(sources.configs.rglob("*.yaml")):
         if not path.is_relative_to(sources.presets):
             yield path.relative_to(sources.configs).with_suffix("").as_posix()
+
+
+def packaged_titles(sources: Sources) -> dict[str, str]:
+    """Return the first sentence of every packaged configuration, by name."""
+    return {name: _title(sources.configs / f"{name}.yaml") for name in packaged_names(sources)}
+
+
+def _title(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comment = takewhile(lambda line: line.startswith("#"), lines)
+    text = " ".join(line.removeprefix("#").strip() for line in comment)
+    return _SENTENCE_END.split(text, maxsplit=1)[0].removesuffix(".")
 
 
 def packaged_file(name: str | Path, sources: Sources) -> Path | None:
@@ -103,10 +121,22 @@ def read_preset(name: Any, sources: Sources) -> dict[str, Any]:
     """Return the method section that a method's name alone stands for.
 
     Raises:
-        ConfigError: If there is no such method.
+        ConfigError: If there is no such method, or it has no preset.
+        BrokenMethod: If methods from outside cannot be listed.
     """
-    path = sources.presets / f"{name}.yaml"
-    if not isinstance(name, str) or "/" in name or not is_file(path):
-        valid = ", ".join(sorted(p.stem for p in sources.presets.glob("*.yaml")))
+    path = None
+    if isinstance(name, str) and "/" not in name:
+        own = sources.presets / f"{name}.yaml"
+        path = own if is_file(own) else _outside(name, sources.registry)
+    if path is None:
+        known = {each.stem for each in sources.presets.glob("*.yaml")}
+        valid = ", ".join(sorted(known | set(sources.registry.available())))
         raise ConfigError(f"method.name: {name!r} is unknown; valid: {valid}")
     return read_mapping(path)
+
+
+def _outside(name: str, registry: Registry) -> Path | None:
+    path = registry.preset(name)
+    if path is not None and not is_file(path):
+        raise ConfigError(f"method.name: {name!r} has no preset; valid is one in {str(path)!r}")
+    return path

@@ -1,213 +1,164 @@
-"""The configuration tree. Every section is frozen and refuses unknown keys.
+"""The configuration tree: what protects uploads, and a run's sections together.
 
-Checks that need one section only are here, as types and bounds; those that join sections are in
-`RunConfig`. The method's own options are validated against the method's `Config` by
+Checks that need one section only are here and in `sections`, as types and bounds; those that join
+sections are in `RunConfig`. The method's own options are validated against the method's `Config` by
 `platform.bootstrap`, since only the method's module knows them.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr
 
+from platform.config.sections import (
+    CohortConfig,
+    EvaluationConfig,
+    MethodConfig,
+    Positive,
+    PositiveInt,
+    Section,
+    SeedConfig,
+    StorageConfig,
+    TaskConfig,
+    TrainingConfig,
+)
 from platform.mechanisms import BUILT_IN, EntryNoise, Mechanism, Mechanisms, NoiseDistribution
 from privacy import Relation
 
 MECHANISMS = "mechanisms"
 """Under which name a validation is given the mechanisms, where not the built-in ones."""
-PositiveInt = Annotated[int, Field(ge=1)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
-
-
-class Section(BaseModel):
-    """A frozen part of the tree."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, protected_namespaces=())
-
-
-class ModelConfig(Section):
-    """The frozen CLIP: an open_clip model name with a pretrained tag or a local checkpoint."""
-
-    name: str = "sotto-tiny"
-    pretrained: str | None = None
-
-
-class PartitionConfig(Section):
-    """How the training and test images are dealt out to clients.
-
-    `pathological`: disjoint classes, evenly; `iid`: all classes everywhere; `dirichlet`: each class
-    in random shares; `domain`: one domain a client; `domain_dirichlet`: as many clients on each
-    domain, each class of it in random shares; `shared_ratio`: a share of each class evenly, the
-    rest in random shares, training and test images together before each client splits its own.
-    """
-
-    kind: Literal[
-        "pathological", "iid", "dirichlet", "domain", "domain_dirichlet", "shared_ratio"
-    ] = "pathological"
-    alpha: Positive | None = None
-    minimum: PositiveInt | None = None
-    shared_classes: Fraction | None = None
-    shared_ratio: Fraction | None = None
-
-    @property
-    def concentration(self) -> float:
-        """Alpha of the Dirichlet distribution, by default that of pFedMoAP, or of PM-MoE."""
-        usual = 0.1 if self.kind == "shared_ratio" else 0.5
-        return usual if self.alpha is None else self.alpha
-
-    @property
-    def fewest(self) -> int | None:
-        """Smallest number of a client's images; None where it follows from the data's size."""
-        usual = None if self.kind == "shared_ratio" else 2
-        return usual if self.minimum is None else self.minimum
-
-
-class TaskConfig(Section):
-    """Data, clients and model."""
-
-    dataset: str = "shapes"
-    root: str = "data"
-    domains: tuple[str, ...] | None = None
-    clients: PositiveInt = 10
-    new_clients: Annotated[int, Field(ge=0)] = 0
-    shots: PositiveInt | None = 16
-    validation_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    test_per_class: PositiveInt = 60
-    partition: PartitionConfig = PartitionConfig()
-    held_out_domain: str | None = None
-    model: ModelConfig | None = ModelConfig()
-
-
-class MethodConfig(BaseModel):
-    """The method's name and its options, which its own `Config` validates."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
-
-    name: str
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Everything but the name."""
-        return dict(self.model_extra or {})
-
-
-class TrainingConfig(Section):
-    """Local training, with an optimiser that starts anew in every round."""
-
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    local_epochs: PositiveInt | None = None
-    local_steps: PositiveInt | None = None
-    batch_size: PositiveInt = 16
-    learning_rate: Positive = 0.002
-    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    weight_decay: NonNegative = 0.0
-
-    @model_validator(mode="after")
-    def _one_amount(self) -> Self:
-        if (self.local_epochs is None) == (self.local_steps is None):
-            raise ValueError("give exactly one of local_epochs and local_steps")
-        return self
-
-
-class CohortConfig(Section):
-    """Who takes part in a round.
-
-    `dropout_rate` is for simulation: exactly that share of the cohort, rounded to whole clients,
-    is lost between key sharing and masked input in every round.
-    """
-
-    size: PositiveInt | None = None
-    minimum: PositiveInt = 2
-    sampling: Literal["fixed_size", "poisson"] = "fixed_size"
-    retries: Annotated[int, Field(ge=0)] = 2
-    dropout_rate: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
 
 
 class AdaptiveClippingConfig(Section):
     """The clipping norm follows a quantile of the updates' norms (Andrew et al. 2021)."""
 
     quantile: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    """Share of the updates that shall fit."""
     learning_rate: Positive = 0.2
+    """Of the norm's logarithm."""
     flag_ratio: Positive = 0.1
+    """Bound of the additional coordinate over C."""
 
 
 class PrivacyConfig(Section):
     """What protects an upload. See `docs/privacy.md`."""
 
-    mechanism: str = "none"
+    mechanism: Annotated[str, Field(json_schema_extra={"enum": list(BUILT_IN.names)})] = "none"
+    """Where noise is added: in every local step (`dp_sgd`), all of it on the client
+    (`upload_noise`), a share on each client (`distributed_noise`) or on the coordinator
+    (`central_noise`); see docs/privacy.md.
+    """
     relation: Relation | None = None
+    """Of neighbouring data sets; null: `replace_one` where a client is the unit,
+    `add_or_remove_one` under `dp_sgd`.
+    """
     personal: Literal["joint", "decoupled"] = "joint"
+    """Under `dp_sgd`: `joint` trains personal parts with noise in every round, `decoupled` without
+    noise after the last release, so that nothing released depends on them.
+    """
     clipping_norm: Positive | None = None
+    """Bound C on the l2 norm of an upload; the first round's where it adapts. Required with noise
+    on uploads; not under `dp_sgd`.
+    """
     adaptive_clipping: AdaptiveClippingConfig | None = None
+    """Makes C follow a quantile of the updates' norms, at the price of one more noised coordinate;
+    null: C stays.
+    """
     per_sample_clipping_norm: Positive | None = None
+    """Bound on each example's gradient in training. Required under `dp_sgd`; null elsewhere: none.
+    """
     sampling_probability: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """With which each example is in a batch, on its own coin; the same for all clients. Required
+    under `dp_sgd`.
+    """
     noise_distribution: NoiseDistribution | None = None
+    """`discrete_gaussian` also under `upload_noise`, `skellam` under `distributed_noise` only;
+    null: `discrete_gaussian` under `distributed_noise`, else `gaussian`.
+    """
     noise_multiplier: Positive | None = None
+    """Standard deviation over C: with noise exactly one of this and `target_epsilon`."""
     target_epsilon: Positive | None = None
+    """Epsilon of the whole run that the noise is calibrated for."""
     target_delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
+    """Delta of every epsilon that is stated."""
     accountant: Literal["auto", "exact", "pld", "rdp"] = "auto"
+    """What composes the rounds."""
     noise_source: Literal["os", "seeded"] = "os"
+    """`os`: the operating system's entropy; `seeded` repeats itself and protects nobody."""
     spare_attempts: Annotated[int, Field(ge=0)] = 0
+    """Attempts beyond the planned rounds that calibration leaves room for; a second collection of a
+    pool that is made once is one of them, but where the rounds release nothing, calibration leaves
+    no room for it.
+    """
     lifetime_budget: Positive | None = None
+    """Epsilon that a client lets itself be charged in all runs on the same data, and its store is
+    shared by these runs then; null: no bound. Runs that deal the data out otherwise (clients,
+    shots, partition, held-out style, seeds) are other clients.
+    """
 
 
 class SecureAggregationConfig(Section):
     """Pairwise-masked sums."""
 
     enabled: bool = False
+    """Whether the sum is formed under pairwise masks."""
     adversary: Literal["semi_honest", "active"] = "semi_honest"
+    """The server that it withstands: `semi_honest` follows the protocol, `active` may lie about
+    keys, lists and shares; needs `secure_aggregation.enrolment`.
+    """
     enrolment: str | None = None
+    """Path of the file that says whose keys are whose, made with `enrolment`; in a simulation every
+    client's key lies beside it as `NAME.key`. Required under `active`.
+    """
     threshold: PositiveInt | None = None
+    """Fewest shares that rebuild a secret, on the complete graph also fewest survivors whose sum
+    may be opened; above `secure_aggregation.corrupt` = c, under `active` above (n+c)/2. Null:
+    floor(2n/3)+1; computed, hence left out, under `k_regular`.
+    """
     graph: Literal["auto", "complete", "k_regular"] = "auto"
+    """Who shares masks with whom; `k_regular` not under `active`. `auto`: the cheaper of the two,
+    but `complete` where a threshold is given. See `secagg-plan`.
+    """
     tolerated_dropout_rate: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    """On a k-regular graph: share of the cohort that may be lost, at least `cohort.dropout_rate`; a
+    round that loses more is aborted.
+    """
     corrupt: Annotated[int, Field(ge=0)] = 0
+    """Clients that may collude with the server; below the threshold."""
     value_bound: Positive | None = None
+    """Largest coordinate that is quantised. Null: from clipping norm and noise where uploads are
+    noised, else 8; given under `none` only.
+    """
     largest_weight: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    """Most examples of a client, up to 2^20, which all parties know before the first round: it
+    fixes the ring, hence the bits of every masked value, and a client that has more sends nothing.
+    A simulation takes its largest client's. Only under `none`, as all weigh alike with noise.
+    """
     bits: Annotated[int, Field(ge=8, le=32)] = 20
+    """Bits of a quantised coordinate."""
 
 
 class PoolConfig(Section):
     """The anonymised expert pool."""
 
     fetch: Literal["experts"] = "experts"
+    """The coordinator picks a client's experts."""
     noise: EntryNoise | None = None
+    """`same`: the pool entry is the noised upload itself, one charge; `independent`: noise of its
+    own, two charges. An entry of a pool that is made once, after the last round, always has its own
+    noise, and one charge. Null: `same` where the client adds all of the noise, or none.
+    """
     clipping_norm: Positive | None = None
+    """C of a pool entry that has its own noise: a whole module has another norm than an update. The
+    noise multiplier is the run's, so epsilon stays as it is. Null: `privacy.clipping_norm`.
+    """
     minimum: PositiveInt | None = None
+    """Smallest pool that experts are handed out from. Null: 2(K+1), and 2 where the pool is made
+    once.
+    """
     generations: PositiveInt = 1
-
-
-class EvaluationConfig(Section):
-    """What is measured, and when."""
-
-    when: Literal["after_update"] = "after_update"
-    protocol: Literal["client_mean", "base_to_novel", "leave_one_domain_out"] = "client_mean"
-    selection: Literal["last", "best_on_validation"] = "last"
-    release: Literal["none", "noised"] = "none"
-    metric_ratio: Positive | None = None
-    every: PositiveInt = 1
-    local_twins: bool = True
-
-
-class SeedConfig(Section):
-    """Seeds that differ from the run's; None takes the run's seed."""
-
-    class_map: int | None = None
-    shots: int | None = None
-    split: int | None = None
-    validation: int | None = None
-    initialisation: int | None = None
-    cohort: int | None = None
-    batches: int | None = None
-
-
-class StorageConfig(Section):
-    """The coordinator's database; run folders and the feature cache lie beside it."""
-
-    url: str = "sqlite:///runs/sotto.db"
-    cache_gib: Positive = 20.0
+    """Rounds whose entries live; has no effect where the pool is made once."""
 
 
 def default_threshold(clients: int) -> int:
@@ -219,11 +170,21 @@ class RunSections(Section):
     """A whole run, section by section, and what follows from several of them."""
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+    """Begins the run's id."""
     seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of the simulation; never of keys, masks or `os` noise."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where tensors are; `auto` takes CUDA where there is any."""
     threads: PositiveInt = 1
+    """CPU threads of torch; one is quickest for small models, and the last bits of results depend
+    on it.
+    """
     rounds: PositiveInt = 10
+    """How often clients train and the server updates."""
     phase_two_of: str | None = None
+    """A finished run whose pool, clients and ledger this one takes over for a second phase of its
+    own.
+    """
     task: TaskConfig = TaskConfig()
     method: MethodConfig
     training: TrainingConfig
@@ -234,6 +195,7 @@ class RunSections(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     seeds: SeedConfig = SeedConfig()
     storage: StorageConfig = StorageConfig()
+
     _mechanisms: Mechanisms = PrivateAttr(default=BUILT_IN)
 
     def model_post_init(self, context: Any, /) -> None:

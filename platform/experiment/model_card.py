@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from platform.config.schema import ModelConfig
+from platform.config.sections import ModelConfig
 from platform.rounds.phases import in_rounds
 from platform.rounds.wiring import Wiring
 

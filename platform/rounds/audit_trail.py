@@ -30,14 +30,25 @@ class AuditTrail:
     run_id: str
 
     def run_created(
-        self, config_digest: str, enrolment: str | None = None, phase_two_of: str | None = None
+        self,
+        config_digest: str,
+        enrolment: str | None = None,
+        phase_two_of: str | None = None,
+        method: Mapping[str, str] | None = None,
     ) -> None:
         """Note that a run was set up, its enrolment's fingerprint, and whose second phase it is.
+
+        Of a method from outside the package also place and digest of its code.
 
         The entry names the run that was set up before it and the end of that run's chain, so that
         no run but the newest can be erased without a trace.
         """
-        facts = {"enrolment": enrolment, "phase_two_of": phase_two_of, "before": self._before()}
+        facts = {
+            "enrolment": enrolment,
+            "phase_two_of": phase_two_of,
+            "method": method,
+            "before": self._before(),
+        }
         known = {name: value for name, value in facts.items() if value is not None}
         self._append("run.created", detail={"config_sha256": config_digest, **known})
 

@@ -20,6 +20,7 @@ from methods import Registry
 from platform.config import RunConfig, Sources, StorageConfig, load_config
 from platform.errors import ConfigError
 from platform.experiment.method_building import validate_options
+from platform.experiment.method_origins import code_of, origin_document
 from platform.experiment.paths import with_absolute_paths
 
 Axes = tuple[tuple[str, str], ...]
@@ -45,6 +46,7 @@ class SweepRequest:
         settings: `key=value` or `key=value,value,...`; more than one value makes an axis.
         method_settings: `method:key=value`, for cells of that method only.
         device: Of all cells, None for the configurations' own.
+        folder: Where the user has methods of their own, None for nowhere.
         storage: The coordinator's database.
     """
 
@@ -54,6 +56,7 @@ class SweepRequest:
     settings: tuple[str, ...] = ()
     method_settings: tuple[str, ...] = ()
     device: str | None = None
+    folder: Path | None = None
     storage: str = StorageConfig().url
 
 
@@ -66,12 +69,14 @@ class Cell:
         method: By name.
         axes: Its values on the axes.
         run: The whole configuration, paths absolute.
+        code: SHA-256 of the method's file where it comes from outside, else None.
     """
 
     config: str
     method: str
     axes: Axes
     run: RunConfig = field(repr=False)
+    code: str | None = None
 
     @property
     def seed(self) -> int:
@@ -81,7 +86,7 @@ class Cell:
     @property
     def identity(self) -> str:
         """What its run is found again by."""
-        return identity(self.run.model_dump(mode="json"))
+        return identity(self.run.model_dump(mode="json"), self.code)
 
     def __str__(self) -> str:
         return describe(self.config, self.method, self.seed, self.axes)
@@ -117,13 +122,18 @@ def describe(config: str, method: str, seed: int, axes: Axes) -> str:
     return f"{config}, {method}, seed {seed}{values}"
 
 
-def identity(tree: Mapping[str, Any]) -> str:
+def identity(tree: Mapping[str, Any], code: str | None = None) -> str:
     """Return SHA-256 of a configuration without where it is stored, in hexadecimal.
 
     A database that was moved keeps its runs, and the cache's bound changes no result.
+
+    Args:
+        tree: The configuration.
+        code: SHA-256 of the method's file where it comes from outside, else None.
     """
     kept = {name: value for name, value in tree.items() if name != "storage"}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+    text = json.dumps(kept, sort_keys=True) + (code or "")
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
@@ -143,7 +153,8 @@ def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
     _require_distinct("--set", [key for key, _ in settings])
     axes = tuple((key, values) for key, values in settings if len(values) > 1)
     own = _own_settings(request.method_settings, [key for key, _ in axes])
-    builder = _Builder(request, settings, own, sources or Sources())
+    registry = Registry(folder=request.folder)
+    builder = _Builder(request, settings, own, sources or Sources(registry=registry), registry)
     cells = tuple(builder.cells())
     _require_different(cells)
     methods = tuple(dict.fromkeys(cell.method for cell in cells))
@@ -205,6 +216,7 @@ class _Builder:
     settings: tuple[tuple[str, tuple[str, ...]], ...]
     own: Mapping[str, Sequence[str]]
     sources: Sources
+    registry: Registry
 
     def cells(self) -> Iterator[Cell]:
         """Yield all cells, in order."""
@@ -236,7 +248,7 @@ class _Builder:
         source, name = config
         try:
             run = with_absolute_paths(load_config(Path(source), changes, self.sources))
-            validate_options(Registry(), run.method)
+            validate_options(self.registry, run.method)
         except ConfigError as error:
             seed = next(text for text in changes if text.startswith("seed="))
             where = describe(name, method, int(seed.removeprefix("seed=")), axes)
@@ -246,7 +258,7 @@ class _Builder:
             raise ConfigError(
                 f"cell ({where}): a setting makes its method {run.method.name!r}; use --method"
             )
-        return Cell(name, method, axes, run)
+        return Cell(name, method, axes, run, code_of(origin_document(self.registry, method)))
 
 
 def _own_settings(texts: Sequence[str], axes: Sequence[str]) -> dict[str, list[str]]:

@@ -18,6 +18,8 @@ from platform.disk.files import open_lock
 from platform.disk.opening import database_file, open_existing, run_folder
 from platform.disk.transactions import mark_interrupted
 from platform.errors import ConfigError, RecordsDisagree
+from platform.experiment.method_origins import code_of
+from platform.rounds.audit_trail import parsed_detail
 from platform.sweeping.grid import identity
 from storage import Database, StorageError, open_database
 from storage.files import make_folder
@@ -62,8 +64,9 @@ def _known_runs(database: Database, url: str) -> dict[str, KnownRun]:
     found: dict[str, KnownRun] = {}
     with database.unit_of_work(read_only=True) as uow:
         rows = uow.runs.list()
+        begun = {entry.run: parsed_detail(entry) for entry in uow.audit.beginnings()}
     for row in rows:
-        key = identity(stored_tree(row))
+        key = identity(stored_tree(row), code_of(begun.get(row.run_id, {}).get("method")))
         is_finished = row.status == "finished"
         if is_finished and not summary_path(url, row.run_id).is_file():
             # Nothing can make it again as it was, so the cell is run anew.

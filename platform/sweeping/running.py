@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from platform.disk.opening import open_storage
@@ -76,7 +77,12 @@ class SilentSweepObserver:
 
 
 def run_cells(
-    cells: Sequence[Cell], observer: SweepObserver, *, jobs: int, url: str
+    cells: Sequence[Cell],
+    observer: SweepObserver,
+    folder: Path | None = None,
+    *,
+    jobs: int,
+    url: str,
 ) -> tuple[Outcome, ...]:
     """Run what has not finished yet.
 
@@ -86,6 +92,7 @@ def run_cells(
     Args:
         cells: All in one database.
         observer: Told of every cell that ends.
+        folder: Where the user has methods of their own, None for nowhere.
         jobs: Number of worker processes.
         url: The database, its path absolute.
 
@@ -106,7 +113,7 @@ def run_cells(
             outcomes[index] = Outcome(cell, run.run_id, read_summary(url, run.run_id))
     observer.sweep_started(len(cells), len(outcomes))
     missing = [index for index in range(len(cells)) if index not in outcomes]
-    with _workers(cells, url) as pool:
+    with _workers(cells, url, folder) as pool:
         while missing or pool.busy:
             while len(pool.busy) < jobs and (start := _next(cells, missing, pool.busy)) is not None:
                 missing.remove(start)
@@ -157,15 +164,16 @@ class _Worker:
 class _Pool:
     """Workers that wait, and workers with a cell."""
 
+    folder: Path | None
     idle: list[_Worker] = field(default_factory=list)
     busy: dict[int, _Worker] = field(default_factory=dict)
 
     def give(self, index: int, cell: Cell) -> None:
         """Hand a cell to a worker that waits, or to a new one."""
-        worker = self.idle.pop() if self.idle else _start()
+        worker = self.idle.pop() if self.idle else _start(self.folder)
         self.busy[index] = worker
-        text = json.dumps(cell.run.model_dump(mode="json"))
-        worker.connection.send_bytes(text.encode())
+        message = {"config": cell.run.model_dump(mode="json"), "code": cell.code}
+        worker.connection.send_bytes(json.dumps(message).encode())
 
     def answers(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
         """Wait until a worker has answered or died; then all that there are."""
@@ -204,8 +212,8 @@ def _death(worker: _Worker) -> Mapping[str, Any]:
 
 
 @contextmanager
-def _workers(cells: Sequence[Cell], url: str) -> Iterator[_Pool]:
-    pool = _Pool()
+def _workers(cells: Sequence[Cell], url: str, folder: Path | None) -> Iterator[_Pool]:
+    pool = _Pool(folder)
     try:
         yield pool
     except KeyboardInterrupt:
@@ -217,10 +225,12 @@ def _workers(cells: Sequence[Cell], url: str) -> Iterator[_Pool]:
         pool.end()
 
 
-def _start() -> _Worker:
+def _start(folder: Path | None) -> _Worker:
     """Return a new process, with one thread for everything."""
     ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,))
+    process = multiprocessing.get_context("spawn").Process(
+        target=serve, args=(theirs, None if folder is None else str(folder))
+    )
     # A child inherits what is blocked: Ctrl-C while it imports would print a trace.
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -16,6 +16,7 @@ import signal
 import threading
 import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from methods import MethodError
@@ -23,8 +24,9 @@ from platform.bootstrap import Surroundings, create_run, reopen_run
 from platform.config import RunConfig, parse_config
 from platform.disk.opening import run_folder
 from platform.disk.run_lock import wait_until_free
-from platform.errors import PlatformError
+from platform.errors import ConfigError, PlatformError
 from platform.experiment.finishing import execute
+from platform.experiment.method_origins import code_of, origin_document
 from platform.rounds.observing import SilentObserver
 from platform.sweeping.grid import identity
 from platform.sweeping.known_runs import known_runs, only_worker_of
@@ -36,16 +38,22 @@ FORESEEN = (PlatformError, MethodError, PrivacyError, StorageError, OSError)
 """Errors whose message is a sentence for the user."""
 
 
-def serve(connection: Connection) -> None:
+def serve(connection: Connection, folder: str | None) -> None:
     """Answer cells until the parent closes the pipe.
 
-    A message is a configuration as JSON; an answer is `{"run_id", "error", "seconds"}`.
+    A message is `{"config", "code"}` as JSON; an answer is `{"run_id", "error", "seconds"}`.
+
+    Args:
+        connection: To the parent.
+        folder: Where the user has methods of their own, None for nowhere.
     """
+    surroundings = Surroundings.with_methods(None if folder is None else Path(folder))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()
     try:
         while True:
-            answer = answer_cell(json.loads(connection.recv_bytes()))
+            message = json.loads(connection.recv_bytes())
+            answer = answer_cell(message["config"], message["code"], surroundings)
             connection.send_bytes(json.dumps(answer).encode())
             # What a run leaves behind holds itself alive in circles.
             gc.collect()
@@ -53,17 +61,21 @@ def serve(connection: Connection) -> None:
         return
 
 
-def answer_cell(tree: dict[str, Any]) -> dict[str, Any]:
+def answer_cell(
+    tree: dict[str, Any], code: str | None = None, surroundings: Surroundings | None = None
+) -> dict[str, Any]:
     """Run a cell, whatever comes of it.
 
     Args:
         tree: The whole configuration.
+        code: SHA-256 of the method's file where it comes from outside, else None.
+        surroundings: What the run takes from outside its configuration.
     """
     started = time.perf_counter()
     run_id: str | None = None
     error: str | None = None
     try:
-        run_id = run_cell(parse_config(tree))
+        run_id = run_cell(parse_config(tree), code, surroundings)
     except FORESEEN as failure:
         error = str(failure)
     except Exception as failure:
@@ -73,16 +85,34 @@ def answer_cell(tree: dict[str, Any]) -> dict[str, Any]:
     return {"run_id": run_id, "error": error, "seconds": time.perf_counter() - started}
 
 
-def run_cell(config: RunConfig) -> str:
+def _require_code(name: str, code: str | None, surroundings: Surroundings) -> None:
+    """Check that a method's file is the one that the sweep was made with."""
+    if code_of(origin_document(surroundings.registry, name)) != code:
+        raise ConfigError(
+            f"--methods: the file of {name!r} has changed since the sweep began; start it again"
+        )
+
+
+def run_cell(
+    config: RunConfig, code: str | None = None, surroundings: Surroundings | None = None
+) -> str:
     """Run a cell, goes on with its unfinished run, or finds that it has finished.
+
+    Args:
+        config: The whole configuration.
+        code: SHA-256 of the method's file where it comes from outside, else None.
+        surroundings: What the run takes from outside its configuration.
 
     Returns:
         The run's id.
 
     Raises:
+        ConfigError: If the method's file is another than when the sweep was set up.
         PlatformError: If the run cannot start or go on; also the errors of the other packages.
     """
-    url, cell = config.storage.url, identity(config.model_dump(mode="json"))
+    surroundings = surroundings or Surroundings()
+    _require_code(config.method.name, code, surroundings)
+    url, cell = config.storage.url, identity(config.model_dump(mode="json"), code)
     with only_worker_of(url, cell):
         known = known_runs(url).get(cell)
         if known is not None and not known.finished:
@@ -91,7 +121,7 @@ def run_cell(config: RunConfig) -> str:
             known = known_runs(url).get(cell)
         if known is not None and known.finished:
             return known.run_id
-        observer, surroundings = SilentObserver(), Surroundings()
+        observer = SilentObserver()
         if known is None:
             wiring = create_run(config, observer, surroundings)
         else:

@@ -33,8 +33,12 @@ from privacy.secure_aggregation.parameters import (
 )
 from privacy.secure_aggregation.planning import Plan, plan
 from privacy.secure_aggregation.plausibility import largest_norm, require_plausible_norm
-from privacy.secure_aggregation.server_state_codec import decode_server_state, encode_server_state
-from privacy.secure_aggregation.state_codec import decode_client_state, encode_client_state
+from privacy.secure_aggregation.state_codec import (
+    decode_client_state,
+    decode_server_state,
+    encode_client_state,
+    encode_server_state,
+)
 from privacy.secure_aggregation.states import (
     Advertised,
     ClientState,

@@ -1,14 +1,17 @@
 """What all messages have in common: who says what to whom in which round, and the proof of it.
 
-    header    "SA", version 3, kind (1 byte), digest of the parameters (32), round, attempt,
+    header    "SA", version 4, kind (1 byte), digest of the parameters (32), round, attempt,
               sender, receiver (4 each; 0 is the server)                            52 bytes
     body      fixed by the kind, see `messages`
-    trailer   checksum: the first 16 bytes of SHA-256 over header and body; or, from a client
-              against an active adversary, its Ed25519 signature of that SHA-256    16 or 64 bytes
+    trailer   from a client against an active adversary, its Ed25519 signature of the SHA-256 of
+              header and body (64 bytes); else the first 16 bytes of that SHA-256, and for a
+              masked vector nothing
 
 A receiver knows every byte of the header that it may accept, so it compares instead of parsing.
-The checksum catches accidents on the way and authenticates nobody. The server signs nothing: what
-a client must not take on its word comes with the signatures of other clients.
+The checksum catches accidents on the way and authenticates nobody. A masked vector has none: to
+hash it is most of what taking it in costs, and a changed vector does no more to the sum than its
+sender could. The server signs nothing: what a client must not take on its word comes with the
+signatures of other clients.
 """
 
 from __future__ import annotations
@@ -21,10 +24,9 @@ from hmac import compare_digest
 
 from privacy.errors import ProtocolViolation
 from privacy.secure_aggregation.identities import SIGNATURE_BYTES, Identity, verify_signature
-from privacy.secure_aggregation.parameters import RoundParameters
+from privacy.secure_aggregation.parameters import PROTOCOL_VERSION, RoundParameters
 
 MAGIC = b"SA"
-VERSION = 3
 SERVER = 0
 CHECKSUM_BYTES = 16
 
@@ -44,6 +46,22 @@ class Kind(IntEnum):
     CONFIRMED_TRANSCRIPT = 7
     CONFIRMATIONS = 8
     REVEALED_SHARES = 9
+
+
+def header_of(
+    parameters: RoundParameters, kind: Kind, sender: int = SERVER, receiver: int = SERVER
+) -> bytes:
+    """Return the 52 bytes that open a message; those of kind 3 are the associated data of boxes."""
+    return _HEADER.pack(
+        MAGIC,
+        PROTOCOL_VERSION,
+        kind,
+        parameters.digest,
+        parameters.round_number,
+        parameters.attempt,
+        sender,
+        receiver,
+    )
 
 
 def refusal() -> ProtocolViolation:
@@ -72,18 +90,16 @@ class Envelope:
         """Whether the message ends with a signature in place of a checksum."""
         return self.parameters.is_active and self.sender != SERVER
 
+    @property
+    def trailer_bytes(self) -> int:
+        """How many bytes follow the body."""
+        if self.is_signed:
+            return SIGNATURE_BYTES
+        return 0 if self.kind is Kind.MASKED_INPUT else CHECKSUM_BYTES
+
     def header(self) -> bytes:
-        """Return the 52 bytes that open the message; also the associated data of boxes."""
-        return _HEADER.pack(
-            MAGIC,
-            VERSION,
-            self.kind,
-            self.parameters.digest,
-            self.parameters.round_number,
-            self.parameters.attempt,
-            self.sender,
-            self.receiver,
-        )
+        """Return the 52 bytes that open the message."""
+        return header_of(self.parameters, self.kind, self.sender, self.receiver)
 
     def close(self, *parts: bytes | memoryview, identity: Identity | None = None) -> bytes:
         """Return the whole message around the parts of a body.
@@ -95,7 +111,10 @@ class Envelope:
         Raises:
             ValueError: If it is needed and missing or another's.
         """
-        hasher = hashlib.sha256(header := self.header())
+        header = self.header()
+        if not self.trailer_bytes:
+            return b"".join((header, *parts))
+        hasher = hashlib.sha256(header)
         for part in parts:
             hasher.update(part)
         return b"".join((header, *parts, self._trailer(hasher.digest(), identity)))
@@ -117,16 +136,19 @@ class Envelope:
         if not isinstance(message, bytes):
             raise refusal()
         header = self.header()
-        end = len(message) - (SIGNATURE_BYTES if self.is_signed else CHECKSUM_BYTES)
+        end = len(message) - self.trailer_bytes
         if end < len(header) or message[: len(header)] != header:
             raise refusal()
         whole = memoryview(message)
-        digest = hashlib.sha256(whole[:end]).digest()
-        if self.is_signed:
-            self._verify(digest, bytes(whole[end:]))
-        elif not compare_digest(digest[:CHECKSUM_BYTES], whole[end:]):
-            raise refusal()
+        if self.trailer_bytes:
+            self._require_trailer(hashlib.sha256(whole[:end]).digest(), message[end:])
         return whole[len(header) : end]
+
+    def _require_trailer(self, digest: bytes, trailer: bytes) -> None:
+        if self.is_signed:
+            self._verify(digest, trailer)
+        elif not compare_digest(digest[:CHECKSUM_BYTES], trailer):
+            raise refusal()
 
     def verify(self, body: bytes, signature: bytes) -> None:
         """Check a client's signature on a message of which the server passed on only the parts.

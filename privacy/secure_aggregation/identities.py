@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -34,6 +34,8 @@ ENROLMENT_VERSION = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SIGNED = b"sotto/secure-aggregation/signature"
 _GROUP = 4
+# More than the signatures that one client checks in a round of a thousand.
+_REMEMBERED = 1 << 11
 
 
 class Identity:
@@ -58,8 +60,12 @@ def new_identity(*, entropy: Entropy = os.urandom) -> bytes:
     return draw(entropy, IDENTITY_BYTES)
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def verify_signature(public: bytes, digest: bytes, signature: bytes) -> None:
     """Check a signature on a message's SHA-256.
+
+    Clients in one process are all sent the same signatures, so those that verified are remembered:
+    by all their bytes, none of which is secret. Those that did not are checked every time.
 
     Raises:
         Authentication: If it is not the key's signature of that message.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -31,6 +32,7 @@ _CHANNEL = b"sotto/secure-aggregation/channel"
 _SELF_MASK = b"sotto/secure-aggregation/self-mask"
 _COMMITMENT = b"sotto/secure-aggregation/seed-commitment"
 _SHARE_COMMITMENT = b"sotto/secure-aggregation/share-commitment"
+_LOADED = 1 << 11
 _END = struct.Struct("<I32s")
 _PROBE = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 
@@ -98,7 +100,7 @@ class PrivateKey:
         self, parameters: RoundParameters, peer: int, public: bytes, purpose: bytes, size: int
     ) -> bytes:
         try:
-            secret = self._key.exchange(X25519PublicKey.from_public_bytes(public))
+            secret = self._key.exchange(_load_public(public))
         except ValueError:
             raise Authentication("a public key is not a usable point") from None
         own, other = _END.pack(self._client, self.public), _END.pack(peer, public)
@@ -143,7 +145,7 @@ def commit_to_share(
 def is_usable(public: bytes) -> bool:
     """Tell whether a public key gives a shared secret; points of small order do not."""
     try:
-        _PROBE.exchange(X25519PublicKey.from_public_bytes(public))
+        _PROBE.exchange(_load_public(public))
     except ValueError:
         return False
     return True
@@ -171,6 +173,12 @@ def unseal(key: bytes, box: bytes, *, associated: bytes) -> bytes:
         return AESGCM(key).decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], associated)
     except InvalidTag:
         raise Authentication("an encrypted share does not verify") from None
+
+
+@lru_cache(maxsize=_LOADED)
+def _load_public(public: bytes) -> X25519PublicKey:
+    # Clients in one process agree with the same peers.
+    return X25519PublicKey.from_public_bytes(public)
 
 
 def _expand(secret: bytes, info: bytes, size: int) -> bytes:

@@ -29,7 +29,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from privacy.secure_aggregation.envelope import SERVER, Envelope, Kind, refusal, signature_of
+from privacy.secure_aggregation.envelope import (
+    SERVER,
+    Envelope,
+    Kind,
+    header_of,
+    refusal,
+    signature_of,
+)
 from privacy.secure_aggregation.identities import SIGNATURE_BYTES, Identity
 from privacy.secure_aggregation.keys import KEY_BYTES, NONCE_BYTES, TAG_BYTES, PublicKeys
 from privacy.secure_aggregation.masking import Words
@@ -149,7 +156,7 @@ def decode_roster(
 
 def box_context(parameters: RoundParameters, dealer: int, receiver: int) -> bytes:
     """Return the associated data of the box from a dealer to a receiver."""
-    return Envelope(parameters, Kind.DEALT_SHARES, sender=dealer, receiver=receiver).header()
+    return header_of(parameters, Kind.DEALT_SHARES, sender=dealer, receiver=receiver)
 
 
 def encode_dealt_shares(

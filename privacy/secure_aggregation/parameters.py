@@ -19,7 +19,8 @@ from types import MappingProxyType
 
 from privacy.secure_aggregation import graph, planning
 
-PARAMETERS_VERSION = 3
+PROTOCOL_VERSION = 4
+"""Of messages, parameters and stored states alike."""
 LARGEST_INDEX = 2**32 - 1
 LARGEST_SERIAL = 2**63 - 1
 IDENTITY_BYTES = 32
@@ -230,7 +231,7 @@ class RoundParameters:
         """Return the one canonical encoding, little-endian; `decode_parameters` reads it back."""
         run_id = self.run_id.encode()
         fixed = _FIXED.pack(
-            PARAMETERS_VERSION,
+            PROTOCOL_VERSION,
             self.ring_bits,
             _ADVERSARIES.index(self.adversary),
             self.round_number,
@@ -277,7 +278,7 @@ def decode_parameters(data: bytes) -> RoundParameters:
     name_end = seed_end + name_size
     cohort_end = name_end + 4 * count
     if (
-        version != PARAMETERS_VERSION
+        version != PROTOCOL_VERSION
         or adversary >= len(_ADVERSARIES)
         or identity_size not in (0, IDENTITY_BYTES)
         or len(data) != cohort_end + count * identity_size

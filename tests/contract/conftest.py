@@ -1,10 +1,16 @@
-"""Every method there is, built from every preset there is, on a small random CLIP."""
+"""Every method there is, built from every preset there is, on a small random CLIP.
+
+With the environment variable `SOTTO_CONTRACT_METHODS` the suite is run on the methods of that
+folder instead: `NAME.py` and, beside it, the preset `NAME.yaml`.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +24,7 @@ from platform.config import PACKAGED_CONFIGS, MethodConfig
 from platform.experiment.method_building import validate_options
 from tests.methods._backbone import EMBED_DIM, random_backbone
 
+FOLDER = "SOTTO_CONTRACT_METHODS"
 PRESETS = PACKAGED_CONFIGS / "methods"
 CLASSES = ("circle", "ring", "red square", "star")
 DOMAINS = ("ink", "chalk")
@@ -27,35 +34,6 @@ PIXELS = 16
 WORDS = ("river", "market", "goal", "engine", "the", "of", "a", "Senate", "café", "2-1", "$5.")
 
 
-VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
-    # Options that change what is sent, kept or admitted, beside the preset's.
-    "dbe": ({"network": "features", "momentum": 0.5},),
-    "fed_syn_moe": ({"network": "features", "activation": "prelu"},),
-    "fedavg": ({"network": "fasttext"},),
-    "fedbabu": ({"network": "features", "fine_tune": "all"},),
-    "fedclip": ({"loss": "cross_entropy"},),
-    "fedcp": (
-        {"network": "features", "mmd_weight": 0.0},
-        {"network": "features", "gumbel": True},
-    ),
-    "fedgen": (
-        {"ensemble": "mean"},
-        {"network": "features", "ensemble": "mean", "labels": "uniform", "noise": "uniform"},
-    ),
-    "fedgh": ({"network": "features", "prototypes": "mean", "server_batch": None},),
-    "fedpgp": ({"rank": "full"},),
-    "fedrod": ({"network": "features", "generic_loss": "cross_entropy"},),
-    "lg_fedavg": ({"network": "features"}, {"network": "fasttext"}),
-    "moon": ({"network": "features", "projection": "mlp"},),
-    "pfedmoap": ({"gate_sharing": "aggregated"}, {"gate": "linear"}),
-    # One base of each kind; `tests/methods/test_pm_moe.py` has all nine.
-    "pm_moe": tuple(
-        {"base": base, "base_options": {"network": "features"}}
-        for base in ("lg_fedavg", "fedgh", "fedbabu", "dbe")
-    ),
-    "scaffold": ({"network": "features", "control": "first"},),
-    "trip": ({"router": "learnable"}, {"router": "random"}),
-}
 SMALL = {"image_size": PIXELS, "channels": [2, 3], "feature_width": 8, "buckets": 50}
 """A network that a test has time for; everything else is as the presets have it."""
 
@@ -82,9 +60,19 @@ class Case:
 
 @cache
 def shipped_cases() -> tuple[Case, ...]:
-    """One case per preset, as it is shipped."""
-    presets = {path.stem: yaml.safe_load(path.read_text()) for path in PRESETS.glob("*.yaml")}
-    return tuple(Case(n, tree.pop("name"), Registry(), tree) for n, tree in sorted(presets.items()))
+    """One case per preset, as it is shipped; of a folder that is named, those of that folder."""
+    registry, folder = Registry(installed=False), os.environ.get(FOLDER)
+    names = registry.available()
+    if folder is not None:
+        registry = Registry(folder=Path(folder), installed=False)
+        names = tuple(sorted(set(registry.available()) - set(names)))
+    return tuple(shipped_case(registry, name) for name in names)
+
+
+def shipped_case(registry: Registry, name: str) -> Case:
+    """The case of one method, as its preset has it."""
+    tree = yaml.safe_load((registry.preset(name) or PRESETS / f"{name}.yaml").read_text())
+    return Case(name, tree.pop("name"), registry, tree)
 
 
 @cache
@@ -94,7 +82,7 @@ def all_cases() -> tuple[Case, ...]:
     cases += [
         (f"{case.name}-{'-'.join(map(str, changed.values()))}", case, changed)
         for case in shipped_cases()
-        for changed in VARIANTS.get(case.name, ())
+        for changed in case.registry.variants(case.method)
     ]
     return tuple(
         Case(name, case.method, case.registry, shrunk(case.options | changed))

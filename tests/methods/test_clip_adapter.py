@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from methods.clip import tiny as _tiny
 from methods.clip.adapter import load_backbone
-from methods.interface.errors import BackboneError, MethodError
+from methods.errors import BackboneError, MethodError
 from tests.methods._models import MODELS, TEXT, VIT, make_model, write_folder
 
 TEXTS = ["a photo of a circle.", "a heart.", "", "a sketch of an hourglass on old paper."]

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from methods.clip.adapter import Backbone, load_backbone
-from methods.interface.errors import BackboneError
+from methods.errors import BackboneError
 from methods.prompts.deep import DeepImageEncoder, DeepTextEncoder
 from methods.prompts.prompt import PromptEncoder
 from tests.methods._models import MODELS, RESNET, TEXT, VIT, make_model, write_folder

@@ -160,6 +160,7 @@ def test_rounds_are_the_bases_to_the_bit(base):
     for name in (
         *("needs", "pixel_size", "visibility", "units", "couples_examples"),
         *("has_personal_state", "decouples", "plain_sgd"),
+        *("learns", "anchored", "averaged", "closed_classes"),
     ):
         assert getattr(method, name) == getattr(method.base, name)
     assert method.shared_spec() == method.base.shared_spec()

@@ -1,4 +1,4 @@
-"""`docs/reproduce.md`, taken apart by hand and not by the program that its commands are for."""
+"""The built page of the papers' tables, taken apart by hand and not by what reads its commands."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 import shlex
 from dataclasses import dataclass
 
+from docs.pages.reproduce import page
 from platform.sweeping.grid import Grid, SweepRequest, build_grid, parse_names, parse_seeds
 from tests.papers._published import PAPERS
 
-PAGE = (PAPERS.parents[1] / "docs" / "reproduce.md").read_text("utf-8")
+PAGE = page(PAPERS.parents[1] / "build" / "docs")
 PREFIX = ["python", "-m", "platform.coordinator", "sweep"]
 
 

@@ -1,7 +1,8 @@
-"""`docs/reproduce.md`: its commands are grids that could start, and its numbers agree."""
+"""The page of the papers' tables: its commands are grids that could start, its numbers agree."""
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 
@@ -137,6 +138,29 @@ def test_what_is_odd_is_said(fact):
     assert fact in PAGE
 
 
+def test_every_configuration_is_listed_with_its_settings():
+    (rows,) = [rows for head, rows in tables() if head[0] == "configuration"]
+    found = {row[0].strip("`").removeprefix("papers/"): row[1:] for row in rows}
+    assert set(found) == {*TABLES, *_pm_moe.TABLES}
+    assert len(rows) == 92
+    for name, stated in TABLES.items():
+        model, cohort, rounds, training, method = found[name]
+        assert (model, rounds) == (stated.model, str(stated.rounds))
+        assert cohort == f"{stated.cohort} of {stated.clients}"
+        assert training.startswith(f"{stated.epochs} epoch")
+        assert training.endswith(f"{stated.optimizer} {stated.rate:g}")
+        assert method.startswith(f"{name.partition('/')[0]}: ")
+
+
+def test_every_number_is_on_the_page():
+    files = sorted((PAPERS.parents[1] / "docs" / "papers" / "numbers").rglob("*.csv"))
+    assert len(files) == 38
+    rows = {tuple(row) for _, found in tables() for row in found}
+    for path in files:
+        for line in csv.reader(path.read_text("utf-8").splitlines()[1:]):
+            assert (line[0], *(cell for number in line[1:] for cell in (number, ""))) in rows, path
+
+
 def test_the_page_is_linked():
     configuration = Path(PAPERS.parents[1] / "docs" / "configuration.md").read_text("utf-8")
-    assert "(reproduce.md)" in configuration
+    assert "(papers/README.md)" in configuration

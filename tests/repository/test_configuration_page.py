@@ -1,32 +1,97 @@
-"""The page on configuration names every key, and no key that is not there."""
+"""Every key of a configuration says what it is, in one place, and the page says no other."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
+import yaml
 from pydantic import BaseModel
 
-from platform.config.schema import MethodConfig, RunConfig
+from docs.pages.keys import page
+from platform.config import RunConfig, load_config
+from platform.config.keys import Key, known_keys
+from platform.config.sections import MethodConfig
 
-PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+ROOT = Path(__file__).parents[2]
+KEYS = known_keys()
 
 
 def keys(model: type[BaseModel], prefix: str = "") -> set[str]:
     found = set()
     for name, field in model.model_fields.items():
-        is_section = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-        # A section that may be null but is there by default has a line of its own, and its keys.
-        if is_section or isinstance(field.default, BaseModel):
-            inner = field.annotation if is_section else type(field.default)
-            found |= keys(inner, f"{prefix}{name}.")
-        if not is_section:
+        kinds = getattr(field.annotation, "__args__", (field.annotation,))
+        sections = [k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)]
+        for section in sections:
+            found |= keys(section, f"{prefix}{name}.")
+        # A section that may be null has a line of its own beside those of its keys.
+        if not sections or len(kinds) > 1:
             found.add(prefix + name)
     return found
 
 
-def test_every_key_is_on_the_page_and_no_other():
-    cells = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    documented = {key for cell in cells for key in re.findall(r"`([a-z_.]+)`", cell)}
-    assert documented == keys(RunConfig)
+def test_every_key_is_known_and_no_other():
+    assert {key.name for key in KEYS} == keys(RunConfig)
+    assert len(KEYS) == len(keys(RunConfig))
+    assert {"task.model", "task.model.name", "privacy.adaptive_clipping.quantile"} < keys(RunConfig)
     assert keys(MethodConfig) == {"name"}
+
+
+@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+def test_a_key_says_what_it_is_in_sentences(key: Key):
+    assert re.fullmatch(r"[A-Z`].*\.", key.meaning)
+    assert "|" not in key.meaning + key.values + key.default
+    assert len(key.meaning.split()) >= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "default"),
+    [
+        ("name", "string", "required"),
+        ("seed", "integer at least 0", "0"),
+        ("device", "auto, cpu, cuda", "auto"),
+        ("task.domains", "list or null", "null"),
+        ("task.model", "section or null", "section"),
+        ("cohort.dropout_rate", "number at least 0 and below 1", "0.0"),
+        ("privacy.target_delta", "number above 0 and below 1", "1e-05"),
+        ("pool.fetch", "experts", "experts"),
+        ("evaluation.local_twins", "boolean", "true"),
+    ],
+)
+def test_values_and_defaults_in_words(name, values, default):
+    (key,) = [key for key in KEYS if key.name == name]
+    assert (key.values, key.default) == (values, default)
+
+
+def test_defaults_are_what_a_configuration_gets():
+    """Read back as YAML, from a configuration that gives nothing but what it must."""
+    needed = {"name": "x", "method": {"name": "coop"}, "training": {"local_steps": 1}}
+    tree = RunConfig.model_validate(needed).model_dump(mode="json")
+    given = ("name", "method.name", "training.local_steps", "task.model")
+    # Its section is not there by default.
+    apart = ("privacy.adaptive_clipping.",)
+    for key in KEYS:
+        if key.name in given or key.name.startswith(apart):
+            continue
+        found = tree
+        for part in key.name.split("."):
+            found = found[part]
+        assert yaml.safe_load(key.default) == found or float(key.default) == found
+
+
+def test_the_page_is_the_keys(tmp_path: Path):
+    lines = [line for line in page(tmp_path).splitlines() if line.startswith("| `")]
+    assert [line.split("|")[1].strip(" `") for line in lines] == [key.name for key in KEYS]
+    assert all(key.meaning in line for key, line in zip(KEYS, lines, strict=True))
+
+
+def test_the_example_of_a_changed_configuration_is_one(tmp_path: Path):
+    text = (ROOT / "docs" / "configuration.md").read_text("utf-8")
+    (example,) = re.findall(r"```yaml\n(extends:.*?)```", text, re.DOTALL)
+    path = tmp_path / "mine.yaml"
+    path.write_text(example)
+    config, base = load_config(path), load_config(Path("quickstart"))
+    assert (config.name, config.task.shots) == ("one-prompt", 4)
+    assert config.method == load_config(Path("quickstart"), ["method.name=promptfl"]).method
+    assert (config.privacy, config.rounds) == (base.privacy, base.rounds)

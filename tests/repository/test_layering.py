@@ -161,3 +161,54 @@ def test_a_right_arrow_passes(tmp_path, file, line):
 
 def test_the_check_reads_every_package():
     assert {path.relative_to(ROOT).parts[0] for path in python_files()} == set(PACKAGES)
+
+
+METHOD_FLOORS = (
+    ("errors",),
+    ("clip",),
+    ("interface",),
+    ("networks",),
+    ("experts", "prompts"),
+)
+"""The shared folders of `methods/`, from the bottom; a method's own file stands on all of them."""
+
+
+def climbing(root: Path) -> list[str]:
+    """Imports between the shared folders of `methods/` that do not go down."""
+    floors = {name: floor for floor, names in enumerate(METHOD_FLOORS) for name in names}
+    found = []
+    for folder in floors:
+        for path in sorted((root / "methods" / folder).rglob("*.py")):
+            for line, target in imported(path, root):
+                parts = (*target.split("."), "")
+                if parts[0] == "methods" and parts[1] != folder:
+                    # What is no shared folder is a method's file, or the package above them all.
+                    if floors.get(parts[1], len(METHOD_FLOORS)) >= floors[folder]:
+                        found.append(f"{path.relative_to(root)}:{line}: {target}")
+    return found
+
+
+def test_every_shared_folder_of_methods_has_a_floor():
+    folders = {path.parent.name for path in (ROOT / "methods").glob("*/__init__.py")}
+    assert folders == {name for names in METHOD_FLOORS for name in names}
+
+
+def test_no_import_between_the_shared_folders_of_methods_climbs():
+    assert climbing(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("methods/clip/one.py", "from methods.interface.method import Task"),
+        ("methods/clip/one.py", "from methods import Task"),
+        ("methods/errors/one.py", "import methods.clip.adapter"),
+        ("methods/prompts/one.py", "from methods.experts.gating import Gate"),
+        ("methods/networks/one.py", "from methods.fedavg import FedAvg"),
+    ],
+)
+def test_an_import_that_climbs_is_found(tmp_path, file, line):
+    path = tmp_path / file
+    path.parent.mkdir(parents=True)
+    path.write_text(f"{line}\n")
+    assert [text.partition(":")[0] for text in climbing(tmp_path)] == [file]

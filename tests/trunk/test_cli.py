@@ -22,7 +22,7 @@ from tests.trunk._runs import ADVERSARIES, NONE, SMALL, Command, Finished, Stora
 from tests.trunk.test_run import FINAL_KEYS, ROUND_KEYS, SUMMARY_KEYS
 
 HEAVY = ("torch", "sqlalchemy", "numpy", "scipy", "pydantic", "open_clip", "alembic")
-COMMANDS = ("run", "methods", "datasets", "runs", "report", "audit", "export", "predict")
+COMMANDS = ("run", "methods", "configs", "datasets", "runs", "report", "audit", "export", "predict")
 
 
 def python(

@@ -15,7 +15,7 @@ import yaml
 from methods import Arrays, MethodError
 from methods.clip.adapter import Backbone
 from methods.clip.captions import Captions
-from methods.interface.errors import BackboneError
+from methods.errors import BackboneError
 from methods.zero_shot import ZeroShot
 from platform.bootstrap import Surroundings, create_run
 from platform.data.loading import load_task_data

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import yaml
 
-from platform.bootstrap import create_run
-from platform.cli import models, running
+from platform.bootstrap import Surroundings, create_run
+from platform.cli import models
 from platform.config import RunConfig, parse_config
 from platform.errors import ConfigError, RunStopped, UnknownRun
 from platform.experiment.finishing import execute, final_attempt
@@ -167,8 +167,7 @@ def test_an_interrupted_one_is_resumed(
 def test_commands_know_it(
     place: Storage, first: Finished, sotto: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for module in (running, models):
-        monkeypatch.setattr(module, "Surroundings", lambda: place.surroundings)
+    monkeypatch.setattr(Surroundings, "with_methods", lambda folder: place.surroundings)
     asked = ("--phase-two-of", first.run_id, "--set", "method.scale=5.0", "--storage", place.url)
     answer = sotto("run", *asked, "--json")
     assert answer.code == 0, answer.err
@@ -179,8 +178,10 @@ def test_commands_know_it(
     assert listed == {first.run_id: None, run_id: first.run_id}
     report = sotto("report", run_id, "--storage", place.url)
     assert "second phase of" in report.out and first.run_id in report.out
-    found = models.load_trained(run_id, place.url, 1, read_only=True)
-    earlier = models.load_trained(first.run_id, place.url, 1, read_only=True)
+    found = models.load_trained(run_id, place.url, place.surroundings, client=1, read_only=True)
+    earlier = models.load_trained(
+        first.run_id, place.url, place.surroundings, client=1, read_only=True
+    )
     np.testing.assert_allclose(
         found.state.personal["mixed"], 5.0 * earlier.state.personal["mixed"], rtol=1e-5
     )

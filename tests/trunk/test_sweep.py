@@ -199,7 +199,7 @@ def test_cells_that_share_a_lifetime_budget_run_one_after_another(
     pool = SlowPool()
 
     @contextmanager
-    def workers(cells: Any, url: str) -> Iterator[SlowPool]:
+    def workers(cells: Any, url: str, folder: Path | None) -> Iterator[SlowPool]:
         yield pool
 
     monkeypatch.setattr(running, "_workers", workers)
@@ -242,7 +242,7 @@ def test_the_line_of_a_cell_says_that_it_goes_on_with_a_run(
             yield index, answer_cell(self.cell.run.model_dump(mode="json"))
 
     @contextmanager
-    def workers(cells: Any, url: str) -> Iterator[SlowPool]:
+    def workers(cells: Any, url: str, folder: Path | None) -> Iterator[SlowPool]:
         yield InThisProcess()
 
     monkeypatch.setattr(running, "_workers", workers)
@@ -267,7 +267,7 @@ def test_a_failure_is_an_answer(
     said: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def fail(config: Any) -> str:
+    def fail(*arguments: Any) -> str:
         raise error
 
     monkeypatch.setattr(worker, "run_cell", fail)
@@ -420,7 +420,7 @@ def test_a_refused_cell_starts_nothing(
 
 
 def fake_workers(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Cell], Outcome]) -> None:
-    def run(cells: Any, observer: Any, *, jobs: int, url: str) -> tuple[Outcome, ...]:
+    def run(cells: Any, observer: Any, folder: Any, *, jobs: int, url: str) -> tuple[Outcome, ...]:
         observer.sweep_started(len(cells), 0)
         for cell in cells:
             observer.cell_started(cell)

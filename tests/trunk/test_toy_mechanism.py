@@ -238,7 +238,7 @@ def test_whatever_it_does_not_declare_stops_it_at_once(kind):
         {"is_shared_out": True, "is_bare_to_server": True, "on_the_grid": "must"},
         {"may_amplify": True},
     ],
-    ids=str,
+    ids=", ".join,
 )
 def test_facts_that_contradict_each_other_are_refused(changes):
     with pytest.raises(ValueError, match=r"\w"):
@@ -260,7 +260,7 @@ def test_facts_that_contradict_each_other_are_refused(changes):
         {"facts": next(one.facts for one in BUILT_IN if one.name == "dp_sgd")},
         {"facts": next(one.facts for one in BUILT_IN if one.name == "distributed_noise")},
     ],
-    ids=str,
+    ids=", ".join,
 )
 def test_declarations_that_contradict_each_other_are_refused(changes):
     with pytest.raises(ValueError, match=r"toy_noise|none|dp_sgd|distributed_noise"):

@@ -44,7 +44,7 @@ def encode_parameters(p):
     seed, run = bytes.fromhex(p["graph_seed"]), p["run_id"].encode()
     active = p["adversary"] == "active"
     return b"".join((
-        bytes([3, p["ring_bits"], active]),
+        bytes([4, p["ring_bits"], active]),
         u32(p["round_number"], p["attempt"], p["threshold"], p["corrupt"], p["smallest_sum"]),
         u32(p["vector_length"], p["degree"]),
         struct.pack("<Q", p["enrolment_serial"]),
@@ -74,7 +74,7 @@ def public(private):
 def keystream(key, words, size):
     block = Cipher(AES(key), ECB()).encryptor()  # noqa: S305
     needed = -(-words * size // 16)
-    raw = b"".join(block.update(at.to_bytes(16, "big")) for at in range(needed))
+    raw = b"".join(block.update(at.to_bytes(16, "big")) for at in range(2, needed + 2))
     return [int.from_bytes(raw[at * size : (at + 1) * size], "little") for at in range(words)]
 
 
@@ -106,12 +106,12 @@ class SecondClient:
 
     def header(self, kind, sender, receiver):
         numbers = u32(self.p["round_number"], self.p["attempt"], sender, receiver)
-        return b"SA" + bytes([3, kind]) + self.digest + numbers
+        return b"SA" + bytes([4, kind]) + self.digest + numbers
 
     def message(self, kind, body):
         whole = self.header(kind, self.index, 0) + body
         if not self.active:
-            return whole + sha(whole)[:16]
+            return whole if kind == 5 else whole + sha(whole)[:16]
         return whole + self.signing.sign(NAME + b"signature" + sha(whole))
 
     def derive(self, purpose, private, peer, peer_public, size):

@@ -95,8 +95,11 @@ def rewrap(parameters, kind, sender, receiver, body):
     return Envelope(parameters, kind, sender, receiver).close(body, identity=identity)
 
 
-def trailer(parameters, sender):
-    return 64 if parameters.is_active and sender else 16
+def body_of(parameters, kind, message):
+    """A message without header and trailer, whose sizes the specification gives."""
+    if kind in FROM_CLIENT and parameters.is_active:
+        return message[HEADER_BYTES:-64]
+    return message[HEADER_BYTES : None if kind is Kind.MASKED_INPUT else -16]
 
 
 def feed_client(rng, name):
@@ -108,7 +111,7 @@ def feed_client(rng, name):
     if rng.random() < 0.5:
         message = damaged(rng, message)
     else:
-        body = message[HEADER_BYTES : -trailer(parameters, 0)]
+        body = body_of(parameters, kind, message)
         message = rewrap(parameters, kind, 0, 1, damaged(rng, body))
     identity = identity_of(1) if parameters.is_active else None
     client.step(trace.after[phase][1], message, identity=identity)
@@ -123,7 +126,7 @@ def feed_server(rng, name):
     if rng.random() < 0.5:
         message = damaged(rng, message)
     else:
-        body = message[HEADER_BYTES : -trailer(parameters, 1)]
+        body = body_of(parameters, kind, message)
         message = rewrap(parameters, kind, 1, 0, damaged(rng, body))
     server.step(trace.server_states[phase], trace.sent[phase] | {1: message})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import hmac
 import itertools
 
@@ -11,15 +12,16 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.base import Cipher
-from cryptography.hazmat.primitives.ciphers.modes import ECB
+from cryptography.hazmat.primitives.ciphers.modes import CTR, ECB
 from scipy import stats
 
 from privacy.errors import Authentication
-from privacy.secure_aggregation import Phase, client
+from privacy.secure_aggregation import Phase, client, masking
 from privacy.secure_aggregation.entropy import draw
 from privacy.secure_aggregation.keys import PrivateKey, is_usable, seal, self_mask_key, unseal
-from privacy.secure_aggregation.masking import Mask, add_masks
+from privacy.secure_aggregation.masking import LARGEST_STREAM, Mask, add_masks
 from privacy.secure_aggregation.packing import packed_bytes
+from privacy.secure_aggregation.parameters import LARGEST_INDEX
 from tests.privacy.secure_aggregation._drive import (
     make_active,
     make_parameters,
@@ -50,9 +52,10 @@ def hkdf(secret, info, size):
 
 
 def stream(key, count, size):
-    """AES-256 in counter mode from single block encryptions, as Python integers."""
+    """AES-256 of the counter blocks from 2 on, each encrypted for itself, as Python integers."""
     encrypt = Cipher(AES(key), ECB()).encryptor()  # noqa: S305
-    blocks = b"".join(encrypt.update(i.to_bytes(16, "big")) for i in range(-(-count * size // 16)))
+    counters = range(2, 2 - (-count * size // 16))
+    blocks = encrypt.update(b"".join(i.to_bytes(16, "big") for i in counters))
     return [int.from_bytes(blocks[i * size : (i + 1) * size], "little") for i in range(count)]
 
 
@@ -87,7 +90,7 @@ def test_the_masked_input_is_what_the_paper_says(ring_bits):
         for sign, key in masks:
             words = stream(key, 11, ring_bits // 8)
             expected = [(x + sign * m) % 2**ring_bits for x, m in zip(expected, words, strict=True)]
-        body = trace.sent[Phase.MASKED_INPUT][own][52:-16]
+        body = trace.sent[Phase.MASKED_INPUT][own][52:]
         assert np.frombuffer(body, f"<u{ring_bits // 8}").tolist() == expected
 
 
@@ -129,10 +132,76 @@ def test_a_mask_is_added_in_place_and_subtracted_again(bits):
     vector = np.arange(100_000, dtype=f"<u{bits // 8}")
     before = vector.copy()
     add_masks(vector, [Mask(bytes(32), negative=False)])
-    expected = stream(bytes(32), 3, bits // 8)
-    assert vector[:3].tolist() == [(i + m) % 2**bits for i, m in enumerate(expected)]
+    expected = stream(bytes(32), 100_000, bits // 8)
+    assert vector.tolist() == [(i + m) % 2**bits for i, m in enumerate(expected)]
     add_masks(vector, [Mask(bytes(32), negative=True)])
     assert np.array_equal(vector, before)
+
+
+@pytest.mark.parametrize("size", [16, 2**19 - 4, 2**19, 2**19 + 4, 2**20, 2**20 + 36])
+def test_a_mask_is_the_cipher_in_counter_mode_from_block_2(size):
+    # Both sides of the block in which long vectors are taken, by a mode of another name.
+    key = bytes(range(32))
+    counter = Cipher(AES(key), CTR((2).to_bytes(16, "big"))).encryptor()
+    vector = np.zeros(size // 4, "<u4")
+    add_masks(vector, [Mask(key, negative=False)])
+    assert vector.tobytes() == counter.update(bytes(size))
+
+
+def test_a_mask_that_the_cipher_cannot_make_in_one_stream_is_refused():
+    assert LARGEST_STREAM == 16 * (2**32 - 2)
+    # Views of one word, so that 64 GiB need no memory.
+    longer = np.broadcast_to(np.zeros(1, "<u8"), (2**33 - 3,))
+    with pytest.raises(ValueError, match="a mask has 68719476704"):
+        add_masks(longer, [])
+    add_masks(longer[:-1], [])
+    # The longest vector of the widest ring is half of that.
+    assert 8 * LARGEST_INDEX < LARGEST_STREAM
+
+
+@pytest.mark.parametrize("size", [2**10, 2**18, 2**20 + 36])
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 21])
+def test_any_number_of_threads_gives_the_same_sum(size, count):
+    masks = [Mask(bytes([i]) * 32, negative=i % 3 == 0) for i in range(count)]
+    start = np.arange(size // 2, dtype="<u2")
+    expected = start.copy()
+    for mask in masks:
+        counter = Cipher(AES(mask.key), CTR((2).to_bytes(16, "big"))).encryptor()
+        words = np.frombuffer(counter.update(bytes(size)), "<u2")
+        expected = expected - words if mask.negative else expected + words
+    for threads in (1, 2, 3, 5, 64, None):
+        total = start.copy()
+        add_masks(total, iter(masks), threads=threads)
+        assert np.array_equal(total, expected)
+
+
+def test_an_error_in_a_thread_is_not_lost():
+    masks = [Mask(bytes(32), negative=False)] * 7 + [Mask(bytes(31), negative=False)]
+    for at in range(8):
+        given = masks[at:] + masks[:at]
+        with pytest.raises(ValueError, match="key"):
+            add_masks(np.zeros(2**16, "<u4"), given, threads=2)
+
+
+def test_every_pair_makes_one_stream(monkeypatch):
+    # n self masks on each side and one mask of each pair at both ends, whatever the length.
+    for length in (8, 2**18):
+        made = []
+
+        def counted(key, made=made):
+            made.append(key)
+            return AESGCM(key)
+
+        def begun(algorithm, mode, made=made):
+            made.append(algorithm.key)
+            return Cipher(algorithm, mode)
+
+        monkeypatch.setattr(masking, "AESGCM", counted)
+        monkeypatch.setattr(masking, "Cipher", begun)
+        parameters = make_parameters(4, vector_length=length)
+        play(parameters, make_vectors(parameters))
+        counts = collections.Counter(map(bytes, made))
+        assert sorted(counts.values()) == [2] * (4 + 6)
 
 
 def test_every_key_is_its_own():
@@ -170,7 +239,7 @@ def test_two_rounds_share_no_secret_and_no_mask():
         secrets = {s for state in states for s in (state.channel_private, state.mask_private)}
         assert len(secrets) == 8
         masked = play(parameters, vectors, label=str(number)).sent[Phase.MASKED_INPUT]
-        rounds.append((secrets, {message[52:-16] for message in masked.values()}))
+        rounds.append((secrets, {message[52:] for message in masked.values()}))
     assert not rounds[0][0] & rounds[1][0]
     assert not rounds[0][1] & rounds[1][1]
     assert all(len(masked) == 4 for _, masked in rounds)
@@ -182,7 +251,7 @@ def test_masked_bytes_look_uniform_whatever_the_vector(value):
     vectors = {i: np.full(50_000, value, np.uint64) for i in parameters.clients}
     masked = play(parameters, vectors, label="uniform").sent[Phase.MASKED_INPUT]
     for message in masked.values():
-        body = np.frombuffer(message[52:-16], np.uint8)
+        body = np.frombuffer(message[52:], np.uint8)
         assert stats.chisquare(np.bincount(body, minlength=256)).pvalue > 1e-6
         words = body.view("<u4")
         # The same words in another order: neighbours must not depend on each other either.
@@ -196,7 +265,7 @@ def test_two_vectors_masked_alike_are_not_told_apart():
     for value, label in ((0, "left"), (12345, "right")):
         vectors = {i: np.full(50_000, value, np.uint64) for i in parameters.clients}
         message = play(parameters, vectors, label=label).sent[Phase.MASKED_INPUT][1]
-        counts.append(np.bincount(np.frombuffer(message[52:-16], np.uint8), minlength=256))
+        counts.append(np.bincount(np.frombuffer(message[52:], np.uint8), minlength=256))
     assert stats.chi2_contingency(counts).pvalue > 1e-6
 
 

@@ -39,7 +39,7 @@ def envelope(kind):
 
 def test_a_message_byte_by_byte():
     message = messages.encode_advertised_keys(PARAMETERS, 2, KEYS)
-    header = b"SA\x03\x01" + PARAMETERS.digest + struct.pack("<4I", 3, 0, 2, 0)
+    header = b"SA\x04\x01" + PARAMETERS.digest + struct.pack("<4I", 3, 0, 2, 0)
     assert message[:52] == header
     assert message[52:116] == b"c" * 32 + b"m" * 32
     assert message[116:] == hashlib.sha256(message[:116]).digest()[:16]
@@ -48,13 +48,13 @@ def test_a_message_byte_by_byte():
 
 def test_a_message_from_the_server_names_its_receiver():
     message = messages.encode_survivors(PARAMETERS, 2, (1, 2))
-    assert message[:4] == b"SA\x03\x06"
+    assert message[:4] == b"SA\x04\x06"
     assert message[36:52] == struct.pack("<4I", 3, 0, 0, 2)
     assert message[52:-16] == struct.pack("<2I", 1, 2)
 
 
 def test_the_parameters_byte_by_byte():
-    fields = (3, 32, 0, 3, 0, 3, 0, 0, 8, 0, 0, 0, 0, 3, 3)
+    fields = (4, 32, 0, 3, 0, 3, 0, 0, 8, 0, 0, 0, 0, 3, 3)
     expected = struct.pack("<BBBIIIIIIIQBBHI", *fields)
     expected += b"run" + struct.pack("<3I", 1, 2, 3)
     assert PARAMETERS.encode() == expected
@@ -79,13 +79,13 @@ def test_complaints_stand_before_the_vector(bits):
     plain = messages.encode_masked_input(parameters, 2, MaskedInput(words))
     message = messages.encode_masked_input(parameters, 2, MaskedInput(words, (1, 3)))
     assert message[52:60] == struct.pack("<2I", 1, 3)
-    assert message[60:-16] == plain[52:-16]
+    assert message[60:] == plain[52:]
     read = messages.decode_masked_input(parameters, 2, message)
     assert read.withheld == (1, 3)
     assert np.array_equal(read.vector, words)
     sender = Envelope(parameters, Kind.MASKED_INPUT, sender=2)
     for complaints in ((3, 1), (1, 1), (0, 1)):
-        body = struct.pack("<2I", *complaints) + plain[52:-16]
+        body = struct.pack("<2I", *complaints) + plain[52:]
         with pytest.raises(ProtocolViolation):
             messages.decode_masked_input(parameters, 2, sender.close(body))
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy.errors import ThresholdNotMet
-from privacy.secure_aggregation import Masked, Phase, Refusal, default_threshold
+from privacy.errors import ProtocolViolation, ThresholdNotMet
+from privacy.secure_aggregation import (
+    Masked,
+    Phase,
+    Refusal,
+    default_threshold,
+    largest_norm,
+    require_plausible_norm,
+)
 from tests.privacy.secure_aggregation._drive import (
     PHASES,
     Trace,
     fill,
+    make_active,
     make_parameters,
     make_vectors,
     plain_sum,
@@ -125,28 +135,42 @@ def test_the_ends_of_the_ring(value):
     assert play(parameters, vectors).finished.total.tolist() == [3 * value % 2**32] * 8
 
 
+def flip_bit(message, bit):
+    changed = bytearray(message)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
 def flip(message, position=-20):
     changed = bytearray(message)
     changed[position] ^= 1
     return bytes(changed)
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        flip,
-        lambda m: m[:-1],
-        lambda m: m + b"\0",
-        lambda m: b"",
-        lambda m: m + m,
-        lambda m: flip(m, 0),
-        lambda m: flip(m, -1),
-    ],
-    ids=["flipped", "truncated", "longer", "empty", "doubled", "magic", "checksum"],
-)
-def test_a_spoilt_message_is_its_clients_dropout(phase, spoil):
-    parameters = make_parameters(5)
+SPOILT = {
+    "flipped": flip,
+    "truncated": lambda m: m[:-1],
+    "longer": lambda m: m + b"\0",
+    "empty": lambda m: b"",
+    "doubled": lambda m: m + m,
+    "magic": lambda m: flip(m, 0),
+    "end": lambda m: flip(m, -1),
+}
+
+
+NOTICED = [
+    pytest.param(make, phase, spoil, id=f"{how}-{phase}-{make.__name__}")
+    for make, phase, (how, spoil) in itertools.product(
+        (make_parameters, make_active), PHASES, SPOILT.items()
+    )
+    # An unsigned masked vector has no checksum: see the next test.
+    if (make, phase) != (make_parameters, Phase.MASKED_INPUT) or how not in ("flipped", "end")
+]
+
+
+@pytest.mark.parametrize(("make", "phase", "spoil"), NOTICED)
+def test_a_spoilt_message_is_its_clients_dropout(make, phase, spoil):
+    parameters = make(5)
     vectors = make_vectors(parameters)
     spoilt = play(
         parameters,
@@ -157,6 +181,50 @@ def test_a_spoilt_message_is_its_clients_dropout(phase, spoil):
     assert spoilt.refused == (Refusal(2, phase),)
     assert spoilt.survivors == missing.survivors
     assert np.array_equal(spoilt.total, missing.total)
+
+
+@pytest.mark.parametrize("ring_bits", [16, 21, 32, 64])
+def test_a_masked_vector_changed_on_its_way_changes_the_sum_by_as_much(ring_bits):
+    # What the sender itself could have done, and no more: one element, nobody else's, no mask.
+    parameters = make_parameters(5, ring_bits=ring_bits)
+    vectors = make_vectors(parameters)
+    honest = play(parameters, vectors).finished
+    for bit in (0, ring_bits - 1, 3 * ring_bits, 8 * ring_bits - 1):
+        finished = play(
+            parameters,
+            vectors,
+            tamper=lambda at, sender, m, b=bit: (
+                flip_bit(m, 8 * 52 + b) if (at, sender) == (Phase.MASKED_INPUT, 2) else m
+            ),
+        ).finished
+        assert finished.refused == ()
+        assert finished.survivors == parameters.clients
+        off = (finished.total - honest.total) & np.uint64(2**ring_bits - 1)
+        assert np.flatnonzero(off).tolist() == [bit // ring_bits]
+        changed = int(off[bit // ring_bits])
+        assert changed in (2 ** (bit % ring_bits), 2**ring_bits - 2 ** (bit % ring_bits))
+
+
+def test_a_flipped_high_bit_of_a_masked_vector_is_implausible():
+    # Updates of norm at most 1 in steps of 2^-20: an honest sum of five has norm at most 5 and a
+    # little. A flip moves one coordinate by 2^(bit - 20), so 4 can pass and 8 cannot.
+    parameters, step = make_parameters(5), 2.0**-20
+    vectors = {i: np.full(8, 2**17, np.uint64) for i in parameters.clients}
+    bound = largest_norm(length=8, cohort_size=5, clipping_norm=1.0, step=step)
+    seen = []
+    for bit in range(32):
+        total = play(
+            parameters,
+            vectors,
+            tamper=lambda at, sender, m, b=bit: (
+                flip_bit(m, 8 * 52 + b) if (at, sender) == (Phase.MASKED_INPUT, 2) else m
+            ),
+        ).finished.total
+        try:
+            require_plausible_norm(total.astype(np.uint32).view(np.int32) * step, bound)
+        except ProtocolViolation:
+            seen.append(bit)
+    assert seen == list(range(23, 32))
 
 
 @pytest.mark.parametrize("phase", PHASES)

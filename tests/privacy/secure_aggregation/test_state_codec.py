@@ -132,6 +132,6 @@ def test_short_secrets_are_refused():
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.binary(max_size=200), st.integers(0, 6))
 def test_garbage_is_refused(garbage, tag):
-    for data in (garbage, b"SC\3" + bytes([tag]) + garbage):
+    for data in (garbage, b"SC\4" + bytes([tag]) + garbage):
         with pytest.raises(ProtocolViolation):
             decode_client_state(data)

@@ -2,6 +2,7 @@
 
     MethodError
       UnknownMethod        a method's name is not in the registry
+      BrokenMethod         a method from outside cannot be imported, or has another's name
       UpdateSpecMismatch   an array differs from the spec that it was promised under
       BackboneError        the frozen CLIP model cannot be loaded or used as asked
 
@@ -17,6 +18,10 @@ class MethodError(Exception):
 
 class UnknownMethod(MethodError):
     """The named method is not in the registry."""
+
+
+class BrokenMethod(MethodError):
+    """A method from outside this package cannot be used."""
 
 
 class UpdateSpecMismatch(MethodError):

@@ -1,0 +1,57 @@
+"""`configs`: which configurations are packaged, what one says in full, and which keys there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from platform.cli.output import console, print_json, table
+from platform.config import Sources, dump_config, load_config
+from platform.config.files import packaged_titles
+from platform.config.keys import known_keys
+from platform.errors import ConfigError
+
+
+def configs_command(
+    config: Path | None, overrides: Sequence[str], *, keys: bool, as_json: bool
+) -> None:
+    """List configurations or keys, or show one configuration with all that it extends.
+
+    Raises:
+        ConfigError: If options do not go together, or the configuration is none.
+    """
+    if config is not None and not keys:
+        _show(config, overrides, as_json=as_json)
+        return
+    if config is not None or overrides:
+        raise ConfigError("configs: --set needs a CONFIG, and --keys takes neither")
+    if keys:
+        _print_keys(as_json=as_json)
+    else:
+        _print_titles(as_json=as_json)
+
+
+def _show(config: Path, overrides: Sequence[str], *, as_json: bool) -> None:
+    loaded = load_config(config, overrides)
+    if as_json:
+        print_json(loaded.model_dump(mode="json"))
+    else:
+        console().out(dump_config(loaded), end="")
+
+
+def _print_keys(*, as_json: bool) -> None:
+    keys = known_keys()
+    if as_json:
+        print_json([asdict(key) for key in keys])
+        return
+    rows = [(key.name, key.values, key.default, key.meaning) for key in keys]
+    console().print(table(None, ("key", "values", "default", "meaning"), rows))
+
+
+def _print_titles(*, as_json: bool) -> None:
+    titles = packaged_titles(Sources())
+    if as_json:
+        print_json([{"name": name, "title": title} for name, title in titles.items()])
+        return
+    console().print(table(None, ("configuration", "what it is"), list(titles.items())))

@@ -1,0 +1,247 @@
+"""What is learned, from what, by whom, and what is measured: sections without privacy in them.
+
+Every section is frozen and refuses unknown keys. The text below a key is what users read of it, in
+`configs --keys` and on the page of keys.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PositiveInt = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """A frozen part of the tree."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        protected_namespaces=(),
+        use_attribute_docstrings=True,
+    )
+
+
+class ModelConfig(Section):
+    """The frozen CLIP: an open_clip model name with a pretrained tag or a local checkpoint."""
+
+    name: str = "sotto-tiny"
+    """The model that ships, or any open_clip model name."""
+    pretrained: str | None = None
+    """An open_clip tag, or a local checkpoint; null for the model that ships."""
+
+
+class PartitionConfig(Section):
+    """How the training and test images are dealt out to clients."""
+
+    kind: Literal[
+        "pathological", "iid", "dirichlet", "domain", "domain_dirichlet", "shared_ratio"
+    ] = "pathological"
+    """`pathological`: disjoint classes, evenly; `iid`: all classes everywhere; `dirichlet`: of each
+    class random shares, the same for training and test images; `domain`: the i-th client holds the
+    i-th domain that is not held out, so `task.clients` (with `task.new_clients`) is their number;
+    `domain_dirichlet`: as many clients on each domain, in domain order, and random shares within
+    it, so `task.clients` is a multiple of their number (pFedMoAP, section 5.1); `shared_ratio`:
+    training and test images are one pool, dealt out by `shared_ratio`, of which each client then
+    keeps three quarters for training (PM-MoE; a shuffle by `seeds.split`, not class by class).
+    `datasets --show CONFIG` shows who has what.
+    """
+    alpha: Positive | None = None
+    """Concentration of the Dirichlet distribution, small is unequal; only under `dirichlet`,
+    `domain_dirichlet` and `shared_ratio`. Null: 0.5, and 0.1 under `shared_ratio`.
+    """
+    minimum: PositiveInt | None = None
+    """Fewest training images of a client, who has a test image as well; null: 2. Under
+    `shared_ratio` fewest images of a client in all; null: 40 or half its even part if that is less,
+    as published. Only under the random kinds, which draw up to 100 times (for each domain) until it
+    holds.
+    """
+    shared_classes: Fraction | None = None
+    """Share of the classes, rounded to whole ones, that all clients own, their images being
+    disjoint; the others are dealt out as ever (FedPGP's repeat rate); only under `pathological`.
+    """
+    shared_ratio: Fraction | None = None
+    """Share of each class's images that is dealt out evenly, what is left over going to the last
+    client, and the rest in random shares: PM-MoE's S in [0, 1], so 0.2 for S = 20; required under
+    `shared_ratio` only.
+    """
+
+    @property
+    def concentration(self) -> float:
+        """Alpha of the Dirichlet distribution, by default that of pFedMoAP, or of PM-MoE."""
+        usual = 0.1 if self.kind == "shared_ratio" else 0.5
+        return usual if self.alpha is None else self.alpha
+
+    @property
+    def fewest(self) -> int | None:
+        """Smallest number of a client's images; None where it follows from the data's size."""
+        usual = None if self.kind == "shared_ratio" else 2
+        return usual if self.minimum is None else self.minimum
+
+
+class TaskConfig(Section):
+    """Data, clients and model."""
+
+    dataset: str = "shapes"
+    """Any that `datasets` lists."""
+    root: str = "data"
+    """Folder that holds the data sets' own folders; unused by `shapes`, `digits` and `headlines`.
+    `datasets --check NAME --root DIR` says what is right and wrong with it.
+    """
+    domains: tuple[str, ...] | None = None
+    """Domains to use; null: all."""
+    clients: PositiveInt = 10
+    """Clients in the federation."""
+    new_clients: Annotated[int, Field(ge=0)] = 0
+    """Clients beyond `task.clients` who hold data of the same partition and never take part in a
+    round; measured at the end.
+    """
+    shots: PositiveInt | None = 16
+    """Training images per owned class and client, fewer where a class has fewer ("all if fewer");
+    `null` takes all; under `domain` per class, as each client has one domain; under `dirichlet` and
+    `domain_dirichlet` per class (of each domain) **in all**, shared out among the clients, so that
+    the volume is that of `pathological`; under `shared_ratio` per class in all, training and test
+    images together. A number that no class can serve is refused, and so are clients with shots of a
+    single class.
+    """
+    validation_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Share of every client's training images, class by class, that it does not train on but
+    validates with.
+    """
+    test_per_class: PositiveInt = 60
+    """Test images per class, over all domains (`shapes` and `headlines` only)."""
+    partition: PartitionConfig = PartitionConfig()
+    held_out_domain: str | None = None
+    """The target of `leave_one_domain_out`, and needed there only: none of its training images is
+    dealt out; its test images measure every client.
+    """
+    model: ModelConfig | None = ModelConfig()
+    """`null`: no CLIP model, for methods that bring their own network (pixels of their own size, or
+    texts); a method that needs features, tokens or a model's pixels is refused.
+    """
+
+
+class MethodConfig(BaseModel):
+    """The method's name and its options, which its own `Config` validates."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="allow", strict=True, use_attribute_docstrings=True
+    )
+
+    name: str
+    """Any that `methods` lists; the section's other keys are the method's own options."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but the name."""
+        return dict(self.model_extra or {})
+
+
+class TrainingConfig(Section):
+    """Local training, with an optimiser that starts anew in every round."""
+
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    """Of local training; starts anew in every round."""
+    local_epochs: PositiveInt | None = None
+    """Amount of local training in a round: exactly one of this and `local_steps`."""
+    local_steps: PositiveInt | None = None
+    """Amount of local training in a round: exactly one of this and `local_epochs`."""
+    batch_size: PositiveInt = 16
+    """Examples a step."""
+    learning_rate: Positive = 0.002
+    """Of the prompts; a method may name other rates in its own section."""
+    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Of `sgd` only."""
+    weight_decay: NonNegative = 0.0
+    """Of the optimiser."""
+
+    @model_validator(mode="after")
+    def _one_amount(self) -> Self:
+        if (self.local_epochs is None) == (self.local_steps is None):
+            raise ValueError("give exactly one of local_epochs and local_steps")
+        return self
+
+
+class CohortConfig(Section):
+    """Who takes part in a round."""
+
+    size: PositiveInt | None = None
+    """Clients invited to a round; null: all."""
+    minimum: PositiveInt = 2
+    """Fewest survivors of a valid round; 1 where cohorts are to amplify."""
+    sampling: Literal["fixed_size", "poisson"] = "fixed_size"
+    """`fixed_size`: exactly `cohort.size` clients; `poisson`: each on a coin of its own,
+    `cohort.size` on average. Both amplify against the observer of `central_noise` only, and only
+    without masks, with `cohort.minimum: 1` and `cohort.retries: 0`; otherwise `poisson` is refused.
+    See docs/privacy.md.
+    """
+    retries: Annotated[int, Field(ge=0)] = 2
+    """How often an aborted round is tried again, with another cohort, fresh keys and, if uploads
+    were asked for, a charge of its own; then the run stops and can be resumed; 0 where cohorts are
+    to amplify. A masked round without noise on the client (`none`, `central_noise`) is not tried
+    again once uploads were asked for: it stays without a result.
+    """
+    dropout_rate: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Simulation: share of the cohort, rounded to whole clients, that is lost between key sharing
+    and masked input in every round; of cohorts that are to amplify each client is lost with this
+    probability, on a coin of its own.
+    """
+
+
+class EvaluationConfig(Section):
+    """What is measured, and when."""
+
+    when: Literal["after_update"] = "after_update"
+    """After the server's update, with the new broadcast and everybody's own personal part."""
+    protocol: Literal["client_mean", "base_to_novel", "leave_one_domain_out"] = "client_mean"
+    """What the final models are measured on; rounds are measured by `client_mean`, unless one is to
+    be chosen.
+    """
+    selection: Literal["last", "best_on_validation"] = "last"
+    """`last`: the last round is reported. `best_on_validation`: the best round beside it."""
+    release: Literal["none", "noised"] = "none"
+    """`none`: no metric leaves a client; a simulation reads them. `noised`: each upload carries the
+    client's validation accuracy as one more noised coordinate.
+    """
+    metric_ratio: Positive | None = None
+    """Bound of that coordinate over C; only under `noised`. Null: 1."""
+    every: PositiveInt = 1
+    """Rounds between measurements; the last one is always measured."""
+    local_twins: bool = True
+    """Whether every client is also trained alone at the end, which costs as much training as the
+    run; without, `local` and `gain_over_local` in the summary are null.
+    """
+
+
+class SeedConfig(Section):
+    """Seeds that differ from the run's; None takes the run's seed."""
+
+    class_map: int | None = None
+    """Which client owns which classes, or what share of them."""
+    shots: int | None = None
+    """Which images of a class are taken."""
+    split: int | None = None
+    """Which of its images each client tests with, under `shared_ratio`."""
+    validation: int | None = None
+    """Which training images are held back."""
+    initialisation: int | None = None
+    """What training starts from."""
+    cohort: int | None = None
+    """Who is drawn, and who is lost."""
+    batches: int | None = None
+    """The order of examples."""
+
+
+class StorageConfig(Section):
+    """The coordinator's database; run folders and the feature cache lie beside it."""
+
+    url: str = "sqlite:///runs/sotto.db"
+    """The coordinator's database; run folders and the feature cache lie beside it."""
+    cache_gib: Positive = 20.0
+    """Most GiB that the feature cache may take; what was not used for longest goes first."""
