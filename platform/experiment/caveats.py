@@ -89,7 +89,8 @@ def _mechanism(wiring: Wiring) -> Iterator[str]:
     yield from mechanism.caveats(
         Circumstances(corrupt, is_active=terms is not None and terms.active)
     )
-    if wiring.protection.pool_mechanism is not None:
+    entries = wiring.protection.entries
+    if entries is not None and entries.mechanism is not None:
         # Where the sum's noise is the client's own as well, both cost alike.
         dominates = not mechanism.facts.noises_alone
         yield "pool entries carry noise of their own and are charged beside the sum" + (
@@ -112,7 +113,7 @@ def _pool(
     if rules.policy.fixed:
         yield from _fixed_pool(wiring, is_made=is_made)
         return
-    if wiring.protection.masked and wiring.protection.pool_noise == "same":
+    if wiring.protection.masked and not wiring.protection.has_own_entry_noise:
         yield (
             "pool.noise same: the coordinator reads every survivor's upload by name, as a pool "
             "entry; secure aggregation hides nothing here that epsilon does not bound"
@@ -173,8 +174,8 @@ def _aggregation(wiring: Wiring) -> Iterator[str]:
 
 def _selection(wiring: Wiring, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     config, protection = wiring.config, wiring.protection
-    if protection.metric is not None:
-        yield from _noised_means(documents, hides_size=protection.hides_size)
+    if protection.extras.metric is not None:
+        yield from _noised_means(documents, hides_size=protection.sums.hides_size)
     chosen = config.evaluation.selection == "best_on_validation"
     if chosen and best_on_validation(config, documents) is None:
         yield "evaluation.selection: best_on_validation had no round to choose from"

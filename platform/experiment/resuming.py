@@ -83,7 +83,7 @@ def _require_same_rows(run_id: str, protection: Protection, charged: Sequence[Le
     )
     planned = {row.channel: row for row in map(as_row, releases)}
     # Norm and noise of a round follow from what came before it where the norm adapts.
-    facts = FACTS if protection.adaptive is None else FACTS[: -len(SIZES)]
+    facts = FACTS if protection.extras.adaptive is None else FACTS[: -len(SIZES)]
     for row in charged:
         now = planned.get(row.channel)
         if now is None:

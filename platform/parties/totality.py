@@ -234,7 +234,7 @@ def _validate(local: LocalRound) -> float | None:
     The experts are those of the last round, as for every measurement between two rounds.
     """
     profile = local.profile
-    if local.protection.metric is None or profile.validation is None:
+    if local.protection.extras.metric is None or profile.validation is None:
         return None
     return client_accuracy(
         profile.method, local.broadcast, local.state, profile.validation, profile.classes

@@ -66,12 +66,12 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
     profile = _profile(plan)
     if protection.training is not None:
         game = RecordGame(
-            plan.run,
-            profile,
-            protection.training,
-            charges["sum"],
-            plan.canaries,
-            plan.family_wise_error * (1.0 - SHARE_OF_FAILURES),
+            run=plan.run,
+            profile=profile,
+            mechanism=protection.training,
+            charge=charges["sum"],
+            canaries=plan.canaries,
+            error=plan.family_wise_error * (1.0 - SHARE_OF_FAILURES),
         )
         return [audit_training(game, tell)]
     channels = tuple(_released(plan))
@@ -79,13 +79,13 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
     return [
         audit_upload(
             UploadGame(
-                plan.run if channel == "sum" else collecting,
-                profile,
-                channel,
+                run=plan.run if channel == "sum" else collecting,
+                profile=profile,
+                channel=channel,
                 # Under `same` a pool entry is the upload itself and has no row of its own.
-                charges.get(channel, charges["sum"]) if "sum" in charges else charges[channel],
-                plan.canaries,
-                error,
+                charge=charges[channel if channel in charges else "sum"],
+                canaries=plan.canaries,
+                error=error,
             ),
             tell,
         )

@@ -69,7 +69,7 @@ class FailureGame:
     error: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FailureAudit:
     """What the game gave.
 
@@ -150,7 +150,11 @@ def audit_failures(game: FailureGame) -> FailureAudit:
         reasons += _problems(protection, uploads, game.error)
     mechanism = game.run.config.privacy.mechanism
     return FailureAudit(
-        mechanism, len(rounds), sum(r.failed for r in rounds), split, tuple(reasons)
+        mechanism=mechanism,
+        rounds=len(rounds),
+        failed=sum(r.failed for r in rounds),
+        split=split,
+        reasons=tuple(reasons),
     )
 
 
@@ -220,8 +224,8 @@ def _play(game: FailureGame, told: _Told, data: Examples, number: int, streams: 
         # Its own, so that noise from a seed is its own.
         name=f"audit-{streams:05d}",
         data=data,
-        protection=replace(protection, masked=False, terms=None),
-        validation=None if protection.metric is None else data,
+        protection=replace(protection, sums=replace(protection.sums, masked=False, terms=None)),
+        validation=None if protection.extras.metric is None else data,
         classes=learning.classes,
     )
     make_trainer = trainer_factory(game.run.config, learning.device, protection)

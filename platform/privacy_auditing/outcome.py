@@ -35,7 +35,7 @@ class Guesses:
     included: NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ChannelAudit:
     """What the audit of one channel gave.
 

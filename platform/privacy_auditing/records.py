@@ -66,7 +66,7 @@ _LITTLE = 1e-9
 Tensors = Mapping[str, Vector]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RecordGame:
     """One client's training under audit.
 
@@ -145,11 +145,11 @@ def audit_training(game: RecordGame, tell: Progress) -> ChannelAudit:
     shown = scores.scores[:, scores.arrays.index(result.array or TOGETHER)]
     guesses = standardise(shown, threshold=RECORD_THRESHOLD, distance=1.0, mu=claim.mu)
     return ChannelAudit(
-        CHANNEL,
-        config.privacy.mechanism,
-        result,
-        Guesses(guesses, scores.included),
-        _noise_problems(game, setting, rounds, error),
+        channel=CHANNEL,
+        mechanism=config.privacy.mechanism,
+        result=result,
+        guesses=Guesses(guesses, scores.included),
+        problems=_noise_problems(game, setting, rounds, error),
     )
 
 

@@ -63,7 +63,7 @@ EXAMPLES = 7
 """What each client says of the size of its data; under a mechanism it must not matter."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class UploadGame:
     """One channel under audit.
 
@@ -98,7 +98,7 @@ class UploadGame:
     @property
     def clipping_norm(self) -> float:
         """C of the update alone, without the flag, or of the pool entry."""
-        if self.channel == "pool" and self.protection.pool_noise == "independent":
+        if self.channel == "pool" and self.protection.has_own_entry_noise:
             return self.charge.clipping_norm
         adapted, norm = self.protection.clipping_norm, self.run.config.privacy.clipping_norm
         return adapted or norm or self.charge.clipping_norm
@@ -147,11 +147,11 @@ def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
         flag=game.flag,
     )
     return ChannelAudit(
-        game.channel,
-        config.privacy.mechanism,
-        judge_client_unit(scores, claim, family_wise_error=error),
-        _guesses(scores, claim),
-        _noise_problems(game, rounds, error / 3.0),
+        channel=game.channel,
+        mechanism=config.privacy.mechanism,
+        result=judge_client_unit(scores, claim, family_wise_error=error),
+        guesses=_guesses(scores, claim),
+        problems=_noise_problems(game, rounds, error / 3.0),
     )
 
 
@@ -195,7 +195,7 @@ def _noise_of_round(
 ) -> tuple[Vector, list[Vector]]:
     """Return a channel's noise, and what the same client put into the sum if it must be another."""
     protection = game.protection
-    is_separate = game.channel == "pool" and protection.pool_noise == "independent"
+    is_separate = game.channel == "pool" and protection.has_own_entry_noise
     if not is_separate or protection.mechanism.facts.is_bare_to_server:
         return _seen(game, nothing, round_number), []
     prepared = _prepare(game, game.profile, nothing, round_number)
@@ -244,7 +244,7 @@ def _sum(
     if not protection.masked:
         totals = layout.sum_plain([one.vector for one in sent], [EXAMPLES] * clients)
         return _without_others(game, totals)
-    grid = protection.grid()
+    grid = protection.sums.grid()
     levels = [layout.weigh(one.levels, EXAMPLES) for one in sent if one.levels is not None]
     mask = np.uint64((1 << layout.ring_bits(grid, clients)) - 1)
     return _without_others(game, layout.open_sum(_add(levels) & mask, clients, grid))
@@ -270,7 +270,7 @@ def _noised_sum(game: UploadGame, totals: Totals, round_number: int) -> Vector:
     )
     noise = coordinator_noise(config, plan)
     planned = config.cohort_size
-    summed = game.protection.average(totals, planned, noise)
+    summed = game.protection.sums.average(totals, planned, noise)
     vector = summed.vector * layout.divisors(planned, planned)
     return np.append(vector, [mean * planned for mean in summed.extras.values()])
 
@@ -287,7 +287,7 @@ def _prepare(
     if game.channel == "pool" or set(update) == set(entry):
         # Usually the entry is the update itself, and under `same` it must be.
         entry = arrays
-    if game.channel == "pool" and protection.pool_noise == "same":
+    if game.channel == "pool" and not protection.has_own_entry_noise:
         update = arrays
     result = LocalResult(update, entry if protection.pool_spec is not None else None, {})
     # A canary fits and its neighbour does not, so the accuracies are as far apart as the flags.

@@ -12,7 +12,8 @@ from platform.errors import ConfigError
 from platform.mechanisms import Settings, Steps, Sums
 from platform.protection.fitting import extras_of, require_fitting
 from platform.protection.secure_terms import secure_terms
-from platform.protection.uploads import Protection
+from platform.protection.sums import SumProtection
+from platform.protection.uploads import EntryProtection, Protection
 from platform.wire.layout import LARGEST_WEIGHT, build_layout
 from privacy import (
     CalibrationError,
@@ -81,7 +82,8 @@ def weighing(protection: Protection, config: RunConfig, most: int) -> Protection
         return protection
     if configured is None:
         layout = dataclasses.replace(protection.layout, largest_weight=most)
-        return dataclasses.replace(protection, layout=layout)
+        sums = dataclasses.replace(protection.sums, layout=layout)
+        return dataclasses.replace(protection, sums=sums)
     if configured < most:
         raise ConfigError(
             f"secure_aggregation.largest_weight: {configured} is less than the {most} examples of "
@@ -238,22 +240,23 @@ def _collection(config: RunConfig, policy: PoolPolicy, multiplier: float | None)
     Where the noise is in the steps, an entry is made of those. Those of the rounds are charged
     already.
     """
-    mechanism = _pool_mechanism(config, multiplier)
+    own = _pool_mechanism(config, multiplier)
     return Protection(
-        mechanism=_mechanism(config, multiplier) if mechanism is None else mechanism,
-        layout=build_layout({}, weighs_examples=config.mechanism.weighs_examples),
-        pool_spec=policy.spec,
-        pool_noise="independent",
-        bits=config.secure_aggregation.bits,
-        masked=False,
-        clients=config.task.clients,
+        sums=SumProtection(
+            mechanism=_mechanism(config, multiplier) if own is None else own,
+            layout=build_layout({}, weighs_examples=config.mechanism.weighs_examples),
+            bits=config.secure_aggregation.bits,
+            masked=False,
+            clients=config.task.clients,
+        ),
+        entries=EntryProtection(spec=policy.spec, noise="independent"),
         training=_training(config, multiplier),
         charged=not config.mechanism.facts.is_in_steps or policy.trains,
     )
 
 
 def _protection(config: RunConfig, method: Method, multiplier: float | None) -> Protection:
-    section, policy = config.privacy, method.pool_policy()
+    policy = method.pool_policy()
     if policy is not None and policy.fixed:
         # No entry leaves anybody before the collection.
         policy = None
@@ -265,25 +268,31 @@ def _protection(config: RunConfig, method: Method, multiplier: float | None) -> 
         extras=extras.names,
         largest_weight=config.secure_aggregation.largest_weight,
     )
-    pool_mechanism = None
-    if policy is not None and _has_bare_entries(config, method):
-        pool_mechanism = _pool_mechanism(config, multiplier)
-    return Protection(
+    sums = SumProtection(
         mechanism=_mechanism(config, multiplier),
         layout=layout,
-        pool_spec=None if policy is None else policy.spec,
-        pool_noise=config.pool_noise,
         bits=config.secure_aggregation.bits,
         masked=masked,
         clients=config.cohort_size,
         terms=secure_terms(config) if masked else None,
-        pool_mechanism=pool_mechanism,
-        training=_training(config, multiplier),
-        adaptive=extras.adaptive,
-        clipping_norm=None if extras.adaptive is None else section.clipping_norm,
-        metric=extras.metric,
-        update_norm=extras.clipping_norm,
+        extras=extras,
         hides_size=_hides_size(config, method),
+    )
+    return Protection(
+        sums=sums,
+        entries=None if policy is None else _entries(config, method, policy, multiplier),
+        training=_training(config, multiplier),
+    )
+
+
+def _entries(
+    config: RunConfig, method: Method, policy: PoolPolicy, multiplier: float | None
+) -> EntryProtection:
+    own = _has_bare_entries(config, method)
+    return EntryProtection(
+        spec=policy.spec,
+        noise=config.pool_noise,
+        mechanism=_pool_mechanism(config, multiplier) if own else None,
     )
 
 

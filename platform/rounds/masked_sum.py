@@ -73,7 +73,7 @@ class MaskedSum:
 
 def seat_of(protection: Protection, plan: RoundPlan, index: int) -> SecureRound:
     """Return what the client with this share index is told."""
-    layout, grid, clients = protection.layout, protection.grid(), len(plan.cohort)
+    layout, grid, clients = protection.layout, protection.sums.grid(), len(plan.cohort)
     return SecureRound(
         index=index,
         clients=clients,

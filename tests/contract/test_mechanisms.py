@@ -127,7 +127,7 @@ def test_a_round_is_right_or_refused(case: Case, asked: Asked, task, method: Met
     assert (error <= rounding + 7 * deviation_of_sum(asked)).all()
     if spec:
         assert np.abs(expected).max() > 4 * rounding, "the comparison would pass on nothing"
-        assert stage.protection.signal_to_noise(outcome.summed, 3, 3) is None or (
+        assert stage.protection.sums.signal_to_noise(outcome.summed, 3, 3) is None or (
             asked.mechanism not in ("none", "dp_sgd")
         )
     _require_entries(stage, outcome, method)

@@ -254,7 +254,7 @@ def parameters_of(found: Cohort) -> RoundParameters:
         len(plan.cohort),
         plan.threshold or 0,
         found.protection.layout.length,
-        found.protection.layout.ring_bits(found.protection.grid(), len(plan.cohort)),
+        found.protection.layout.ring_bits(found.protection.sums.grid(), len(plan.cohort)),
         plan.corrupt,
         plan.smallest_sum,
         identities=keys(found),

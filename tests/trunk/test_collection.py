@@ -559,7 +559,12 @@ def test_a_client_takes_the_rounds_purpose_from_its_number_alone(storage: Storag
         )
         method, state = wiring.method, Federation(wiring, SilentObserver()).initial_state()
         telling = frank(wiring).runner.transport
-        runner = RoundRunner(telling, dataclasses.replace(protection, masked=False))
+        runner = RoundRunner(
+            telling,
+            dataclasses.replace(
+                protection, sums=dataclasses.replace(protection.sums, masked=False)
+            ),
+        )
         with pytest.raises(ProtocolError, match="masks"):
             runner.run(plan, lambda client: method.broadcast(state, client), lambda handles: ())
 

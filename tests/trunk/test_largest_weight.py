@@ -39,7 +39,7 @@ def most_examples(wiring) -> int:
 
 def test_a_simulation_takes_it_from_the_data(storage: Storage) -> None:
     with opened(storage.create(*SMALL)) as wiring:
-        layout, grid = wiring.protection.layout, wiring.protection.grid()
+        layout, grid = wiring.protection.layout, wiring.protection.sums.grid()
         assert layout.weighted
         assert layout.largest_weight == most_examples(wiring) == 4
         # 20 bits a level, 5 clients of at most 4 examples: 2^20 x 20 < 2^25, in place of 2^43.
@@ -82,7 +82,8 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def make(method: Any, setting: Any) -> Any:
         protection = original(method, setting)
         layout = dataclasses.replace(protection.layout, largest_weight=4)
-        return dataclasses.replace(protection, layout=layout)
+        sums = dataclasses.replace(protection.sums, layout=layout)
+        return dataclasses.replace(protection, sums=sums)
 
     monkeypatch.setattr(_driving, "make_protection", make)
     return iter(())

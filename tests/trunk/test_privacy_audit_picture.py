@@ -22,7 +22,13 @@ def outcome(claimed: float = 1.0, real: float = 1.0, canaries: int = 1000) -> Ch
     scores = np.where(included, real / 2, -real / 2) + rng.standard_normal(canaries)
     table = RecordScores(("update",), (scores / claimed + 0.5)[:, None], included)
     result = judge_record_unit(table, gaussian_claim(claimed, 1e-5))
-    return ChannelAudit("sum", "upload_noise", result, Guesses(scores, included), ())
+    return ChannelAudit(
+        channel="sum",
+        mechanism="upload_noise",
+        result=result,
+        guesses=Guesses(scores, included),
+        problems=(),
+    )
 
 
 @pytest.mark.parametrize("number", [1, 2, 6])

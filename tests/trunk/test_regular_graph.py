@@ -92,7 +92,8 @@ def test_every_attempt_has_a_graph_of_its_own(tmp_path: Path) -> None:
     with opened(seam_storage(tmp_path).create(*chosen)) as wiring:
         complete = Attempts(wiring, SilentObserver(), Spending(wiring))
         terms = dataclasses.replace(wiring.protection.terms, degree=2)
-        protection = dataclasses.replace(wiring.protection, terms=terms)
+        sums = dataclasses.replace(wiring.protection.sums, terms=terms)
+        protection = dataclasses.replace(wiring.protection, sums=sums)
         regular = dataclasses.replace(
             complete, wiring=dataclasses.replace(wiring, protection=protection)
         )

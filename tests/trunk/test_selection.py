@@ -21,10 +21,11 @@ from platform.parties.client import Client
 from platform.parties.evaluation import client_accuracy
 from platform.parties.store_files import stores_folder
 from platform.protection.extras import FLAG, VALIDATION, Extras
+from platform.protection.sums import SumProtection
 from platform.protection.uploads import Protection
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
-from platform.wire.layout import Totals, build_layout
+from platform.wire.layout import Totals, UploadLayout, build_layout
 from privacy import (
     AdaptiveClipping,
     NoisedMetric,
@@ -286,24 +287,20 @@ JOINT = 2.5
 
 def guard(adaptive: AdaptiveClipping | None = None, **changes: Any) -> Protection:
     extras = Extras(adaptive, NoisedMetric(ratio=RATIO), C)
-    return Protection(
-        mechanism=UploadNoise(extras.joint_norm(C), MULTIPLIER),
-        layout=build_layout(SPEC, weighs_examples=False, extras=extras.names),
-        pool_spec=None,
-        pool_noise="independent",
-        bits=32,
-        masked=True,
-        adaptive=adaptive,
-        metric=extras.metric,
-        update_norm=C,
-        **changes,
-    )
+    layout = build_layout(SPEC, weighs_examples=False, extras=extras.names)
+    return protection_of(UploadNoise(extras.joint_norm(C), MULTIPLIER), layout, extras, **changes)
+
+
+def protection_of(
+    mechanism: UploadNoise, layout: UploadLayout, extras: Extras, **changes: Any
+) -> Protection:
+    sums = SumProtection(mechanism=mechanism, layout=layout, bits=32, masked=True, extras=extras)
+    return Protection(sums=sums, **changes)
 
 
 def bare() -> Protection:
-    return dataclasses.replace(
-        guard(), layout=build_layout(SPEC, weighs_examples=False), metric=None, update_norm=None
-    )
+    layout = build_layout(SPEC, weighs_examples=False)
+    return protection_of(guard().mechanism, layout, Extras())
 
 
 def sent(how: Protection, update: np.ndarray, validation: float | None, seed: int = 0):
@@ -317,7 +314,7 @@ def test_the_coordinate_is_added_after_the_clip_and_before_the_noise(validation:
     """An update of norm 6 is scaled to C = 2; the coordinate is b (2a - 1) with b = 1.5."""
     how, update = guard(), np.array([6.0, 0, 0, 0, 0, 0])
     vector, noise = sent(how, update, validation), sent(how, np.zeros(6), 0.5)
-    step = how.grid().step
+    step = how.sums.grid().step
     np.testing.assert_allclose(
         vector - noise, [2.0, 0, 0, 0, 0, 0, 1.5 * (2 * validation - 1)], rtol=0, atol=step
     )
