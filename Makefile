@@ -38,8 +38,8 @@ demo: $(STAMP)  ## Run the quickstart: one private federated run
 test: $(STAMP)  ## Run the tests with coverage, without the slow ones
 	$(PYTEST) -m "not slow" $(PARALLEL) --cov --cov-report=term:skip-covered
 
-test-slow: $(STAMP)  ## Run the slow tests only
-	$(PYTEST) -m slow
+test-slow: $(STAMP)  ## Run the slow tests, and all that a quick run does not draw
+	$(PYTEST) -m slow $(PARALLEL)
 
 check: $(STAMP)  ## Lint, format, types, layering, house style and documents
 	$(BIN)/ruff check .

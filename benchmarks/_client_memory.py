@@ -39,18 +39,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = f"storage.url=sqlite:///{folder}/sotto.db"
         loaded = load_config(Path("comparison"), [*changes, url])
-        wiring = create_run(loaded, SilentObserver(), Surroundings())
-        Federation(wiring, SilentObserver()).run_rounds()
+        simulation = create_run(loaded, SilentObserver(), Surroundings())
+        Federation(simulation.run, SilentObserver()).run_rounds()
         own = 0
-        for name, client in wiring.population.clients.items():
+        for name, client in simulation.population.clients.items():
             own += size_of(client.profile.data.arrays)
-            own += size_of(wiring.evaluation.own[name].arrays)
+            own += size_of(simulation.learning.evaluation.own[name].arrays)
         gc.collect()
         # What the allocator keeps for reuse is not what clients cost.
         ctypes.CDLL("libc.so.6").malloc_trim(0)
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         print(pages * os.sysconf("SC_PAGE_SIZE") / 1024, own / 1024)
-        wiring.database.close()
+        simulation.database.close()
 
 
 if __name__ == "__main__":

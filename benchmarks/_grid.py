@@ -16,8 +16,8 @@ from typing import Any
 from platform.bootstrap import Surroundings, create_run
 from platform.config import load_config
 from platform.experiment.finishing import execute
+from platform.experiment.simulation import Simulation
 from platform.rounds.observing import SilentObserver
-from platform.rounds.wiring import Wiring
 
 Row = Mapping[str, Any]
 Key = tuple[str, ...]
@@ -101,25 +101,25 @@ def among(rows: Sequence[Row], wanted: Sequence[Row], key: Sequence[str]) -> lis
 
 
 @contextmanager
-def created_run(config: str, overrides: Sequence[str], folder: str) -> Iterator[Wiring]:
+def created_run(config: str, overrides: Sequence[str], folder: str) -> Iterator[Simulation]:
     """A packaged configuration's run, set up in a folder of its own and deleted after use."""
     with tempfile.TemporaryDirectory(dir=folder) as own:
         # The feature cache lies beside the database; the runs share it.
         (Path(own) / "cache").symlink_to(Path(folder) / "cache")
         url = f"storage.url=sqlite:///{own}/sotto.db"
         loaded = load_config(Path(config), [*overrides, url])
-        wiring = create_run(loaded, SilentObserver(), Surroundings())
+        simulation = create_run(loaded, SilentObserver(), Surroundings())
         try:
-            yield wiring
+            yield simulation
         finally:
-            wiring.database.close()
+            simulation.database.close()
 
 
 def summarise_run(config: str, overrides: Sequence[str], folder: str) -> tuple[Row, float]:
     """Runs a packaged configuration in a folder of its own; its summary and its seconds."""
     started = time.perf_counter()
-    with created_run(config, overrides, folder) as wiring:
-        summary = execute(wiring, SilentObserver())
+    with created_run(config, overrides, folder) as simulation:
+        summary = execute(simulation, SilentObserver())
     return summary, time.perf_counter() - started
 
 

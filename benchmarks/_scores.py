@@ -56,9 +56,9 @@ def score(
     for seed in seeds:
         changes = [*overrides, f"seed={seed}", f"storage.url=sqlite:///{folder}/sotto.db"]
         loaded = load_config(Path(config), changes)
-        wiring = create_run(loaded, SilentObserver(), Surroundings())
-        summary = execute(wiring, SilentObserver())
-        wiring.database.close()
+        simulation = create_run(loaded, SilentObserver(), Surroundings())
+        summary = execute(simulation, SilentObserver())
+        simulation.database.close()
         accuracies.append(100 * summary["final"]["accuracy"]["mean"])
         worst.append(100 * summary["final"]["accuracy"]["worst"])
         gains.append(100 * summary["gain_over_local"])

@@ -128,7 +128,7 @@ def suite_of(
         # All other clients' prompts, as in the paper; the platform's rule would be 2(K+1).
         own += [f"pfedmoap:method.experts={clients - 1}", f"pfedmoap:pool.minimum={clients}"]
     request = SweepRequest(
-        (CONFIG,),
+        configs=(CONFIG,),
         methods=tuple(methods),
         seeds=tuple(seeds),
         settings=(*SUITES[kind], *settings),

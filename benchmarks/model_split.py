@@ -114,7 +114,7 @@ def suite_of(
     """One grid."""
     seeds = [REPLACED.get((*where[:2], seed), seed) for seed in seeds]
     request = SweepRequest(
-        (CONFIG,),
+        configs=(CONFIG,),
         methods=tuple(methods),
         seeds=tuple(seeds),
         settings=tuple(settings),

@@ -1,14 +1,17 @@
 """Time, bytes and memory of secure aggregation, by party and phase, in one process.
 
     python benchmarks/secure_aggregation.py rounds  [--clients 10 100] [--length 65536]
+    python benchmarks/secure_aggregation.py whole   [--clients 100] [--length 512]
     python benchmarks/secure_aggregation.py compare --peer PYTHON_OF_AN_ENVIRONMENT_WITH_FLWR
     python benchmarks/secure_aggregation.py masking
     python benchmarks/secure_aggregation.py scale   [--clients 1000] [--length 65536]
 
 A tenth of the clients is lost between sharing keys and sending masked vectors, which is the most
-work for the server. Client times are the median over the clients of one's own computing; server
-times are the whole step for all clients. All times are this process' own CPU time on one thread,
-which other work on the machine disturbs least. Nothing is asserted but that the sum is right.
+work for the server. Client times are the median over the clients of one's own computing, each as
+if it were alone in its process; server times are the whole step for all clients. All times are this
+process' own CPU time over all its threads, which other work on the machine disturbs least. Nothing
+is asserted but that the sum is right. `whole` adds up everybody's work in one process, where
+signatures and public keys that all clients are sent are checked and loaded once.
 `compare` runs the peer and this code one after the other with the same cohort, graph degree,
 threshold and dropouts. Both derive the keys of pairwise masks when they mask.
 """
@@ -23,13 +26,14 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
-from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.ciphers.modes import CTR, GCM
 
 from privacy.secure_aggregation import (
     Adversary,
@@ -47,7 +51,9 @@ from privacy.secure_aggregation import (
     plan,
     server,
 )
-from privacy.secure_aggregation.masking import Mask, add_masks
+from privacy.secure_aggregation.identities import verify_signature
+from privacy.secure_aggregation.keys import load_public
+from privacy.secure_aggregation.masking import Mask, add_masks, processors
 
 Result = TypeVar("Result")
 PEER = Path(__file__).with_name("_secagg_peer.py")
@@ -67,7 +73,9 @@ class Round:
     parameters: RoundParameters
     identities: Mapping[int, Identity] = field(default_factory=dict)
     enrolment: Enrolment = field(default_factory=Enrolment)
+    alone: bool = True
     rows: dict[Phase, tuple[float, float, int, int]] = field(default_factory=dict)
+    everybody: dict[Phase, float] = field(default_factory=dict)
 
     def play(self, vectors: Callable[[int], np.typing.NDArray[np.uint64]], lost: set[int]) -> None:
         """Run it and check the sum."""
@@ -80,6 +88,8 @@ class Round:
             outbox, times = {}, []
             for index, message in inbox.items():
                 vector = vectors(index) if phase is Phase.MASKED_INPUT else np.zeros(0, np.uint64)
+                if self.alone:
+                    forget()
                 (states[index], outbox[index]), spent = timed(
                     lambda i=index, m=message, p=phase, v=vector: self.answer(  # type: ignore[misc]
                         p, i, states.get(i), m, v
@@ -89,6 +99,7 @@ class Round:
             (state, inbox), spent = timed(
                 lambda now=state, out=outbox: server.step(now, out)  # type: ignore[misc]
             )
+            self.everybody[phase] = sum(times) + spent
             self.rows[phase] = (statistics.median(times), spent, largest(outbox), largest(inbox))
         assert isinstance(state, Finished)
         expected = np.zeros(self.parameters.vector_length, np.uint64)
@@ -126,6 +137,12 @@ class Round:
         for phase, (mean, spent, up, down) in self.rows.items():
             print(f"{phase.value:<20}{mean:>16.2f}{spent:>12.2f}{up:>12,}{down:>10,}")
         print("{:<20}{:>16.2f}{:>12.2f}".format("all", *self.totals()))
+
+
+def forget() -> None:
+    """Drop what clients in one process remember of each other's public keys and signatures."""
+    load_public.cache_clear()
+    verify_signature.cache_clear()
 
 
 def largest(messages: Mapping[int, bytes]) -> int:
@@ -183,6 +200,37 @@ def rounds(arguments: argparse.Namespace) -> None:
             made.show()
 
 
+def whole(arguments: argparse.Namespace) -> None:
+    """Everybody's cryptography in one process: medians of three rounds of each kind, in turn."""
+    for clients in arguments.clients or [100]:
+        lost, found = dropouts_of(clients, arguments.dropouts), plan(clients, corrupt_rate=0.0)
+        regular = {
+            "threshold": found.threshold,
+            "degree": found.degree,
+            "graph_seed": GRAPH_SEED if found.degree else b"",
+            "smallest_sum": found.smallest_sum,
+        }
+        kinds = {
+            f"semi-honest, degree {found.degree}": partial(make_round, **regular),
+            "semi-honest, complete": make_round,
+            "active, complete": make_active,
+        }
+        spent: dict[str, list[dict[Phase, float]]] = {kind: [] for kind in kinds}
+        for _ in range(3):
+            for kind, make in kinds.items():
+                made = make(clients, arguments.length)
+                made.alone = False
+                forget()
+                made.play(random_vectors(arguments.length, 32), lost)
+                spent[kind].append(made.everybody)
+        print(f"\n{clients} clients, {arguments.length} values, {len(lost)} lost; ms of everybody")
+        print(f"{'':<28}" + "".join(f"{phase.value:>19}" for phase in Phase) + f"{'all':>10}")
+        for kind, runs in spent.items():
+            cells = [statistics.median(run.get(phase, 0.0) for run in runs) for phase in Phase]
+            total = statistics.median(sum(run.values()) for run in runs)
+            print(f"{kind:<28}" + "".join(f"{cell:>19.1f}" for cell in cells) + f"{total:>10.1f}")
+
+
 def compare(arguments: argparse.Namespace) -> None:
     """The peer and this code, for the two configurations of its documentation."""
     clients, length, lost = 100, 65_536, dropouts_of(100, 0.1)
@@ -218,24 +266,40 @@ def line(name: str, theirs: float, ours: float) -> None:
 
 
 def masking(arguments: argparse.Namespace) -> None:
-    """One mask against the bare cipher stream of as many bytes."""
+    """One mask against the bare cipher stream of as many bytes, then many masks on threads."""
     for bits in (16, 32, 64):
         vector = np.zeros(arguments.length, f"<u{bits // 8}")
         zeros, buffer = bytes(vector.nbytes), bytearray(vector.nbytes)
 
-        def bare(zeros: bytes = zeros, buffer: bytearray = buffer) -> None:
+        def counter(zeros: bytes = zeros, buffer: bytearray = buffer) -> None:
             Cipher(AES256(bytes(32)), CTR(bytes(16))).encryptor().update_into(zeros, buffer)
+
+        def bare(zeros: bytes = zeros, buffer: bytearray = buffer) -> None:
+            Cipher(AES256(bytes(32)), GCM(bytes(12))).encryptor().update_into(zeros, buffer)
 
         def masked(vector: np.typing.NDArray[np.unsignedinteger] = vector) -> None:
             add_masks(vector, [Mask(bytes(32), negative=False)])
 
-        times = {bare: [], masked: []}  # type: ignore[var-annotated]
+        times = {counter: [], bare: [], masked: []}  # type: ignore[var-annotated]
         for _ in range(500):
             for work, spent in times.items():
                 spent.append(timed(work)[1])
-        one, other = (1e3 * statistics.median(spent) for spent in times.values())
-        print(f"{arguments.length} values of {bits} bits: cipher {one:.1f} us, ", end="")
-        print(f"mask {other:.1f} us, ratio {other / one:.2f}")
+        old, one, other = (1e3 * statistics.median(spent) for spent in times.values())
+        print(
+            f"{arguments.length} values of {bits} bits: CTR {old:.1f} us, GCM {one:.1f} us, ",
+            end="",
+        )
+        print(f"mask {other:.1f} us, ratio to GCM {other / one:.2f}")
+    many = [Mask(bytes([index]) * 32, negative=False) for index in range(100)]
+    walls: dict[int, list[float]] = {1: [], processors(): []}
+    for _ in range(50):
+        for threads, spent in walls.items():
+            started = time.perf_counter()
+            add_masks(np.zeros(arguments.length, "<u4"), many, threads=threads)
+            spent.append(1e3 * (time.perf_counter() - started))
+    for threads, spent in walls.items():
+        middle = statistics.median(spent)
+        print(f"100 masks of 32 bits, {threads} threads: {middle:.2f} ms of wall time")
 
 
 def scale(arguments: argparse.Namespace) -> None:
@@ -264,13 +328,21 @@ def scale(arguments: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=("rounds", "compare", "masking", "scale"))
+    parser.add_argument("what", choices=("rounds", "whole", "compare", "masking", "scale"))
     parser.add_argument("--clients", type=int, nargs="+")
-    parser.add_argument("--length", type=int, default=65_536)
+    parser.add_argument("--length", type=int)
     parser.add_argument("--dropouts", type=float, default=0.1)
     parser.add_argument("--peer", help="the Python of an environment with flwr")
     arguments = parser.parse_args()
-    works = {"rounds": rounds, "compare": compare, "masking": masking, "scale": scale}
+    if arguments.length is None:
+        arguments.length = 512 if arguments.what == "whole" else 65_536
+    works = {
+        "rounds": rounds,
+        "whole": whole,
+        "compare": compare,
+        "masking": masking,
+        "scale": scale,
+    }
     works[arguments.what](arguments)
 
 

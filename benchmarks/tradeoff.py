@@ -23,8 +23,8 @@ from _grid import Row, among, created_run, run_missing, summarise_run
 from _scores import RESULTS, provenance
 from matplotlib.figure import Figure
 
-from platform.rounds.loop import Federation
-from platform.rounds.observing import SilentObserver
+from platform.experiment.evaluation import examine, over_clients
+from platform.parties.scoring import LOCAL
 
 CONFIG = "tradeoff"
 KEY = ("tokens", "mechanism", "target", "seed")
@@ -119,9 +119,10 @@ def measure(row: Row, folder: str) -> Row:
 
 def _untrained(setting: Setting, folder: str) -> Row:
     """What the random prompt does before anybody has trained it."""
-    with created_run(CONFIG, setting.overrides(), folder) as wiring:
-        federation = Federation(wiring, SilentObserver())
-        start = federation.measure(federation.initial_state(), {})
+    with created_run(CONFIG, setting.overrides(), folder) as simulation:
+        run = simulation.run
+        scores = examine(run, run.terms.initial_state(), {}, [LOCAL])
+    start = over_clients([each.tallies[LOCAL] for each in scores.values()])
     empty: dict[str, Any] = dict.fromkeys(FIELDS, "")
     accuracy, worst = round(100 * start.mean, 3), round(100 * start.worst, 3)
     return empty | dataclasses.asdict(setting) | {"accuracy": accuracy, "worst": worst}

@@ -47,11 +47,12 @@ from methods.interface.method import (
     Task,
     Trainer,
 )
+from methods.interface.over import OverMethod
 from methods.networks.gate import GATE, Gate, GateConfig
 from methods.networks.layers import specs
 from methods.networks.method import BatchObjective
 from methods.networks.mixture import Mixture, stacked
-from methods.networks.over import OverModular
+from methods.networks.modular import ModularMethod
 
 OWN = f"{GATE}own"
 """Name under which a client keeps which of its experts is its own."""
@@ -93,14 +94,16 @@ class Config(GateConfig):
 
 
 @dataclass(frozen=True)
-class PMMoE(OverModular):
+class PMMoE(OverMethod):
     """A base method's second phase.
 
     Attributes:
+        base: The method of the rounds.
         config: Options.
         population: Number M of clients, and of experts where none is lost.
     """
 
+    base: ModularMethod
     config: Config
     population: int
 

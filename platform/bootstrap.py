@@ -1,4 +1,4 @@
-"""Wiring: the only place that joins methods, privacy, storage and the run.
+"""The only place that joins methods, privacy, storage and the run.
 
 Everything that can be refused is built and refused before anything is written.
 """
@@ -35,13 +35,15 @@ from platform.data.preparing import Encoders, prepared_batch
 from platform.disk.digests import config_digest
 from platform.disk.files import write_text
 from platform.disk.opening import make_beside, open_existing, open_storage, run_folder
-from platform.disk.transactions import transaction
+from platform.disk.transactions import records_in, transaction
 from platform.errors import ConfigError, UnknownRun
+from platform.experiment.dealing import Learning, deal_examples
 from platform.experiment.environment import environment, resolve_device, use_threads
+from platform.experiment.evaluation import measure_round
 from platform.experiment.method_building import build_method, require_classes
 from platform.experiment.method_origins import origin_document, require_same_method
 from platform.experiment.paths import with_absolute_paths
-from platform.experiment.resuming import require_same_enrolment, require_same_wiring
+from platform.experiment.resuming import require_same_enrolment, require_same_run
 from platform.experiment.second_phase import (
     FirstRun,
     require_clients,
@@ -51,28 +53,27 @@ from platform.experiment.second_phase import (
     require_same_classes,
     require_second_phase,
 )
-from platform.experiment.simulation import announcing, build_population, deal_examples
+from platform.experiment.simulation import Simulation, build_population
 from platform.parties.enrolment import read_enrolment
+from platform.parties.profile import RunNames
 from platform.protection.budget import Budget
 from platform.protection.building import amplifying_cohorts, protect_run, weighing
 from platform.protection.fitting import pool_minimum
 from platform.protection.pool_rules import PoolRules
-from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.cohort import simulated_losses
-from platform.rounds.noise import coordinator_noise
 from platform.rounds.observing import Observer
-from platform.rounds.runner import RoundRunner
-from platform.rounds.wiring import Learning, Wiring
-from platform.wire.transport import InProcessTransport
-from privacy import CohortKind
+from platform.rounds.roll import call_roll
+from platform.rounds.run import Run, RunTerms
+from platform.wire.messages import ROUND_STAGES, Stage
+from platform.wire.transport import InProcessTransport, Transport
 from storage import Database, NotFound
 
 if TYPE_CHECKING:
     from methods.clip.adapter import Backbone
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Surroundings:
     """What a run takes from outside its configuration; tests give their own.
 
@@ -81,21 +82,23 @@ class Surroundings:
         sources: Packaged configurations and method presets.
         now: The time, for records.
         clock: Seconds, for durations.
+        carry: How messages travel, made from how they travel within this process.
     """
 
     registry: Registry = field(default_factory=Registry)
     sources: Sources = field(default_factory=Sources)
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     clock: Callable[[], float] = time.perf_counter
+    carry: Callable[[InProcessTransport], Transport] = lambda within: within
 
     @classmethod
     def with_methods(cls, folder: Path | None) -> Self:
         """Return what there is, with the methods of a folder that the user named."""
         registry = Registry(folder=folder)
-        return cls(registry, Sources(registry=registry))
+        return cls(registry=registry, sources=Sources(registry=registry))
 
 
-def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings) -> Wiring:
+def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings) -> Simulation:
     """Set up a new run.
 
     Raises:
@@ -111,7 +114,7 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
     folder = run_folder(config.storage.url, run_id)
     code = origin_document(surroundings.registry, config.method.name)
     effective = {
-        "noise_multiplier": plan.budget.noise_multiplier,
+        "noise_multiplier": plan.terms.budget.noise_multiplier,
         "seeds": {purpose: config.seed_of(purpose) for purpose in SeedConfig.model_fields},
         "classes": list(plan.learning.classes),
         "environment": facts,
@@ -129,7 +132,8 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
         )
         trail = AuditTrail(uow.audit, run_id)
         trail.run_created(digest, _enrolment_of(plan), config.phase_two_of, code)
-    return _wire(plan, run_id, database, observer, surroundings)
+    observer.run_created(run_id)
+    return _simulate(plan, run_id, database, observer, surroundings)
 
 
 def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> RunPlan:
@@ -150,7 +154,7 @@ def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> 
         require_same_method(source, config.method.name, code, registry)
         plan = plan_run(config, observer, surroundings, FirstRun(first, database))
         require_same_classes(folder, source, plan.learning.classes)
-        require_first_releases(database, source, plan.protection)
+        require_first_releases(database, source, plan.terms.protection)
     finally:
         database.close()
     return plan
@@ -163,7 +167,7 @@ def reopen_run(
     surroundings: Surroundings,
     *,
     read_only: bool = False,
-) -> Wiring:
+) -> Simulation:
     """Set up a run that exists; with `read_only` to write to none of its databases.
 
     Whoever goes on with a run builds on all rows of its database, so all are checked then.
@@ -187,9 +191,10 @@ def reopen_run(
     plan = _plan(config, observer, surroundings)
     if not read_only:
         require_same_enrolment(run_id, created.detail.get("enrolment"), _enrolment_of(plan))
-    wiring = _wire(plan, run_id, database, observer, surroundings)
-    require_same_wiring(wiring)
-    return wiring
+    observer.run_created(run_id)
+    simulation = _simulate(plan, run_id, database, observer, surroundings)
+    require_same_run(simulation.run, database, simulation.folder)
+    return simulation
 
 
 def stored_config(database: Database, run_id: str, surroundings: Surroundings) -> RunConfig:
@@ -210,14 +215,15 @@ def stored_config(database: Database, run_id: str, surroundings: Surroundings) -
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A run that has passed every check, before anything is written."""
+    """A run that has passed every check, before anything is written.
 
-    config: RunConfig
+    Attributes:
+        terms: What its rounds follow.
+        learning: What its clients learn with and from.
+    """
+
+    terms: RunTerms
     learning: Learning
-    protection: Protection
-    budget: Budget
-    pool_rules: PoolRules | None
-    cohort_kind: CohortKind | None
 
 
 def plan_run(
@@ -255,13 +261,20 @@ def plan_run(
         lifetime_budget=section.lifetime_budget,
         mechanisms=config.mechanisms,
     )
-    kind, pool_rules = amplifying_cohorts(config, method), _pool_rules(config, method)
     folder, size = _cache_folder(config), method.pixel_size
     encoders = cached_encoders(backbone, folder, observer.preparing, size)
     learning = _learning(config, data, method, (backbone, device, encoders))
     most = max(examples.num_examples for examples in learning.train.values())
     protection = weighing(calibrated.protection, config, most)
-    return RunPlan(config, learning, protection, budget, pool_rules, kind)
+    terms = RunTerms(
+        config=config,
+        method=method,
+        protection=protection,
+        budget=budget,
+        pool_rules=_pool_rules(config, method),
+        cohort_kind=amplifying_cohorts(config, method),
+    )
+    return RunPlan(terms, learning)
 
 
 def _build(
@@ -305,12 +318,12 @@ def _learning(
         raise ConfigError(str(error)) from error
     require_classes(method, evaluation)
     return Learning(
-        method,
-        data.classes,
-        train,
-        evaluation,
-        device,
-        lambda examples: prepared_batch(method, examples, plain),
+        method=method,
+        classes=data.classes,
+        train=train,
+        evaluation=evaluation,
+        device=device,
+        batch_of=lambda examples: prepared_batch(method, examples, plain),
     )
 
 
@@ -326,45 +339,57 @@ def _pool_rules(config: RunConfig, method: Method) -> PoolRules | None:
     return PoolRules(policy, pool_minimum(config, policy), config.pool.generations)
 
 
-def _wire(
+def _simulate(
     plan: RunPlan,
     run_id: str,
     database: Database,
     observer: Observer,
     surroundings: Surroundings,
-) -> Wiring:
-    config = plan.config
+) -> Simulation:
+    """Return a run that can be held, its clients in this process, each behind its messages.
+
+    Raises:
+        ClientsSilent: If one does not introduce itself.
+    """
+    config, evaluation = plan.terms.config, plan.learning.evaluation
     folder = run_folder(config.storage.url, run_id)
     source = config.phase_two_of
     of_clients = folder if source is None else run_folder(config.storage.url, source)
     population = build_population(
-        *(config, run_id, of_clients, plan.learning, plan.protection, plan.budget.limits, source),
+        *(plan.terms, plan.learning, RunNames(run_id, source), of_clients),
         read_only=database.is_read_only,
     )
-    handlers = {n: announcing(c.handle, observer) for n, c in population.clients.items()}
-    transport = InProcessTransport(handlers, simulated_losses(config))
-    return Wiring(
-        config=config,
+
+    def tell(stage: Stage) -> None:
+        if stage in ROUND_STAGES:
+            observer.client_answered()
+
+    handlers = {name: client.handle for name, client in population.clients.items()}
+    within = InProcessTransport(
+        handlers, simulated_losses(config), stage=population.stage, tell=tell
+    )
+    transport = surroundings.carry(within)
+    run = Run(
         run_id=run_id,
-        folder=folder,
-        method=plan.learning.method,
-        classes=plan.learning.classes,
-        evaluation=plan.learning.evaluation,
-        batch_of=plan.learning.batch_of,
-        protection=plan.protection,
-        budget=plan.budget,
-        pool_rules=plan.pool_rules,
-        cohort_kind=plan.cohort_kind,
-        population=population,
-        runner=RoundRunner(transport, plan.protection, partial(coordinator_noise, config)),
-        database=database,
-        clock=surroundings.clock,
         source_id=source,
+        terms=plan.terms,
+        roll=call_roll(transport, run_id, tuple(population.clients)),
+        transport=transport,
+        records=records_in(database),
+        measure=partial(measure_round, evaluation),
+        clock=surroundings.clock,
+    )
+    return Simulation(
+        run=run,
+        folder=folder,
+        database=database,
+        learning=plan.learning,
+        population=population,
     )
 
 
 def _enrolment_of(plan: RunPlan) -> str | None:
-    path, terms = plan.config.secure_aggregation.enrolment, plan.protection.terms
+    path, terms = plan.terms.config.secure_aggregation.enrolment, plan.terms.protection.terms
     if path is None or terms is None or not terms.active:
         return None
     return read_enrolment(Path(path)).fingerprint

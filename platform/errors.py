@@ -9,6 +9,7 @@ PlatformError
 |- RoundAborted         a round ended without a result; the phase is named
 `- RunStopped           the run cannot go on
    |- RunBusy           another process runs it just now
+   |- ClientsSilent     clients that must be heard outside rounds gave no answer
    `- RecordsDisagree   what is kept of a run in several places does not tell the same
 """
 
@@ -65,6 +66,10 @@ class RunStopped(PlatformError):
 
 class RunBusy(RunStopped):
     """Another process runs the run just now; two at once would charge clients twice."""
+
+
+class ClientsSilent(RunStopped):
+    """Clients that must be heard outside rounds gave no answer; the run can be resumed."""
 
 
 class RecordsDisagree(RunStopped):

@@ -1,13 +1,14 @@
 """Where Sotto's state lives: the coordinator's database and each client's own store.
 
 Knows tables, transactions, the anonymous expert pool, the privacy ledger and the hash-chained
-audit log; does not know what an update or a mask means. Start at ``open_database`` and
-``open_client_store``; ``storage.errors`` draws the tree of errors.
+audit log; does not know what an update or a mask means. Start at ``open_database``,
+``open_client_store`` and ``open_client_stores``; ``storage.errors`` draws the tree of errors.
 """
 
 from __future__ import annotations
 
-from storage.client_store import ClientStore, open_client_store
+from storage.client_opening import ClientStores, open_client_store, open_client_stores
+from storage.client_store import ClientStore
 from storage.database import Database, UnitOfWork, open_database
 from storage.errors import (
     AlreadyExistsError,
@@ -54,6 +55,7 @@ __all__ = [
     "ClientAheadError",
     "ClientIdentity",
     "ClientStore",
+    "ClientStores",
     "Database",
     "DatabaseBusy",
     "DatabaseDamaged",
@@ -79,5 +81,6 @@ __all__ = [
     "StorageFull",
     "UnitOfWork",
     "open_client_store",
+    "open_client_stores",
     "open_database",
 ]

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import delete
-from sqlalchemy.orm import Session
-
 from storage._validate import (
     canonical_json,
     require_at_least_one,
@@ -22,16 +19,16 @@ from storage._validate import (
 from storage.errors import AlreadyExistsError, InvalidRecordError, NotFound
 from storage.records import AttemptRecord
 from storage.runs import require_run
-from storage.sealing import insert_sealed, read_sealed, update_sealed
+from storage.sealing import Rows
 from storage.tables import Attempts, Stages
 
 
 class AttemptRepository:
     """The attempts of all runs; of each run at most one is open."""
 
-    def __init__(self, session: Session) -> None:
-        """Work within the session's transaction."""
-        self._session = session
+    def __init__(self, rows: Rows) -> None:
+        """Work within one transaction."""
+        self._rows = rows
 
     def open(
         self, run_id: str, round_number: int, attempt: int, plan: Mapping[str, object]
@@ -62,7 +59,7 @@ class AttemptRepository:
                 f" {newest.round_number}, attempt {newest.attempt} of run {run_id!r}"
             )
         key = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
-        insert_sealed(self._session, Attempts, {**key, "plan": text, "is_open": True})
+        self._rows.insert(Attempts, {**key, "plan": text, "is_open": True})
 
     def newest(self, run_id: str) -> AttemptRecord | None:
         """Return the run's newest attempt, None before the first.
@@ -71,10 +68,10 @@ class AttemptRepository:
             NotFound: Unknown run.
             DatabaseDamaged: If its plan is no JSON object.
         """
-        require_run(self._session, run_id)
-        newest = (Attempts.round_number.desc(), Attempts.attempt.desc())
-        rows = read_sealed(
-            self._session, Attempts, Attempts.run_id == run_id, order=newest, limit=1
+        require_run(self._rows, run_id)
+        order = ("round_number", "attempt")
+        rows = self._rows.read(
+            Attempts, {"run_id": run_id}, order=order, newest_first=True, limit=1
         )
         if not rows:
             return None
@@ -95,18 +92,12 @@ class AttemptRepository:
         require_bytes(blob=blob)
         self._require_open(run_id, round_number, attempt)
         key = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
-        insert_sealed(self._session, Stages, {**key, "stage": stage, "blob": blob})
+        self._rows.insert(Stages, {**key, "stage": stage, "blob": blob})
 
     def stages(self, run_id: str, round_number: int, attempt: int) -> dict[str, bytes]:
         """Return what the stages of an attempt yielded, by stage; nothing once it has ended."""
-        rows = read_sealed(
-            self._session,
-            Stages,
-            Stages.run_id == run_id,
-            Stages.round_number == round_number,
-            Stages.attempt == attempt,
-        )
-        return {row.stage: row.blob for row in rows}
+        key = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
+        return {row.stage: row.blob for row in self._rows.read(Stages, key)}
 
     def close(self, run_id: str, round_number: int, attempt: int) -> None:
         """End an attempt, committed or given up, and erase what its stages yielded.
@@ -115,15 +106,9 @@ class AttemptRepository:
             NotFound: The attempt is not open.
         """
         self._require_open(run_id, round_number, attempt)
-        self._session.execute(delete(Stages).where(Stages.run_id == run_id))
-        update_sealed(
-            self._session,
-            Attempts,
-            Attempts.run_id == run_id,
-            Attempts.round_number == round_number,
-            Attempts.attempt == attempt,
-            is_open=False,
-        )
+        self._rows.delete(Stages, {"run_id": run_id})
+        key = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
+        self._rows.update(Attempts, key, is_open=False)
 
     def _require_open(self, run_id: str, round_number: int, attempt: int) -> None:
         newest = self.newest(run_id)

@@ -21,6 +21,7 @@ from storage._validate import canonical_json, require_count, require_text, utc_t
 from storage.errors import AuditChainBroken
 from storage.records import AuditEntry, AuditHead
 from storage.runs import require_run
+from storage.sealing import Rows
 from storage.tables import Audit
 
 # Changing what is hashed, or how, needs a new marker.
@@ -53,9 +54,10 @@ def entry_hash(
 class AuditRepository:
     """Adds to, reads and verifies the audit log."""
 
-    def __init__(self, session: Session, now: Callable[[], datetime]) -> None:
-        """Work within the session's transaction; ``now`` dates the entries."""
+    def __init__(self, session: Session, rows: Rows, now: Callable[[], datetime]) -> None:
+        """Work within the session's transaction, as ``rows`` does; ``now`` dates the entries."""
         self._session = session
+        self._rows = rows
         self._now = now
 
     def append(
@@ -173,7 +175,7 @@ class AuditRepository:
         Raises:
             NotFound: Unknown run.
         """
-        require_run(self._session, run)
+        require_run(self._rows, run)
         last = self._session.execute(
             select(Audit.sequence, Audit.hash)
             .where(Audit.run_id == run)
@@ -197,7 +199,7 @@ class AuditRepository:
             AuditChainBroken: Naming the first entry that is wrong or missing.
             NotFound: Unknown run.
         """
-        require_run(self._session, run)
+        require_run(self._rows, run)
         reached = AuditHead(0, GENESIS_HASH)
         met = head is None or head == reached
         for entry in self._entries(Audit.run_id == run):

@@ -1,45 +1,207 @@
-"""The file of a client's own store: made whole, opened, and checked when it is opened."""
+"""The file of one or several clients' stores: made whole, opened, and written a stage at a time.
+
+In a federation a client's file holds its own store and nothing else. In a simulation all clients
+lie in one file, so that one commit makes durable what a whole stage of a round wrote: nobody's
+answer is handed on before it. There may be many files, so a connection lives only as long as one
+call, or as one block; closing it also empties the write-ahead log.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
+from threading import RLock, get_ident
 from typing import Final
 
-from sqlalchemy import Connection, Engine, StaticPool, create_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.dialects.sqlite import dialect
+from sqlalchemy.schema import CreateTable
 
-from storage.client_tables import ClientBase, Identity
-from storage.engine import BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE, make_shared_engine
-from storage.errors import SchemaMismatch
-from storage.files import create_whole, read_while_quiet
+from storage.client_tables import CLIENT_TABLES, ClientBase, Identity
+from storage.engine import BEGIN_READ, BEGIN_WRITE, open_connection, translate
+from storage.errors import DatabaseBusy, SchemaMismatch
+from storage.files import OpenFile, create_whole, read_while_quiet
 from storage.integrity import Schema, read_schema, require_sound
 from storage.records import ClientIdentity
-from storage.sealing import insert_sealed
+from storage.sealing import Rows
+from storage.statements import Statements
 
-CLIENT_SCHEMA_VERSION: Final = 4
+CLIENT_SCHEMA_VERSION: Final = 5
 _BUSY_TIMEOUT: Final = 5.0
-_CURRENT: ContextVar[Path] = ContextVar("file of the client store in use")
+_STAGE_PATIENCE: Final = 600.0
+"""Seconds to wait while another run's stage writes to the same clients' file."""
+_SAVEPOINT: Final = "one_client"
 
 
-@contextmanager
-def connected(path: Path, *, read_only: bool) -> Iterator[Connection]:
-    """Return one connection to a store; closing it empties the write-ahead log."""
-    token = _CURRENT.set(path)
-    try:
-        quiet = read_while_quiet(path) if read_only else nullcontext()
-        with quiet, _engine(read_only).connect() as connection:
-            yield connection
-    finally:
-        _CURRENT.reset(token)
+class ClientFile:
+    """An open file; no connection outlives a call or a block, so there is nothing to close."""
+
+    def __init__(self, path: Path, *, read_only: bool) -> None:
+        """Look at the file and check it.
+
+        Raises:
+            NotFound: There is none.
+            SchemaMismatch: It is something else, or of another version.
+            DatabaseDamaged: Naming what is wrong first.
+        """
+        self._file = OpenFile.at(path)
+        self._read_only = read_only
+        self._connection: sqlite3.Connection | None = None
+        self._rows: Rows | None = None
+        self._is_apart = False
+        self._owner: int | None = None
+        # Several threads may use one file; only one at a time uses its connection.
+        self._lock = RLock()
+        self.verify_structure()
+
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+        return self._file.path
+
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """Keep one connection for all calls of the block, which spares each its own.
+
+        Within a stage all of the block is one client's part of it: where it raises, what it wrote
+        is undone, and nothing of what others wrote.
+        """
+        with self._lock:
+            if self._rows is not None and not self._is_apart:
+                with self._savepoint(self._rows.statements):
+                    yield
+            elif self._connection is not None:
+                yield
+            else:
+                with self._connected():
+                    yield
+
+    @contextmanager
+    def stage(self) -> Iterator[None]:
+        """Make all calls of the block durable together, when it ends; none of them if it raises.
+
+        Raises:
+            DatabaseBusy: Another process wrote to the file all the time.
+            DatabaseReplaced: The file was deleted or replaced; nothing that was written counts.
+            StorageFull: Nothing was written.
+        """
+        with self.transaction(patience=_STAGE_PATIENCE):
+            self._is_apart = False
+            try:
+                yield
+            finally:
+                self._is_apart = True
+
+    def joined(self, *, read_only: bool) -> Rows | None:
+        """Return the rows of this thread's own open transaction, if a call may just join it."""
+        if self._owner != get_ident() or not (self._is_apart or read_only):
+            return None
+        return self._rows
+
+    @contextmanager
+    def transaction(self, *, read_only: bool = False, patience: float = 0.0) -> Iterator[Rows]:
+        """Return rows whose changes are durable when the block ends, and undone if it raises.
+
+        Args:
+            read_only: Take no lock.
+            patience: Seconds to wait for another process, beyond the usual ones.
+        """
+        with self._lock:
+            if self._rows is not None:
+                # Of a stage each client's part is undone as a whole.
+                with nullcontext() if self._is_apart or read_only else self.kept_open():
+                    yield self._rows
+                return
+            # Before it is opened, as that would make an empty file in place of a lost one.
+            self._file.require_same()
+            with self.kept_open():
+                statements = self._statements()
+                _begin(statements, BEGIN_READ if read_only else BEGIN_WRITE, patience)
+                self._rows, self._is_apart, self._owner = Rows(statements), True, get_ident()
+                try:
+                    yield self._rows
+                    self._file.require_same()
+                    statements.run("COMMIT")
+                finally:
+                    self._rows, self._is_apart, self._owner = None, False, None
+                    _undo(statements)
+                # Replaced in between, what was committed is gone, so nobody may count on it.
+                self._file.require_same()
+
+    def verify_structure(self) -> None:
+        """Check all pages, all indices, and the schema.
+
+        Raises:
+            SchemaMismatch: It is something else, or of another version.
+            DatabaseDamaged: Naming what is wrong first.
+            DatabaseReplaced: The file was deleted or replaced since it was opened.
+        """
+        self._file.require_same()
+        with self.transaction(read_only=True) as rows:
+            ((version,),) = rows.statements.run("PRAGMA user_version")
+            if version != CLIENT_SCHEMA_VERSION:
+                raise SchemaMismatch(
+                    f"file {self.path} is not a client store of version {CLIENT_SCHEMA_VERSION}"
+                    f" (it says {version})"
+                )
+            require_sound(rows.statements, _schema())
+
+    def verify_integrity(self) -> None:
+        """Check all pages, all indices, the schema, and every row's digest.
+
+        Opening does the same but for the digests, which are checked as rows are read.
+
+        Raises:
+            DatabaseDamaged: Naming what is wrong first.
+            DatabaseReplaced: The file was deleted or replaced since it was opened.
+        """
+        with self.kept_open():
+            self.verify_structure()
+            with self.transaction(read_only=True) as rows:
+                rows.verify(CLIENT_TABLES)
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        quiet = read_while_quiet(self.path) if self._read_only else nullcontext()
+        with quiet:
+            try:
+                self._connection = _connect(self.path, read_only=self._read_only)
+                yield
+            finally:
+                connection, self._connection = self._connection, None
+                if connection is not None:
+                    connection.close()
+
+    @contextmanager
+    def _savepoint(self, statements: Statements) -> Iterator[None]:
+        statements.run(f"SAVEPOINT {_SAVEPOINT}")
+        self._is_apart = True
+        try:
+            yield
+        except BaseException:
+            # A full disk may have undone all of the stage already.
+            if statements.connect().in_transaction:
+                statements.run(f"ROLLBACK TO {_SAVEPOINT}")
+                statements.run(f"RELEASE {_SAVEPOINT}")
+            raise
+        else:
+            statements.run(f"RELEASE {_SAVEPOINT}")
+        finally:
+            self._is_apart = False
+
+    def _statements(self) -> Statements:
+        connection = self._connection
+        if connection is None:
+            raise RuntimeError("the file is not open")
+        return Statements(lambda: connection, str(self.path))
 
 
-def create_store(path: Path, drawn: ClientIdentity) -> None:
-    """Make a new store that holds an identity, unless there is a file already.
+def create_file(path: Path, drawn: Mapping[str, ClientIdentity]) -> None:
+    """Make a new file of stores that hold an identity each, unless there is a file already.
 
     Raises:
         StorageFull: The disk is full or may not be written to.
@@ -47,52 +209,62 @@ def create_store(path: Path, drawn: ClientIdentity) -> None:
     create_whole(path, partial(_build, drawn=drawn))
 
 
-def require_sound_store(connection: Connection, path: Path) -> None:
-    """Require a store of this version, its pages, indices and schema as written.
-
-    Raises:
-        SchemaMismatch: It is something else, or of another version.
-        DatabaseDamaged: Naming what is wrong first.
-    """
-    connection.execution_options(**{BEGIN_OPTION: BEGIN_READ})
-    with Session(connection) as session:
-        inner = session.connection()
-        version = inner.exec_driver_sql("PRAGMA user_version").scalar_one()
-        if version != CLIENT_SCHEMA_VERSION:
-            raise SchemaMismatch(
-                f"file {path} is not a client store of version {CLIENT_SCHEMA_VERSION} (it says"
-                f" {version})"
-            )
-        require_sound(inner, _schema(), path)
+def insert_identities(rows: Rows, drawn: Mapping[str, ClientIdentity]) -> None:
+    """Add stores to a file."""
+    fresh = ({"client": c, "enrolment_serial": 0, **asdict(own)} for c, own in drawn.items())
+    rows.insert(Identity, *fresh)
 
 
-def _build(path: Path, *, drawn: ClientIdentity) -> None:
-    with connected(path, read_only=False) as connection:
-        connection.execution_options(**{BEGIN_OPTION: BEGIN_WRITE})
-        with Session(connection) as session:
-            inner = session.connection()
-            ClientBase.metadata.create_all(inner)
-            inner.exec_driver_sql(f"PRAGMA user_version={CLIENT_SCHEMA_VERSION}")
-            row = {"slot": "own", "enrolment_serial": 0, **asdict(drawn)}
-            insert_sealed(session, Identity, row)
-            session.commit()
+def clients_of(rows: Rows) -> Iterable[str]:
+    """Return whose stores are in a file."""
+    return rows.column(Identity, "client", {})
 
 
-@cache
-def _engine(read_only: bool) -> Engine:
-    """Return one engine for all stores of the process.
+def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    try:
+        return open_connection(path, busy_timeout=_BUSY_TIMEOUT, read_only=read_only)
+    except sqlite3.Error as error:
+        raise translate(error, str(path)) from error
 
-    There may be thousands, all of one schema.
-    """
-    return make_shared_engine(_CURRENT.get, busy_timeout=_BUSY_TIMEOUT, read_only=read_only)
+
+def _begin(statements: Statements, how: str, patience: float) -> None:
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            statements.run(how)
+            return
+        except DatabaseBusy:
+            if time.monotonic() >= deadline:
+                raise
+
+
+def _undo(statements: Statements) -> None:
+    """Undo what is left of a transaction that did not come to its commit."""
+    if statements.connect().in_transaction:
+        statements.run("ROLLBACK")
+
+
+def _build(path: Path, *, drawn: Mapping[str, ClientIdentity]) -> None:
+    connection = _connect(path, read_only=False)
+    try:
+        rows = Rows(Statements(lambda: connection, str(path)))
+        rows.statements.run(BEGIN_WRITE)
+        _make_tables(rows.statements)
+        rows.statements.run(f"PRAGMA user_version={CLIENT_SCHEMA_VERSION}")
+        insert_identities(rows, drawn)
+        rows.statements.run("COMMIT")
+    finally:
+        connection.close()
 
 
 @cache
 def _schema() -> Schema:
-    engine = create_engine("sqlite://", poolclass=StaticPool)
-    try:
-        with engine.begin() as connection:
-            ClientBase.metadata.create_all(connection)
-            return read_schema(connection)
-    finally:
-        engine.dispose()
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        statements = Statements(lambda: connection, ":memory:")
+        _make_tables(statements)
+        return read_schema(statements)
+
+
+def _make_tables(statements: Statements) -> None:
+    for table in ClientBase.metadata.sorted_tables:
+        statements.run(str(CreateTable(table).compile(dialect=dialect())))

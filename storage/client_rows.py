@@ -1,62 +1,103 @@
-"""Rows of a client's own store, as the calls of `ClientStore` need them."""
+"""Rows of one client's own store, as the calls of `ClientStore` need them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, delete
-from sqlalchemy.orm import Session
-
 from storage.client_tables import Identity, Personal, Receipts
-from storage.engine import file_of
 from storage.errors import DatabaseDamaged
 from storage.records import PersonalState, Receipt
-from storage.sealing import insert_sealed, read_sealed
+from storage.sealing import Rows, Where
+from storage.statements import Statements
 from storage.tables import Sealed
 
 
-def identity_row(session: Session) -> Row[Any]:
+class OwnRows(Rows):
+    """One client's rows of a file that may hold those of others: no call here reaches these."""
+
+    def __init__(self, statements: Statements, client: str) -> None:
+        """Look at this client's rows only."""
+        super().__init__(statements)
+        self.client = client
+
+    def insert(self, table: type[Sealed], *rows: Mapping[str, Any]) -> None:
+        """Add rows of this client."""
+        super().insert(table, *({"client": self.client, **row} for row in rows))
+
+    def put(self, table: type[Sealed], row: Mapping[str, Any]) -> None:
+        """Add a row of this client, in the place of one with the same key."""
+        super().put(table, {"client": self.client, **row})
+
+    def swap(self, table: type[Sealed], before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+        """Put a row of this client in the place of another, if that is still as it was."""
+        own = {"client": self.client}
+        return super().swap(table, {**own, **before}, {**own, **row})
+
+    def read(
+        self,
+        table: type[Sealed],
+        where: Where,
+        *,
+        order: Sequence[str] = (),
+        newest_first: bool = False,
+        limit: int | None = None,
+    ) -> list[Any]:
+        """Return this client's rows that meet all conditions."""
+        own = {"client": self.client, **where}
+        return super().read(table, own, order=order, newest_first=newest_first, limit=limit)
+
+    def column(
+        self, table: type[Sealed], name: str, where: Where, *, newest_first: bool = False
+    ) -> tuple[Any, ...]:
+        """Return the different values of a column of this client's rows."""
+        own = {"client": self.client, **where}
+        return super().column(table, name, own, newest_first=newest_first)
+
+    def delete(self, table: type[Sealed], where: Where) -> None:
+        """Delete this client's rows that meet all conditions."""
+        super().delete(table, {"client": self.client, **where})
+
+
+def identity_row(rows: OwnRows) -> Any:
     """Return the one row that says whose the store is.
 
     Raises:
-        DatabaseDamaged: There is none, or more than one.
+        DatabaseDamaged: There is none.
     """
-    rows = read_sealed(session, Identity)
-    if len(rows) != 1:
+    found = rows.read(Identity, {})
+    if not found:
         raise DatabaseDamaged(
-            f"database {file_of(session)} is damaged: it says {len(rows)} times whose it is"
+            f"database {rows.statements.where} is damaged: it does not say whose store"
+            f" {rows.client!r} is"
         )
-    return rows[0]
+    return found[0]
 
 
-def equal_to(table: type[Sealed], key: Mapping[str, object]) -> list[ColumnElement[bool]]:
-    """Return the conditions that columns of a table have these values."""
-    return [getattr(table, name) == value for name, value in key.items()]
-
-
-def slot_of(session: Session, run_id: str, slot: str) -> PersonalState | None:
+def slot_of(rows: OwnRows, run_id: str, slot: str) -> PersonalState | None:
     """Return a run's personal part, committed or pending, or None."""
-    rows = read_sealed(session, Personal, Personal.run_id == run_id, Personal.slot == slot)
-    if not rows:
-        return None
-    row = rows[0]
-    return PersonalState(row.round_number, row.attempt, row.personal, row.experts)
+    return slots_of(rows, run_id).get(slot)
 
 
-def fill_slot(session: Session, run_id: str, slot: str, state: PersonalState) -> None:
+def slots_of(rows: OwnRows, run_id: str) -> dict[str, PersonalState]:
+    """Return a run's personal parts, those of committed and pending that there are."""
+    return {
+        row.slot: PersonalState(row.round_number, row.attempt, row.personal, row.experts)
+        for row in rows.read(Personal, {"run_id": run_id})
+    }
+
+
+def fill_slot(rows: OwnRows, run_id: str, slot: str, state: PersonalState) -> None:
     """Put a personal part in the place of another."""
-    drop_slot(session, run_id, slot)
-    insert_sealed(session, Personal, {"run_id": run_id, "slot": slot, **state._asdict()})
+    rows.put(Personal, {"run_id": run_id, "slot": slot, **state._asdict()})
 
 
-def drop_slot(session: Session, run_id: str, slot: str) -> None:
+def drop_slot(rows: OwnRows, run_id: str, slot: str) -> None:
     """Delete a personal part, if there is one."""
-    session.execute(delete(Personal).where(Personal.run_id == run_id, Personal.slot == slot))
+    rows.delete(Personal, {"run_id": run_id, "slot": slot})
 
 
-def receipts_of(session: Session, run_id: str) -> tuple[Receipt, ...]:
+def receipts_of(rows: OwnRows, run_id: str) -> tuple[Receipt, ...]:
     """Return a run's receipts, by round and attempt."""
-    order = (Receipts.round_number, Receipts.attempt)
-    rows = read_sealed(session, Receipts, Receipts.run_id == run_id, order=order)
-    return tuple(Receipt(run_id, row.round_number, row.attempt, row.receipt) for row in rows)
+    found = rows.read(Receipts, {"run_id": run_id}, order=("round_number", "attempt"))
+    return tuple(Receipt(run_id, row.round_number, row.attempt, row.receipt) for row in found)

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, fields
-
-from sqlalchemy import delete
-from sqlalchemy.orm import Session
+from dataclasses import fields
+from operator import attrgetter
+from typing import Final
 
 from storage._validate import require_bytes, require_count, require_text
+from storage.client_rows import OwnRows
 from storage.client_tables import Replies, Sessions
-from storage.errors import InvalidRecordError, SessionMovedError
+from storage.errors import AlreadyExistsError, InvalidRecordError, SessionMovedError
 from storage.records import SessionRecord
-from storage.sealing import insert_sealed, read_sealed, update_sealed
 
-Transaction = Callable[..., AbstractContextManager[Session]]
+_NAMES: Final = tuple(field.name for field in fields(SessionRecord))
+_FACTS: Final = attrgetter(*_NAMES)
+Transaction = Callable[..., AbstractContextManager[OwnRows]]
 
 
 class ClientSessions:
@@ -32,15 +33,15 @@ class ClientSessions:
 
     def newest(self, run_id: str) -> SessionRecord | None:
         """Return how far the client has come in the run, None before its first attempt."""
-        with self._transaction(read_only=True) as session:
-            return _read(session, run_id)
+        with self._transaction(read_only=True) as rows:
+            return _read(rows, run_id)
 
     def reply(self, run_id: str, request_digest: bytes) -> bytes | None:
         """Return what was answered to a request of the newest attempt, None if nothing was."""
-        where = (Replies.run_id == run_id, Replies.request_digest == request_digest)
-        with self._transaction(read_only=True) as session:
-            rows = read_sealed(session, Replies, *where)
-        return rows[0].reply if rows else None
+        where = {"run_id": run_id, "request_digest": request_digest}
+        with self._transaction(read_only=True) as rows:
+            found = rows.read(Replies, where)
+        return found[0].reply if found else None
 
     def keep(
         self,
@@ -65,33 +66,43 @@ class ClientSessions:
         """
         _require(record)
         require_bytes(request_digest=request_digest, reply=reply)
-        with self._transaction() as session:
-            known = _read(session, record.run_id)
-            if known != after:
-                raise SessionMovedError(
-                    f"the session of run {record.run_id!r} is not the one that was answered from"
-                )
-            if known is not None:
-                _require_forward(known, record)
-            is_new = known is None or _place(known) != _place(record)
-            session.execute(delete(Sessions).where(Sessions.run_id == record.run_id))
-            insert_sealed(session, Sessions, asdict(record))
+        if after is not None:
+            _require_forward(after, record)
+        is_new = after is None or _place(after) != _place(record)
+        with self._transaction() as rows:
+            _move(rows, after, record)
             if is_new:
-                session.execute(delete(Replies).where(Replies.run_id == record.run_id))
+                rows.delete(Replies, {"run_id": record.run_id})
             answered = {"request_digest": request_digest, "reply": reply}
-            insert_sealed(session, Replies, {"run_id": record.run_id, **answered})
+            rows.insert(Replies, {"run_id": record.run_id, **answered})
 
     def forget(self, run_id: str) -> None:
         """Erase replies and state of the run's session; its number stays."""
-        with self._transaction() as session:
-            session.execute(delete(Replies).where(Replies.run_id == run_id))
-            update_sealed(session, Sessions, Sessions.run_id == run_id, state=b"")
+        with self._transaction() as rows:
+            rows.delete(Replies, {"run_id": run_id})
+            rows.update(Sessions, {"run_id": run_id}, state=b"")
 
 
-def _read(session: Session, run_id: str) -> SessionRecord | None:
-    rows = read_sealed(session, Sessions, Sessions.run_id == run_id)
-    names = [field.name for field in fields(SessionRecord)]
-    return SessionRecord(*(getattr(rows[0], name) for name in names)) if rows else None
+def _read(rows: OwnRows, run_id: str) -> SessionRecord | None:
+    found = rows.read(Sessions, {"run_id": run_id})
+    return SessionRecord(*_FACTS(found[0])) if found else None
+
+
+def _move(rows: OwnRows, after: SessionRecord | None, record: SessionRecord) -> None:
+    moved = SessionMovedError(
+        f"the session of run {record.run_id!r} is not the one that was answered from"
+    )
+    if after is None:
+        try:
+            rows.insert(Sessions, _columns(record))
+        except AlreadyExistsError as error:
+            raise moved from error
+    elif not rows.swap(Sessions, _columns(after), _columns(record)):
+        raise moved
+
+
+def _columns(record: SessionRecord) -> dict[str, object]:
+    return dict(zip(_NAMES, _FACTS(record), strict=True))
 
 
 def _place(record: SessionRecord) -> tuple[int, int]:

@@ -1,53 +1,38 @@
 """One client's own store: who it is, its personal part, session, own ledger, tombstones, receipts.
 
 It belongs to the client alone: in a federation it lies on the client's machine, in a simulation in
-the client's folder, never in the coordinator's database. There may be hundreds of stores, so a
-connection lives only as long as one call, or as one block of `kept_open`; closing it also empties
-the write-ahead log. Each call is a transaction of its own, but for those within `atomically`.
+a file of all clients, never in the coordinator's database. Each call is a transaction of its own,
+but for those within `atomically` and within a stage (`storage.client_files`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
-from pathlib import Path
-from threading import RLock
-from typing import Literal, cast
-
-from sqlalchemy import Connection, delete
-from sqlalchemy.orm import Session
+from typing import Literal
 
 from storage._validate import require_bytes, require_count, require_text
-from storage.client_files import connected, create_store, require_sound_store
+from storage.client_files import ClientFile
 from storage.client_rows import (
+    OwnRows,
     drop_slot,
-    equal_to,
     fill_slot,
     identity_row,
     receipts_of,
     slot_of,
+    slots_of,
 )
 from storage.client_sessions import ClientSessions
-from storage.client_tables import (
-    CLIENT_TABLES,
-    ClientLedger,
-    Failures,
-    Identity,
-    Receipts,
-    Tombstones,
-)
-from storage.engine import BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE
+from storage.client_tables import ClientLedger, Failures, Identity, Receipts, Tombstones
 from storage.errors import (
     AlreadyExistsError,
     ClientAheadError,
     InvalidRecordError,
     ReleaseRefusedError,
 )
-from storage.files import OpenFile
-from storage.ledger import insert_rows, read_rows, require_ledger_row, settle
+from storage.ledger import add_rows, read_rows, require_ledger_row, settle, settle_open
 from storage.records import (
     ClientIdentity,
     Failure,
@@ -56,91 +41,45 @@ from storage.records import (
     PersonalState,
     Receipt,
 )
-from storage.sealing import insert_sealed, read_sealed, update_sealed, verify_rows
-
-HANDLE_SECRET_BYTES = 32
-_PSEUDONYM_BYTES = 16
 
 Release = Literal["reserved", "resend"]
 
 
 class ClientStore:
-    """An open store; no connection outlives a call or a block, so there is nothing to close.
+    """One client's part of an open file; it reaches no other client's.
 
     Attributes:
         identity: Pseudonym and handle secret.
         sessions: How far the client has come in each run.
     """
 
-    def __init__(self, path: Path, *, read_only: bool) -> None:
-        """Made by ``open_client_store`` only."""
-        self._file = OpenFile.at(path)
-        self._read_only = read_only
-        self._connection: Connection | None = None
-        self._joint: Session | None = None
+    def __init__(self, file: ClientFile, client: str) -> None:
+        """Made by ``open_client_store`` and ``open_client_stores`` only."""
+        self._file = file
+        self._client = client
         self.sessions = ClientSessions(self._transaction)
-        # Two threads may use one store; only one at a time uses its connection.
-        self._lock = RLock()
-        with self.kept_open():
-            self.verify_structure()
-            with self._transaction(read_only=True) as session:
-                row = identity_row(session)
-            self.identity = ClientIdentity(row.pseudonym, row.handle_secret)
+        with self._transaction(read_only=True) as rows:
+            row = identity_row(rows)
+        self.identity = ClientIdentity(row.pseudonym, row.handle_secret)
 
-    @contextmanager
-    def kept_open(self) -> Iterator[None]:
-        """Return one connection for all calls of the block.
-
-        Which spares each the set-up of its own.
-        """
-        with self._lock:
-            if self._connection is not None:
-                yield
-                return
-            try:
-                with connected(self._file.path, read_only=self._read_only) as connection:
-                    self._connection = connection
-                    yield
-            finally:
-                self._connection = None
+    def kept_open(self) -> AbstractContextManager[None]:
+        """Keep one connection for all calls of the block; in a stage, undo them together."""
+        return self._file.kept_open()
 
     @contextmanager
     def atomically(self) -> Iterator[None]:
-        """Return one transaction for all calls of the block.
-
-        All of it is durable afterwards, or none.
-        """
-        with self._transaction() as session:
-            outer, self._joint = self._joint, session
-            try:
-                yield
-            finally:
-                self._joint = outer
+        """Make all calls of the block durable together, or none of them."""
+        with self._transaction():
+            yield
 
     def verify_integrity(self) -> None:
-        """Check all pages, all indices, the schema, and every row's digest.
-
-        Opening does the same but for the digests, which are checked as rows are read.
+        """Check all of the file that the store lies in, and every row's digest.
 
         Raises:
             DatabaseDamaged: Naming what is wrong first.
             DatabaseReplaced: The file was deleted or replaced since it was opened.
         """
-        with self.kept_open():
-            self.verify_structure()
-            with self._transaction(read_only=True) as session:
-                verify_rows(session, CLIENT_TABLES)
-
-    def verify_structure(self) -> None:
-        """Check all pages, all indices, and the schema.
-
-        Raises:
-            DatabaseDamaged: Naming what is wrong first.
-            DatabaseReplaced: The file was deleted or replaced since it was opened.
-        """
-        self._file.require_same()
-        with self.kept_open():
-            require_sound_store(cast("Connection", self._connection), self._file.path)
+        self._file.verify_integrity()
 
     def put_pending(
         self, run_id: str, round_number: int, attempt: int, *, personal: bytes, experts: bytes
@@ -162,15 +101,15 @@ class ClientStore:
         require_text(run_id=run_id)
         require_count(round_number=round_number, attempt=attempt)
         require_bytes(personal=personal, experts=experts)
-        with self._transaction() as session:
-            committed = slot_of(session, run_id, "committed")
+        with self._transaction() as rows:
+            committed = slot_of(rows, run_id, "committed")
             if committed is not None and (round_number, attempt) <= committed[:2]:
                 raise InvalidRecordError(
                     f"round {round_number}, attempt {attempt} is not newer than round"
                     f" {committed.round_number}, attempt {committed.attempt}, which is committed"
                 )
             state = PersonalState(round_number, attempt, personal, experts)
-            fill_slot(session, run_id, "pending", state)
+            fill_slot(rows, run_id, "pending", state)
 
     def roll(self, run_id: str, last_committed: tuple[int, int] | None) -> None:
         """Bring the personal part to where the coordinator is; the pending slot is empty after it.
@@ -189,9 +128,9 @@ class ClientStore:
                 must be an old copy; nothing changes.
         """
         require_text(run_id=run_id)
-        with self._transaction() as session:
-            pending = slot_of(session, run_id, "pending")
-            committed = slot_of(session, run_id, "committed")
+        with self._transaction() as rows:
+            slots = slots_of(rows, run_id)
+            pending, committed = slots.get("pending"), slots.get("committed")
             if committed is not None and committed[:2] > (last_committed or (-1, -1)):
                 raise ClientAheadError(
                     f"the client committed round {committed.round_number}, attempt"
@@ -199,18 +138,25 @@ class ClientStore:
                     " its database is older than the client's"
                 )
             if pending is not None and pending[:2] == last_committed:
-                fill_slot(session, run_id, "committed", pending)
-            drop_slot(session, run_id, "pending")
+                fill_slot(rows, run_id, "committed", pending)
+            if pending is not None:
+                drop_slot(rows, run_id, "pending")
 
     def committed(self, run_id: str) -> PersonalState | None:
         """Return the last committed personal part, or None before the first."""
-        with self._transaction(read_only=True) as session:
-            return slot_of(session, run_id, "committed")
+        with self._transaction(read_only=True) as rows:
+            return slot_of(rows, run_id, "committed")
+
+    def slots(self, run_id: str) -> tuple[PersonalState | None, PersonalState | None]:
+        """Return the committed and the pending personal part, None for one that is not there."""
+        with self._transaction(read_only=True) as rows:
+            found = slots_of(rows, run_id)
+        return found.get("committed"), found.get("pending")
 
     def pending(self, run_id: str) -> PersonalState | None:
         """Return the personal part that waits for the coordinator's commit, if any."""
-        with self._transaction(read_only=True) as session:
-            return slot_of(session, run_id, "pending")
+        with self._transaction(read_only=True) as rows:
+            return slot_of(rows, run_id, "pending")
 
     def reserve_release(self, row: LedgerRow, *, payload: bytes) -> Release:
         """Write a release to the client's own ledger, durably; send only after this returns.
@@ -238,14 +184,15 @@ class ClientStore:
             "attempt": row.attempt,
             "channel": row.channel,
         }
-        with self._transaction() as session:
-            tombstones = read_sealed(session, Tombstones, *equal_to(Tombstones, key))
+        with self._transaction() as rows:
+            tombstones = rows.read(Tombstones, key)
             if not tombstones:
-                insert_sealed(session, Tombstones, {**key, "payload_digest": digest})
-                insert_rows(session, ClientLedger, [row])
+                rows.insert(Tombstones, {**key, "payload_digest": digest})
+                # A row without its tombstone is refused by the table's key.
+                add_rows(rows, ClientLedger, [row])
                 return "reserved"
             (before,) = tombstones
-            ledger = read_rows(session, ClientLedger, equal_to(ClientLedger, key))
+            ledger = read_rows(rows, ClientLedger, key)
             known = [replace(old, status="reserved") for old in ledger]
             if before.payload_digest != digest or known != [row]:
                 raise ReleaseRefusedError(
@@ -264,19 +211,30 @@ class ClientStore:
             NotFound: Nothing was reserved under this attempt.
             InvalidTransitionError: A row is settled already.
         """
-        where = [
-            ClientLedger.run_id == run_id,
-            ClientLedger.round_number == round_number,
-            ClientLedger.attempt == attempt,
-        ]
-        with self._transaction() as session:
-            settle(session, ClientLedger, where, status=status)
+        where = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
+        with self._transaction() as rows:
+            settle(rows, ClientLedger, where, status=status)
 
-    def rows(self, run_id: str | None = None) -> tuple[LedgerRow, ...]:
-        """Return client's own ledger, of one run or of its whole life, in the order of the key."""
-        where = [] if run_id is None else [ClientLedger.run_id == run_id]
-        with self._transaction(read_only=True) as session:
-            return read_rows(session, ClientLedger, where)
+    def release(self, run_id: str, round_number: int, attempt: int) -> None:
+        """Settle as ``released`` what is still reserved under an attempt, if anything is."""
+        where = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
+        with self._transaction() as rows:
+            settle_open(rows, ClientLedger, where, status="released")
+
+    def rows(
+        self, run_id: str | None = None, attempt: tuple[int, int] | None = None
+    ) -> tuple[LedgerRow, ...]:
+        """Return the client's own ledger in the order of the key.
+
+        Args:
+            run_id: Of this run only; default is the client's whole life.
+            attempt: Of this round and attempt only.
+        """
+        where: dict[str, object] = {} if run_id is None else {"run_id": run_id}
+        if attempt is not None:
+            where |= {"round_number": attempt[0], "attempt": attempt[1]}
+        with self._transaction(read_only=True) as rows:
+            return read_rows(rows, ClientLedger, where)
 
     def add_receipt(self, run_id: str, round_number: int, attempt: int, *, receipt: bytes) -> None:
         """Keep what the coordinator acknowledged.
@@ -288,14 +246,14 @@ class ClientStore:
         require_text(run_id=run_id)
         require_count(round_number=round_number, attempt=attempt)
         require_bytes(receipt=receipt)
-        with self._transaction() as session:
+        with self._transaction() as rows:
             old = [
                 known
-                for known in receipts_of(session, run_id)
+                for known in receipts_of(rows, run_id)
                 if (known.round_number, known.attempt) == (round_number, attempt)
             ]
             if not old:
-                insert_sealed(session, Receipts, asdict(new))
+                rows.insert(Receipts, asdict(new))
             elif old != [new]:
                 raise AlreadyExistsError(
                     f"another receipt of round {round_number}, attempt {attempt} of run"
@@ -304,8 +262,8 @@ class ClientStore:
 
     def receipts(self, run_id: str) -> tuple[Receipt, ...]:
         """Return the run's receipts, by round and attempt."""
-        with self._transaction(read_only=True) as session:
-            return receipts_of(session, run_id)
+        with self._transaction(read_only=True) as rows:
+            return receipts_of(rows, run_id)
 
     def add_failure(self, run_id: str, round_number: int, attempt: int, *, reason: str) -> None:
         """Remember what went wrong inside the client; of an attempt the last is kept.
@@ -319,16 +277,16 @@ class ClientStore:
         require_text(run_id=run_id, reason=reason)
         require_count(round_number=round_number, attempt=attempt)
         key = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
-        with self._transaction() as session:
-            session.execute(delete(Failures).filter_by(**key))
-            insert_sealed(session, Failures, {**key, "reason": reason})
+        with self._transaction() as rows:
+            rows.delete(Failures, key)
+            rows.insert(Failures, {**key, "reason": reason})
 
     def failures(self, run_id: str) -> tuple[Failure, ...]:
         """Return what went wrong inside the client in a run, by round and attempt."""
-        order = (Failures.round_number, Failures.attempt)
-        with self._transaction(read_only=True) as session:
-            rows = read_sealed(session, Failures, Failures.run_id == run_id, order=order)
-            return tuple(Failure(run_id, r.round_number, r.attempt, r.reason) for r in rows)
+        order = ("round_number", "attempt")
+        with self._transaction(read_only=True) as rows:
+            found = rows.read(Failures, {"run_id": run_id}, order=order)
+        return tuple(Failure(run_id, r.round_number, r.attempt, r.reason) for r in found)
 
     def remember_serial(self, serial: int) -> None:
         """Remember the newest enrolment file that the client has used.
@@ -340,65 +298,24 @@ class ClientStore:
             InvalidRecordError: If a newer file was used before.
         """
         require_count(serial=serial)
-        with self._transaction() as session:
-            newest = identity_row(session).enrolment_serial
+        with self._transaction() as rows:
+            newest = identity_row(rows).enrolment_serial
             if serial < newest:
                 raise InvalidRecordError(
                     f"the enrolment file has serial {serial}, but this client has used {newest}"
                     " before; it must be at least that"
                 )
             if serial > newest:
-                update_sealed(session, Identity, enrolment_serial=serial)
+                rows.update(Identity, {}, enrolment_serial=serial)
+
+    def _transaction(self, *, read_only: bool = False) -> AbstractContextManager[OwnRows]:
+        """Return rows whose changes are durable when the block ends, and undone if it raises."""
+        joined = self._file.joined(read_only=read_only)
+        if joined is not None:
+            return nullcontext(OwnRows(joined.statements, self._client))
+        return self._own_transaction(read_only=read_only)
 
     @contextmanager
-    def _transaction(self, *, read_only: bool = False) -> Iterator[Session]:
-        """Return a session whose work is durable when the block ends, and undone if it raises."""
-        with self._lock:
-            if self._joint is not None:
-                yield self._joint
-                return
-            # Before it is opened, as that would make an empty file in place of a lost one.
-            self._file.require_same()
-            with self.kept_open():
-                connection = cast("Connection", self._connection)
-                begin = BEGIN_READ if read_only else BEGIN_WRITE
-                connection.execution_options(**{BEGIN_OPTION: begin})
-                with Session(connection) as session:
-                    yield session
-                    self._file.require_same()
-                    session.commit()
-                    # Replaced in between, what was committed is gone, so nobody may count on it.
-                    self._file.require_same()
-
-
-def open_client_store(
-    path: Path | str, *, pseudonym: str | None = None, read_only: bool = False
-) -> ClientStore:
-    """Open a client's store and check it, creating it with a fresh identity where there is none.
-
-    Args:
-        path: The file; its folder is created.
-        pseudonym: The name that the client must have; default is whatever it has, and 16 random
-            bytes in hex for a new one.
-        read_only: Open one that exists, and write nothing whatever, not even beside the file.
-
-    Raises:
-        InvalidRecordError: The store belongs to another pseudonym.
-        NotFound: It is to be read only, and there is none.
-        SchemaMismatch: The file is something else, or of an unknown version.
-        DatabaseDamaged: The file is empty, cut or broken, or its schema was changed.
-        StorageFull: The disk is full or read-only.
-    """
-    if pseudonym is not None:
-        require_text(pseudonym=pseudonym)
-    if not read_only:
-        name = pseudonym or secrets.token_hex(_PSEUDONYM_BYTES)
-        drawn = ClientIdentity(name, secrets.token_bytes(HANDLE_SECRET_BYTES))
-        create_store(Path(path), drawn)
-    store = ClientStore(Path(path), read_only=read_only)
-    if pseudonym not in (None, store.identity.pseudonym):
-        raise InvalidRecordError(
-            f"pseudonym is {pseudonym!r}, but the store {path} belongs to"
-            f" {store.identity.pseudonym!r}"
-        )
-    return store
+    def _own_transaction(self, *, read_only: bool) -> Iterator[OwnRows]:
+        with self._file.transaction(read_only=read_only) as rows:
+            yield OwnRows(rows.statements, self._client)

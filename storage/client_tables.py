@@ -1,4 +1,8 @@
-"""The tables of a client's own store; they never lie in the coordinator's database."""
+"""The tables of clients' own stores; they never lie in the coordinator's database.
+
+A file holds one client's store in a federation, and those of all clients in a simulation, where one
+commit makes a whole stage durable. So whose a row is stands first in every key.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +22,23 @@ class ClientBase(DeclarativeBase):
     type_annotation_map: ClassVar[dict[Any, Any]] = TYPES
 
 
-class Identity(Sealed, ClientBase):
-    """The one row that says who the client is."""
+class Owned(Sealed):
+    """A table whose rows each belong to one of the file's stores."""
+
+    client: Mapped[str] = mapped_column(primary_key=True, sort_order=-2)
+
+
+class Identity(Owned, ClientBase):
+    """One row a store: who its client is."""
 
     __tablename__ = "identity"
-    __table_args__ = (one_of("slot", ("own",)),)
 
-    slot: Mapped[str] = mapped_column(primary_key=True)
     pseudonym: Mapped[str]
     handle_secret: Mapped[bytes]
     enrolment_serial: Mapped[int]
 
 
-class Personal(Sealed, ClientBase):
+class Personal(Owned, ClientBase):
     """The personal part per run, in two slots: last committed and pending."""
 
     __tablename__ = "personal"
@@ -44,7 +52,7 @@ class Personal(Sealed, ClientBase):
     experts: Mapped[bytes]
 
 
-class ClientLedger(LedgerColumns, Sealed, ClientBase):
+class ClientLedger(LedgerColumns, Owned, ClientBase):
     """The client's own ledger."""
 
     __tablename__ = "ledger"
@@ -53,7 +61,7 @@ class ClientLedger(LedgerColumns, Sealed, ClientBase):
     run_id: Mapped[str] = mapped_column(primary_key=True, sort_order=-1)
 
 
-class Tombstones(Sealed, ClientBase):
+class Tombstones(Owned, ClientBase):
     """What was released under a (run, round, attempt, channel): at most one payload, ever."""
 
     __tablename__ = "tombstones"
@@ -65,7 +73,7 @@ class Tombstones(Sealed, ClientBase):
     payload_digest: Mapped[bytes]
 
 
-class Receipts(Sealed, ClientBase):
+class Receipts(Owned, ClientBase):
     """What the coordinator acknowledged."""
 
     __tablename__ = "receipts"
@@ -76,7 +84,7 @@ class Receipts(Sealed, ClientBase):
     receipt: Mapped[bytes]
 
 
-class Sessions(Sealed, ClientBase):
+class Sessions(Owned, ClientBase):
     """The newest attempt of a run that the client answered, and how far it has come in it.
 
     Round and attempt stay for good, so that no older attempt is ever answered; the state is
@@ -92,7 +100,7 @@ class Sessions(Sealed, ClientBase):
     state: Mapped[bytes]
 
 
-class Replies(Sealed, ClientBase):
+class Replies(Owned, ClientBase):
     """What the client answered in that attempt, by request; erased with the attempt's state."""
 
     __tablename__ = "replies"
@@ -102,7 +110,7 @@ class Replies(Sealed, ClientBase):
     reply: Mapped[bytes]
 
 
-class Failures(Sealed, ClientBase):
+class Failures(Owned, ClientBase):
     """What went wrong inside the client in an attempt, for its owner alone."""
 
     __tablename__ = "failures"
@@ -113,7 +121,7 @@ class Failures(Sealed, ClientBase):
     reason: Mapped[str]
 
 
-CLIENT_TABLES: tuple[type[Sealed], ...] = (
+CLIENT_TABLES: tuple[type[Owned], ...] = (
     Identity,
     Personal,
     ClientLedger,

@@ -6,13 +6,14 @@ afterwards, or nothing.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 from sqlalchemy import URL, Engine
 from sqlalchemy.orm import Session
@@ -34,7 +35,8 @@ from storage.integrity import require_sound
 from storage.ledger import LedgerRepository
 from storage.pool import PoolRepository
 from storage.runs import RoundRepository, RunRepository, StateRepository
-from storage.sealing import verify_rows
+from storage.sealing import Rows
+from storage.statements import Statements
 from storage.tables import SEALED_TABLES
 
 DEFAULT_BUSY_TIMEOUT = 5.0
@@ -54,16 +56,21 @@ class UnitOfWork:
     """
 
     def __init__(
-        self, session: Session, *, now: Callable[[], datetime], commit: Callable[[], None]
+        self,
+        session: Session,
+        rows: Rows,
+        *,
+        now: Callable[[], datetime],
+        commit: Callable[[], None],
     ) -> None:
         """Made by ``Database.unit_of_work`` only."""
-        self.runs = RunRepository(session, now)
-        self.states = StateRepository(session)
-        self.rounds = RoundRepository(session)
-        self.attempts = AttemptRepository(session)
-        self.ledger = LedgerRepository(session)
-        self.pool = PoolRepository(session)
-        self.audit = AuditRepository(session, now)
+        self.runs = RunRepository(rows, now)
+        self.states = StateRepository(rows)
+        self.rounds = RoundRepository(rows)
+        self.attempts = AttemptRepository(rows)
+        self.ledger = LedgerRepository(rows)
+        self.pool = PoolRepository(rows)
+        self.audit = AuditRepository(session, rows, now)
         self._commit = commit
 
     def commit(self) -> None:
@@ -133,7 +140,7 @@ class Database:
                 self._file.require_same()
                 self.checkpoint()
 
-            yield UnitOfWork(session, now=self._now, commit=commit)
+            yield UnitOfWork(session, self._rows(session), now=self._now, commit=commit)
 
     def verify_integrity(self) -> None:
         """Check all pages, all indices, the schema with its triggers, and every row's digest.
@@ -147,7 +154,7 @@ class Database:
         """
         self.verify_structure()
         with self._session(BEGIN_READ) as session:
-            verify_rows(session, SEALED_TABLES)
+            self._rows(session).verify(SEALED_TABLES)
 
     def verify_structure(self) -> None:
         """Check all pages, all indices, and the schema with its triggers.
@@ -157,7 +164,7 @@ class Database:
             DatabaseReplaced: The file was deleted or replaced since it was opened.
         """
         with self._session(BEGIN_READ) as session:
-            require_sound(session.connection(), schema.newest_schema(), self.path)
+            require_sound(self._rows(session).statements, schema.newest_schema())
 
     @contextmanager
     def _session(self, begin: str) -> Iterator[Session]:
@@ -169,6 +176,13 @@ class Database:
             Session(connection, autoflush=True, expire_on_commit=True) as session,
         ):
             yield session
+
+    def _rows(self, session: Session) -> Rows:
+        # Asked anew each time: a session begins its next transaction when it is used again.
+        def connect() -> sqlite3.Connection:
+            return cast("sqlite3.Connection", session.connection().connection.driver_connection)
+
+        return Rows(Statements(connect, str(self.path)))
 
     def checkpoint(self) -> None:
         """Empty the write-ahead log, in which deleted rows would live on.

@@ -16,7 +16,6 @@ from urllib.parse import quote
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event
 from sqlalchemy.engine import URL, ExceptionContext, make_url
 from sqlalchemy.exc import ArgumentError
-from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from storage.errors import (
@@ -94,37 +93,43 @@ def make_engine(url: URL, *, busy_timeout: float, read_only: bool = False) -> En
         read_only: Whether nothing may be written, not even beside the file.
     """
     if read_only:
-        path = Path(str(url.database))
-        return make_shared_engine(lambda: path, busy_timeout=busy_timeout, read_only=True)
+        return _reading_engine(Path(str(url.database)), busy_timeout=busy_timeout)
     # Parameters hold experts and personal state: they must not reach a log or a message.
     engine = create_engine(url, hide_parameters=True)
     return _set_up(engine, lambda: str(url.database), busy_timeout=busy_timeout)
 
 
-def make_shared_engine(
-    current: Callable[[], Path], *, busy_timeout: float, read_only: bool = False
-) -> Engine:
-    """Return an engine over many files of one schema, whichever is current when it connects.
+def _reading_engine(path: Path, *, busy_timeout: float) -> Engine:
+    engine = create_engine(
+        "sqlite+pysqlite://",
+        creator=lambda: _open_read_only(path),
+        hide_parameters=True,
+        poolclass=NullPool,
+    )
+    return _set_up(engine, lambda: str(path), busy_timeout=busy_timeout, pragmas=READING)
 
-    What SQLAlchemy keeps for an engine, above all its compiled statements, is then kept once and
-    not once a file. No connection outlives its use, so none can meet the wrong file.
+
+def open_connection(path: Path, *, busy_timeout: float, read_only: bool) -> sqlite3.Connection:
+    """Return a connection of its own to a file, set up by ``configure_connection``.
 
     Args:
-        current: The file to open.
+        path: The file.
         busy_timeout: Seconds to wait for a lock.
         read_only: Whether nothing may be written, not even beside the file.
+
+    Raises:
+        sqlite3.Error: If it cannot be opened.
     """
-
-    def open_current() -> sqlite3.Connection:
-        if read_only:
-            return _open_read_only(current())
-        return sqlite3.connect(current(), check_same_thread=False)
-
-    engine = create_engine(
-        "sqlite+pysqlite://", creator=open_current, hide_parameters=True, poolclass=NullPool
+    connection = (
+        _open_read_only(path) if read_only else sqlite3.connect(path, check_same_thread=False)
     )
-    pragmas = READING if read_only else WRITING
-    return _set_up(engine, lambda: str(current()), busy_timeout=busy_timeout, pragmas=pragmas)
+    try:
+        pragmas = READING if read_only else WRITING
+        configure_connection(connection, busy_timeout=busy_timeout, pragmas=pragmas)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _open_read_only(path: Path) -> sqlite3.Connection:
@@ -186,11 +191,6 @@ def configure_connection(
         connection.execute(f"PRAGMA {pragma}")
 
 
-def file_of(session: Session) -> str:
-    """Return the file that a session works on, for messages."""
-    return str(session.connection().info[FILE])
-
-
 def translate(error: sqlite3.Error | UnicodeDecodeError, where: str) -> StorageError:
     """Return our error for one of the driver's; SQLite's own messages never contain values."""
     code = getattr(error, "sqlite_errorcode", None) or 0
@@ -204,7 +204,7 @@ def translate(error: sqlite3.Error | UnicodeDecodeError, where: str) -> StorageE
         return StorageFull(f"database {where} is read-only")
     if primary == sqlite3.SQLITE_CANTOPEN:
         return StorageError(f"database {where} cannot be opened, or its folder not written to")
-    if primary == sqlite3.SQLITE_NOTADB:
+    if primary == sqlite3.SQLITE_NOTADB or "unsupported file format" in str(error):
         return SchemaMismatch(f"file {where} is not an SQLite database")
     if primary == sqlite3.SQLITE_CORRUPT:
         return DatabaseDamaged(f"database {where} is damaged: SQLite says {str(error)!r}")

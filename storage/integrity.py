@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sqlalchemy import Connection
-
 from storage.errors import DatabaseDamaged
+from storage.statements import Statements
 
 
 class Item(NamedTuple):
@@ -26,18 +25,15 @@ class Item(NamedTuple):
 Schema = frozenset[Item]
 
 
-def read_schema(connection: Connection) -> Schema:
-    """Return all tables, indices, triggers and views of a database.
-
-    But what SQLite keeps about them.
-    """
-    rows = connection.exec_driver_sql(
+def read_schema(statements: Statements) -> Schema:
+    """Return all tables, indices, triggers and views of a database, but SQLite's statistics."""
+    rows = statements.run(
         "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite_stat%'"
     )
     return frozenset(Item(kind, name, table, _plain(sql)) for kind, name, table, sql in rows)
 
 
-def require_sound(connection: Connection, expected: Schema, where: object) -> None:
+def require_sound(statements: Statements, expected: Schema) -> None:
     """Require pages and indices that fit together, and the expected schema.
 
     All pages are read, so it takes as long as reading the file.
@@ -45,22 +41,21 @@ def require_sound(connection: Connection, expected: Schema, where: object) -> No
     Raises:
         DatabaseDamaged: Naming the file and what is wrong first.
     """
-    for reason in _reasons(connection, expected):
-        raise DatabaseDamaged(f"database {where} is damaged: {reason}")
+    for reason in _reasons(statements, expected):
+        raise DatabaseDamaged(f"database {statements.where} is damaged: {reason}")
 
 
-def _reasons(connection: Connection, expected: Schema) -> Iterable[str]:
-    found = read_schema(connection)
+def _reasons(statements: Statements, expected: Schema) -> Iterable[str]:
+    found = read_schema(statements)
     for item in sorted(expected - found):
         same = any(other[:3] == item[:3] for other in found)
         yield f"its {item.kind} {item.name} {'was changed' if same else 'is missing'}"
     for item in sorted(found - expected):
         yield f"it has a {item.kind} {item.name!r}, which does not belong there"
-    (problem,) = connection.exec_driver_sql("PRAGMA integrity_check(1)").one()
+    ((problem,),) = statements.run("PRAGMA integrity_check(1)")
     if problem != "ok":
         yield f"SQLite's integrity check says {' '.join(problem.split())!r}"
-    orphan = connection.exec_driver_sql("PRAGMA foreign_key_check").first()
-    if orphan is not None:
+    for orphan in statements.run("PRAGMA foreign_key_check")[:1]:
         yield f"a row of table {orphan[0]} belongs to no row of table {orphan[2]}"
 
 

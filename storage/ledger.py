@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, cast
-
-from sqlalchemy import ColumnElement, Row, select, tuple_
-from sqlalchemy.orm import Session
+from dataclasses import fields
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from storage._validate import (
     require_all_or_none,
@@ -31,7 +29,7 @@ from storage.errors import (
 )
 from storage.records import LEDGER_STATUSES, LedgerRow, LedgerStatus
 from storage.runs import require_run
-from storage.sealing import insert_sealed, read_sealed, update_sealed
+from storage.sealing import Rows, Where
 from storage.tables import Ledger
 
 if TYPE_CHECKING:
@@ -40,12 +38,17 @@ if TYPE_CHECKING:
     LedgerTable = type[Ledger] | type[ClientLedger]
 
 
+_KEY: Final = ("run_id", "round_number", "attempt", "pseudonym", "channel")
+_NAMES: Final = tuple(field.name for field in fields(LedgerRow))
+_FACTS: Final = attrgetter(*_NAMES)
+
+
 class LedgerRepository:
     """The coordinator's ledger."""
 
-    def __init__(self, session: Session) -> None:
-        """Work within the session's transaction."""
-        self._session = session
+    def __init__(self, rows: Rows) -> None:
+        """Work within one transaction."""
+        self._rows = rows
 
     def reserve(self, rows: Sequence[LedgerRow]) -> None:
         """Add rows, all of status ``reserved``; commit before anything leaves a client.
@@ -56,8 +59,8 @@ class LedgerRepository:
             InvalidRecordError: A row has a value out of range or another status.
         """
         for run_id in {row.run_id for row in rows}:
-            require_run(self._session, run_id)
-        insert_rows(self._session, Ledger, rows)
+            require_run(self._rows, run_id)
+        insert_rows(self._rows, Ledger, rows)
 
     def set_status(
         self,
@@ -83,15 +86,11 @@ class LedgerRepository:
             NotFound: Unknown run, or no row of a client that was named.
             InvalidTransitionError: A row is settled already; then none is changed.
         """
-        require_run(self._session, run_id)
-        where = [
-            Ledger.run_id == run_id,
-            Ledger.round_number == round_number,
-            Ledger.attempt == attempt,
-        ]
+        require_run(self._rows, run_id)
+        where = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
         if channel is not None:
-            where.append(Ledger.channel == channel)
-        settle(self._session, Ledger, where, status=status, pseudonyms=pseudonyms)
+            where["channel"] = channel
+        settle(self._rows, Ledger, where, status=status, pseudonyms=pseudonyms)
 
     def rows(self, run_id: str, *, pseudonym: str | None = None) -> tuple[LedgerRow, ...]:
         """Return the rows of a run (of one client), by round, attempt, pseudonym and channel.
@@ -99,11 +98,11 @@ class LedgerRepository:
         Raises:
             NotFound: Unknown run.
         """
-        require_run(self._session, run_id)
-        where = [Ledger.run_id == run_id]
+        require_run(self._rows, run_id)
+        where = {"run_id": run_id}
         if pseudonym is not None:
-            where.append(Ledger.pseudonym == pseudonym)
-        return read_rows(self._session, Ledger, where)
+            where["pseudonym"] = pseudonym
+        return read_rows(self._rows, Ledger, where)
 
     def rows_of(self, pseudonyms: Collection[str]) -> tuple[LedgerRow, ...]:
         """Return the rows of these clients over all runs, by run and then as ``rows`` has them.
@@ -111,70 +110,77 @@ class LedgerRepository:
         Epsilon adds up over a client's life, not over a run; a client without rows has spent
         nothing, so an unknown pseudonym is no error.
         """
-        return read_rows(self._session, Ledger, [Ledger.pseudonym.in_(sorted(set(pseudonyms)))])
+        return read_rows(self._rows, Ledger, {"pseudonym": sorted(set(pseudonyms))})
 
 
-def insert_rows(session: Session, table: LedgerTable, rows: Sequence[LedgerRow]) -> None:
-    """Check the rows and add them; see ``LedgerRepository.reserve``."""
-    for row in rows:
+def insert_rows(rows: Rows, table: LedgerTable, new: Sequence[LedgerRow]) -> None:
+    """Check rows and add them; see ``LedgerRepository.reserve``."""
+    for row in new:
         require_ledger_row(row)
-    keys = [_key(row) for row in rows]
+    keys = [_key(row) for row in new]
     if len(set(keys)) != len(keys):
         raise AlreadyExistsError("the rows to reserve hold the same key twice")
-    columns = (table.run_id, table.round_number, table.attempt, table.pseudonym, table.channel)
-    for key in keys:
-        if session.execute(select(table.run_id).where(tuple_(*columns) == key)).first():
+    for run_id, round_number, attempt in sorted({key[:3] for key in keys}):
+        place = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
+        for known in sorted({_key(row) for row in rows.read(table, place)} & set(keys)):
             raise AlreadyExistsError(
                 "the release of (run, round, attempt, pseudonym, channel) ="
-                f" {key!r} is in the ledger already"
+                f" {known!r} is in the ledger already"
             )
-    insert_sealed(session, table, *(asdict(row) for row in rows))
+    add_rows(rows, table, new)
+
+
+def add_rows(rows: Rows, table: LedgerTable, new: Sequence[LedgerRow]) -> None:
+    """Add rows that were checked.
+
+    Raises:
+        AlreadyExistsError: One is there already; some may have been added before it.
+    """
+    rows.insert(table, *(dict(zip(_NAMES, _FACTS(row), strict=True)) for row in new))
+
+
+def settle_open(rows: Rows, table: LedgerTable, where: Where, *, status: LedgerStatus) -> None:
+    """Move what is reserved among some rows to another status."""
+    found = _sealed_rows(rows, table, where)
+    rows.reseal(table, [row for row in found if row.status == "reserved"], status=status)
 
 
 def settle(
-    session: Session,
+    rows: Rows,
     table: LedgerTable,
-    where: Sequence[ColumnElement[bool]],
+    where: Where,
     *,
     status: LedgerStatus,
     pseudonyms: Collection[str] | None = None,
 ) -> None:
     """Move rows from ``reserved`` to another status; see ``LedgerRepository.set_status``."""
     require_member("status", status, LEDGER_STATUSES)
-    rows = read_rows(session, table, where)
+    found = _sealed_rows(rows, table, where)
     if pseudonyms is not None:
-        rows = tuple(row for row in rows if row.pseudonym in pseudonyms)
-        missing = set(pseudonyms) - {row.pseudonym for row in rows}
+        wanted = set(pseudonyms)
+        found = [row for row in found if row.pseudonym in wanted]
+        missing = wanted - {row.pseudonym for row in found}
         if missing:
             raise NotFound(f"nothing was reserved for {', '.join(sorted(missing))}")
-    elif not rows:
+    elif not found:
         raise NotFound("nothing was reserved under this run, round and attempt")
-    for row in rows:
+    for row in found:
         if row.status != "reserved" or status == "reserved":
             raise InvalidTransitionError(
                 f"the ledger row of {row.pseudonym} in round {row.round_number}, attempt"
                 f" {row.attempt} is {row.status} and cannot become {status}; only reserved rows"
                 " become released or aborted"
             )
-    if pseudonyms is not None:
-        where = [*where, table.pseudonym.in_(sorted(set(pseudonyms)))]
-    update_sealed(session, table, *where, status=status)
+    rows.reseal(table, found, status=status)
 
 
-def read_rows(
-    session: Session, table: LedgerTable, where: Sequence[ColumnElement[bool]]
-) -> tuple[LedgerRow, ...]:
+def read_rows(rows: Rows, table: LedgerTable, where: Where) -> tuple[LedgerRow, ...]:
     """Return the rows that meet all conditions, in the order of their key."""
-    names = [field.name for field in fields(LedgerRow)]
-    rows = _sealed_rows(session, table, where)
-    return tuple(LedgerRow(*(getattr(row, name) for name in names)) for row in rows)
+    return tuple(LedgerRow(*_FACTS(row)) for row in _sealed_rows(rows, table, where))
 
 
-def _sealed_rows(
-    session: Session, table: LedgerTable, where: Sequence[ColumnElement[bool]]
-) -> list[Row[Any]]:
-    order = (table.run_id, table.round_number, table.attempt, table.pseudonym, table.channel)
-    return read_sealed(session, table, *where, order=order)
+def _sealed_rows(rows: Rows, table: LedgerTable, where: Where) -> list[Any]:
+    return rows.read(table, where, order=_KEY)
 
 
 def require_ledger_row(row: LedgerRow) -> None:
@@ -246,5 +252,5 @@ def _require_cohort(row: LedgerRow) -> None:
         )
 
 
-def _key(row: LedgerRow) -> tuple[str, int, int, str, str]:
+def _key(row: Any) -> tuple[str, int, int, str, str]:
     return row.run_id, row.round_number, row.attempt, row.pseudonym, row.channel

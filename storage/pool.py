@@ -24,14 +24,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 
-from sqlalchemy import delete, select
-from sqlalchemy.orm import Session
-
 from storage._validate import require_bytes, require_count
 from storage.errors import AlreadyExistsError, InvalidRecordError
 from storage.records import PoolEntry
 from storage.runs import require_run
-from storage.sealing import insert_sealed, read_sealed
+from storage.sealing import Rows
 from storage.tables import Pool
 
 MINIMUM_ENTRIES = 2
@@ -43,9 +40,9 @@ Entries = Sequence[tuple[bytes, bytes]]
 class PoolRepository:
     """The expert pools of all runs."""
 
-    def __init__(self, session: Session) -> None:
-        """Work within the session's transaction."""
-        self._session = session
+    def __init__(self, rows: Rows) -> None:
+        """Work within one transaction."""
+        self._rows = rows
 
     def add_generation(self, run_id: str, generation: int, entries: Entries) -> None:
         """Add one round's entries, all at once and shuffled.
@@ -62,17 +59,16 @@ class PoolRepository:
         """
         require_count(generation=generation)
         _require_entries(generation, entries)
-        require_run(self._session, run_id)
+        require_run(self._rows, run_id)
         if generation in self._generations(run_id):
             raise AlreadyExistsError(
                 f"generation {generation} of run {run_id!r} is in the pool already"
             )
-        page_size = self._session.connection().exec_driver_sql("PRAGMA page_size").scalar_one()
+        ((page_size,),) = self._rows.statements.run("PRAGMA page_size")
         cover = bytes(local_payload_limit(page_size))
         rows = arrange(entries, shuffle=secrets.SystemRandom().shuffle, key=_fresh_key)
         shared = {"run_id": run_id, "generation": generation, "cover": cover}
-        insert_sealed(
-            self._session,
+        self._rows.insert(
             Pool,
             *(
                 {"key": key, "handle": handle, "entry": entry, **shared}
@@ -88,9 +84,9 @@ class PoolRepository:
         Raises:
             NotFound: Unknown run.
         """
-        require_run(self._session, run_id)
-        order = (Pool.generation, Pool.entry, Pool.handle)
-        rows = read_sealed(self._session, Pool, Pool.run_id == run_id, order=order)
+        require_run(self._rows, run_id)
+        order = ("generation", "entry", "handle")
+        rows = self._rows.read(Pool, {"run_id": run_id}, order=order)
         return tuple(PoolEntry(row.generation, row.handle, row.entry) for row in rows)
 
     def keep_generations(self, run_id: str, n: int) -> None:
@@ -101,17 +97,14 @@ class PoolRepository:
             InvalidRecordError: ``n`` is negative.
         """
         require_count(n=n)
-        require_run(self._session, run_id)
+        require_run(self._rows, run_id)
         expired = self._generations(run_id)[n:]
         if expired:
-            self._session.execute(
-                delete(Pool).where(Pool.run_id == run_id, Pool.generation <= expired[0])
-            )
+            self._rows.delete(Pool, {"run_id": run_id, "generation": expired})
 
     def _generations(self, run_id: str) -> tuple[int, ...]:
         """Return the run's generations, newest first."""
-        query = select(Pool.generation).where(Pool.run_id == run_id).distinct()
-        return tuple(self._session.scalars(query.order_by(Pool.generation.desc())))
+        return self._rows.column(Pool, "generation", {"run_id": run_id}, newest_first=True)
 
 
 def arrange(

@@ -7,9 +7,6 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import Row, delete, select
-from sqlalchemy.orm import Session
-
 from storage._validate import (
     canonical_json,
     require_bytes,
@@ -21,29 +18,29 @@ from storage._validate import (
 )
 from storage.errors import AlreadyExistsError, InvalidRecordError, run_not_found
 from storage.records import RUN_STATUSES, RoundRecord, RunRecord, RunStatus, StateRecord
-from storage.sealing import insert_sealed, read_sealed, update_sealed
+from storage.sealing import Rows
 from storage.tables import Rounds, Runs, States
 
 STATES_KEPT = 2
 
 
-def require_run(session: Session, run_id: str) -> None:
+def require_run(rows: Rows, run_id: str) -> None:
     """Require that the run exists.
 
     Raises:
         NotFound: It does not.
     """
     require_text(run_id=run_id)
-    if session.scalar(select(Runs.run_id).where(Runs.run_id == run_id)) is None:
+    if not rows.column(Runs, "run_id", {"run_id": run_id}):
         raise run_not_found(run_id)
 
 
 class RunRepository:
     """The runs that this database knows."""
 
-    def __init__(self, session: Session, now: Callable[[], datetime]) -> None:
-        """Work within the session's transaction."""
-        self._session = session
+    def __init__(self, rows: Rows, now: Callable[[], datetime]) -> None:
+        """Work within one transaction."""
+        self._rows = rows
         self._now = now
 
     def create(
@@ -84,7 +81,7 @@ class RunRepository:
             status="running",
             created=moment,
         )
-        insert_sealed(self._session, Runs, asdict(record))
+        self._rows.insert(Runs, asdict(record))
         return record
 
     def get(self, run_id: str) -> RunRecord:
@@ -100,7 +97,7 @@ class RunRepository:
 
     def list(self) -> tuple[RunRecord, ...]:
         """Return all runs, oldest first."""
-        rows = read_sealed(self._session, Runs, order=(Runs.created, Runs.run_id))
+        rows = self._rows.read(Runs, {}, order=("created", "run_id"))
         return tuple(_run_record(row) for row in rows)
 
     def set_status(self, run_id: str, status: RunStatus) -> None:
@@ -111,21 +108,21 @@ class RunRepository:
             InvalidRecordError: Unknown status.
         """
         require_member("status", status, RUN_STATUSES)
-        require_run(self._session, run_id)
-        update_sealed(self._session, Runs, Runs.run_id == run_id, status=status)
+        require_run(self._rows, run_id)
+        self._rows.update(Runs, {"run_id": run_id}, status=status)
 
     def _find(self, run_id: str) -> RunRecord | None:
         require_text(run_id=run_id)
-        rows = read_sealed(self._session, Runs, Runs.run_id == run_id)
+        rows = self._rows.read(Runs, {"run_id": run_id})
         return _run_record(rows[0]) if rows else None
 
 
 class StateRepository:
     """Server states as opaque bytes; only a run's newest two are kept."""
 
-    def __init__(self, session: Session) -> None:
-        """Work within the session's transaction."""
-        self._session = session
+    def __init__(self, rows: Rows) -> None:
+        """Work within one transaction."""
+        self._rows = rows
 
     def save(self, run_id: str, round_number: int, blob: bytes) -> None:
         """Add the state after a round and delete all but the newest two.
@@ -136,21 +133,17 @@ class StateRepository:
         """
         require_count(round_number=round_number)
         require_bytes(blob=blob)
-        require_run(self._session, run_id)
-        rounds = self._rounds(run_id)
+        require_run(self._rows, run_id)
+        rounds = self._rows.column(States, "round_number", {"run_id": run_id}, newest_first=True)
         if rounds and round_number <= rounds[0]:
             raise InvalidRecordError(
                 f"round_number is {round_number}; the newest state of run {run_id!r} is of round"
                 f" {rounds[0]}, and states are only added after it"
             )
         row = {"run_id": run_id, "round_number": round_number, "blob": blob}
-        insert_sealed(self._session, States, row)
-        self._session.execute(
-            delete(States).where(
-                States.run_id == run_id,
-                States.round_number.in_(rounds[STATES_KEPT - 1 :]),
-            )
-        )
+        self._rows.insert(States, row)
+        old = rounds[STATES_KEPT - 1 :]
+        self._rows.delete(States, {"run_id": run_id, "round_number": old})
 
     def latest(self, run_id: str) -> StateRecord | None:
         """Return the newest state, as (round_number, blob), or None before the first.
@@ -158,23 +151,19 @@ class StateRepository:
         Raises:
             NotFound: Unknown run.
         """
-        require_run(self._session, run_id)
-        newest = States.round_number.desc()
-        rows = read_sealed(self._session, States, States.run_id == run_id, order=(newest,), limit=1)
+        require_run(self._rows, run_id)
+        rows = self._rows.read(
+            States, {"run_id": run_id}, order=("round_number",), newest_first=True, limit=1
+        )
         return StateRecord(rows[0].round_number, rows[0].blob) if rows else None
-
-    def _rounds(self, run_id: str) -> tuple[int, ...]:
-        """Return rounds of the stored states, newest first."""
-        query = select(States.round_number).where(States.run_id == run_id)
-        return tuple(self._session.scalars(query.order_by(States.round_number.desc())))
 
 
 class RoundRepository:
     """Committed rounds, each with its metrics."""
 
-    def __init__(self, session: Session) -> None:
-        """Work within the session's transaction."""
-        self._session = session
+    def __init__(self, rows: Rows) -> None:
+        """Work within one transaction."""
+        self._rows = rows
 
     def add(
         self, run_id: str, round_number: int, attempt: int, document: Mapping[str, object]
@@ -194,14 +183,11 @@ class RoundRepository:
         """
         require_count(round_number=round_number, attempt=attempt)
         text = canonical_json("document", document)
-        require_run(self._session, run_id)
-        key = select(Rounds.attempt).where(
-            Rounds.run_id == run_id, Rounds.round_number == round_number
-        )
-        if self._session.scalar(key) is not None:
+        require_run(self._rows, run_id)
+        key = {"run_id": run_id, "round_number": round_number}
+        if self._rows.column(Rounds, "attempt", key):
             raise AlreadyExistsError(f"round {round_number} of run {run_id!r} exists already")
-        row = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
-        insert_sealed(self._session, Rounds, {**row, "document": text})
+        self._rows.insert(Rounds, {**key, "attempt": attempt, "document": text})
 
     def all(self, run_id: str) -> tuple[RoundRecord, ...]:
         """Return the committed rounds in order.
@@ -210,19 +196,17 @@ class RoundRepository:
             NotFound: Unknown run.
             DatabaseDamaged: If the document of one is no JSON object.
         """
-        require_run(self._session, run_id)
-        rows = read_sealed(
-            self._session, Rounds, Rounds.run_id == run_id, order=(Rounds.round_number,)
-        )
+        require_run(self._rows, run_id)
+        rows = self._rows.read(Rounds, {"run_id": run_id}, order=("round_number",))
         return tuple(map(_round_record, rows))
 
 
-def _round_record(row: Row[Any]) -> RoundRecord:
+def _round_record(row: Any) -> RoundRecord:
     document = stored_object(row.document, f"the document of round {row.round_number}")
     return RoundRecord(row.round_number, row.attempt, document)
 
 
-def _run_record(row: Row[Any]) -> RunRecord:
+def _run_record(row: Any) -> RunRecord:
     return RunRecord(
         run_id=row.run_id,
         name=row.name,

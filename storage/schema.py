@@ -5,8 +5,10 @@ Alembic is driven by its API: no ``alembic.ini`` and no ``env.py`` are needed at
 
 from __future__ import annotations
 
+import sqlite3
 from functools import lru_cache
 from pathlib import Path
+from typing import cast
 
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -18,6 +20,7 @@ from storage import migrations
 from storage.engine import BEGIN_NOTHING, BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE, FILE
 from storage.errors import SchemaMismatch, StorageError
 from storage.integrity import Schema, read_schema
+from storage.statements import Statements
 from storage.tables import Base
 
 
@@ -84,7 +87,8 @@ def newest_schema() -> Schema:
     try:
         create(engine)
         with engine.connect() as connection:
-            return read_schema(connection)
+            raw = cast("sqlite3.Connection", connection.connection.driver_connection)
+            return read_schema(Statements(lambda: raw, ":memory:"))
     finally:
         engine.dispose()
 

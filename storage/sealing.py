@@ -1,4 +1,6 @@
-"""A digest in every row that matters, checked whenever the row is read.
+"""Rows of tables that carry a digest, checked whenever a row is read.
+
+Statements are written from the tables' own names; what comes from elsewhere is bound to them.
 
 It covers all other columns of the row, its key and its status included, so a bit that flips on a
 disk or in a cable is noticed before anybody computes with it. It defends against accidents and
@@ -10,22 +12,24 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections import namedtuple
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from itertools import chain
+from typing import Any, Final, cast
 
-from sqlalchemy import ColumnElement, Row, Select, UnaryExpression, insert, select, update
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import Boolean
 
-from storage.engine import file_of
 from storage.errors import DatabaseDamaged
+from storage.statements import Statements
 from storage.tables import Sealed
 
 # Changing what is hashed, or how, needs a new marker.
 ROW_PREFIX: Final = b"sotto-row-v1\n"
 
-
-Condition = ColumnElement[bool]
-Order = InstrumentedAttribute[Any] | UnaryExpression[Any]
+Where = Mapping[str, object]
+"""By column its value, or a tuple or list of values of which it has one."""
 
 # What people call a column of a key; keys of bytes are secret, or mean nothing to anybody.
 _WORDS: Final = {
@@ -37,13 +41,12 @@ _WORDS: Final = {
     "stage": "stage",
     "slot": "slot",
     "generation": "generation",
+    "client": "store",
 }
 
 
 def row_digest(table: str, values: Mapping[str, object]) -> bytes:
-    """Return SHA-256 of a marker, the table's name.
-
-    And all names and values in the order of the names.
+    """Return SHA-256 of a marker, the table's name, and all names and values by name.
 
     Each item is written as a letter for its type, its length in 8 bytes and its bytes, so what was
     hashed can be read back in one way only: no two different rows have the same encoding.
@@ -55,116 +58,285 @@ def row_digest(table: str, values: Mapping[str, object]) -> bytes:
     Raises:
         TypeError: A value is of no such type.
     """
-    hasher = hashlib.sha256(ROW_PREFIX)
-    for item in (table, *(item for pair in sorted(values.items()) for item in pair)):
-        kind, data = _encoded(item)
-        hasher.update(kind + len(data).to_bytes(8, "big"))
-        hasher.update(data)
-    return hasher.digest()
+    names = tuple(sorted(values))
+    return _hash(_headings(table, names), [values[name] for name in names])
 
 
-def insert_sealed(session: Session, table: type[Sealed], *rows: Mapping[str, Any]) -> None:
-    """Add rows with their digests; each holds a value for every other column."""
-    if rows:
-        session.execute(insert(table), [_sealed(table, row) for row in rows])
+class Rows:
+    """The rows of sealed tables within one transaction."""
+
+    def __init__(self, statements: Statements) -> None:
+        """Run on this connection."""
+        self.statements = statements
+
+    def insert(self, table: type[Sealed], *rows: Mapping[str, Any]) -> None:
+        """Add rows with their digests; each holds a value for every other column."""
+        if rows:
+            shape = _shape(table)
+            self.statements.run_many(f"INSERT{shape.insertion}", [shape.sealed(r) for r in rows])
+
+    def put(self, table: type[Sealed], row: Mapping[str, Any]) -> None:
+        """Add a row, in the place of one with the same key if there is one."""
+        shape = _shape(table)
+        self.statements.run_many(f"INSERT OR REPLACE{shape.insertion}", [shape.sealed(row)])
+
+    def swap(self, table: type[Sealed], before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+        """Put a row in the place of another of the same key, if that is still as it was.
+
+        Returns:
+            Whether it was: by its digest, which covers all of it.
+        """
+        shape = _shape(table)
+        condition, values = _condition({name: row[name] for name in shape.keys})
+        known = shape.sealed(before)[-1]
+        text = f"{shape.replacement}{condition} AND digest = ?"
+        return self.statements.count(text, (*shape.sealed(row), *values, known)) == 1
+
+    def read(
+        self,
+        table: type[Sealed],
+        where: Where,
+        *,
+        order: Sequence[str] = (),
+        newest_first: bool = False,
+        limit: int | None = None,
+    ) -> list[Any]:
+        """Return the rows that meet all conditions, each checked against its digest.
+
+        Args:
+            table: Of these rows.
+            where: The conditions.
+            order: Columns to sort by.
+            newest_first: Whether they are sorted from the largest down.
+            limit: Return no more than these.
+
+        Raises:
+            DatabaseDamaged: Naming the file, the table and the row.
+        """
+        shape = _shape(table)
+        condition, values = _condition(where)
+        text = shape.selection + condition + _ordered(order, newest_first=newest_first)
+        if limit is not None:
+            text += f" LIMIT {limit}"
+        return [self._checked(shape, row) for row in self.statements.run(text, values)]
+
+    def column(
+        self, table: type[Sealed], name: str, where: Where, *, newest_first: bool = False
+    ) -> tuple[Any, ...]:
+        """Return the different values of one column, sorted; no digest is looked at."""
+        condition, values = _condition(where)
+        text = f"SELECT DISTINCT {name} FROM {_shape(table).name}{condition}"  # noqa: S608
+        text += _ordered([name], newest_first=newest_first)
+        return tuple(value for (value,) in self.statements.run(text, values))
+
+    def update(self, table: type[Sealed], where: Where, **changes: object) -> int:
+        """Change columns that are no key, in all rows that meet all conditions; seal them anew.
+
+        Returns:
+            How many rows were changed.
+
+        Raises:
+            DatabaseDamaged: A row did not fit its digest before; then none is changed.
+        """
+        rows = self.read(table, where)
+        self.reseal(table, rows, **changes)
+        return len(rows)
+
+    def reseal(self, table: type[Sealed], rows: Sequence[Any], **changes: object) -> None:
+        """Change columns that are no key in rows that `read` returned, and seal them anew."""
+        shape = _shape(table)
+        changed = [row._replace(**changes) for row in rows]
+        condition, _ = _condition(dict.fromkeys(shape.keys))
+        settings = ", ".join(f"{name} = ?" for name in (*changes, "digest"))
+        self.statements.run_many(
+            f"UPDATE {shape.name} SET {settings}{condition}",  # noqa: S608
+            [
+                (*changes.values(), shape.digest(row[:-1]), *(getattr(row, k) for k in shape.keys))
+                for row in changed
+            ],
+        )
+
+    def delete(self, table: type[Sealed], where: Where) -> None:
+        """Delete the rows that meet all conditions."""
+        condition, values = _condition(where)
+        self.statements.run(f"DELETE FROM {_shape(table).name}{condition}", values)  # noqa: S608
+
+    def verify(self, tables: Sequence[type[Sealed]]) -> None:
+        """Read every row of some tables, one at a time, and check it against its digest.
+
+        Raises:
+            DatabaseDamaged: Naming the first row that does not fit.
+        """
+        for table in tables:
+            shape = _shape(table)
+            for row in self.statements.stream(shape.selection):
+                self._checked(shape, row)
+
+    def _checked(self, shape: _Shape, values: tuple[Any, ...]) -> Any:
+        row = shape.row(values)
+        if shape.digest(row[:-1]) != row.digest:
+            raise _damaged(self.statements.where, shape, row)
+        return row
 
 
-def read_sealed(
-    session: Session,
-    table: type[Sealed],
-    *where: Condition,
-    order: Sequence[Order] = (),
-    limit: int | None = None,
-) -> list[Row[Any]]:
-    """Return all columns of the rows that meet all conditions, each row checked against its digest.
+@dataclass(frozen=True)
+class _Shape:
+    """What is known of a table beforehand.
 
-    Raises:
-        DatabaseDamaged: Naming the file, the table and the row.
+    Attributes:
+        name: The table's.
+        columns: All columns, the digest last.
+        keys: Those that tell one row from another.
+        truths: Places of columns that hold truth values, which SQLite keeps as 0 and 1.
+        order: Places of the columns that are hashed, by name.
+        headings: What is hashed of the names.
+        made: Makes a row of a list of values.
+        insertion: The end of the statement that adds a row.
+        replacement: The start of the statement that changes all columns of a row.
+        selection: The statement that reads all rows.
     """
-    query = select(*table.__table__.columns).where(*where).order_by(*order).limit(limit)
-    return list(_checked(session, table, query))
+
+    name: str
+    columns: tuple[str, ...]
+    keys: tuple[str, ...]
+    truths: tuple[int, ...]
+    order: tuple[int, ...]
+    headings: tuple[bytes, ...]
+    made: Any
+    insertion: str
+    replacement: str
+    selection: str
+
+    def row(self, values: tuple[Any, ...]) -> Any:
+        """Return a row as it was stored."""
+        if self.truths:
+            known = list(values)
+            for place in self.truths:
+                # Anything else than 0 or 1 stays what it is, which is then no row of ours.
+                if type(known[place]) is int and known[place] in (0, 1):
+                    known[place] = bool(known[place])
+            return self.made(*known)
+        return self.made(*values)
+
+    def digest(self, values: Sequence[Any]) -> bytes:
+        """Return the digest of a row's other columns."""
+        return _hash(self.headings, [values[place] for place in self.order])
+
+    def sealed(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return a row's values with its digest."""
+        values = [row[name] for name in self.columns[:-1]]
+        return (*values, self.digest(values))
 
 
-def update_sealed(
-    session: Session, table: type[Sealed], *where: Condition, **changes: object
-) -> int:
-    """Change columns that are no key, in all rows that meet all conditions, and seals them anew.
-
-    Returns:
-        How many rows were changed.
-
-    Raises:
-        DatabaseDamaged: A row did not fit its digest before; then none is changed.
-    """
-    rows = [row._asdict() | changes for row in read_sealed(session, table, *where)]
-    keys = [column.name for column in table.__table__.primary_key]
-    changed = [
-        {name: row[name] for name in (*keys, *changes)} | {"digest": _digest(table, row)}
-        for row in rows
-    ]
-    if changed:
-        session.execute(update(table), changed)
-    return len(changed)
+def _shape(table: type[Sealed]) -> _Shape:
+    return _shape_of(cast("Hashable", table))
 
 
-def verify_rows(session: Session, tables: Sequence[type[Sealed]]) -> None:
-    """Read every row of some tables, one at a time, and checks it against its digest.
+@cache
+def _shape_of(key: Hashable) -> _Shape:
+    table = cast("type[Sealed]", key)
+    found = [column for column in table.__table__.columns if column.name != "digest"]
+    names = tuple(column.name for column in found)
+    by_name = tuple(sorted(range(len(names)), key=names.__getitem__))
+    keys = tuple(column.name for column in table.__table__.primary_key)
+    columns, marks = ", ".join((*names, "digest")), ", ".join("?" * (len(names) + 1))
+    return _Shape(
+        table.__tablename__,
+        (*names, "digest"),
+        keys,
+        tuple(i for i, column in enumerate(found) if isinstance(column.type, Boolean)),
+        by_name,
+        _headings(table.__tablename__, tuple(names[i] for i in by_name)),
+        namedtuple(table.__name__, (*names, "digest")),
+        f" INTO {table.__tablename__} ({columns}) VALUES ({marks})",
+        f"UPDATE {table.__tablename__} SET ({columns}) = ({marks})",  # noqa: S608
+        f"SELECT {columns} FROM {table.__tablename__}",  # noqa: S608
+    )
 
-    Raises:
-        DatabaseDamaged: Naming the first row that does not fit.
-    """
-    for table in tables:
-        query = select(*table.__table__.columns).execution_options(yield_per=1)
-        for _ in _checked(session, table, query):
-            pass
+
+@cache
+def _headings(table: str, names: tuple[str, ...]) -> tuple[bytes, ...]:
+    """Return what stands before the first value, and before each further one."""
+    start = ROW_PREFIX + _text(table)
+    return tuple(start * (not i) + _text(name) for i, name in enumerate(names)) or (start,)
 
 
-def _checked(session: Session, table: type[Sealed], query: Select[Any]) -> Iterator[Row[Any]]:
+def _hash(headings: Sequence[bytes], values: Sequence[object]) -> bytes:
     try:
-        for row in session.execute(query):
-            if _digest(table, row._asdict()) != row.digest:
-                raise _damaged(session, table, row)
-            yield row
-    # A value of another type than its column's, which SQLite allows, may break the conversion.
-    except (TypeError, ValueError, OverflowError, MemoryError) as error:
-        raise DatabaseDamaged(
-            f"database {file_of(session)} is damaged: a row of table {table.__tablename__} cannot"
-            " be read"
-        ) from error
+        items = [_ENCODERS[type(value)](value) for value in values]
+    except KeyError:
+        items = [_item(value) for value in values]
+    parts = chain.from_iterable(zip(headings, items, strict=True))
+    return hashlib.sha256(b"".join(parts)).digest()
 
 
-def _sealed(table: type[Sealed], row: Mapping[str, Any]) -> dict[str, Any]:
-    return {**row, "digest": _digest(table, row)}
+def _item(value: object) -> bytes:
+    for kind, encoder in _ENCODERS.items():
+        if isinstance(value, kind):
+            return encoder(value)
+    raise TypeError(f"{type(value).__name__} is no type of a column")
 
 
-def _digest(table: type[Sealed], row: Mapping[str, Any]) -> bytes:
-    values = {name: value for name, value in row.items() if name != "digest"}
-    return row_digest(table.__tablename__, values)
+def _framed(kind: bytes, data: bytes) -> bytes:
+    return kind + len(data).to_bytes(8, "big") + data
 
 
-def _encoded(item: object) -> tuple[bytes, bytes]:
-    match item:
-        case None:
-            return b"n", b""
-        case bool():
-            return b"t", b"1" if item else b"0"
-        case int():
-            return b"i", b"%d" % item
-        case float():
-            # SQLite keeps no sign of zero.
-            return b"f", struct.pack(">d", item + 0.0)
-        case str():
-            return b"s", item.encode()
-        case bytes():
-            return b"b", item
-        case _:
-            raise TypeError(f"{type(item).__name__} is no type of a column")
+def _text(value: str) -> bytes:
+    return _framed(b"s", value.encode()) if len(value) > _SHORT else _short_text(value)
 
 
-def _damaged(session: Session, table: type[Sealed], row: Row[Any]) -> DatabaseDamaged:
+@lru_cache(maxsize=4096)
+def _short_text(value: str) -> bytes:
+    """Names of runs, clients and mechanisms come back in row after row."""
+    return _framed(b"s", value.encode())
+
+
+_SHORT: Final = 64
+_NONE, _TRUE, _FALSE = _framed(b"n", b""), _framed(b"t", b"1"), _framed(b"t", b"0")
+_FLOAT = struct.Struct(">cqd")
+_ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
+    type(None): lambda value: _NONE,
+    bool: lambda value: _TRUE if value else _FALSE,
+    int: lambda value: _framed(b"i", b"%d" % value),
+    # SQLite keeps no sign of zero.
+    float: lambda value: _FLOAT.pack(b"f", 8, value + 0.0),
+    str: _text,
+    bytes: lambda value: _framed(b"b", value),
+}
+"""How a value is hashed, by its type; a truth value before the number that it also is."""
+
+
+def _condition(where: Where) -> tuple[str, list[Any]]:
+    values = list(where.values())
+    if not any(map(_is_several, values)):
+        return _equalities(tuple(where)), values
+    texts: list[str] = []
+    flat: list[Any] = []
+    for name, value in where.items():
+        several = list(cast("Collection[Any]", value)) if _is_several(value) else [value]
+        texts.append(f"{name} IN ({', '.join('?' * len(several))})")
+        flat += several
+    return f" WHERE {' AND '.join(texts)}", flat
+
+
+def _is_several(value: object) -> bool:
+    return isinstance(value, (tuple, list))
+
+
+@lru_cache(maxsize=256)
+def _equalities(names: tuple[str, ...]) -> str:
+    return f" WHERE {' AND '.join(f'{name} = ?' for name in names)}" if names else ""
+
+
+def _ordered(names: Sequence[str], *, newest_first: bool) -> str:
+    way = " DESC" if newest_first else ""
+    return f" ORDER BY {', '.join(name + way for name in names)}" if names else ""
+
+
+def _damaged(where: str, shape: _Shape, row: Any) -> DatabaseDamaged:
     known = row._asdict()
     parts = [f"{word} {known[name]!r}" for name, word in _WORDS.items() if name in known]
     return DatabaseDamaged(
-        f"database {file_of(session)} is damaged: the row of table {table.__tablename__} of"
-        f" {', '.join(parts)} does not fit its digest"
+        f"database {where} is damaged: the row of table {shape.name} of {', '.join(parts)} does not"
+        " fit its digest"
     )

@@ -42,7 +42,7 @@ class TrailEntry:
         return f"audit entry {self.entry.sequence} ({self.entry.action})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunRecords:
     """One run in the coordinator's database.
 

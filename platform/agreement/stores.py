@@ -10,8 +10,8 @@ from platform.agreement.clients import OwnLedger
 from platform.config import RunConfig, Sources, parse_config
 from platform.errors import ConfigError, RecordsDisagree
 from platform.mechanisms import Mechanisms
-from platform.parties.store_files import client_names, store_path, stores_folder
-from storage import RunRecord, open_client_store
+from platform.parties.store_files import client_names, stores_file
+from storage import RunRecord, open_client_stores
 
 
 def stored_tree(run: RunRecord) -> dict[str, Any]:
@@ -48,13 +48,14 @@ def read_own_ledgers(config: RunConfig, folder: Path) -> tuple[OwnLedger, ...]:
         config: The run's.
         folder: Of the run whose clients these are.
     """
-    stores = stores_folder(config, folder)
-    found = []
-    for name in client_names(config.task.clients):
-        path = store_path(stores, name)
-        if path.is_file() and path.stat().st_size:
-            store = open_client_store(path, read_only=True)
-            with store.kept_open():
-                store.verify_integrity()
-                found.append(OwnLedger(name, store.identity.pseudonym, store.rows()))
-    return tuple(found)
+    path = stores_file(config, folder)
+    if not path.is_file() or not path.stat().st_size:
+        return ()
+    opened = open_client_stores(path, read_only=True)
+    with opened.kept_open():
+        opened.verify_integrity()
+        return tuple(
+            OwnLedger(name, store.identity.pseudonym, store.rows())
+            for name, store in opened.stores.items()
+            if name in client_names(config.task.clients)
+        )

@@ -153,7 +153,9 @@ def sweep(
     from platform.cli.sweep import SweepOptions, sweep_command
 
     options = SweepOptions(
-        *(tuple(configs), method, seed),
+        configs=tuple(configs),
+        methods=method,
+        seeds=seed,
         settings=tuple(set_ or ()),
         method_settings=tuple(for_ or ()),
         device=device,
@@ -164,21 +166,11 @@ def sweep(
 
 
 @app.command()
-def methods(
-    page: Annotated[
-        bool, typer.Option("--page", help="Print all that is known of them, in Markdown.")
-    ] = False,
-    methods_: MethodsOption = None,
-    as_json: Json = False,
-) -> None:
+def methods(methods_: MethodsOption = None, as_json: Json = False) -> None:
     """List the methods and their options."""
     from platform.cli.listing import print_methods
-    from platform.cli.methods_page import print_page
 
-    if page:
-        print_page(methods_)
-    else:
-        print_methods(methods_, as_json=as_json)
+    print_methods(methods_, as_json=as_json)
 
 
 @app.command()
@@ -190,12 +182,13 @@ def configs(
         list[str] | None, typer.Option("--set", help="Override a key of CONFIG. Repeatable.")
     ] = None,
     keys: Annotated[bool, typer.Option("--keys", help="List all keys and what they mean.")] = False,
+    methods_: MethodsOption = None,
     as_json: Json = False,
 ) -> None:
     """List the packaged configurations, show one in full, or list all keys."""
     from platform.cli.configs import configs_command
 
-    configs_command(config, list(set_ or []), keys=keys, as_json=as_json)
+    configs_command(config, list(set_ or []), methods_, keys=keys, as_json=as_json)
 
 
 @app.command()
@@ -220,7 +213,9 @@ def datasets(
     """List the data sets, show who would have what, or check a folder (exit code 1 on faults)."""
     from platform.cli.datasets import DatasetsQuestion, datasets_command
 
-    question = DatasetsQuestion(show, tuple(set_ or ()), plot, check, root)
+    question = DatasetsQuestion(
+        show=show, overrides=tuple(set_ or ()), plot=plot, check=check, root=root
+    )
     datasets_command(question, as_json=as_json)
 
 
@@ -260,7 +255,16 @@ def audit_query(
     """Show audit entries, filtered on any field."""
     from platform.cli.auditing import AuditFilter, print_audit
 
-    wanted = AuditFilter(run_id, actor, action, round_number, channel, since, until, detail)
+    wanted = AuditFilter(
+        run_id=run_id,
+        actor=actor,
+        action=action,
+        round_number=round_number,
+        channel=channel,
+        since=since,
+        until=until,
+        detail=detail,
+    )
     print_audit(wanted, storage, as_json=as_json)
 
 
@@ -322,7 +326,13 @@ def secagg_plan(
     """Compute graph and threshold of secure aggregation, semi-honest and active."""
     from platform.cli.secagg_planning import PlanQuestion, secagg_plan_command
 
-    question = PlanQuestion(clients, corrupt_rate, dropout_rate, length=length, ring_bits=ring_bits)
+    question = PlanQuestion(
+        clients=clients,
+        corrupt_rate=corrupt_rate,
+        dropout_rate=dropout_rate,
+        length=length,
+        ring_bits=ring_bits,
+    )
     secagg_plan_command(question, as_json=as_json)
 
 

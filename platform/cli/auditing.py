@@ -24,7 +24,7 @@ LARGEST_ROUND = 2**63 - 1
 """The largest number that a database holds."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AuditFilter:
     """What to show; None is no condition."""
 

@@ -6,23 +6,37 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from methods import Registry
 from platform.cli.output import console, print_json, table
-from platform.config import Sources, dump_config, load_config
+from platform.config import RunConfig, Sources, dump_config, load_config
 from platform.config.files import packaged_titles
 from platform.config.keys import known_keys
 from platform.errors import ConfigError
 
 
 def configs_command(
-    config: Path | None, overrides: Sequence[str], *, keys: bool, as_json: bool
+    config: Path | None,
+    overrides: Sequence[str],
+    folder: Path | None,
+    *,
+    keys: bool,
+    as_json: bool,
 ) -> None:
     """List configurations or keys, or show one configuration with all that it extends.
+
+    Args:
+        config: The one to show, if any.
+        overrides: Of its keys.
+        folder: Where the user's own methods lie, if anywhere.
+        keys: Whether to list the keys.
+        as_json: Whether a program reads it.
 
     Raises:
         ConfigError: If options do not go together, or the configuration is none.
     """
     if config is not None and not keys:
-        _show(config, overrides, as_json=as_json)
+        sources = Sources(registry=Registry(folder=folder))
+        _show(load_config(config, overrides, sources), as_json=as_json)
         return
     if config is not None or overrides:
         raise ConfigError("configs: --set needs a CONFIG, and --keys takes neither")
@@ -32,12 +46,11 @@ def configs_command(
         _print_titles(as_json=as_json)
 
 
-def _show(config: Path, overrides: Sequence[str], *, as_json: bool) -> None:
-    loaded = load_config(config, overrides)
+def _show(config: RunConfig, *, as_json: bool) -> None:
     if as_json:
-        print_json(loaded.model_dump(mode="json"))
+        print_json(config.model_dump(mode="json"))
     else:
-        console().out(dump_config(loaded), end="")
+        console().out(dump_config(config), end="")
 
 
 def _print_keys(*, as_json: bool) -> None:

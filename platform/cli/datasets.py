@@ -28,7 +28,7 @@ RENDERED = (16, 60)
 """Training and test images of each class and domain, where a check has nothing but to render."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DatasetsQuestion:
     """What `datasets` is asked; None where it was not given.
 
@@ -175,7 +175,7 @@ def _most(numbers: Counts, names: Sequence[str]) -> str:
 
 def _check(name: str, root: Path, *, as_json: bool) -> None:
     train, test = RENDERED
-    request = DataRequest(root, train_per_class=train, test_per_class=test)
+    request = DataRequest(root=root, train_per_class=train, test_per_class=test)
     progress = progress_bar(console(error=True))
     with progress:
         task = progress.add_task("images opened", total=None)

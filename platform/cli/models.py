@@ -19,30 +19,29 @@ from platform.disk.files import write_bytes, write_text
 from platform.disk.transactions import transaction
 from platform.errors import ConfigError
 from platform.experiment.model_card import model_card
+from platform.experiment.simulation import Simulation
 from platform.parties.profile import PersonalState
 from platform.rounds.audit_trail import AuditTrail
-from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
-from platform.rounds.wiring import Wiring, final_attempt
 from platform.wire.codec import decode_arrays
 
 MOST_BYTES: Final = 1_000_000
 """Of one text that is classified."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainedModel:
     """What a finished run can predict with.
 
     Attributes:
-        wiring: The run.
+        simulation: The run.
         summary: Its report.
         broadcast: The shared parameters after the last round.
         state: The chosen client's personal part; empty for the shared prompts alone.
         client: That client's name, None for the shared prompts alone.
     """
 
-    wiring: Wiring
+    simulation: Simulation
     summary: Mapping[str, Any]
     broadcast: Arrays
     state: PersonalState
@@ -64,23 +63,34 @@ def load_trained(
         ConfigError: If there is no such client.
     """
     summary = require_summary(run_id, storage)
-    wiring = reopen_run(
+    simulation = reopen_run(
         *(summary["run_id"], storage, SilentObserver(), surroundings), read_only=read_only
     )
-    with wiring.database.unit_of_work(read_only=True) as uow:
-        latest = uow.states.latest(wiring.source)
+    run, clients = simulation.run, simulation.population.clients
+    with run.records.read() as uow:
+        latest = uow.states.latest(run.source)
     # A run that could afford no round has the state that it started from.
-    initial = Federation(wiring, SilentObserver()).initial_state
-    state = initial() if latest is None else decode_arrays(latest.blob)
-    names = list(wiring.population.clients)
+    state = run.terms.initial_state() if latest is None else decode_arrays(latest.blob)
+    names = list(clients)
     if client is None:
-        broadcast = wiring.method.broadcast(state)
-        return TrainedModel(wiring, summary, broadcast, PersonalState({}, ()), None)
+        broadcast = run.terms.method.broadcast(state)
+        return TrainedModel(
+            simulation=simulation,
+            summary=summary,
+            broadcast=broadcast,
+            state=PersonalState({}, ()),
+            client=None,
+        )
     if client >= len(names):
         raise ConfigError(f"--client: {client} is not valid; it must be 0 to {len(names) - 1}")
     name = names[client]
-    personal = wiring.population.clients[name].state(final_attempt(wiring))
-    return TrainedModel(wiring, summary, wiring.method.broadcast(state, name), personal, name)
+    return TrainedModel(
+        simulation=simulation,
+        summary=summary,
+        broadcast=run.terms.method.broadcast(state, name),
+        state=clients[name].state(run.terms.final_attempt),
+        client=name,
+    )
 
 
 def export_command(
@@ -102,16 +112,16 @@ def export_command(
 
     model = load_trained(run_id, storage, surroundings, client=client, read_only=False)
     arrays = _export_arrays(model)
-    folder = output if output is not None else Path("exports") / model.wiring.run_id
-    header = {"run_id": model.wiring.run_id, "method": str(model.summary["method"])}
+    folder = output if output is not None else Path("exports") / model.simulation.run_id
+    header = {"run_id": model.simulation.run_id, "method": str(model.summary["method"])}
     part = "shared prompts" if model.client is None else "shared prompts and one personal part"
-    with transaction(model.wiring.database) as uow:
-        AuditTrail(uow.audit, model.wiring.run_id).exported(part)
+    with transaction(model.simulation.database) as uow:
+        AuditTrail(uow.audit, model.simulation.run_id).exported(part)
     write_bytes(folder / "prompts.safetensors", save(arrays, header))
-    write_text(folder / "MODEL_CARD.md", model_card(model.wiring, model.summary, arrays, part))
+    write_text(folder / "MODEL_CARD.md", model_card(model.simulation, model.summary, arrays, part))
     files = [str(folder / name) for name in ("prompts.safetensors", "MODEL_CARD.md")]
     if as_json:
-        print_json({"run_id": model.wiring.run_id, "files": files, "tensors": sorted(arrays)})
+        print_json({"run_id": model.simulation.run_id, "files": files, "tensors": sorted(arrays)})
         return
     console().print("\n".join(files))
 
@@ -137,10 +147,10 @@ def predict_command(
     read = read_text if what == "text" else read_image
     examples = [read(path) for path in files]
     model = load_trained(run_id, storage, surroundings, client=client, read_only=True)
-    if client is None and not model.broadcast and model.wiring.method.learns:
+    if client is None and not model.broadcast and model.simulation.learning.method.learns:
         raise ConfigError(
             f"--client: {model.summary['method']} shares nothing, so a client must be chosen; "
-            f"valid: 0 to {len(model.wiring.population.clients) - 1}"
+            f"valid: 0 to {len(model.simulation.population.clients) - 1}"
         )
     rows = [
         {what: str(path), **_classify(model, example)}
@@ -186,16 +196,16 @@ def read_text(path: Path) -> str:
 
 
 def _classify(model: TrainedModel, example: NDArray[np.uint8] | str) -> dict[str, Any]:
-    wiring = model.wiring
-    batch = wiring.batch_of((example,) if isinstance(example, str) else example[None])
-    logits = wiring.method.predict(
+    learning = model.simulation.learning
+    batch = learning.batch_of((example,) if isinstance(example, str) else example[None])
+    logits = learning.method.predict(
         ClientView(model.broadcast, model.state.experts, model.state.personal),
         batch,
-        wiring.classes,
+        learning.classes,
     )[0]
     odds = np.exp(logits - logits.max())
     best = int(logits.argmax())
-    return {"class": wiring.classes[best], "probability": float(odds[best] / odds.sum())}
+    return {"class": learning.classes[best], "probability": float(odds[best] / odds.sum())}
 
 
 def _export_arrays(model: TrainedModel) -> dict[str, NDArray[Any]]:

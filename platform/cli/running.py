@@ -15,7 +15,7 @@ from platform.config import RunConfig, load_config, parse_config
 from platform.disk.opening import open_storage
 from platform.errors import ConfigError
 from platform.experiment.finishing import execute
-from platform.rounds.wiring import Wiring
+from platform.experiment.simulation import Simulation
 
 
 def run_command(
@@ -72,11 +72,13 @@ def resume_command(run_id: str, storage: str, surroundings: Surroundings, *, as_
     )
 
 
-def _execute(config: RunConfig, wire: Callable[[ScreenObserver], Wiring], *, as_json: bool) -> None:
+def _execute(
+    config: RunConfig, set_up: Callable[[ScreenObserver], Simulation], *, as_json: bool
+) -> None:
     screen = ScreenObserver(config.privacy.target_delta, quiet=as_json)
     try:
         with interruptible(), screen:
-            summary = execute(wire(screen), screen)
+            summary = execute(set_up(screen), screen)
     except KeyboardInterrupt as error:
         where = f"; resume with --resume {screen.run_id}" if screen.run_id else ""
         raise farewell(error, f"interrupted{where}") from None

@@ -26,7 +26,7 @@ _REGIMES: tuple[tuple[bool, GraphChoice], ...] = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PlanQuestion:
     """What the aggregation has to withstand.
 

@@ -32,7 +32,7 @@ from platform.sweeping.writing import markdown
 OUTPUTS = Path("sweeps")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SweepOptions:
     """The command line of a sweep, as text.
 

@@ -93,9 +93,12 @@ class ScreenObserver(WithBar):
         """Move the bar."""
         self._show(what, total, done)
 
+    def run_created(self, run_id: str) -> None:
+        """Remember the run, for whoever interrupts it."""
+        self.run_id = run_id
+
     def run_started(self, run_id: str, rounds: int, resumed_after: int) -> None:
         """Name the run."""
-        self.run_id = run_id
         again = f", resumed after round {resumed_after}" if resumed_after else ""
         self._print(f"run {run_id}: {rounds} rounds{again}")
         self._print(heading(self._delta))

@@ -136,10 +136,16 @@ class MethodConfig(BaseModel):
 
     name: str
     """Any that `methods` lists; the section's other keys are the method's own options."""
+    server_optimizer: dict[str, Any] | None = None
+    """What the server makes of a mean change, for any averaged method (Reddi et al. 2021).
+
+    `{name: sgd, learning_rate, momentum}`, or `name` `adagrad`, `adam` or `yogi` with
+    `learning_rate`, `beta_1`, `tau` and, but for `adagrad`, `beta_2`; null adds the change.
+    """
 
     @property
     def options(self) -> dict[str, Any]:
-        """Everything but the name."""
+        """The method's own: everything but the name and the server's optimiser."""
         return dict(self.model_extra or {})
 
 

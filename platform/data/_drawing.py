@@ -19,7 +19,7 @@ from platform.data._geometry import Field, signed_distance, smooth_noise
 Generator = np.random.Generator
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Placement:
     """How far shapes may be moved, turned and scaled in a domain.
 

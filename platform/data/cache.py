@@ -72,7 +72,7 @@ class About:
     row_shape: tuple[int, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Holding:
     """What a cache holds of one kind and model.
 
@@ -217,12 +217,12 @@ def _model_folders(path: Path) -> Iterator[tuple[Kind, Path]]:
 def _holding(kind: Kind, folder: Path) -> Holding:
     segments = find_segments(folder)
     return Holding(
-        folder,
-        kind,
-        _read_about(folder / ABOUT),
-        sum(segment.num_images() for segment in segments),
-        sum(segment.num_bytes() for segment in segments),
-        max((segment.last_used() for segment in segments), default=0.0),
+        folder=folder,
+        kind=kind,
+        about=_read_about(folder / ABOUT),
+        images=sum(segment.num_images() for segment in segments),
+        num_bytes=sum(segment.num_bytes() for segment in segments),
+        last_used=max((segment.last_used() for segment in segments), default=0.0),
     )
 
 

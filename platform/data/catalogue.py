@@ -29,7 +29,7 @@ _NEEDS: Final[Mapping[Modality, frozenset[str]]] = {
 """What a method asks for that is made of examples of a kind."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
     """What is known of a data set without its files.
 
@@ -64,7 +64,7 @@ class DatasetInfo:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DataRequest:
     """What a run asks of a data set.
 

@@ -52,7 +52,7 @@ class Findings:
         return Findings(len(found), tuple(found[:SHOWN]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FolderReport:
     """What a check found.
 
@@ -112,7 +112,7 @@ def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport
         dataset = load_dataset(name, request)
         require_sound(dataset)
     except ConfigError as error:
-        return FolderReport(info, str(error), None)
+        return FolderReport(info=info, refusal=str(error), dataset=None)
     refusal = None
     try:
         require_every_class(dataset, dataset.train.labels, dataset.classes)
@@ -120,7 +120,10 @@ def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport
         refusal = str(error)
     found = {**_examine(dataset, tell), "few": _few(dataset)}
     return FolderReport(
-        info, refusal, dataset, **{name: Findings.of(lines) for name, lines in found.items()}
+        info=info,
+        refusal=refusal,
+        dataset=dataset,
+        **{name: Findings.of(lines) for name, lines in found.items()},
     )
 
 

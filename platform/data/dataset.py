@@ -36,7 +36,7 @@ class Split:
         return len(self.labels)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Dataset:
     """A classification data set.
 

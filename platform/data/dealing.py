@@ -136,14 +136,14 @@ def _plan(config: RunConfig, dataset: Dataset, dealt: Dealt) -> PartitionPlan:
     shares = DirichletShares(section.concentration, section.fewest or 1)
     ratio = SharedRatio(section.shared_ratio or 0.0, section.concentration, section.fewest)
     return PartitionPlan(
-        section.kind,
-        number_of_hands(config),
-        keys,
-        task.shots,
-        shares,
-        domains,
-        section.shared_classes or 0.0,
-        ratio,
+        kind=section.kind,
+        clients=number_of_hands(config),
+        classes=keys,
+        shots=task.shots,
+        shares=shares,
+        domains=domains,
+        shared_classes=section.shared_classes or 0.0,
+        shared_ratio=ratio,
     )
 
 

@@ -52,7 +52,7 @@ def digits_dataset(seed: int, image_size: int = 32) -> Dataset:
     labels = np.asarray(scans.target, dtype=np.int64)
     is_test = _choose_test(np.random.default_rng(seed), labels)
     train, test = _split(images, labels, ~is_test), _split(images, labels, is_test)
-    return Dataset("digits", CLASSES, DOMAINS, train, test)
+    return Dataset(name="digits", classes=CLASSES, domains=DOMAINS, train=train, test=test)
 
 
 def _enlarge(scans: NDArray[np.float64], image_size: int) -> NDArray[np.uint8]:

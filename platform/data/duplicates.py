@@ -18,7 +18,7 @@ from platform.data.images import ImageFiles, Indices, image_digests
 from platform.errors import DataError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Held:
     """A file or text that somebody holds.
 
@@ -84,7 +84,14 @@ def _held_texts(side: str, split: Split, texts: Sequence[str], rows: Indices) ->
     for row in rows.tolist():
         text, label = texts[row], int(split.labels[row])
         digest = partial(_text_digest, text)
-        yield _Held(side, f"{side} example {row}", label, len(text), (id(texts), row), digest)
+        yield _Held(
+            side=side,
+            name=f"{side} example {row}",
+            label=label,
+            size=len(text),
+            place=(id(texts), row),
+            digest=digest,
+        )
 
 
 def _text_digest(text: str) -> bytes:
@@ -96,7 +103,14 @@ def _held_files(side: str, split: Split, files: ImageFiles, rows: Indices) -> It
         row = rows[position : position + 1]
         name, label = files.paths[int(row[0])], int(split.labels[row[0]])
         digest = partial(_file_digest, files, row)
-        yield _Held(side, name, label, _size(files, name), (files.root, name), digest)
+        yield _Held(
+            side=side,
+            name=name,
+            label=label,
+            size=_size(files, name),
+            place=(files.root, name),
+            digest=digest,
+        )
 
 
 def _file_digest(files: ImageFiles, row: Indices) -> bytes:

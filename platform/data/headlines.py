@@ -138,7 +138,9 @@ def headlines(seed: int, train_per_class: int, test_per_class: int) -> tuple[lis
 def headlines_dataset(seed: int, train_per_class: int, test_per_class: int) -> Dataset:
     """Return the same as a data set; the arguments are those of `headlines`."""
     train, test = headlines(seed, train_per_class, test_per_class)
-    return Dataset("headlines", CLASSES, DOMAINS, _split(train), _split(test))
+    return Dataset(
+        name="headlines", classes=CLASSES, domains=DOMAINS, train=_split(train), test=_split(test)
+    )
 
 
 def _split(examples: Sequence[Headline]) -> Split:

@@ -19,7 +19,7 @@ SEEDS = ("class_map", "shots", "split", "validation")
 PARTS = ("train", "validation", "test")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Holding:
     """One client's images in numbers.
 
@@ -86,12 +86,12 @@ def _holding(data: TaskData, client: ClientIndices, name: str, *, is_new: bool) 
     rows = np.concatenate([client.train, client.validation])
     domains = np.concatenate([train.domains[rows], test.domains[client.test]])
     return Holding(
-        name,
-        is_new,
-        by_class(train.labels[client.train]),
-        by_class(train.labels[client.validation]),
-        by_class(test.labels[client.test]),
-        np.array([int((domains == index).sum()) for index in data.domains]),
+        client=name,
+        is_new=is_new,
+        train=by_class(train.labels[client.train]),
+        validation=by_class(train.labels[client.validation]),
+        test=by_class(test.labels[client.test]),
+        domains=np.array([int((domains == index).sum()) for index in data.domains]),
     )
 
 

@@ -34,7 +34,7 @@ class CommonRows:
     first_label: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TaskData:
     """A data set and who holds what of it.
 
@@ -78,12 +78,12 @@ def load_task_data(config: RunConfig) -> TaskData:
         everybody = _with_validation(config, everybody, dataset.train.labels)
     old = config.task.clients
     return TaskData(
-        dataset,
-        tuple(everybody[:old]),
-        dealt.classes,
-        dealt.domains,
-        _common(config, dataset, len(dealt.classes)),
-        tuple(everybody[old:]),
+        dataset=dataset,
+        clients=tuple(everybody[:old]),
+        classes=dealt.classes,
+        domains=dealt.domains,
+        common=_common(config, dataset, len(dealt.classes)),
+        new_clients=tuple(everybody[old:]),
     )
 
 

@@ -38,7 +38,7 @@ class ClientIndices:
     validation: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PartitionPlan:
     """What a partition needs to know.
 

@@ -74,7 +74,7 @@ def shapes_dataset(
             (_Part.TEST, test_per_class_and_domain),
         )
     )
-    return Dataset("shapes", CLASSES, tuple(domains), train, test)
+    return Dataset(name="shapes", classes=CLASSES, domains=tuple(domains), train=train, test=test)
 
 
 def _require(seed: int, image_size: int, domains: Sequence[str]) -> None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import fields
+from typing import Any, Final
 
 from storage import LedgerRow
+
+_WRITER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+_NAMES: Final = tuple(field.name for field in fields(LedgerRow))
 
 
 def bytes_digest(data: bytes) -> str:
@@ -38,11 +41,11 @@ def rows_digest(rows: Iterable[LedgerRow], *, with_status: bool) -> str:
 
 
 def _line(row: LedgerRow, *, with_status: bool) -> str:
-    facts = {name: _plain(value) for name, value in asdict(row).items()}
+    facts = {name: _plain(getattr(row, name)) for name in _NAMES}
     if not with_status:
         del facts["status"]
     # An unbounded clipping norm is "Infinity" here, which JSON has not.
-    return json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    return _WRITER.encode(facts)
 
 
 def _plain(value: object) -> object:

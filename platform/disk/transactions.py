@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
 
 from storage import CheckpointError, Database, UnitOfWork
 
@@ -28,6 +30,24 @@ def transaction(database: Database) -> Iterator[UnitOfWork]:
             uow.commit()
         except CheckpointError as error:
             LOGGER.warning("%s", error)
+
+
+@dataclass(frozen=True)
+class Records:
+    """Where a coordinator writes, and reads what it wrote.
+
+    Attributes:
+        read: One view of all that is kept.
+        write: One transaction, committed when its block ends.
+    """
+
+    read: Callable[[], AbstractContextManager[UnitOfWork]]
+    write: Callable[[], AbstractContextManager[UnitOfWork]]
+
+
+def records_in(database: Database) -> Records:
+    """Return the records of a database."""
+    return Records(partial(database.unit_of_work, read_only=True), partial(transaction, database))
 
 
 def mark_interrupted(database: Database, run_id: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from platform.experiment.selection import best_on_validation
 from platform.mechanisms import Circumstances
 from platform.rounds.phases import has_collection
-from platform.rounds.wiring import Wiring
+from platform.rounds.run import Run
 
 OF_RUN: Final = "the run "
 ENDED_EARLY: Final = f"{OF_RUN}ended before round "
@@ -19,30 +19,32 @@ NO_POOL: Final = "the pool was not made, and clients personalised without expert
 
 
 def run_warnings(
-    wiring: Wiring,
+    run: Run,
     documents: Sequence[Mapping[str, Any]],
     ended_early: str | None,
     uncollected: str | None = None,
+    remarks: Sequence[str] = (),
 ) -> list[str]:
     """Return all warnings of a finished run, most important first.
 
     Args:
-        wiring: The run.
+        run: The run.
         documents: Its committed rounds, as stored.
         ended_early: Why it ended before its last round, if it did.
         uncollected: Why its pool was not made, if it was to be and was not.
+        remarks: What is to be said of the images that it was measured on.
     """
     return [
         *([f"{OF_RUN}{ended_early}"] if ended_early else []),
         *_lost(documents),
         *([f"{NO_POOL}{uncollected}"] if uncollected else []),
-        *_second_phase(wiring),
-        *wiring.evaluation.remarks,
-        *_privacy(wiring),
-        *_pool(wiring, documents, is_made=uncollected is None),
-        *_aggregation(wiring),
-        *_attempts(wiring),
-        *_selection(wiring, documents),
+        *_second_phase(run),
+        *remarks,
+        *_privacy(run),
+        *_pool(run, documents, is_made=uncollected is None),
+        *_aggregation(run),
+        *_attempts(run),
+        *_selection(run, documents),
     ]
 
 
@@ -55,18 +57,18 @@ def _lost(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             )
 
 
-def _second_phase(wiring: Wiring) -> Iterator[str]:
-    if wiring.source_id is not None:
+def _second_phase(run: Run) -> Iterator[str]:
+    if run.source_id is not None:
         yield (
-            f"second phase of run {wiring.source_id}: rounds, epsilon and local twins are that "
+            f"second phase of run {run.source_id}: rounds, epsilon and local twins are that "
             "run's, and nothing was released beside"
         )
 
 
-def _privacy(wiring: Wiring) -> Iterator[str]:
-    config, section = wiring.config, wiring.config.privacy
+def _privacy(run: Run) -> Iterator[str]:
+    config, section = run.terms.config, run.terms.config.privacy
     clients = config.task.clients
-    if not wiring.protection.run_channels:
+    if not run.terms.protection.run_channels:
         return
     facts = config.mechanism.facts
     if not facts.claims:
@@ -80,40 +82,38 @@ def _privacy(wiring: Wiring) -> Iterator[str]:
         yield (
             f"{facts.name} draws floating-point noise: attacks on its lowest bits are not covered"
         )
-    yield from _mechanism(wiring)
+    yield from _mechanism(run)
 
 
-def _mechanism(wiring: Wiring) -> Iterator[str]:
-    mechanism, terms = wiring.config.mechanism, wiring.protection.terms
-    corrupt = wiring.config.secure_aggregation.corrupt
+def _mechanism(run: Run) -> Iterator[str]:
+    mechanism, terms = run.terms.config.mechanism, run.terms.protection.terms
+    corrupt = run.terms.config.secure_aggregation.corrupt
     yield from mechanism.caveats(
         Circumstances(corrupt, is_active=terms is not None and terms.active)
     )
-    entries = wiring.protection.entries
+    entries = run.terms.protection.entries
     if entries is not None and entries.mechanism is not None:
         # Where the sum's noise is the client's own as well, both cost alike.
         dominates = not mechanism.facts.noises_alone
         yield "pool entries carry noise of their own and are charged beside the sum" + (
             "; they dominate what is spent" if dominates else ""
         )
-    if wiring.cohort_kind is not None:
+    if run.terms.cohort_kind is not None:
         yield (
             "epsilon for observer counts on cohorts that stay secret: publish the final model "
             "only, not this report or the audit log"
         )
 
 
-def _pool(
-    wiring: Wiring, documents: Sequence[Mapping[str, Any]], *, is_made: bool
-) -> Iterator[str]:
-    rules = wiring.pool_rules
-    if rules is None or (rules.policy.fixed and not _was_collected(wiring, documents)):
+def _pool(run: Run, documents: Sequence[Mapping[str, Any]], *, is_made: bool) -> Iterator[str]:
+    rules = run.terms.pool_rules
+    if rules is None or (rules.policy.fixed and not _was_collected(run, documents)):
         return
     yield "expert pool: against server and peers its entries are linkable; only epsilon bounds them"
     if rules.policy.fixed:
-        yield from _fixed_pool(wiring, is_made=is_made)
+        yield from _fixed_pool(run, is_made=is_made)
         return
-    if wiring.protection.masked and not wiring.protection.has_own_entry_noise:
+    if run.terms.protection.masked and not run.terms.protection.has_own_entry_noise:
         yield (
             "pool.noise same: the coordinator reads every survivor's upload by name, as a pool "
             "entry; secure aggregation hides nothing here that epsilon does not bound"
@@ -129,22 +129,22 @@ def _pool(
         )
 
 
-def _was_collected(wiring: Wiring, documents: Sequence[Mapping[str, Any]]) -> bool:
+def _was_collected(run: Run, documents: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether an entry of a pool that is made once may have left its owner."""
-    number = wiring.protection.collects_at
-    with wiring.database.unit_of_work(read_only=True) as uow:
-        rows = uow.ledger.rows(wiring.source)
+    number = run.terms.protection.collects_at
+    with run.records.read() as uow:
+        rows = uow.ledger.rows(run.source)
     # An interrupted collection is in the ledger alone; one that costs nothing is not there.
     return has_collection(documents) or any(row.round_number == number for row in rows)
 
 
-def _fixed_pool(wiring: Wiring, *, is_made: bool) -> Iterator[str]:
+def _fixed_pool(run: Run, *, is_made: bool) -> Iterator[str]:
     if is_made:
         yield (
             "each pool entry is a model of its owner's data, made after the last round: it tells "
             "of that data, such as its classes, and only epsilon bounds how much"
         )
-    collection = wiring.protection.collection
+    collection = run.terms.protection.collection
     if collection is not None and collection.mechanism.facts.claims:
         yield (
             "pool entries carry noise of their own and are charged once for each attempt, beside "
@@ -152,18 +152,18 @@ def _fixed_pool(wiring: Wiring, *, is_made: bool) -> Iterator[str]:
         )
 
 
-def _aggregation(wiring: Wiring) -> Iterator[str]:
-    terms = wiring.protection.terms
+def _aggregation(run: Run) -> Iterator[str]:
+    terms = run.terms.protection.terms
     if terms is not None and terms.active:
         yield (
             "secure aggregation: also against an active server, if the enrolment reached all "
             f"clients by another way and at most {terms.corrupt} collude with it"
         )
-    elif wiring.protection.masked:
+    elif run.terms.protection.masked:
         yield "secure aggregation: semi-honest server; an active one is not covered"
-    elif wiring.protection.layout.spec:
+    elif run.terms.protection.layout.spec:
         yield "secure aggregation is off: the server sees every client's upload"
-    if wiring.protection.masked and not wiring.protection.has_client_noise:
+    if run.terms.protection.masked and not run.terms.protection.has_client_noise:
         yield (
             "each secure sum holds at least "
             f"{0 if terms is None else terms.smallest_sum} vectors, each client's in one sum a "
@@ -172,8 +172,8 @@ def _aggregation(wiring: Wiring) -> Iterator[str]:
         )
 
 
-def _selection(wiring: Wiring, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    config, protection = wiring.config, wiring.protection
+def _selection(run: Run, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    config, protection = run.terms.config, run.terms.protection
     if protection.extras.metric is not None:
         yield from _noised_means(documents, hides_size=protection.sums.hides_size)
     chosen = config.evaluation.selection == "best_on_validation"
@@ -198,9 +198,9 @@ def _noised_means(documents: Sequence[Mapping[str, Any]], *, hides_size: bool) -
         )
 
 
-def _attempts(wiring: Wiring) -> Iterator[str]:
-    with wiring.database.unit_of_work(read_only=True) as uow:
-        rows = uow.ledger.rows(wiring.source)
+def _attempts(run: Run) -> Iterator[str]:
+    with run.records.read() as uow:
+        rows = uow.ledger.rows(run.source)
     charged = {(row.round_number, row.attempt) for row in rows if row.status != "aborted"}
     attempts = Counter(number for number, _ in charged)
     repeated = sorted(number for number, count in attempts.items() if count > 1)

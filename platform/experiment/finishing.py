@@ -1,44 +1,42 @@
 """After the last round: personalise, measure, compare with local training, and say it all.
 
-What `personalise` makes never leaves a client; it is kept in the client's own store under an
-attempt of its own, one past the last round.
+Clients are known by their messages here as in a round. What is trained in nobody's round, local
+twins and newcomers, is the simulation's own affair.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from methods import Arrays
 from platform.agreement import require_agreement
 from platform.agreement.files import finished_digests
 from platform.disk.digests import bytes_digest, rows_digest
 from platform.disk.run_lock import only_process_of
-from platform.disk.transactions import mark_interrupted, transaction
+from platform.disk.transactions import mark_interrupted
+from platform.errors import ClientsSilent, RecordsDisagree
 from platform.experiment.caveats import run_warnings
-from platform.experiment.expert_weights import mean_expert_weights
+from platform.experiment.evaluation import examine, examine_last, over_clients
 from platform.experiment.newcomers import measure_newcomers
 from platform.experiment.resuming import require_spent_elsewhere
 from platform.experiment.second_phase import take_over, take_up
-from platform.experiment.summary import metrics_csv, read_summary, summary_document, write_run_files
-from platform.experiment.twins import train_twin
-from platform.parties.evaluation import Measured, Model, measure
-from platform.parties.profile import ClientProfile
+from platform.experiment.simulation import Simulation
+from platform.experiment.summary import Findings, metrics_csv, summary_document, write_run_files
+from platform.experiment.twins import measure_twins
+from platform.parties.scoring import LOCAL
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.documents import NO_ACCURACY
 from platform.rounds.loop import Federation
 from platform.rounds.observing import Observer
-from platform.rounds.phases import in_rounds
-from platform.rounds.pool import FixedPool, fixed_pool
+from platform.rounds.parting import personalise
 from platform.rounds.progress import Progress
-from platform.rounds.spending import Spending
-from platform.rounds.wiring import Wiring, final_attempt
+from platform.rounds.run import Run
 from storage import StorageError, StorageFull
 
 
-def execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
+def execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
     """Run what is missing of a run, and reports it.
 
     Returns:
@@ -46,186 +44,117 @@ def execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
 
     Raises:
         RunBusy: If another process runs it; nothing is done.
-        RunStopped: If a round was aborted; the run can be resumed.
+        RunStopped: If a round was aborted, or a client cannot be heard; the run can be resumed.
     """
     # Before anything is read that decides what the run does next.
     with ExitStack() as locks:
-        for folder in _folders(wiring):
+        for folder in _folders(simulation):
             locks.enter_context(only_process_of(folder))
         try:
-            return _execute(wiring, observer)
-        except (KeyboardInterrupt, StorageFull):
+            return _execute(simulation, observer)
+        except (KeyboardInterrupt, StorageFull, ClientsSilent):
             with suppress(StorageError):
-                mark_interrupted(wiring.database, wiring.run_id)
+                mark_interrupted(simulation.database, simulation.run_id)
             raise
 
 
-def _folders(wiring: Wiring) -> list[Path]:
+def _folders(simulation: Simulation) -> list[Path]:
     """Return the folders of all runs whose clients' stores are written.
 
     A first run's before its second phase's.
     """
-    if wiring.source_id is None:
-        return [wiring.folder]
-    return [wiring.folder.with_name(wiring.source_id), wiring.folder]
+    if simulation.run.source_id is None:
+        return [simulation.folder]
+    return [simulation.folder.with_name(simulation.run.source_id), simulation.folder]
 
 
-def _execute(wiring: Wiring, observer: Observer) -> dict[str, Any]:
-    with wiring.database.unit_of_work(read_only=True) as uow:
-        is_finished = uow.runs.get(wiring.run_id).status == "finished"
+def _execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
+    run, plan = simulation.run, simulation.learning.evaluation
+    with run.records.read() as uow:
+        is_finished = uow.runs.get(run.run_id).status == "finished"
     if is_finished:
         # There is nothing to go on with; what it came to is what its records hold.
-        return dict(
-            require_agreement(wiring.database, wiring.run_id, wiring.config.mechanisms).summary
-            or {}
-        )
-    federation = Federation(wiring, observer)
-    first, progress = wiring.source_id, _rounds(wiring, federation, observer)
-    documents = _documents(wiring)
-    before = _before(wiring, federation, progress, documents)
-    seconds = personalise(wiring, progress)
-    last = dict.fromkeys(wiring.population.clients, final_attempt(wiring))
-    final = measure(wiring.method, wiring.models(progress.state, last), wiring.evaluation)
-    newcomers = measure_newcomers(wiring, progress.state)
-    local = None if first else _measured_twins(wiring, federation, observer, documents)
-    wiring.database.verify_integrity()
-    require_agreement(wiring.database, wiring.run_id, wiring.config.mechanisms)
-    summary = summary_document(
-        wiring,
-        documents,
-        final=final,
-        local=local,
-        validation=federation.validate(progress.state, last),
-        newcomers=newcomers,
-        epsilon=Spending(wiring).price(),
-        accountants=Spending(wiring).accountants(),
-        warnings=run_warnings(wiring, documents, progress.ended_early, progress.uncollected),
-        before=before,
-        personalising=seconds,
+        return dict(_summary_of(simulation, run.run_id))
+    progress = _rounds(simulation, observer)
+    documents = _documents(run)
+    before = _before(run, progress, documents)
+    seconds = personalise(run, progress)
+    final = examine_last(plan, run, progress.state)
+    newcomers = measure_newcomers(simulation, progress.state)
+    local = None if run.source_id else measure_twins(simulation, observer, documents)
+    simulation.database.verify_integrity()
+    require_agreement(simulation.database, run.run_id, run.terms.config.mechanisms)
+    findings = Findings(
+        final=final, local=local, newcomers=newcomers, before=before, personalising=seconds
     )
-    models = wiring.models(progress.state, last)
-    weights = mean_expert_weights(wiring.method, models, wiring.evaluation)
-    summary["final"]["expert_weights"] = weights
-    if first is not None:
-        take_over(summary, read_summary(wiring.folder.with_name(first)))
-    _close(wiring, summary, progress.ended_early)
+    warnings = run_warnings(
+        run, documents, progress.ended_early, progress.uncollected, plan.remarks
+    )
+    summary = summary_document(run, documents, findings, warnings)
+    if run.source_id is not None:
+        take_over(summary, _summary_of(simulation, run.source_id))
+    _close(simulation, summary, progress.ended_early)
     return summary
 
 
-def _rounds(wiring: Wiring, federation: Federation, observer: Observer) -> Progress:
-    if wiring.source_id is None:
-        require_spent_elsewhere(wiring)
-        return federation.run_rounds()
-    observer.run_started(wiring.run_id, wiring.config.rounds, wiring.config.rounds)
-    return take_up(wiring, wiring.source_id)
+def _summary_of(simulation: Simulation, run_id: str) -> Mapping[str, Any]:
+    """Return a finished run's summary, which agrees with its records."""
+    mechanisms = simulation.run.terms.config.mechanisms
+    summary = require_agreement(simulation.database, run_id, mechanisms).summary
+    if summary is None:
+        raise RecordsDisagree(run_id, "it has finished, and has no summary")
+    return summary
+
+
+def _rounds(simulation: Simulation, observer: Observer) -> Progress:
+    run = simulation.run
+    if run.source_id is None:
+        require_spent_elsewhere(run, simulation.database)
+        return Federation(run, observer).run_rounds()
+    rounds = run.terms.config.rounds
+    observer.run_started(run.run_id, rounds, rounds)
+    return take_up(run, run.source_id)
 
 
 def _before(
-    wiring: Wiring,
-    federation: Federation,
-    progress: Progress,
-    documents: Sequence[Mapping[str, Any]],
+    run: Run, progress: Progress, documents: Sequence[Mapping[str, Any]]
 ) -> Mapping[str, Any]:
     """Return accuracy before clients personalise.
 
     The last round's, measured now where nobody did.
     """
-    measured: Mapping[str, Any] = documents[-1]["accuracy"] if documents else NO_ACCURACY
-    if measured["mean"] is not None or wiring.protection.collects_at is None or wiring.source_id:
-        return measured
-    clients, kept_as = wiring.population.clients.values(), final_attempt(wiring)
-    if any(client.has_personalised(kept_as) for client in clients):
+    known: Mapping[str, Any] = documents[-1]["accuracy"] if documents else NO_ACCURACY
+    collects = run.terms.protection.collects_at is not None
+    if known["mean"] is not None or not collects or run.source_id:
+        return known
+    scores = examine(run, progress.state, progress.committed, [LOCAL])
+    if any(each.after != progress.committed.get(client) for client, each in scores.items()):
         # Of an interrupted finish there is no before any more.
-        return measured
-    return federation.measure(progress.state, progress.committed).local.document()
+        return known
+    return over_clients([each.tallies[LOCAL] for each in scores.values()]).document()
 
 
-def personalise(wiring: Wiring, progress: Progress) -> float | None:
-    """Let every client personalise, and keeps the result in its own store.
-
-    Returns:
-        Seconds that it took; None where an interrupted finish had done a part of it before.
-    """
-    started, pool, kept_as = wiring.clock(), _fixed_pool(wiring), final_attempt(wiring)
-    is_whole = True
-    for name, client in wiring.population.clients.items():
-        broadcast = wiring.method.broadcast(progress.state, name)
-        fetched = None
-        if pool is not None and wiring.protection.collects_at is not None:
-            fetched = pool.fetch(client.pool_handle(wiring.protection.collects_at))
-        is_new = client.personalise(broadcast, fetched, progress.committed.get(name), kept_as)
-        is_whole = is_whole and is_new
-    return wiring.clock() - started if is_whole else None
+def _documents(run: Run) -> list[Mapping[str, Any]]:
+    with run.records.read() as uow:
+        return [row.document for row in uow.rounds.all(run.source)]
 
 
-def _fixed_pool(wiring: Wiring) -> FixedPool | None:
-    """Return what all clients fetch after the last round, where the pool is made once."""
-    rules, number = wiring.pool_rules, wiring.protection.collects_at
-    if rules is None or number is None:
-        return None
-    with wiring.database.unit_of_work(read_only=True) as uow:
-        return fixed_pool(uow.pool.entries(wiring.source), number, rules.minimum)
-
-
-def _documents(wiring: Wiring) -> list[Mapping[str, Any]]:
-    with wiring.database.unit_of_work(read_only=True) as uow:
-        return [row.document for row in uow.rounds.all(wiring.source)]
-
-
-def _measured_twins(
-    wiring: Wiring,
-    federation: Federation,
-    observer: Observer,
-    documents: Sequence[Mapping[str, Any]],
-) -> Measured | None:
-    """Return none where nobody asks for them: they cost as much training as the run."""
-    if not wiring.config.evaluation.local_twins:
-        return None
-    measured = measure_twins(wiring, federation, observer, documents)
-    observer.preparing("local twins", 1, 1)
-    return measured
-
-
-def measure_twins(
-    wiring: Wiring,
-    federation: Federation,
-    observer: Observer,
-    documents: Sequence[Mapping[str, Any]],
-) -> Measured:
-    """Return every client's accuracy after the same training alone, under the same protocol."""
-    models = _twins(wiring, federation.initial_state(), observer, documents)
-    return measure(wiring.method, models, wiring.evaluation)
-
-
-def _twins(
-    wiring: Wiring, start: Arrays, observer: Observer, documents: Sequence[Mapping[str, Any]]
-) -> Iterator[Model]:
-    population = wiring.population
-    for position, (name, client) in enumerate(population.clients.items()):
-        observer.preparing("local twins", position, len(population.clients))
-        rounds = [d["round"] for d in in_rounds(documents) if name in d["survivors"]]
-        profile: ClientProfile = client.profile
-        twin = train_twin(
-            profile, population.make_trainer, start, rounds, final_round=final_attempt(wiring)[0]
-        )
-        yield Model(name, *twin)
-
-
-def _close(wiring: Wiring, summary: dict[str, Any], ended_early: str | None) -> None:
+def _close(simulation: Simulation, summary: dict[str, Any], ended_early: str | None) -> None:
     """Write the report and says in the audit log what it was, with what it rests on.
 
     Files first: a finished run always has its report. Killed between the two it has not finished,
     and what goes on with it writes both anew.
     """
-    with transaction(wiring.database) as uow:
-        state = uow.states.latest(wiring.run_id)
+    run_id = simulation.run_id
+    with simulation.run.records.write() as uow:
+        state = uow.states.latest(run_id)
         digests = {
-            **finished_digests(wiring.folder, summary, metrics_csv(summary["rounds"])),
-            "ledger_sha256": rows_digest(uow.ledger.rows(wiring.run_id), with_status=True),
+            **finished_digests(simulation.folder, summary, metrics_csv(summary["rounds"])),
+            "ledger_sha256": rows_digest(uow.ledger.rows(run_id), with_status=True),
             "state_sha256": None if state is None else bytes_digest(state.blob),
         }
-        AuditTrail(uow.audit, wiring.run_id).run_finished(ended_early, digests)
-        head = uow.audit.head(wiring.run_id)
+        AuditTrail(uow.audit, run_id).run_finished(ended_early, digests)
+        head = uow.audit.head(run_id)
         summary["audit_head"] = {"count": head.count, "hash": head.hash}
-        write_run_files(wiring.folder, summary)
-        uow.runs.set_status(wiring.run_id, "finished")
+        write_run_files(simulation.folder, summary)
+        uow.runs.set_status(run_id, "finished")

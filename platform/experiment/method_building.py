@@ -5,35 +5,66 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from methods import ClientView, Method, MethodError, OptionsOf, Registry, Task, Visibility
+from methods.interface.server_optimizers import (
+    SERVER_OPTIMIZERS,
+    ServerOptimizer,
+    WithServerOptimizer,
+)
 from platform.config import MethodConfig, RunConfig
 from platform.config.loading import sentence
 from platform.errors import ConfigError
+from platform.experiment.evaluation import EvaluationPlan
 from platform.mechanisms import Mechanism
-from platform.parties.evaluation import EvaluationPlan
 
 PROVIDED_NEEDS = frozenset({"features", "tokens", "pixels", "text", "domains"})
 
 
 def validate_options(registry: Registry, config: MethodConfig) -> object:
-    """Return the method's options as its own frozen dataclass.
+    """Return the method's options as its own frozen dataclass; its server optimiser's are checked.
 
     Raises:
         ConfigError: If the method or an option is unknown or not valid.
     """
-    return _validated(registry, config.name, config.options, "method")
+    server_optimizer_of(config)
+    return _validated_options(registry, config.name, config.options, "method")
 
 
-def _validated(registry: Registry, name: str, given: Mapping[str, Any], section: str) -> object:
+def server_optimizer_of(config: MethodConfig) -> ServerOptimizer | None:
+    """Return the server optimiser that is asked for, None for the method's own step.
+
+    Raises:
+        ConfigError: If there is none of its name, or an option of it is unknown or not valid.
+    """
+    given = config.server_optimizer
+    if given is None:
+        return None
+    section, name = "method.server_optimizer", given.get("name")
+    if not isinstance(name, str) or name not in SERVER_OPTIMIZERS:
+        raise ConfigError(
+            f"{section}.name: {name!r} is unknown; valid: {', '.join(SERVER_OPTIMIZERS)}"
+        )
+    return cast("ServerOptimizer", _validated(SERVER_OPTIMIZERS[name], name, given, section))
+
+
+def _validated_options(
+    registry: Registry, name: str, given: Mapping[str, Any], section: str
+) -> object:
     try:
         config_type = registry.config_type(name)
     except MethodError as error:
         raise ConfigError(str(error)) from error
+    options = _validated(config_type, name, given, section)
+    nested = _nested(registry, options, section)
+    return dataclasses.replace(options, **nested) if nested else options
+
+
+def _validated(config_type: type[Any], name: str, given: Mapping[str, Any], section: str) -> Any:
     known = [field.name for field in dataclasses.fields(config_type)]
     for key, value in given.items():
         if key not in known:
@@ -44,11 +75,9 @@ def _validated(registry: Registry, name: str, given: Mapping[str, Any], section:
     try:
         # JSON, because strict validation builds a dataclass from nothing else.
         text = json.dumps(given)
-        options: Any = TypeAdapter(config_type).validate_json(text, strict=True)
+        return TypeAdapter(config_type).validate_json(text, strict=True)
     except ValidationError as error:
         raise ConfigError(sentence(error.errors()[0], section)) from error
-    nested = _nested(registry, options, section)
-    return dataclasses.replace(options, **nested) if nested else options
 
 
 def _nested(registry: Registry, options: object, section: str) -> dict[str, object]:
@@ -61,7 +90,7 @@ def _nested(registry: Registry, options: object, section: str) -> dict[str, obje
                 f"{section}.{key}: {value!r} is not valid; it must be a section of "
                 f"{other}'s options"
             )
-        nested[key] = _validated(registry, other, value, f"{section}.{key}")
+        nested[key] = _validated_options(registry, other, value, f"{section}.{key}")
     return nested
 
 
@@ -74,7 +103,9 @@ def _marks(options: object) -> Iterator[tuple[str, OptionsOf]]:
 
 
 def options_of_others(registry: Registry, config: MethodConfig) -> dict[str, Any]:
-    """Return those of the method's options that name another method, and that method's own.
+    """Return those of the method's options that the rounds are run by.
+
+    They name another method, with its own; and the server's optimiser.
 
     Returns:
         Each as a plain value; what a section does not state is at its default.
@@ -83,7 +114,7 @@ def options_of_others(registry: Registry, config: MethodConfig) -> dict[str, Any
         ConfigError: If the method or an option is unknown or not valid.
     """
     options: Any = validate_options(registry, config)
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"server_optimizer": config.server_optimizer}
     for key, mark in _marks(options):
         named, section = getattr(options, mark.option), getattr(options, key)
         found |= {mark.option: named, key: dataclasses.asdict(section)}
@@ -110,9 +141,23 @@ def build_method(registry: Registry, config: RunConfig, task: Task) -> Method:
         method = registry.build(config.method.name, options, task)
     except MethodError as error:
         raise ConfigError(str(error)) from error
+    method = _optimised(method, config)
     others = [f"method.{m.option} = {getattr(options, m.option)}" for _, m in _marks(options)]
     _require_fitting(method, config, " with ".join((config.method.name, *others)))
     return method
+
+
+def _optimised(method: Method, config: RunConfig) -> Method:
+    """Return the method under the server optimiser that is asked for."""
+    optimizer = server_optimizer_of(config.method)
+    if optimizer is None:
+        return method
+    if not method.averaged:
+        raise ConfigError(
+            f"method.server_optimizer: takes the place of the server's step along a mean change, "
+            f"which {config.method.name} does not make; valid: null"
+        )
+    return WithServerOptimizer(method, optimizer)
 
 
 def _require_fitting(method: Method, config: RunConfig, name: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from platform.config.sections import ModelConfig
+from platform.experiment.simulation import Simulation
 from platform.rounds.phases import in_rounds
-from platform.rounds.wiring import Wiring
 
 CARD = """# {what} of run {run_id}
 
@@ -34,10 +34,13 @@ CARD = """# {what} of run {run_id}
 
 
 def model_card(
-    wiring: Wiring, summary: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], part: str
+    simulation: Simulation,
+    summary: Mapping[str, Any],
+    arrays: Mapping[str, NDArray[Any]],
+    part: str,
 ) -> str:
     """Return markdown that says what the tensors are and what they cost in privacy."""
-    config, accuracy = wiring.config, summary["final"]["accuracy"]
+    config, accuracy = simulation.run.terms.config, summary["final"]["accuracy"]
     return CARD.format(
         what="Parameters" if config.task.model is None else "Prompts",
         run_id=summary["run_id"],
@@ -49,7 +52,7 @@ def model_card(
         part=part,
         accuracy=f"{100 * accuracy['mean']:.1f}% mean over clients, {100 * accuracy['worst']:.1f}% "
         f"worst client{_measured(summary)}",
-        classes=", ".join(wiring.classes),
+        classes=", ".join(simulation.learning.classes),
         privacy=_privacy(summary, part),
         warnings="\n".join(f"- {text}" for text in summary["warnings"]),
         tensors="\n".join(

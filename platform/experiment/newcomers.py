@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from methods import Arrays, ClientView
-from platform.parties.evaluation import Accuracy, Model, measure
-from platform.parties.profile import ClientProfile, PersonalState, first_state
+from platform.experiment.evaluation import Accuracy, over_clients
+from platform.experiment.simulation import Simulation
+from platform.parties.profile import ClientProfile, first_state
+from platform.parties.scoring import LOCAL, EvaluationSet, MeasuredSets
 from platform.parties.totality import forget, personalise
-from platform.rounds.wiring import Wiring
+from platform.wire.outside_rounds import Tally
 
 
 @dataclass(frozen=True)
@@ -42,45 +44,45 @@ class Newcomers:
         }
 
 
-def measure_newcomers(wiring: Wiring, state: Arrays) -> Newcomers | None:
+def measure_newcomers(simulation: Simulation, state: Arrays) -> Newcomers | None:
     """Measure all new clients before and after they personalise.
 
     Args:
-        wiring: The run.
+        simulation: The run.
         state: The server state after the last round.
 
     Returns:
         None without new clients.
     """
-    plan = wiring.evaluation
+    plan = simulation.learning.evaluation
     if not plan.new_clients:
         return None
-    own = plan.on({name: client.test for name, client in plan.new_clients.items()})
-    before, after = (
-        measure(wiring.method, _models(wiring, state, personalised=done), own).local
-        for done in (False, True)
-    )
+    # The server never heard of these clients, so it has nothing for them by name.
+    broadcast = simulation.learning.method.broadcast(state, None)
+    counted = [_counted(simulation, profile, broadcast) for profile in _profiles(simulation)]
+    before, after = (over_clients(list(tallies)) for tallies in zip(*counted, strict=True))
     return Newcomers(len(plan.new_clients), before, after)
 
 
-def _models(wiring: Wiring, state: Arrays, *, personalised: bool) -> Iterator[Model]:
-    # The server never heard of these clients, so it has nothing for them by name.
-    broadcast = wiring.method.broadcast(state, None)
-    for profile in _profiles(wiring):
-        personal = first_state(profile)
-        if personalised:
-            personal = personalise(
-                profile,
-                wiring.population.make_trainer,
-                ClientView(broadcast, (), personal),
-                wiring.config.rounds + 1,
-                forget,
-            )
-        yield Model(profile.name, broadcast, PersonalState(personal, ()))
+def _counted(
+    simulation: Simulation, profile: ClientProfile, broadcast: Arrays
+) -> tuple[Tally, Tally]:
+    """Return what one client finds on its test images, before and after it personalises."""
+    untrained = ClientView(broadcast, (), first_state(profile))
+    rounds = simulation.run.terms.config.rounds
+    make_trainer = simulation.population.make_trainer
+    personal = personalise(profile, make_trainer, untrained, rounds + 1, forget)
+    trained = ClientView(broadcast, (), personal)
+    before, after = (
+        profile.measured.tally(profile.method, view, LOCAL) for view in (untrained, trained)
+    )
+    return before, after
 
 
-def _profiles(wiring: Wiring) -> Iterator[ClientProfile]:
+def _profiles(simulation: Simulation) -> Iterator[ClientProfile]:
     """Yield profiles like those of the clients that took part, but for name and images."""
-    like = next(iter(wiring.population.clients.values())).profile
-    for name, client in wiring.evaluation.new_clients.items():
-        yield dataclasses.replace(like, name=name, data=client.train, validation=None)
+    plan = simulation.learning.evaluation
+    like = next(iter(simulation.population.clients.values())).profile
+    for name, client in plan.new_clients.items():
+        measured = MeasuredSets({LOCAL: EvaluationSet(client.test, plan.classes)})
+        yield dataclasses.replace(like, name=name, data=client.train, measured=measured)

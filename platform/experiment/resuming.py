@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from platform.agreement import require_agreement
 from platform.errors import RunStopped
 from platform.protection.ledger_rows import as_row
 from platform.protection.uploads import Protection
-from platform.rounds.wiring import Wiring
+from platform.rounds.run import Run
 from privacy import ReleaseKey
 from storage import Database, LedgerRow
 
@@ -17,14 +18,14 @@ FACTS = ("mechanism", "relation", "sampling", "sampling_probability", "count", *
 """What all ledger rows of one channel of a run have in common, its sizes last."""
 
 
-def require_same_wiring(wiring: Wiring) -> None:
+def require_same_run(run: Run, database: Database, folder: Path) -> None:
     """Check that clients and releases are those that the run's ledger charges.
 
     Raises:
         RunStopped: If a client is missing, or what follows would be another release.
     """
-    _require_known_clients(wiring)
-    require_same_releases(wiring.database, wiring.source, wiring.protection)
+    _require_known_clients(run, folder)
+    require_same_releases(database, run.source, run.terms.protection)
 
 
 def require_same_enrolment(run_id: str, started: str | None, now: str | None) -> None:
@@ -62,19 +63,19 @@ def require_same_releases(database: Database, run_id: str, protection: Protectio
         _require_same_rows(run_id, protection.in_round(number), rows)
 
 
-def require_spent_elsewhere(wiring: Wiring) -> None:
+def require_spent_elsewhere(run: Run, database: Database) -> None:
     """Check the records of all runs whose spending counts against a lifetime budget.
 
     Raises:
         RunStopped: If those of one do not agree.
         AuditChainBroken: If the audit log of one was changed.
     """
-    if wiring.budget.lifetime_budget is None:
+    if run.terms.budget.lifetime_budget is None:
         return
-    with wiring.database.unit_of_work(read_only=True) as uow:
-        rows = uow.ledger.rows_of(tuple(wiring.population.pseudonyms.values()))
-    for run_id in sorted({row.run_id for row in rows} - {wiring.run_id}):
-        require_agreement(wiring.database, run_id, wiring.config.mechanisms)
+    with run.records.read() as uow:
+        rows = uow.ledger.rows_of(tuple(run.roll.pseudonyms.values()))
+    for run_id in sorted({row.run_id for row in rows} - {run.run_id}):
+        require_agreement(database, run_id, run.terms.config.mechanisms)
 
 
 def _require_same_rows(run_id: str, protection: Protection, charged: Sequence[LedgerRow]) -> None:
@@ -100,12 +101,12 @@ def _require_same_rows(run_id: str, protection: Protection, charged: Sequence[Le
                 )
 
 
-def _require_known_clients(wiring: Wiring) -> None:
+def _require_known_clients(run: Run, folder: Path) -> None:
     """Refuse clients with a new store, which would start anew at epsilon 0."""
-    with wiring.database.unit_of_work(read_only=True) as uow:
-        charged = {row.pseudonym for row in uow.ledger.rows(wiring.source)}
-    if not charged <= set(wiring.population.pseudonyms.values()):
+    with run.records.read() as uow:
+        charged = {row.pseudonym for row in uow.ledger.rows(run.source)}
+    if not charged <= set(run.roll.pseudonyms.values()):
         raise RunStopped(
-            f"run {wiring.run_id}: a client's store in {wiring.folder / 'clients'} is missing or "
+            f"run {run.run_id}: a client's store in {folder / 'clients'} is missing or "
             "another's, so what it spent cannot be carried on; put it back or start a new run"
         )

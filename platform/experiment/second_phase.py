@@ -18,17 +18,16 @@ from methods import Method, Registry
 from platform.config import RunConfig
 from platform.config.plain_yaml import read_yaml, yaml_problem
 from platform.config.randomness import stream
-from platform.disk.transactions import transaction
 from platform.errors import ConfigError, RunStopped
 from platform.experiment.method_building import options_of_others
 from platform.experiment.resuming import require_same_releases
-from platform.parties.store_files import client_names, store_path, stores_folder
+from platform.parties.store_files import client_names, stores_file
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.progress import Progress
-from platform.rounds.wiring import Wiring, final_attempt
+from platform.rounds.run import Run
 from platform.wire.codec import decode_arrays
-from storage import Database, open_client_store
+from storage import Database, open_client_stores
 
 FREE: Final = ("name", "device", "threads", "phase_two_of", "storage", "method", "training")
 """Keys that change nothing of what was released, but for the method that `method` builds on."""
@@ -137,19 +136,20 @@ def require_clients(database: Database, config: RunConfig, folder: Path) -> None
     Raises:
         ConfigError: If a store is missing, or one that took part has become another's.
     """
-    source, stores = str(config.phase_two_of), stores_folder(config, folder)
-    paths = [store_path(stores, name) for name in client_names(config.task.clients)]
-    for path in paths:
-        if not path.is_file() or not path.stat().st_size:
-            raise ConfigError(
-                f"phase_two_of: a client's store of run {source} is missing ({str(path)!r}); "
-                "valid: a finished run whose clients are still there"
-            )
+    source, path = str(config.phase_two_of), stores_file(config, folder)
+    is_there = path.is_file() and path.stat().st_size
+    known = open_client_stores(path, read_only=True).stores if is_there else {}
+    missing = [name for name in client_names(config.task.clients) if name not in known]
+    if missing:
+        raise ConfigError(
+            f"phase_two_of: a client's store of run {source} is missing ({missing[0]} in "
+            f"{str(path)!r}); valid: a finished run whose clients are still there"
+        )
     with database.unit_of_work(read_only=True) as uow:
         charged = {row.pseudonym for row in uow.ledger.rows(source)}
-    if not charged <= {open_client_store(path).identity.pseudonym for path in paths}:
+    if not charged <= {store.identity.pseudonym for store in known.values()}:
         raise ConfigError(
-            f"phase_two_of: a client's store in {str(stores)!r} is not that of run {source}'s "
+            f"phase_two_of: a client's store in {str(path)!r} is not that of run {source}'s "
             "ledger; valid: a finished run whose clients are still there"
         )
 
@@ -198,17 +198,22 @@ def require_first_releases(database: Database, source: str, protection: Protecti
         raise ConfigError(f"phase_two_of: {error}") from error
 
 
-def take_up(wiring: Wiring, source: str) -> Progress:
+def take_up(run: Run, source: str) -> Progress:
     """Return where the first run ended, and that this one has begun."""
-    with transaction(wiring.database) as uow:
+    with run.records.write() as uow:
         rounds, latest = uow.rounds.all(source), uow.states.latest(source)
-        AuditTrail(uow.audit, wiring.run_id).run_begins(0)
-        uow.runs.set_status(wiring.run_id, "running")
+        AuditTrail(uow.audit, run.run_id).run_begins(0)
+        uow.runs.set_status(run.run_id, "running")
     last = rounds[-1]
     state = {} if latest is None else decode_arrays(latest.blob)
     # The first run's clients have personalised, so that is what counts last for each of them.
-    committed = dict.fromkeys(wiring.population.clients, final_attempt(wiring))
-    return Progress(last.round_number, committed, state, None, last.document.get("ended_early"))
+    committed = dict.fromkeys(run.roll.clients, run.terms.final_attempt)
+    return Progress(
+        completed=last.round_number,
+        committed=committed,
+        state=state,
+        ended_early=last.document.get("ended_early"),
+    )
 
 
 def take_over(summary: dict[str, Any], first: Mapping[str, Any]) -> None:

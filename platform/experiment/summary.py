@@ -8,54 +8,70 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from platform.disk.files import write_text
-from platform.errors import UnreadableSummary
+from platform.experiment.evaluation import Examined, Measured, accuracy_document
 from platform.experiment.newcomers import Newcomers
 from platform.experiment.selection import best_on_validation, evaluation_document
-from platform.parties.evaluation import Accuracy, Measured, accuracy_document
 from platform.rounds.documents import (
     ADVERSARIES,
     DEFAULTS,
     MEASURES,
     ROUND_KEYS,
     SCHEMA_VERSION,
-    SUMMARY_KEYS,
     epsilon_document,
     json_number,
     shown_round,
     summary_text,
 )
 from platform.rounds.phases import COLLECTION, ROUNDS, in_rounds
-from platform.rounds.wiring import Wiring
-from privacy import Epsilons
+from platform.rounds.run import Run
+from platform.rounds.spending import Spending
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What a run came to beside its rounds.
+
+    Attributes:
+        final: Of the final models, after personalising.
+        local: Of the local twins, None where none were trained.
+        newcomers: Of clients that never took part, None without any.
+        before: The accuracy before personalising, as a document.
+        personalising: Seconds that it took, None where nobody timed the whole of it.
+    """
+
+    final: Examined
+    local: Measured | None
+    newcomers: Newcomers | None
+    before: Mapping[str, Any]
+    personalising: float | None
 
 
 def summary_document(
-    wiring: Wiring,
+    run: Run,
     rounds: Sequence[Mapping[str, Any]],
-    *,
-    final: Measured,
-    local: Measured | None,
-    validation: Accuracy | None,
-    newcomers: Newcomers | None,
-    epsilon: Epsilons,
-    accountants: Mapping[str, float | str],
+    findings: Findings,
     warnings: Sequence[str],
-    before: Mapping[str, Any],
-    personalising: float | None,
 ) -> dict[str, Any]:
     """Return the whole run, as `summary.json` states it.
 
-    `final` and `validation` are of the final models, after personalising, with all else of the
-    last round in `final`; `local` are the local twins, if any were trained, and the gain over them
-    is in the protocol's headline number. `before` is the accuracy before personalising.
+    All of the last round but what was measured anew is in its `final`; the gain over local twins is
+    in the protocol's headline number.
+
+    Args:
+        run: The run.
+        rounds: Its committed rounds, as stored.
+        findings: What it came to beside them.
+        warnings: What must be said so that its numbers are not misread.
     """
-    config, mechanism = wiring.config, wiring.config.mechanism
+    final, local, newcomers = findings.final.test, findings.local, findings.newcomers
+    epsilon, accountants = Spending(run).price(), Spending(run).accountants()
+    config, mechanism = run.terms.config, run.terms.config.mechanism
     protected = mechanism.facts.claims
     shown = [shown_round(document) for document in rounds]
     # The collection sums nothing and trains no shared tensor.
@@ -63,18 +79,18 @@ def summary_document(
     last = trained[-1] if trained else {**dict.fromkeys(ROUND_KEYS), **DEFAULTS}
     return {
         "schema_version": SCHEMA_VERSION,
-        "run_id": wiring.run_id,
-        "phase_two_of": wiring.source_id,
+        "run_id": run.run_id,
+        "phase_two_of": run.source_id,
         "config": config.name,
         "method": config.method.name,
         "dataset": config.task.dataset,
         "unit": mechanism.facts.unit,
         "mechanism": mechanism.name,
         "relation": config.relation if protected else None,
-        "sampling": sampling_assumption(wiring) if protected else None,
+        "sampling": sampling_assumption(run) if protected else None,
         "noise_distribution": config.noise_distribution if protected else None,
         "noise_source": config.privacy.noise_source if protected else None,
-        "delta": wiring.budget.delta,
+        "delta": run.terms.budget.delta,
         "accountant": epsilon.accountant,
         "accountants": {
             name: value if isinstance(value, str) else json_number(value)
@@ -84,17 +100,18 @@ def summary_document(
         "final": {
             **last,
             "accuracy": accuracy_document(final.local),
-            "validation": accuracy_document(validation),
+            "validation": accuracy_document(findings.final.validation),
             "epsilon": epsilon_document(epsilon),
             "protocol": final.document(),
             "new_clients": None if newcomers is None else newcomers.document(),
+            "expert_weights": findings.final.weights,
         },
         "local": {
             "accuracy": accuracy_document(None if local is None else local.local),
             "protocol": None if local is None else local.document(),
         },
         "gain_over_local": None if local is None else final.headline - local.headline,
-        "phases": _phases(wiring, rounds, before, final, personalising),
+        "phases": _phases(run, rounds, findings),
         "best_on_validation": best_on_validation(config, rounds),
         "evaluation": evaluation_document(config),
         "warnings": list(warnings),
@@ -102,28 +119,27 @@ def summary_document(
 
 
 def _phases(
-    wiring: Wiring,
+    run: Run,
     documents: Sequence[Mapping[str, Any]],
-    before: Mapping[str, Any],
-    final: Measured,
-    personalising: float | None,
+    findings: Findings,
 ) -> dict[str, Any] | None:
     """Say what the second phase changed and took, where the pool is made once.
 
     No second is of measuring. The share is that of the collection and of what followed it in the
     training rounds' seconds; None where nobody timed the whole of it.
     """
-    if wiring.protection.collects_at is None:
+    if run.terms.protection.collects_at is None:
         return None
     trained = in_rounds(documents)
     training = sum(map(_working_seconds, trained))
     collecting = sum(_working_seconds(d) for d in documents if d not in trained)
     share = None
+    personalising = findings.personalising
     if training and personalising is not None:
         share = (collecting + personalising) / training
     return {
-        "before": before,
-        "after": accuracy_document(final.local),
+        "before": findings.before,
+        "after": findings.final.test.local.document(),
         "seconds": {
             ROUNDS: round(training, 3),
             COLLECTION: round(collecting, 3),
@@ -137,15 +153,15 @@ def _working_seconds(document: Mapping[str, Any]) -> float:
     return float(document["seconds"] - document["measuring_seconds"])
 
 
-def sampling_assumption(wiring: Wiring) -> str:
+def sampling_assumption(run: Run) -> str:
     """Return what sampling the stated epsilons count on, in words."""
-    training, config = wiring.protection.training, wiring.config
+    training, config = run.terms.protection.training, run.terms.config
     if training is not None and training.sampling_probability < 1.0:
         return f"Poisson batches, probability {training.sampling_probability:g}, kept secret"
-    if wiring.cohort_kind is None:
+    if run.terms.cohort_kind is None:
         return "none"
     drawn = f"{config.cohort_size} of {config.task.clients} clients"
-    if wiring.cohort_kind == "poisson":
+    if run.terms.cohort_kind == "poisson":
         drawn = f"Poisson cohorts, probability {config.cohort_rate:g}"
     return f"for observer: {drawn}, kept secret; losses do not depend on who else was drawn"
 
@@ -186,19 +202,3 @@ def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:
             )
         )
     return text.getvalue()
-
-
-def read_summary(folder: Path) -> dict[str, Any]:
-    """Return a finished run's `summary.json`.
-
-    Raises:
-        UnreadableSummary: If there is none, or it is not what a run writes.
-    """
-    path = folder / "summary.json"
-    try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UnreadableSummary(f"{str(path)!r} is not a readable summary: {error}") from error
-    if not isinstance(found, dict) or not SUMMARY_KEYS <= found.keys():
-        raise UnreadableSummary(f"{str(path)!r} is not a whole summary of a run")
-    return found

@@ -8,20 +8,60 @@ the final accuracies is the *gain over local*, what federation bought.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from methods import Aggregate, Arrays, ClientView
 from platform.config.randomness import stream
+from platform.experiment.evaluation import Measured, measured
+from platform.experiment.simulation import Simulation
 from platform.parties.profile import (
     ClientProfile,
     PersonalState,
     TrainerFactory,
     first_state,
     noise_of,
+    view_of,
 )
+from platform.parties.scoring import LOCAL
 from platform.parties.totality import forget, personalise, train_or_stay
+from platform.rounds.observing import Observer
+from platform.rounds.phases import in_rounds
+
+
+def measure_twins(
+    simulation: Simulation, observer: Observer, documents: Sequence[Mapping[str, Any]]
+) -> Measured | None:
+    """Return every client's accuracy after the same training alone, under the same protocol.
+
+    None where nobody asks for them: they cost as much training as the run.
+
+    Args:
+        simulation: The run.
+        observer: Told of each client.
+        documents: The run's rounds, as stored.
+    """
+    terms, plan = simulation.run.terms, simulation.learning.evaluation
+    if not terms.config.evaluation.local_twins:
+        return None
+    start, clients = terms.initial_state(), simulation.population.clients
+    tests, tallies = (LOCAL, *plan.common), []
+    for position, (name, client) in enumerate(clients.items()):
+        observer.preparing("local twins", position, len(clients))
+        rounds = [d["round"] for d in in_rounds(documents) if name in d["survivors"]]
+        broadcast, state = train_twin(
+            client.profile,
+            simulation.population.make_trainer,
+            start,
+            rounds,
+            final_round=terms.final_attempt[0],
+        )
+        view, measured_on = view_of(broadcast, state), client.profile.measured
+        tallies.append({test: measured_on.tally(terms.method, view, test) for test in tests})
+    observer.preparing("local twins", 1, 1)
+    return measured(plan.protocol, tests, tallies)
 
 
 def train_twin(
@@ -71,4 +111,4 @@ def _alone(profile: ClientProfile, update: Arrays) -> Aggregate:
 
 
 def _server(profile: ClientProfile, round_number: int) -> np.random.Generator:
-    return stream(profile.seeds.initialisation, "twin's server", profile.name, round_number)
+    return stream(profile.randomness.initialisation, "twin's server", profile.name, round_number)

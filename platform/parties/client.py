@@ -10,31 +10,27 @@ limits is refused.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from methods import Arrays, ClientView
-from platform.errors import ConfigError, CoordinatorBehind, ProtocolError
+from platform.errors import ConfigError, ProtocolError
 from platform.parties.expectations import expectations_of, require_assignment, require_invitation
-from platform.parties.profile import (
-    ClientProfile,
-    PersonalState,
-    TrainerFactory,
-    first_state,
-)
+from platform.parties.outside_rounds import KINDS, OutsideRounds
+from platform.parties.own_spending import OwnSpending
+from platform.parties.personal_states import PersonalStates
+from platform.parties.profile import ClientProfile, PersonalState, TrainerFactory
 from platform.parties.session import Session, awaited, encode_session, require_new
-from platform.parties.totality import LocalRound, personalise, work
+from platform.parties.totality import LocalRound, work
 from platform.protection.ledger_rows import as_row
 from platform.protection.seats import parameters_of
 from platform.protection.uploads import Prepared, Protection
-from platform.wire.codec import decode_arrays, encode_arrays
-from platform.wire.experts import Fetched, decode_experts, encode_experts, handle
+from platform.wire.codec import encode_arrays
+from platform.wire.envelopes import Attempt, Envelope, peek
 from platform.wire.messages import (
     Answer,
     Assignment,
-    Attempt,
     Disclosure,
-    Envelope,
     Invitation,
     Relay,
     Upload,
@@ -46,7 +42,6 @@ from platform.wire.messages import (
     encode_disclosure,
     encode_relay,
     encode_upload,
-    peek,
 )
 from privacy import Authentication, ProtocolViolation, Release, ReleaseKey
 from privacy.secure_aggregation import (
@@ -80,7 +75,8 @@ class Client:
             ConfigError: If noise would come from a seed where there is somebody to protect.
             StorageError: If the client has used a newer enrolment file before.
         """
-        if profile.noise_source == "seeded" and not profile.simulated:
+        safeguards = profile.safeguards
+        if profile.randomness.noise_source == "seeded" and not safeguards.simulated:
             raise ConfigError(
                 "privacy.noise_source: 'seeded' protects nobody and is refused outside a "
                 "simulation; valid: os"
@@ -88,9 +84,13 @@ class Client:
         self.profile = profile
         self._store = store
         self._make_trainer = make_trainer
-        if profile.credentials is not None:
-            store.remember_serial(profile.credentials.enrolment.serial)
-        self._expected = profile.expected or expectations_of(profile.method)
+        limits, run_id = safeguards.limits, profile.run.run_id
+        self._spending = None if limits is None else OwnSpending(store, run_id, limits)
+        if safeguards.credentials is not None:
+            store.remember_serial(safeguards.credentials.enrolment.serial)
+        self._expected = safeguards.expected or expectations_of(profile.method)
+        self._states = PersonalStates(profile, store)
+        self._outside = OutsideRounds(self._states, make_trainer, self._expected, self._remember)
 
     @property
     def pseudonym(self) -> str:
@@ -115,8 +115,10 @@ class Client:
 
     def _handle(self, message: bytes) -> bytes:
         kind, envelope = peek(message)
-        if envelope.run_id != self.profile.run_id:
+        if envelope.run_id != self.profile.run.run_id:
             raise ProtocolError("message: it belongs to another run")
+        if kind in KINDS:
+            return self._outside.answer(kind, message)
         digest = hashlib.sha256(message).digest()
         answered = self._store.sessions.reply(envelope.run_id, digest)
         if answered is not None:
@@ -132,7 +134,13 @@ class Client:
         return self._disclose(asked, session, decode_relay(message))
 
     def _keep(
-        self, asked: _Asked, session: Session, reply: bytes, *, is_noiseless: bool = False
+        self,
+        asked: _Asked,
+        session: Session,
+        reply: bytes,
+        *,
+        is_noiseless: bool = False,
+        added: Sequence[Release] = (),
     ) -> None:
         """Make an answer durable, and that there is no way back behind it.
 
@@ -149,148 +157,46 @@ class Client:
             state=encode_session(session),
         )
         self._store.sessions.keep(record, after=known, request_digest=asked.digest, reply=reply)
+        if self._spending is not None:
+            self._spending.follow(known, record, added)
 
     def state(self, committed: Attempt | None) -> PersonalState:
         """Return personal state if `committed` is this client's last attempt that counts."""
         with self._store.kept_open():
-            own = self._saved(self.profile.run_id, committed)
-            return own or self._saved(self.profile.source, committed) or self._first_state()
-
-    def pool_handle(self, round_number: int) -> bytes:
-        """Return what this client presents as the owner of its entry of that round."""
-        return handle(self._store.identity.handle_secret, self.profile.source, round_number)
-
-    def has_personalised(self, kept_as: Attempt) -> bool:
-        """Return whether `personalise` has kept its result under that attempt."""
-        kept = self._store.committed(self.profile.run_id)
-        return kept is not None and kept[:2] == kept_as
-
-    def personalise(
-        self,
-        broadcast: Arrays,
-        fetched: Fetched | None,
-        committed: Attempt | None,
-        kept_as: Attempt,
-    ) -> bool:
-        """Personalise after the last release and keeps the result in the own store.
-
-        Args:
-            broadcast: The last broadcast.
-            fetched: Experts fetched for this purpose, None to go on with those handed out last.
-            committed: The last committed attempt that this client's update is part of.
-            kept_as: The attempt under which the result is kept.
-
-        Returns:
-            Whether there was anything to do: what an interrupted finish has done stays done.
-        """
-        with self._store.kept_open():
-            return self._personalise(broadcast, fetched, committed, kept_as)
-
-    def _personalise(
-        self,
-        broadcast: Arrays,
-        fetched: Fetched | None,
-        committed: Attempt | None,
-        kept_as: Attempt,
-    ) -> bool:
-        profile = self.profile
-        if self.has_personalised(kept_as):
-            return False
-        state = self._saved(profile.source, committed) or self._first_state()
-        taken = Fetched(state.experts, None) if fetched is None else fetched
-        personal = personalise(
-            profile,
-            self._make_trainer,
-            ClientView(broadcast, taken.experts, state.personal, taken.own),
-            kept_as[0],
-            partial(self._remember, kept_as),
-        )
-        self._roll(committed)
-        self._store.put_pending(
-            profile.run_id,
-            *kept_as,
-            personal=encode_arrays(personal),
-            experts=encode_experts(taken.experts),
-        )
-        self._store.roll(profile.run_id, kept_as)
-        return True
-
-    def _saved(self, run_id: str, committed: Attempt | None) -> PersonalState | None:
-        saved = self._store.pending(run_id)
-        if saved is None or saved[:2] != committed:
-            saved = self._store.committed(run_id)
-        if saved is None:
-            return None
-        return PersonalState(decode_arrays(saved.personal), decode_experts(saved.experts))
-
-    def _first_state(self) -> PersonalState:
-        return PersonalState(first_state(self.profile), ())
+            return self._states.after(committed)[0]
 
     def _join(self, asked: _Asked, invitation: Invitation) -> bytes:
         """Check all before anything changes; what is refused costs no more than its size."""
         envelope, seat = invitation.envelope, invitation.secure
         require_invitation(self._expected, self.profile.protection, invitation)
-        if self.profile.source_id is not None:
+        if self.profile.run.source_id is not None:
             raise ProtocolError("message: nothing leaves a client in a second phase")
         # What a round is for is a matter of its number, and never of what the coordinator says.
         protection = self.profile.protection.in_round(envelope.round_number)
         require_new(envelope, asked.known, protection)
-        self._require_known(envelope.committed)
+        self._states.require_known(envelope.committed)
         if (seat is not None) != protection.masked:
             # Else a coordinator could read an update by leaving the masks out of its invitation.
             raise ProtocolError("message: masks must be used exactly where the run says so")
         protection = protection.at(invitation.clipping_norm)
         parameters = None if seat is None else parameters_of(envelope, seat, protection)
-        self._require_within_limits(envelope, protection)
+        if self._spending is not None:
+            self._spending.require(asked.known, self._releases(envelope, protection))
         newest_first = sorted(invitation.generations, reverse=True)
-        handles = tuple(self.pool_handle(generation) for generation in newest_first)
-        session, payload = Session(envelope, "train", invitation.clipping_norm), b""
+        handles = tuple(self._states.pool_handle(generation) for generation in newest_first)
+        session, payload = (
+            Session(envelope=envelope, awaits="train", clipping_norm=invitation.clipping_norm),
+            b"",
+        )
         if seat is not None and parameters is not None:
             secure, payload = self._advertise(parameters, seat.index)
             session = replace(session, awaits="share", secure=secure)
         reply = encode_answer(Answer(envelope, handles, payload))
         with self._store.atomically():
+            # Takes the place of the session of what was committed, and erases its replies.
             self._keep(asked, session, reply)
-            self._roll(envelope.committed)
+            self._states.follow(envelope.committed)
         return reply
-
-    def _require_known(self, committed: Attempt | None) -> None:
-        """Refuse a commit of which this client's update cannot be a part.
-
-        Raises:
-            CoordinatorBehind: If the client knows of a newer one.
-            ProtocolError: If it took no part in the one that is named.
-        """
-        run_id = self.profile.source
-        kept = [self._store.committed(run_id), self._store.pending(run_id)]
-        last, pending = (None if slot is None else slot[:2] for slot in kept)
-        if last is not None and last > (committed or (0, 0)):
-            raise CoordinatorBehind(
-                f"client {self.pseudonym}: it knows that round {last[0]}, attempt {last[1]} of run "
-                f"{run_id} is committed, and the coordinator does not; its database is older than "
-                "the client's"
-            )
-        if committed not in (last, pending):
-            raise ProtocolError("message: it names a commit that this client took no part in")
-
-    def _roll(self, committed: Attempt | None) -> None:
-        """Follow the coordinator's commit: personal part, session and own ledger."""
-        run_id = self.profile.source
-        self._store.roll(run_id, committed)
-        session = self._store.sessions.newest(run_id)
-        if session is not None and (session.round_number, session.attempt) == committed:
-            self._store.sessions.forget(run_id)
-        rows = self._store.rows(run_id)
-        open_rows = [(r.round_number, r.attempt) for r in rows if r.status == "reserved"]
-        if committed is not None and committed in open_rows:
-            self._store.set_status(run_id, *committed, "released")
-
-    def _require_within_limits(self, envelope: Envelope, protection: Protection) -> None:
-        limits = self.profile.limits
-        # Reading a ledger takes longer the longer a run is.
-        if limits is not None and limits.any:
-            planned = self._releases(envelope, protection)
-            limits.require(self.profile.run_id, self._store.rows(), planned)
 
     def _share_keys(self, asked: _Asked, session: Session, relay: Relay) -> bytes:
         if session.secure is None:
@@ -312,13 +218,13 @@ class Client:
         attempt = (envelope.round_number, envelope.attempt)
         protection = self._protection(session)
         local = LocalRound(
-            profile,
-            self._make_trainer,
-            protection,
-            attempt,
-            assignment.broadcast,
-            assignment.experts,
-            self.state(envelope.committed),
+            profile=profile,
+            make_trainer=self._make_trainer,
+            protection=protection,
+            attempt=attempt,
+            broadcast=assignment.broadcast,
+            experts=assignment.experts,
+            state=self._states.after(envelope.committed)[0],
         )
         ready = work(local, partial(self._remember, attempt))
         prepared = ready.prepared
@@ -327,17 +233,17 @@ class Client:
         reply = encode_upload(upload)
         # All of it or nothing: a vector may leave only with its charge, and once.
         with self._store.atomically():
-            self._reserve(envelope, protection, prepared)
+            added = self._reserve(envelope, protection, prepared)
             self._store.put_pending(
-                profile.run_id, *attempt, personal=ready.personal, experts=ready.experts
+                profile.run.run_id, *attempt, personal=ready.personal, experts=ready.experts
             )
             is_noiseless = protection.masked and not protection.has_client_noise
-            self._keep(asked, session, reply, is_noiseless=is_noiseless)
+            self._keep(asked, session, reply, is_noiseless=is_noiseless, added=added)
         return reply
 
     def _remember(self, attempt: Attempt, failure: str) -> None:
         """Keep what failed in the client's own store, where it stays."""
-        self._store.add_failure(self.profile.run_id, *attempt, reason=failure)
+        self._store.add_failure(self.profile.run.run_id, *attempt, reason=failure)
 
     def _upload(
         self, session: Session, prepared: Prepared, assignment: Assignment
@@ -368,31 +274,36 @@ class Client:
             reply = encode_relay(Relay(envelope, payload))
             self._keep(asked, replace(session, secure=secure), reply)
             return reply
-        name = self.pool_handle(envelope.round_number) if session.entry else b""
+        name = self._states.pool_handle(envelope.round_number) if session.entry else b""
         reply = encode_disclosure(Disclosure(envelope, payload, name, session.entry))
         self._keep(asked, replace(session, awaits="nothing", secure=secure, entry={}), reply)
         return reply
 
     def _advertise(self, parameters: RoundParameters, index: int) -> tuple[ClientState, bytes]:
         try:
-            return masking.advertise(parameters, index, credentials=self.profile.credentials)
+            return masking.advertise(
+                parameters, index, credentials=self.profile.safeguards.credentials
+            )
         except (Authentication, ValueError) as error:
             raise ProtocolError(f"message: the invitation is not valid: {error}") from error
 
     @property
     def _identity(self) -> Identity | None:
-        credentials = self.profile.credentials
+        credentials = self.profile.safeguards.credentials
         return None if credentials is None else credentials.identity
 
-    def _reserve(self, envelope: Envelope, protection: Protection, prepared: Prepared) -> None:
+    def _reserve(
+        self, envelope: Envelope, protection: Protection, prepared: Prepared
+    ) -> list[Release]:
         payload = b"".join((prepared.vector.data, encode_arrays(prepared.entry)))
-        for release in self._releases(envelope, protection):
-            self._store.reserve_release(as_row(release), payload=payload)
+        rows = ((as_row(r), r) for r in self._releases(envelope, protection))
+        reserve = partial(self._store.reserve_release, payload=payload)
+        return [release for row, release in rows if reserve(row) == "reserved"]
 
     def _releases(self, envelope: Envelope, protection: Protection) -> tuple[Release, ...]:
         return protection.releases(
             ReleaseKey(
-                run_id=self.profile.run_id,
+                run_id=self.profile.run.run_id,
                 round_number=envelope.round_number,
                 attempt=envelope.attempt,
                 pseudonym=self.pseudonym,

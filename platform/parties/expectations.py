@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -17,7 +17,9 @@ import numpy as np
 from methods import Arrays, Method
 from platform.errors import ProtocolError
 from platform.protection.uploads import Protection
-from platform.wire.messages import MAX_EXPERTS, Assignment, Attempt, Envelope, Invitation
+from platform.wire.envelopes import Attempt, Envelope
+from platform.wire.messages import MAX_EXPERTS, Assignment, Invitation
+from platform.wire.outside_rounds import Parting
 
 Looks = Mapping[str, tuple[tuple[int, ...], np.dtype[np.generic]]]
 """Shape and dtype of each array."""
@@ -26,7 +28,7 @@ _ROUNDING = 1e-6
 """Of a norm's logarithm, over all rounds."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Expectations:
     """What may be told in one run.
 
@@ -34,6 +36,7 @@ class Expectations:
         broadcast: The arrays of every broadcast.
         expert: The arrays of every expert.
         experts: Most experts that are handed out in a round; 0 where none are.
+        fetched: The arrays of each entry of a pool that is made once, None without such a pool.
         rounds: The last round in which anything is asked for, the collection included.
         clients: Clients of the federation.
         generations: Most rounds whose pool entries are alive; 0 where clients are handed none.
@@ -42,6 +45,7 @@ class Expectations:
     broadcast: Looks
     expert: Looks
     experts: int
+    fetched: Looks | None = None
     rounds: int = _LARGEST
     clients: int = _LARGEST
     generations: int = _LARGEST
@@ -67,12 +71,24 @@ def expectations_of(
     # Whatever the numbers drawn here are, they have the right shapes.
     first = method.broadcast(method.init_server(np.random.default_rng(0)))
     broadcast, policy = _looks(first), method.pool_policy()
-    if policy is None or policy.fixed:
-        # Of a pool that is made once nothing is handed out by messages.
-        return Expectations(broadcast, {}, 0, rounds, clients, 0)
-    expert: Looks = {n: (t.shape, np.dtype(t.dtype)) for n, t in policy.spec.items()}
+    entry: Looks = {}
+    if policy is not None:
+        entry = {n: (t.shape, np.dtype(t.dtype)) for n, t in policy.spec.items()}
+    known = Expectations(
+        broadcast=broadcast,
+        expert={},
+        experts=0,
+        rounds=rounds,
+        clients=clients,
+        generations=0,
+    )
+    if policy is None:
+        return known
+    if policy.fixed:
+        # Nothing of a pool that is made once is handed out in a round.
+        return replace(known, fetched=entry)
     most = clients * generations if policy.select == "all" else policy.k
-    return Expectations(broadcast, expert, min(most, MAX_EXPERTS), rounds, clients, generations)
+    return replace(known, expert=entry, experts=min(most, MAX_EXPERTS), generations=generations)
 
 
 def require_invitation(
@@ -107,11 +123,52 @@ def require_assignment(expected: Expectations, assignment: Assignment) -> None:
     Raises:
         ProtocolError: If it cannot be of this run.
     """
-    if _looks(assignment.broadcast) != expected.broadcast:
-        raise ProtocolError("message: the broadcast's arrays are not those of this run's method")
+    require_broadcast(expected, assignment.broadcast)
     if len(assignment.experts) > expected.experts:
         raise ProtocolError(f"message: at most {expected.experts} experts are handed out")
     if any(_looks(expert) != expected.expert for expert in assignment.experts):
+        raise ProtocolError("message: an expert's arrays are not those of this run's method")
+
+
+def require_broadcast(expected: Expectations, broadcast: Arrays) -> None:
+    """Check the arrays of a broadcast.
+
+    Raises:
+        ProtocolError: If they are not this run's.
+    """
+    if _looks(broadcast) != expected.broadcast:
+        raise ProtocolError("message: the broadcast's arrays are not those of this run's method")
+
+
+def require_last_round_over(expected: Expectations, envelope: Envelope) -> None:
+    """Check that a message is of the one place after all rounds, at which clients personalise.
+
+    Raises:
+        ProtocolError: If it is of any other.
+    """
+    if (envelope.round_number, envelope.attempt) != (expected.rounds + 1, 0):
+        raise ProtocolError("message: clients personalise once, after the last round")
+    last = envelope.committed
+    if last is not None and not (_is_attempt(expected, last) or last == (expected.rounds + 1, 0)):
+        raise ProtocolError("message: what was committed last is no earlier round")
+
+
+def require_parting(expected: Expectations, parting: Parting) -> None:
+    """Check what there is to personalise from before anything is made of it.
+
+    Raises:
+        ProtocolError: If it cannot be of this run.
+    """
+    require_last_round_over(expected, parting.envelope)
+    require_broadcast(expected, parting.broadcast)
+    fetched = parting.fetched
+    if (fetched is None) != (expected.fetched is None):
+        raise ProtocolError("message: there are experts exactly where a pool is made once")
+    if fetched is None:
+        return
+    if len(fetched.experts) > expected.clients:
+        raise ProtocolError("message: there are fewer clients in this run")
+    if any(_looks(expert) != expected.fetched for expert in fetched.experts):
         raise ProtocolError("message: an expert's arrays are not those of this run's method")
 
 

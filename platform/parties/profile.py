@@ -12,6 +12,7 @@ from methods import Arrays, ClientView, Examples, LocalResult, Method
 from platform.config.randomness import stream
 from platform.parties.expectations import Expectations
 from platform.parties.record_level import train_privately
+from platform.parties.scoring import MeasuredSets
 from platform.protection.limits import Limits
 from platform.protection.uploads import Protection
 from platform.wire.transport import ClientId
@@ -24,57 +25,83 @@ TrainerFactory = Callable[[NoiseSource | None], LocalTrainer]
 
 
 @dataclass(frozen=True)
-class ClientSeeds:
-    """Seeds of a simulated client's streams."""
+class Randomness:
+    """Where a client's randomness comes from.
 
+    Attributes:
+        noise_source: Where noise comes from.
+        initialisation: Seed of a simulation's first states.
+        batches: Seed of its batches.
+        noise: Seed of its noise, where that is seeded.
+    """
+
+    noise_source: Literal["os", "seeded"]
     initialisation: int
     batches: int
     noise: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Safeguards:
+    """What a client lets be done to it.
+
+    Attributes:
+        limits: What it lets itself be charged, None without a limit.
+        credentials: Whom it trusts in an active round, None against a semi-honest server.
+        expected: What it may be told in this run; None takes what follows from the method alone.
+        simulated: Whether all clients are in the coordinator's process, with nobody to protect.
+        shows_failures: Whether failures raise in place of giving the zero vector; for tests, and
+            without effect where a client is not `simulated`.
+    """
+
+    limits: Limits | None = None
+    credentials: Credentials | None = field(default=None, repr=False)
+    expected: Expectations | None = None
+    simulated: bool = False
+    shows_failures: bool = False
+
+
 @dataclass(frozen=True)
+class RunNames:
+    """The run that a client is in.
+
+    Attributes:
+        run_id: The run.
+        source_id: The run whose rounds left state and entry behind, None for this run itself.
+    """
+
+    run_id: str
+    source_id: str | None = None
+
+    @property
+    def source(self) -> str:
+        """The run that a client's state and pool entry come from."""
+        return self.run_id if self.source_id is None else self.source_id
+
+
+@dataclass(frozen=True, kw_only=True)
 class ClientProfile:
     """Everything about a client that does not change within a run.
 
     Attributes:
         name: The client's name on the transport.
-        run_id: The run.
+        run: The run that it is in.
         method: The method, alike on all clients.
-        data: The client's examples.
+        data: The client's training examples.
         protection: How uploads are protected.
-        noise_source: Where noise comes from.
-        seeds: Seeds of the simulation's streams.
-        limits: What the client lets itself be charged, None without a limit.
-        credentials: Whom the client trusts in an active round, None against a semi-honest server.
-        validation: What it does not train on, to validate with; None without.
-        classes: The classes that are told apart in validation.
-        simulated: Whether all clients are in the coordinator's process, with nobody to protect.
-        source_id: The run whose rounds left state and entry behind, None for this run itself.
-        expected: What it may be told in this run; None takes what follows from the method alone.
-        shows_failures: Whether failures raise in place of giving the zero vector; for tests, and
-            without effect where a client is not `simulated`.
+        randomness: Where noise, batches and first states come from.
+        safeguards: What the client lets be done to it.
+        measured: What it measures its own model on.
     """
 
     name: ClientId
-    run_id: str
+    run: RunNames
     method: Method
     data: Examples
     protection: Protection
-    noise_source: Literal["os", "seeded"]
-    seeds: ClientSeeds
-    limits: Limits | None = None
-    credentials: Credentials | None = field(default=None, repr=False)
-    simulated: bool = False
-    validation: Examples | None = None
-    classes: tuple[str, ...] = ()
-    source_id: str | None = None
-    expected: Expectations | None = None
-    shows_failures: bool = False
-
-    @property
-    def source(self) -> str:
-        """The run that this client's state and pool entry come from."""
-        return self.run_id if self.source_id is None else self.source_id
+    randomness: Randomness
+    safeguards: Safeguards = Safeguards()
+    measured: MeasuredSets = field(default_factory=MeasuredSets)
 
 
 @dataclass(frozen=True)
@@ -83,6 +110,11 @@ class PersonalState:
 
     personal: Arrays
     experts: tuple[Arrays, ...]
+
+
+def view_of(broadcast: Arrays, state: PersonalState) -> ClientView:
+    """Return what a client predicts with."""
+    return ClientView(broadcast, state.experts, state.personal)
 
 
 def train(
@@ -129,15 +161,17 @@ def noise_of(
 
     A further attempt is a further release, so its noise is another.
     """
-    if profile.noise_source == "os":
+    if profile.randomness.noise_source == "os":
         return SystemNoise()
     further = () if attempt == 1 else (attempt,)
-    return SeededNoise(stream(profile.seeds.noise, purpose, profile.name, round_number, *further))
+    return SeededNoise(
+        stream(profile.randomness.noise, purpose, profile.name, round_number, *further)
+    )
 
 
 def first_state(profile: ClientProfile) -> Arrays:
     """Return personal state before a client's first round."""
-    seed = profile.seeds.initialisation
+    seed = profile.randomness.initialisation
     return profile.method.init_client(
         stream(seed, "client, alike for all"), stream(seed, "client", profile.name)
     )
@@ -145,4 +179,4 @@ def first_state(profile: ClientProfile) -> Arrays:
 
 def batches_of(profile: ClientProfile, round_number: int) -> np.random.Generator:
     """Return the stream of a client's batches in one round, alike for its local twin."""
-    return stream(profile.seeds.batches, "batches", profile.name, round_number)
+    return stream(profile.randomness.batches, "batches", profile.name, round_number)

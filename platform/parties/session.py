@@ -13,7 +13,7 @@ from methods import Arrays
 from platform.errors import CoordinatorBehind, ProtocolError
 from platform.protection.uploads import Protection
 from platform.wire.codec import Frame, decode_frame, encode_frame
-from platform.wire.messages import Attempt, Envelope
+from platform.wire.envelopes import Attempt, Envelope
 from privacy.secure_aggregation import ClientState, decode_client_state, encode_client_state
 from storage import SessionRecord
 
@@ -22,7 +22,7 @@ KINDS: Mapping[Awaits, str] = {"share": "relay", "train": "assignment", "unmask"
 """Kind of the message that each stage begins with."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Session:
     """How far one attempt has come.
 
@@ -67,11 +67,11 @@ def decode_session(record: SessionRecord) -> Session | None:
     fields: Mapping[str, Any] = frame.fields
     committed = cast("Attempt | None", fields["committed"] and tuple(fields["committed"]))
     return Session(
-        Envelope(record.run_id, record.round_number, record.attempt, committed),
-        fields["awaits"],
-        fields["clipping_norm"],
-        decode_client_state(frame.blobs["secure"]) if "secure" in frame.blobs else None,
-        frame.arrays,
+        envelope=Envelope(record.run_id, record.round_number, record.attempt, committed),
+        awaits=fields["awaits"],
+        clipping_norm=fields["clipping_norm"],
+        secure=decode_client_state(frame.blobs["secure"]) if "secure" in frame.blobs else None,
+        entry=frame.arrays,
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from platform.config import RunConfig
 from platform.config.rules import KINDS_WITH
 from platform.wire.transport import ClientId
+
+STORES: Final = "stores.db"
 
 
 def client_names(count: int, kind: str = "client") -> tuple[ClientId, ...]:
@@ -36,9 +38,9 @@ def stores_folder(config: RunConfig, run_folder: Path) -> Path:
     return run_folder.parent / "clients" / hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def store_path(folder: Path, name: ClientId) -> Path:
-    """Return the file of a client's store."""
-    return folder / f"{name}.db"
+def stores_file(config: RunConfig, run_folder: Path) -> Path:
+    """Return the file with the stores of all clients; see `stores_folder`."""
+    return stores_folder(config, run_folder) / STORES
 
 
 def _dealing(config: RunConfig) -> dict[str, Any]:

@@ -28,7 +28,6 @@ import numpy as np
 
 from methods import Arrays, ClientView, LocalResult
 from platform.config.randomness import stream
-from platform.parties.evaluation import client_accuracy
 from platform.parties.profile import (
     ClientProfile,
     PersonalState,
@@ -37,13 +36,15 @@ from platform.parties.profile import (
     first_state,
     noise_of,
     train,
+    view_of,
 )
+from platform.parties.scoring import VALIDATION, accuracy
 from platform.protection.prepared import Prepared
 from platform.protection.uploads import Protection
 from platform.wire.codec import encode_arrays
 from platform.wire.entries import entry_base
+from platform.wire.envelopes import Attempt
 from platform.wire.experts import encode_experts
-from platform.wire.messages import Attempt
 from privacy import NoiseSource, NonFiniteUpdate
 
 Result = TypeVar("Result")
@@ -51,7 +52,7 @@ Remember = Callable[[str], None]
 """Told of each failure: the error's type and place. It must stay with the client."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LocalRound:
     """What one client works with in one round.
 
@@ -233,18 +234,16 @@ def _validate(local: LocalRound) -> float | None:
 
     The experts are those of the last round, as for every measurement between two rounds.
     """
-    profile = local.profile
-    if local.protection.extras.metric is None or profile.validation is None:
+    images = local.profile.measured.own.get(VALIDATION)
+    if local.protection.extras.metric is None or images is None:
         return None
-    return client_accuracy(
-        profile.method, local.broadcast, local.state, profile.validation, profile.classes
-    )
+    return accuracy(local.profile.method, view_of(local.broadcast, local.state), images)
 
 
 def _on_known_ground(local: LocalRound) -> LocalRound:
     """Return the same round as it would be if nobody had chosen what the client is sent."""
     profile, method = local.profile, local.profile.method
-    state = method.init_server(stream(profile.seeds.initialisation, "server"))
+    state = method.init_server(stream(profile.randomness.initialisation, "server"))
     broadcast, policy = method.broadcast(state, profile.name), method.pool_policy()
     expert = {} if policy is None else entry_base(broadcast, policy.spec)
     return replace(
@@ -272,4 +271,4 @@ def _hides_afterwards(profile: ClientProfile, error: Exception) -> bool:
 
 def _may_show(profile: ClientProfile) -> bool:
     """Return whether a test asked for it; where there is somebody to protect nobody can."""
-    return profile.shows_failures and profile.simulated
+    return profile.safeguards.shows_failures and profile.safeguards.simulated

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from platform.bootstrap import RunPlan
 from platform.errors import ConfigError
-from platform.parties.profile import ClientProfile, ClientSeeds
+from platform.experiment.simulation import randomness
+from platform.parties.profile import ClientProfile, RunNames, Safeguards
 from platform.privacy_auditing.failures import FailureAudit, FailureGame, audit_failures
 from platform.privacy_auditing.outcome import ChannelAudit, Progress
 from platform.privacy_auditing.records import RecordGame, audit_training
@@ -55,7 +56,7 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
     Raises:
         ConfigError: If the configuration claims nothing that could be audited.
     """
-    config, protection = plan.run.config, plan.run.protection
+    config, protection = plan.run.terms.config, plan.run.terms.protection
     charges = {row.channel: row for row in _charges(plan)}
     collecting = _collecting(plan)
     if not charges or not all(row.standard_deviation for row in charges.values()):
@@ -108,7 +109,7 @@ def _charges(plan: AuditPlan) -> tuple[Release, ...]:
 
     Without amplification.
     """
-    protection = plan.run.protection
+    protection = plan.run.terms.protection
     rows = protection.at(protection.clipping_norm).releases(_key(1))
     if protection.collection is None:
         return rows
@@ -124,34 +125,31 @@ def _collecting(plan: AuditPlan) -> RunPlan:
 
     In the collection, if the pool is made once.
     """
-    collection = plan.run.protection.collection
-    return plan.run if collection is None else replace(plan.run, protection=collection)
+    collection = plan.run.terms.protection.collection
+    if collection is None:
+        return plan.run
+    return replace(plan.run, terms=replace(plan.run.terms, protection=collection))
 
 
 def _released(plan: AuditPlan) -> Iterator[Channel]:
     """Yield where a vector leaves the client: under `same`, the pool entry is looked at as well."""
-    if plan.run.protection.layout.spec:
+    if plan.run.terms.protection.layout.spec:
         yield "sum"
-    if _collecting(plan).protection.pool_spec is not None:
+    if _collecting(plan).terms.protection.pool_spec is not None:
         yield "pool"
 
 
 def _profile(plan: AuditPlan) -> ClientProfile:
     """Return the first client, with streams of the audit's own where noise comes from a seed."""
-    config, learning = plan.run.config, plan.run.learning
+    config, learning = plan.run.terms.config, plan.run.learning
     name = min(learning.train)
     return ClientProfile(
         name=name,
-        run_id=AUDIT,
+        run=RunNames(AUDIT),
         method=learning.method,
         data=learning.train[name],
         # Canaries take more rounds than the run has, and no number may mean the collection.
-        protection=replace(plan.run.protection, collection=None, collects_at=None),
-        noise_source=config.privacy.noise_source,
-        seeds=ClientSeeds(
-            initialisation=config.seed_of("initialisation"),
-            batches=config.seed_of("batches"),
-            noise=config.seed,
-        ),
-        simulated=True,
+        protection=replace(plan.run.terms.protection, collection=None, collects_at=None),
+        randomness=randomness(config),
+        safeguards=Safeguards(simulated=True),
     )

@@ -29,13 +29,14 @@ from platform.config.randomness import stream
 from platform.experiment.simulation import trainer_factory
 from platform.parties.client import Client
 from platform.parties.profile import ClientProfile
+from platform.parties.scoring import VALIDATION, EvaluationSet, MeasuredSets
 from platform.privacy_auditing.outcome import Vector, problems_of
 from platform.protection.uploads import Protection
 from platform.wire.codec import decode_frame
 from platform.wire.entries import entry_base
+from platform.wire.envelopes import Envelope
 from platform.wire.messages import (
     Assignment,
-    Envelope,
     Invitation,
     Relay,
     decode_upload,
@@ -148,7 +149,7 @@ def audit_failures(game: FailureGame) -> FailureAudit:
                 reasons.append(f"{told.name}: a client ends with an error in place of an answer")
             uploads += [one.vector for one in seen if one.failed and one.vector is not None]
         reasons += _problems(protection, uploads, game.error)
-    mechanism = game.run.config.privacy.mechanism
+    mechanism = game.run.terms.config.privacy.mechanism
     return FailureAudit(
         mechanism=mechanism,
         rounds=len(rounds),
@@ -160,14 +161,14 @@ def audit_failures(game: FailureGame) -> FailureAudit:
 
 def _parts(game: FailureGame) -> Iterator[tuple[int, Protection]]:
     """Yield a round of the run and, where there is one, the collection; with their numbers."""
-    protection = game.run.protection
+    protection = game.run.terms.protection
     yield 1, protection
     if protection.collection is not None and protection.collects_at is not None:
         yield protection.collects_at, protection.collection
 
 
 def _messages(game: FailureGame, protection: Protection) -> Iterator[_Told]:
-    config, method = game.run.config, game.profile.method
+    config, method = game.run.terms.config, game.profile.method
     rng = stream(config.seed, "audit's broadcasts")
     honest = method.broadcast(method.init_server(rng), game.profile.name)
     yield _Told("the first broadcast", honest)
@@ -218,24 +219,24 @@ def _data(game: FailureGame) -> Iterator[tuple[int, Examples]]:
 
 def _play(game: FailureGame, told: _Told, data: Examples, number: int, streams: int) -> _Seen:
     """Return one round of a client that was never asked before."""
-    protection, learning = game.run.protection, game.run.learning
+    protection, learning = game.run.terms.protection, game.run.learning
+    validation = EvaluationSet(data, learning.classes)
     profile = replace(
         game.profile,
         # Its own, so that noise from a seed is its own.
         name=f"audit-{streams:05d}",
         data=data,
         protection=replace(protection, sums=replace(protection.sums, masked=False, terms=None)),
-        validation=None if protection.extras.metric is None else data,
-        classes=learning.classes,
+        measured=MeasuredSets({} if protection.extras.metric is None else {VALIDATION: validation}),
     )
-    make_trainer = trainer_factory(game.run.config, learning.device, protection)
+    make_trainer = trainer_factory(game.run.terms.config, learning.device, protection)
     with tempfile.TemporaryDirectory(prefix="sotto-audit-") as folder:
         store = open_client_store(Path(folder) / "client.db")
         client = Client(profile, store, make_trainer)
         answers = _answers(client, told, number)
         rows = [replace(row, pseudonym="") for row in store.rows()]
         answered = not isinstance(answers[-1], str)
-        failed = bool(store.failures(profile.run_id)) or not answered
+        failed = bool(store.failures(profile.run.run_id)) or not answered
     looks = tuple(map(_looks, answers))
     uploads = [decode_upload(a).vector for a in answers[1:2] if isinstance(a, bytes)]
     return _Seen((looks, tuple(rows)), uploads[0] if uploads else None, failed, answered)
@@ -243,7 +244,7 @@ def _play(game: FailureGame, told: _Told, data: Examples, number: int, streams: 
 
 def _answers(client: Client, told: _Told, number: int) -> Sequence[bytes | str]:
     """Return what the client answers to each message; the error's name where it ends."""
-    envelope = Envelope(client.profile.run_id, number, 1)
+    envelope = Envelope(client.profile.run.run_id, number, 1)
     norm = client.profile.protection.in_round(number).clipping_norm
     answers: list[bytes | str] = []
     try:

@@ -121,7 +121,7 @@ def audit_training(game: RecordGame, tell: Progress) -> ChannelAudit:
         game: What is audited.
         tell: Told of each training.
     """
-    config, setting, rounds = game.run.config, _setting(game), count(1)
+    config, setting, rounds = game.run.terms.config, _setting(game), count(1)
     claim = claim_of(game.charge, config.privacy.target_delta, config.privacy.accountant)
     canary = _choose(game, setting, rounds)
     total = game.canaries + calibration_runs(game.canaries)
@@ -154,7 +154,7 @@ def audit_training(game: RecordGame, tell: Progress) -> ChannelAudit:
 
 
 def _setting(game: RecordGame) -> _Setting:
-    config, method, profile = game.run.config, game.profile.method, game.profile
+    config, method, profile = game.run.terms.config, game.profile.method, game.profile
     rng = stream(config.seed, "audit's experts")
     broadcast = method.broadcast(method.init_server(rng), profile.name)
     policy = method.pool_policy()
@@ -230,7 +230,7 @@ def _choose(game: RecordGame, setting: _Setting, rounds: Iterator[int]) -> _Cana
 
 
 def _candidates(game: RecordGame) -> Iterator[Examples]:
-    rng = stream(game.run.config.seed, "audit's candidates")
+    rng = stream(game.run.terms.config.seed, "audit's candidates")
     classes = len(game.run.learning.classes)
     for length in LENGTHS:
         for _ in range(CANDIDATES):

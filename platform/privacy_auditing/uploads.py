@@ -40,7 +40,6 @@ from platform.privacy_auditing.outcome import (
 from platform.protection.secure_terms import secure_terms
 from platform.protection.uploads import Prepared, Protection
 from platform.rounds.noise import coordinator_noise
-from platform.rounds.plan import RoundPlan
 from platform.wire.layout import Totals
 from platform.wire.vectors import Spec, flatten, unflatten, vector_length
 from privacy import Channel, Release, UnknownMechanism
@@ -86,7 +85,7 @@ class UploadGame:
     @property
     def protection(self) -> Protection:
         """As in a round; where clipping adapts, with the first round's norm."""
-        return self.run.protection.at(self.run.protection.clipping_norm)
+        return self.run.terms.protection.at(self.run.terms.protection.clipping_norm)
 
     @property
     def spec(self) -> Spec:
@@ -100,7 +99,7 @@ class UploadGame:
         """C of the update alone, without the flag, or of the pool entry."""
         if self.channel == "pool" and self.protection.has_own_entry_noise:
             return self.charge.clipping_norm
-        adapted, norm = self.protection.clipping_norm, self.run.config.privacy.clipping_norm
+        adapted, norm = self.protection.clipping_norm, self.run.terms.config.privacy.clipping_norm
         return adapted or norm or self.charge.clipping_norm
 
     @property
@@ -122,7 +121,7 @@ def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
         game: What is audited.
         tell: Told of each canary.
     """
-    config = game.run.config
+    config = game.run.terms.config
     claim = claim_of(game.charge, config.privacy.target_delta, config.privacy.accountant)
     # The statistics share the channel's error evenly with the direct tests.
     error, rounds = game.error / 2.0, count(1)
@@ -225,7 +224,7 @@ def _opened(game: UploadGame, prepared: Prepared) -> Vector:
 
 
 def _honest_shares(game: UploadGame) -> int:
-    config = game.run.config
+    config = game.run.terms.config
     return secure_terms(config).smallest_sum - config.secure_aggregation.corrupt
 
 
@@ -264,11 +263,8 @@ def _add(levels: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
 
 def _noised_sum(game: UploadGame, totals: Totals, round_number: int) -> Vector:
     """Return what the coordinator makes of a sum, brought back from a mean to a sum."""
-    config, layout = game.run.config, game.protection.layout
-    plan = RoundPlan(
-        game.profile.run_id, round_number, 1, (), committed={}, minimum=0, threshold=None
-    )
-    noise = coordinator_noise(config, plan)
+    config, layout = game.run.terms.config, game.protection.layout
+    noise = coordinator_noise(config, round_number, 1)
     planned = config.cohort_size
     summed = game.protection.sums.average(totals, planned, noise)
     vector = summed.vector * layout.divisors(planned, planned)

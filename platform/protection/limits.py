@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from platform.mechanisms import BUILT_IN, Mechanisms
-from platform.protection.ledger_rows import as_releases
-from privacy import Accountant, Release, require_affordable
-from storage import LedgerRow
+from privacy import Accountant, Release, RunningLedger, require_affordable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,40 +37,33 @@ class Limits:
         """Whether there is a limit."""
         return self.target_epsilon is not None or self.lifetime_budget is not None
 
-    def require(self, run_id: str, ledger: Sequence[LedgerRow], planned: Sequence[Release]) -> None:
+    def require(self, run: RunningLedger, life: RunningLedger, planned: Sequence[Release]) -> None:
         """Refuse what would pass a limit.
 
         Args:
-            run_id: The run that asks.
-            ledger: The rows of one or several clients, each over its whole life.
-            planned: What the next attempt would add; of it what is in the ledger already is the
-                same release once more and free.
+            run: What one or several clients have spent in the run that asks.
+            life: What they have spent in their whole life, that run included.
+            planned: What the next attempt would add; not what is in the ledger already, which is
+                the same release once more and free.
 
         Raises:
             BudgetExhausted: Naming the limit.
             UnsupportedEvent: If the rows of two runs cannot be composed, so that nothing can be
                 promised.
         """
-        known = {_key(row) for row in ledger}
-        fresh = [release for release in planned if _key(release) not in known]
-        mine = [row for row in ledger if row.run_id == run_id]
-        self._require(mine, fresh, "privacy.target_epsilon", self.target_epsilon)
-        self._require(ledger, fresh, "privacy.lifetime_budget", self.lifetime_budget)
+        self._require(run, planned, "privacy.target_epsilon", self.target_epsilon)
+        self._require(life, planned, "privacy.lifetime_budget", self.lifetime_budget)
 
     def _require(
-        self, spent: Sequence[LedgerRow], fresh: Sequence[Release], name: str, limit: float | None
+        self, spent: RunningLedger, planned: Sequence[Release], name: str, limit: float | None
     ) -> None:
-        if limit is None or not fresh:
+        if limit is None or not planned:
             return
         require_affordable(
-            as_releases(spent, self.mechanisms),
-            fresh,
+            spent,
+            planned,
             self.delta,
             target_epsilon=limit,
             accountant=self.accountant,
             limit_name=name,
         )
-
-
-def _key(row: LedgerRow | Release) -> tuple[str, int, int, str, str]:
-    return row.run_id, row.round_number, row.attempt, row.pseudonym, row.channel

@@ -8,7 +8,8 @@ from __future__ import annotations
 from platform.errors import ProtocolError
 from platform.protection.secure_terms import meets
 from platform.protection.uploads import Protection
-from platform.wire.messages import Envelope, SecureRound
+from platform.wire.envelopes import Envelope
+from platform.wire.secure_round import SecureRound
 from privacy import CalibrationError
 from privacy.secure_aggregation import Adversary, RoundParameters
 
@@ -43,19 +44,21 @@ def round_parameters(envelope: Envelope, secure: SecureRound) -> RoundParameters
     Raises:
         ValueError: If no round can be run with them.
     """
+    enrolled = secure.enrolled
+    identities = () if enrolled is None else enrolled.identities
     return RoundParameters(
         run_id=envelope.run_id,
         round_number=envelope.round_number,
         attempt=envelope.attempt,
         clients=tuple(range(1, secure.clients + 1)),
-        threshold=secure.threshold,
+        threshold=secure.terms.threshold,
         vector_length=secure.vector_length,
         ring_bits=secure.ring_bits,
-        corrupt=secure.corrupt,
-        adversary=Adversary.ACTIVE if secure.identities else Adversary.SEMI_HONEST,
-        identities=secure.identities,
-        degree=secure.degree,
-        graph_seed=secure.graph_seed,
-        smallest_sum=secure.smallest_sum,
-        enrolment_serial=secure.enrolment_serial,
+        corrupt=secure.terms.corrupt,
+        adversary=Adversary.ACTIVE if identities else Adversary.SEMI_HONEST,
+        identities=identities,
+        degree=secure.graph.degree,
+        graph_seed=secure.graph.seed,
+        smallest_sum=secure.terms.smallest_sum,
+        enrolment_serial=0 if enrolled is None else enrolled.serial,
     )

@@ -10,22 +10,24 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from platform.config.randomness import stream
-from platform.disk.transactions import transaction
 from platform.errors import RoundAborted, RunStopped
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.cohort import draw_cohort
 from platform.rounds.journal import DatabaseJournal
+from platform.rounds.noise import coordinator_noise
 from platform.rounds.observing import Observer
-from platform.rounds.plan import RoundOutcome, RoundPlan
+from platform.rounds.plan import Quorum, RoundFacts, RoundOutcome, RoundPlan, SecurePlan
 from platform.rounds.pool import serve_experts
 from platform.rounds.progress import Progress
-from platform.rounds.runner import Experts
+from platform.rounds.run import Run
+from platform.rounds.runner import Experts, RoundRunner
 from platform.rounds.spending import Spending
-from platform.rounds.wiring import Wiring
+from platform.wire.secure_round import MaskGraph, SumTerms
 from privacy.secure_aggregation.graph import SEED_BYTES
 from storage import AttemptRecord, PoolEntry, UnitOfWork
 
@@ -35,12 +37,12 @@ class Attempts:
     """The attempts of one run.
 
     Attributes:
-        wiring: The run.
+        run: The run.
         observer: Who watches it.
         spending: What attempts cost.
     """
 
-    wiring: Wiring
+    run: Run
     observer: Observer
     spending: Spending
 
@@ -56,7 +58,7 @@ class Attempts:
             BudgetExhausted: If a try cannot be afforded; nothing of it is written.
             RunStopped: If the open attempt is of another round.
         """
-        retries = self.wiring.config.cohort.retries
+        retries = self.run.terms.config.cohort.retries
         while True:
             pool = self._live_pool()
             plan = self._open(round_number, progress, protection, pool)
@@ -89,7 +91,7 @@ class Attempts:
         if newest is not None and newest.is_open:
             if newest.round_number != round_number:
                 raise RunStopped(
-                    f"run {self.wiring.run_id}: an attempt at round {newest.round_number} is open, "
+                    f"run {self.run.run_id}: an attempt at round {newest.round_number} is open, "
                     f"but round {round_number} is the next; the database is not as it was left"
                 )
             return self._plan(newest, progress, pool)
@@ -97,7 +99,7 @@ class Attempts:
         if newest is not None and newest.round_number == round_number:
             attempt = newest.attempt + 1
         plan = self._plan(self._draw(round_number, attempt), progress, pool)
-        with transaction(self.wiring.database) as uow:
+        with self.run.records.write() as uow:
             self.spending.reserve(uow, plan, protection)
             fixed = {
                 "cohort": list(plan.cohort),
@@ -107,19 +109,19 @@ class Attempts:
             }
             uow.attempts.open(plan.run_id, round_number, attempt, fixed)
             AuditTrail(uow.audit, plan.run_id).round_opened(plan)
+            self.spending.follow(uow)
         return plan
 
     def _newest(self) -> AttemptRecord | None:
-        with self.wiring.database.unit_of_work(read_only=True) as uow:
-            return uow.attempts.newest(self.wiring.run_id)
+        with self.run.records.read() as uow:
+            return uow.attempts.newest(self.run.run_id)
 
     def _draw(self, round_number: int, attempt: int) -> AttemptRecord:
-        wiring = self.wiring
-        names = tuple(wiring.population.clients)
+        names, protection = self.run.roll.clients, self.run.terms.protection
         cohort = names
-        if round_number != wiring.protection.collects_at:
-            cohort = draw_cohort(wiring.config, names, round_number, attempt)
-        terms = wiring.protection.in_round(round_number).terms
+        if round_number != protection.collects_at:
+            cohort = draw_cohort(self.run.terms.config, names, round_number, attempt)
+        terms = protection.in_round(round_number).terms
         # Drawn once the cohort is fixed, so that nobody could choose a place in the graph.
         seed = secrets.token_bytes(SEED_BYTES) if terms is not None and terms.degree else b""
         fixed = {"cohort": list(cohort), "graph_seed": seed.hex()}
@@ -128,68 +130,84 @@ class Attempts:
     def _plan(
         self, record: AttemptRecord, progress: Progress, pool: Sequence[PoolEntry]
     ) -> RoundPlan:
-        wiring, config, rules = self.wiring, self.wiring.config, self.wiring.pool_rules
+        run, rules = self.run, self.run.terms.pool_rules
+        config, protection = run.terms.config, run.terms.protection
         fixed: Mapping[str, Any] = record.plan
-        collects = rules is not None and record.round_number == wiring.protection.collects_at
-        terms = wiring.protection.in_round(record.round_number).terms
+        collects = rules is not None and record.round_number == protection.collects_at
         return RoundPlan(
-            wiring.run_id,
-            record.round_number,
-            record.attempt,
-            tuple(fixed["cohort"]),
-            progress.committed,
-            minimum=rules.minimum if rules is not None and collects else config.cohort.minimum,
-            threshold=None if terms is None else terms.threshold,
-            corrupt=0 if terms is None else terms.corrupt,
-            generations=tuple(sorted({entry.generation for entry in pool})),
-            size=None if collects else config.cohort_size,
-            clipping_norm=None if collects else progress.clipping_norm,
-            smallest_sum=0 if terms is None else terms.smallest_sum,
-            degree=0 if terms is None else terms.degree,
-            identities=wiring.population.identities,
-            enrolment_serial=wiring.population.enrolment_serial,
-            graph_seed=bytes.fromhex(fixed["graph_seed"]),
-            collects=collects,
+            run_id=run.run_id,
+            round_number=record.round_number,
+            attempt=record.attempt,
+            cohort=tuple(fixed["cohort"]),
+            committed=progress.committed,
+            quorum=Quorum(
+                rules.minimum if rules is not None and collects else config.cohort.minimum,
+                None if collects else config.cohort_size,
+            ),
+            secure=self._secure(record.round_number, bytes.fromhex(fixed["graph_seed"])),
+            facts=RoundFacts(
+                tuple(sorted({entry.generation for entry in pool})),
+                None if collects else progress.clipping_norm,
+                collects,
+            ),
+        )
+
+    def _secure(self, round_number: int, graph_seed: bytes) -> SecurePlan | None:
+        terms, roll = self.run.terms.protection.in_round(round_number).terms, self.run.roll
+        if terms is None:
+            return None
+        return SecurePlan(
+            SumTerms(terms.threshold, terms.corrupt, terms.smallest_sum),
+            MaskGraph(terms.degree, graph_seed),
+            roll.identities,
+            roll.enrolment_serial,
         )
 
     def _attempt(
         self, plan: RoundPlan, progress: Progress, pool: Sequence[PoolEntry]
     ) -> RoundOutcome:
-        wiring, method = self.wiring, self.wiring.method
-        is_secret = wiring.config.has_secret_cohorts and not plan.collects
+        run, method, runner = self.run, self.run.terms.method, self._runner
+        is_secret = run.terms.config.has_secret_cohorts and not plan.facts.collects
         if is_secret and not plan.cohort:
-            return wiring.runner.noise_alone(plan)
+            return runner.noise_alone(plan)
         try:
-            return wiring.runner.run(
+            return runner.run(
                 plan,
                 lambda client: method.broadcast(progress.state, client),
                 self._experts(plan, pool),
-                DatabaseJournal(wiring.database, plan.run_id, plan.round_number, plan.attempt),
+                DatabaseJournal(run.records, plan.run_id, plan.round_number, plan.attempt),
             )
         except RoundAborted as error:
             if is_secret and error.phase == "masked_input":
                 # Nobody is left, and lost clients count as zero; redrawing would tell of the draw.
-                return wiring.runner.noise_alone(plan)
+                return runner.noise_alone(plan)
             raise
 
+    @property
+    def _runner(self) -> RoundRunner:
+        config = self.run.terms.config
+        return RoundRunner(
+            self.run.transport, self.run.terms.protection, partial(coordinator_noise, config)
+        )
+
     def _experts(self, plan: RoundPlan, pool: Sequence[PoolEntry]) -> Experts:
-        rules = self.wiring.pool_rules
+        rules = self.run.terms.pool_rules
         if rules is None or rules.policy.fixed:
             return lambda handles: ()
-        rng = stream(self.wiring.config.seed, "experts", plan.round_number)
+        rng = stream(self.run.terms.config.seed, "experts", plan.round_number)
         return lambda handles: serve_experts(pool, handles, rules, rng)
 
     def _live_pool(self) -> Sequence[PoolEntry]:
-        if self.wiring.pool_rules is None:
+        if self.run.terms.pool_rules is None:
             return ()
-        with self.wiring.database.unit_of_work(read_only=True) as uow:
-            return uow.pool.entries(self.wiring.run_id)
+        with self.run.records.read() as uow:
+            return uow.pool.entries(self.run.run_id)
 
     def _abort(self, plan: RoundPlan, error: RoundAborted) -> None:
         """Free what provably left nobody; all else stays charged."""
-        wiring, run_id = self.wiring, self.wiring.run_id
-        channels = wiring.protection.in_round(plan.round_number).channels
-        with transaction(wiring.database) as uow:
+        run_id = self.run.run_id
+        channels = self.run.terms.protection.in_round(plan.round_number).channels
+        with self.run.records.write() as uow:
             if channels and not error.uploads_asked:
                 uow.ledger.set_status(run_id, plan.round_number, plan.attempt, "aborted")
             close_if_open(uow, plan)

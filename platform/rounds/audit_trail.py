@@ -116,7 +116,7 @@ class AuditTrail:
         survivors = len(outcome.survivors)
         kept = _digests(document, state)
         detail: dict[str, Any] = {"attempt": attempt, "survivors": survivors, **kept}
-        channel = "pool" if plan.collects else "sum"
+        channel = "pool" if plan.facts.collects else "sum"
         self._append("round.committed", round_number=number, channel=channel, detail=detail)
         if outcome.entries:
             detail = {"attempt": attempt, "entries": len(outcome.entries)}

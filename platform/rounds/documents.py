@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from platform.parties.evaluation import RoundMeasures, accuracy_document
 from platform.rounds.phases import COLLECTION, ROUNDS
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from privacy import Epsilons, SignalToNoise
@@ -45,7 +44,8 @@ SUMMARY_KEYS = frozenset({"schema_version", "run_id", "rounds", "final", "warnin
 """Some of a summary's keys, without which a file is none."""
 
 
-NO_ACCURACY = accuracy_document(None)
+NO_ACCURACY: Mapping[str, Any] = dict.fromkeys(("mean", "weighted", "std", "worst", "per_client"))
+"""Of what nobody measured."""
 
 
 DEFAULTS = {"phase": ROUNDS, "validation": NO_ACCURACY, "released_validation": None}
@@ -55,7 +55,7 @@ DEFAULTS = {"phase": ROUNDS, "validation": NO_ACCURACY, "released_validation": N
 def round_document(
     plan: RoundPlan,
     outcome: RoundOutcome,
-    measures: RoundMeasures,
+    measures: Mapping[str, Any],
     epsilon: Epsilons,
     *,
     seconds: float,
@@ -68,19 +68,19 @@ def round_document(
     cohort = None if withholds_cohort else len(plan.cohort)
     return {
         "round": plan.round_number,
-        "phase": COLLECTION if plan.collects else ROUNDS,
+        "phase": COLLECTION if plan.facts.collects else ROUNDS,
         "cohort": cohort,
         "dropped": None if cohort is None else cohort - len(outcome.survivors),
-        "accuracy": accuracy_document(None if measures.test is None else measures.test.local),
-        "validation": accuracy_document(measures.validation),
+        "accuracy": measures["accuracy"],
+        "validation": measures["validation"],
         "released_validation": _released(plan, outcome),
         "epsilon": epsilon_document(epsilon),
         "bytes_up": outcome.traffic.up,
         "bytes_down": outcome.traffic.down,
         "seconds": round(seconds, 3),
-        "clipping_norm": plan.clipping_norm,
-        "clipped_fraction": outcome.clipped_fraction,
-        "signal_to_noise": _interval(outcome.signal_to_noise),
+        "clipping_norm": plan.facts.clipping_norm,
+        "clipped_fraction": outcome.readings.clipped_fraction,
+        "signal_to_noise": _interval(outcome.readings.signal_to_noise),
     }
 
 
@@ -89,7 +89,7 @@ def _released(plan: RoundPlan, outcome: RoundOutcome) -> dict[str, float] | None
 
     Beside the mean the standard deviation of its noise, by the clients whose uploads are in it.
     """
-    released = outcome.released_validation
+    released = outcome.readings.validation
     if released is None:
         return None
     return {"round": plan.round_number - 1, "mean": released.mean, "std": released.deviation}

@@ -16,7 +16,7 @@ from platform.wire.transport import ClientId, Dropout, Transport
 Message = TypeVar("Message")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Exchange:
     """Sends stages and counts bytes.
 
@@ -25,6 +25,7 @@ class Exchange:
         plan: The attempt.
         protection: How uploads are protected in it.
         journal: Keeps what stages yielded.
+        deadline: Seconds to wait for each stage, None for as long as it takes.
         up: Bytes received so far.
         down: Bytes sent so far.
         phase: The stage that was sent last, None before the first.
@@ -34,6 +35,7 @@ class Exchange:
     plan: RoundPlan
     protection: Protection
     journal: Journal
+    deadline: float | None = None
     up: int = 0
     down: int = 0
     phase: Stage | None = None
@@ -48,7 +50,7 @@ class Exchange:
         self.phase = stage
         self.down += sum(map(len, messages.values()))
         answers: dict[ClientId, Message] = {}
-        for client, reply in self.transport.exchange(stage, messages, self.plan.deadline).items():
+        for client, reply in self.transport.exchange(stage, messages, self.deadline).items():
             if isinstance(reply, Dropout) or client not in messages:
                 continue
             self.up += len(reply)

@@ -14,15 +14,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-from platform.disk.transactions import transaction
+from platform.disk.transactions import Records
 from platform.errors import ProtocolError
 from platform.wire.codec import Frame, decode_frame, encode_frame
 from platform.wire.messages import Stage
 from platform.wire.transport import ClientId
-from storage import Database
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StageResult:
     """What a stage yielded, and who is asked next.
 
@@ -59,13 +58,13 @@ class DatabaseJournal:
     """The stages of an attempt in the coordinator's database.
 
     Attributes:
-        database: The coordinator's.
+        records: The coordinator's.
         run_id: The run.
         round_number: The round.
         attempt: The attempt, which is open.
     """
 
-    database: Database
+    records: Records
     run_id: str
     round_number: int
     attempt: int
@@ -77,13 +76,13 @@ class DatabaseJournal:
     def keep(self, stage: Stage, blob: bytes) -> None:
         """Keep what a stage yielded, durably."""
         key = (self.run_id, self.round_number, self.attempt)
-        with transaction(self.database) as uow:
+        with self.records.write() as uow:
             uow.attempts.add_stage(*key, stage=stage, blob=blob)
         self._kept[stage] = blob
 
     @cached_property
     def _kept(self) -> dict[str, bytes]:
-        with self.database.unit_of_work(read_only=True) as uow:
+        with self.records.read() as uow:
             return uow.attempts.stages(self.run_id, self.round_number, self.attempt)
 
 
@@ -124,4 +123,6 @@ def decode_stage(data: bytes) -> StageResult:
         if name.startswith("relay/")
     }
     fields: Mapping[str, int] = frame.fields
-    return StageResult(relays, frame.blobs["state"], up=fields["up"], down=fields["down"])
+    return StageResult(
+        relays=relays, state=frame.blobs["state"], up=fields["up"], down=fields["down"]
+    )

@@ -10,7 +10,8 @@ from methods import Arrays
 from platform.protection.seats import round_parameters
 from platform.protection.uploads import Protection
 from platform.rounds.plan import RoundPlan
-from platform.wire.messages import SecureRound, broadcast_digest
+from platform.wire.messages import broadcast_digest
+from platform.wire.secure_round import SecureRound
 from platform.wire.transport import ClientId
 from privacy.secure_aggregation import Finished, ServerState, decode_server_state
 from privacy.secure_aggregation import encode_server_state as encode_state
@@ -40,7 +41,7 @@ class MaskedSum:
         """
         seat = seat_of(protection, plan, 0)
         parameters = round_parameters(plan.envelope(plan.cohort[0]), seat)
-        context = broadcast_digest(broadcast, plan.clipping_norm)
+        context = broadcast_digest(broadcast, plan.facts.clipping_norm)
         return cls(unmasking.start(parameters, context=context), plan.places)
 
     def at(self, encoded: bytes) -> MaskedSum:
@@ -72,18 +73,20 @@ class MaskedSum:
 
 
 def seat_of(protection: Protection, plan: RoundPlan, index: int) -> SecureRound:
-    """Return what the client with this share index is told."""
+    """Return what the client with this share index is told.
+
+    Raises:
+        ValueError: If the attempt has no secure sum.
+    """
     layout, grid, clients = protection.layout, protection.sums.grid(), len(plan.cohort)
+    if plan.secure is None:
+        raise ValueError("there is no secure sum in this attempt")
     return SecureRound(
         index=index,
         clients=clients,
-        threshold=plan.threshold or 0,
         vector_length=layout.length,
         ring_bits=layout.ring_bits(grid, clients),
-        corrupt=plan.corrupt,
-        smallest_sum=plan.smallest_sum,
-        degree=plan.degree,
-        graph_seed=plan.graph_seed,
-        identities=tuple(plan.identities[client] for client in plan.cohort if plan.identities),
-        enrolment_serial=plan.enrolment_serial,
+        terms=plan.secure.terms,
+        graph=plan.secure.graph,
+        enrolled=plan.secure.enrolled(plan.cohort),
     )

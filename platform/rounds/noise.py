@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from platform.config import RunConfig
 from platform.config.randomness import stream
-from platform.rounds.plan import RoundPlan
 from privacy import (
     NoiseSource,
     SeededNoise,
@@ -12,8 +11,8 @@ from privacy import (
 )
 
 
-def coordinator_noise(config: RunConfig, plan: RoundPlan) -> NoiseSource:
+def coordinator_noise(config: RunConfig, round_number: int, attempt: int) -> NoiseSource:
     """Return where the coordinator's own noise of an attempt comes from (`central_noise`)."""
     if config.privacy.noise_source == "os":
         return SystemNoise()
-    return SeededNoise(stream(config.seed, "central noise", plan.round_number, plan.attempt))
+    return SeededNoise(stream(config.seed, "central noise", round_number, attempt))

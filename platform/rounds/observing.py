@@ -13,6 +13,10 @@ class Observer(Protocol):
         """Hear that something before the first round has come `done` of `total` far."""
         ...
 
+    def run_created(self, run_id: str) -> None:
+        """Hear that a run is in the database under this name; it can be gone on with from here."""
+        ...
+
     def run_started(self, run_id: str, rounds: int, resumed_after: int) -> None:
         """Hear that the run begins, or goes on after this many committed rounds."""
         ...
@@ -34,6 +38,9 @@ class SilentObserver:
     """Watches without a word."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
+        """Do nothing."""
+
+    def run_created(self, run_id: str) -> None:
         """Do nothing."""
 
     def run_started(self, run_id: str, rounds: int, resumed_after: int) -> None:

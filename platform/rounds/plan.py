@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,13 +10,66 @@ from numpy.typing import NDArray
 
 from methods import Arrays
 from platform.protection.extras import NoisedMean
+from platform.wire.envelopes import Attempt, Envelope
 from platform.wire.layout import Summed
-from platform.wire.messages import Attempt, Envelope
+from platform.wire.secure_round import EnrolledCohort, MaskGraph, SumTerms
 from platform.wire.transport import ClientId
 from privacy import SignalToNoise
 
 
 @dataclass(frozen=True)
+class Quorum:
+    """How many clients an attempt needs, and for how many it was planned.
+
+    Attributes:
+        minimum: Fewest survivors of a valid round.
+        planned: Clients that the round was planned for; None takes the cohort's.
+    """
+
+    minimum: int
+    planned: int | None = None
+
+
+@dataclass(frozen=True)
+class SecurePlan:
+    """What is fixed about an attempt's secure sum.
+
+    Attributes:
+        terms: Whose collusion it withstands.
+        graph: Who masks with whom.
+        identities: Each client's public key, against an active adversary only.
+        enrolment_serial: Of the file that says whose keys these are, 0 without one.
+    """
+
+    terms: SumTerms
+    graph: MaskGraph = field(default_factory=MaskGraph)
+    identities: Mapping[ClientId, bytes] = field(default_factory=dict)
+    enrolment_serial: int = 0
+
+    def enrolled(self, cohort: Sequence[ClientId]) -> EnrolledCohort | None:
+        """Return the cohort's keys in its order, None against a semi-honest server."""
+        if not self.identities:
+            return None
+        keys = tuple(self.identities[client] for client in cohort)
+        return EnrolledCohort(keys, self.enrolment_serial)
+
+
+@dataclass(frozen=True)
+class RoundFacts:
+    """What a round tells all clients alike.
+
+    Attributes:
+        generations: Rounds whose pool entries are alive.
+        clipping_norm: Of this round, where it adapts.
+        collects: Whether this is the collection, in which nothing is summed.
+    """
+
+    generations: tuple[int, ...] = ()
+    clipping_norm: float | None = None
+    collects: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class RoundPlan:
     """What is fixed before anything is sent.
 
@@ -27,19 +80,9 @@ class RoundPlan:
         cohort: The clients that are invited, sorted.
         committed: The last committed attempt that each client's update is part of; clients
             without one are absent.
-        minimum: Fewest survivors of a valid round.
-        threshold: Fewest survivors whose masked sum may be opened; None without masks.
-        size: Clients that the round was planned for; None takes the cohort's.
-        clipping_norm: Of this round, where it adapts.
-        smallest_sum: Fewest vectors that a masked sum may hold; 0 takes the threshold.
-        degree: Neighbours of a client in the k-regular graph, 0 for the complete one.
-        identities: Each client's public key, against an active adversary only.
-        enrolment_serial: Of the file that says whose keys these are, 0 without one.
-        graph_seed: Orders the clients of the k-regular graph, else empty.
-        corrupt: Clients that may collude with the server.
-        generations: Rounds whose pool entries are alive.
-        deadline: Seconds to wait for each stage, None for as long as it takes.
-        collects: Whether this is the collection, in which nothing is summed.
+        quorum: How many clients it needs.
+        secure: Of the secure sum, None without masks.
+        facts: What all clients are told alike.
     """
 
     run_id: str
@@ -47,24 +90,20 @@ class RoundPlan:
     attempt: int
     cohort: tuple[ClientId, ...]
     committed: Mapping[ClientId, Attempt]
-    minimum: int
-    threshold: int | None
-    corrupt: int = 0
-    generations: tuple[int, ...] = ()
-    deadline: float | None = None
-    size: int | None = None
-    clipping_norm: float | None = None
-    smallest_sum: int = 0
-    degree: int = 0
-    identities: Mapping[ClientId, bytes] = field(default_factory=dict)
-    enrolment_serial: int = 0
-    graph_seed: bytes = b""
-    collects: bool = False
+    quorum: Quorum
+    secure: SecurePlan | None = None
+    facts: RoundFacts = RoundFacts()
 
     @property
     def planned_size(self) -> int:
         """Clients that the round was planned for, whoever came."""
-        return len(self.cohort) if self.size is None else self.size
+        planned = self.quorum.planned
+        return len(self.cohort) if planned is None else planned
+
+    @property
+    def graph_seed(self) -> bytes:
+        """What orders the clients of the k-regular graph, else empty."""
+        return b"" if self.secure is None else self.secure.graph.seed
 
     @property
     def places(self) -> Mapping[ClientId, int]:
@@ -94,6 +133,22 @@ class Traffic:
 
 
 @dataclass(frozen=True)
+class Readings:
+    """What a noised sum tells beside the mean update; None where it does not.
+
+    Attributes:
+        clipped_fraction: Noised fraction of clipped updates, under adaptive clipping only.
+        signal_to_noise: Interval for the aggregate, where noise of known size is in it.
+        validation: Noised mean of the survivors' validation accuracies, where they came with the
+            uploads and the survivors may be counted.
+    """
+
+    clipped_fraction: float | None = None
+    signal_to_noise: SignalToNoise | None = None
+    validation: NoisedMean | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RoundOutcome:
     """What an attempt yields.
 
@@ -104,18 +159,13 @@ class RoundOutcome:
         entries: Pool entries of exactly the survivors, or none at all.
         entries_void: Why the round's entries were discarded, None if they were not.
         traffic: Bytes sent.
-        clipped_fraction: Noised fraction of clipped updates, under adaptive clipping only.
-        signal_to_noise: Interval for the aggregate, where noise of known size is in it.
-        released_validation: Noised mean of the survivors' validation accuracies, where they came
-            with the uploads and the survivors may be counted.
+        readings: What the sum tells beside.
     """
 
-    survivors: tuple[ClientId, ...]
+    survivors: tuple[ClientId, ...] = ()
     summed: Summed
-    individual: Mapping[ClientId, NDArray[np.float64]] | None
-    entries: tuple[PoolUpload, ...]
-    entries_void: str | None
-    traffic: Traffic
-    clipped_fraction: float | None = None
-    signal_to_noise: SignalToNoise | None = None
-    released_validation: NoisedMean | None = None
+    individual: Mapping[ClientId, NDArray[np.float64]] | None = None
+    entries: tuple[PoolUpload, ...] = ()
+    entries_void: str | None = None
+    traffic: Traffic = Traffic(0, 0)
+    readings: Readings = Readings()

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from methods import Arrays
-from platform.wire.messages import Attempt
+from platform.wire.envelopes import Attempt
 from platform.wire.transport import ClientId
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Progress:
     """How far a run has come.
 

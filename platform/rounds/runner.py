@@ -22,7 +22,7 @@ from platform.protection.uploads import Protection
 from platform.rounds.exchange import Exchange
 from platform.rounds.journal import Journal, MemoryJournal, StageResult
 from platform.rounds.masked_sum import MaskedSum, seat_of
-from platform.rounds.plan import PoolUpload, RoundOutcome, RoundPlan
+from platform.rounds.plan import PoolUpload, Readings, RoundOutcome, RoundPlan
 from platform.wire.entries import LARGEST_COORDINATE
 from platform.wire.layout import Summed, Totals, UploadLayout
 from platform.wire.messages import (
@@ -53,12 +53,14 @@ class RoundRunner:
     Attributes:
         transport: Carries the messages.
         protection: How uploads are protected.
-        noise_of: Where the coordinator's own noise of an attempt comes from.
+        noise_of: Where the coordinator's own noise of a round and attempt comes from.
+        deadline: Seconds to wait for each stage, None for as long as it takes.
     """
 
     transport: Transport
     protection: Protection
-    noise_of: Callable[[RoundPlan], NoiseSource] = lambda _: SystemNoise()
+    noise_of: Callable[[int, int], NoiseSource] = lambda number, attempt: SystemNoise()
+    deadline: float | None = None
 
     def run(
         self,
@@ -97,8 +99,14 @@ class RoundRunner:
         return self._outcome(self._exchange(plan), (), Totals(empty, 0, 0), {})
 
     def _exchange(self, plan: RoundPlan, journal: Journal | None = None) -> Exchange:
-        protection = self.protection.in_round(plan.round_number).at(plan.clipping_norm)
-        return Exchange(self.transport, plan, protection, journal or MemoryJournal())
+        protection = self.protection.in_round(plan.round_number).at(plan.facts.clipping_norm)
+        return Exchange(
+            transport=self.transport,
+            plan=plan,
+            protection=protection,
+            journal=journal or MemoryJournal(),
+            deadline=self.deadline,
+        )
 
     def _run(
         self, exchange: Exchange, broadcasts: Callable[[ClientId], Arrays], experts: Experts
@@ -116,7 +124,7 @@ class RoundRunner:
 
         def ask() -> dict[ClientId, Upload]:
             handles = joined.handles
-            if not handles and plan.generations:
+            if not handles and plan.facts.generations:
                 invited = self._invitations(exchange, tuple(ready.relays))
                 answers = exchange.again("advertise", invited, decode_answer)
                 handles = {client: answer.handles for client, answer in answers.items()}
@@ -133,7 +141,7 @@ class RoundRunner:
             }
             return exchange("train", messages, decode_upload)
 
-        if plan.collects:
+        if plan.facts.collects:
             return self._collect(exchange, ask)
         if secure is not None:
             return self._open_masked(exchange, secure, ask)
@@ -144,9 +152,9 @@ class RoundRunner:
         answers = exchange("advertise", invited, decode_answer)
         handles = {client: answer.handles for client, answer in answers.items()}
         if secure is None:
-            return StageResult(dict.fromkeys(answers, b""), handles=handles)
+            return StageResult(relays=dict.fromkeys(answers, b""), handles=handles)
         secure, relays = secure.advance({c: a.payload for c, a in answers.items()})
-        return StageResult(relays, secure.encode(), handles)
+        return StageResult(relays=relays, state=secure.encode(), handles=handles)
 
     def _invitations(
         self, exchange: Exchange, clients: Sequence[ClientId]
@@ -157,9 +165,9 @@ class RoundRunner:
             client: encode_invitation(
                 Invitation(
                     plan.envelope(client),
-                    plan.generations,
+                    plan.facts.generations,
                     seat_of(protection, plan, places[client]) if protection.masked else None,
-                    plan.clipping_norm,
+                    plan.facts.clipping_norm,
                 )
             )
             for client in clients
@@ -171,7 +179,7 @@ class RoundRunner:
         def add_up() -> StageResult:
             summed, relays = secure.advance({c: u.payload for c, u in ask().items()})
             _require_minimum(plan, len(relays))
-            return StageResult(relays, state=summed.encode())
+            return StageResult(relays=relays, state=summed.encode())
 
         result = exchange.settled("train", add_up)
         secure = secure.at(result.state)
@@ -206,7 +214,7 @@ class RoundRunner:
     def _collect(self, exchange: Exchange, ask: Ask) -> RoundOutcome:
         """Return entries of a pool that is made once: with no sum beside them each stands alone."""
         plan = exchange.plan
-        result = exchange.settled("train", lambda: StageResult(dict.fromkeys(ask(), b"")))
+        result = exchange.settled("train", lambda: StageResult(relays=dict.fromkeys(ask(), b"")))
         answers = exchange("unmask", exchange.relays(result.relays), decode_disclosure)
         names = Counter(disclosure.handle for disclosure in answers.values())
         kept = {
@@ -214,15 +222,17 @@ class RoundRunner:
             for client, disclosure in sorted(answers.items())
             if names[disclosure.handle] == 1 and _is_entry(exchange.protection, disclosure)
         }
-        if len(kept) < plan.minimum:
+        if len(kept) < plan.quorum.minimum:
             raise ThresholdNotMet(
                 f"{len(kept)} of {len(plan.cohort)} clients gave a valid pool entry; at least "
-                f"{plan.minimum} must (pool.minimum)",
+                f"{plan.quorum.minimum} must (pool.minimum)",
                 phase="collection",
             )
         entries = tuple(PoolUpload(d.handle, d.entry) for d in kept.values())
         nothing = Summed(np.zeros(0), float(len(kept)))
-        return RoundOutcome(tuple(kept), nothing, None, entries, None, exchange.traffic())
+        return RoundOutcome(
+            survivors=tuple(kept), summed=nothing, entries=entries, traffic=exchange.traffic()
+        )
 
     def _outcome(
         self,
@@ -237,17 +247,21 @@ class RoundRunner:
         void = _entries_problem(protection, collected, len(survivors))
         kept = () if void is not None or protection.pool_spec is None else collected
         uploads = tuple(PoolUpload(d.handle, d.entry) for d in kept)
-        summed = protection.sums.average(totals, plan.planned_size, self.noise_of(plan))
+        summed = protection.sums.average(
+            totals, plan.planned_size, self.noise_of(plan.round_number, plan.attempt)
+        )
         return RoundOutcome(
-            survivors,
-            summed,
-            individual,
-            uploads,
-            void,
-            exchange.traffic(),
-            protection.extras.clipped_fraction(summed),
-            protection.sums.signal_to_noise(summed, len(survivors), plan.planned_size),
-            protection.extras.noised_mean(summed, protection.mechanism),
+            survivors=survivors,
+            summed=summed,
+            individual=individual,
+            entries=uploads,
+            entries_void=void,
+            traffic=exchange.traffic(),
+            readings=Readings(
+                protection.extras.clipped_fraction(summed),
+                protection.sums.signal_to_noise(summed, len(survivors), plan.planned_size),
+                protection.extras.noised_mean(summed, protection.mechanism),
+            ),
         )
 
 
@@ -289,10 +303,10 @@ def _is_usable(upload: Upload, layout: UploadLayout) -> bool:
 
 
 def _require_minimum(plan: RoundPlan, survivors: int) -> None:
-    if survivors < plan.minimum:
+    if survivors < plan.quorum.minimum:
         raise ThresholdNotMet(
             f"round {plan.round_number}: {survivors} of {len(plan.cohort)} clients are left at "
-            f"phase masked_input; at least {plan.minimum} must be (cohort.minimum)",
+            f"phase masked_input; at least {plan.quorum.minimum} must be (cohort.minimum)",
             phase="masked_input",
         )
 
@@ -308,6 +322,6 @@ def _step_of(
     def work() -> StageResult:
         answers = exchange(stage, exchange.relays(relays), decode_relay)
         following, outgoing = secure.advance({c: m.payload for c, m in answers.items()})
-        return StageResult(outgoing, state=following.encode())
+        return StageResult(relays=outgoing, state=following.encode())
 
     return work

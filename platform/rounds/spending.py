@@ -4,30 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from platform.mechanisms import Mechanisms
 from platform.protection.ledger_rows import as_releases, as_row
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.plan import RoundPlan
-from platform.rounds.wiring import Wiring
+from platform.rounds.run import Run
 from privacy import (
     CohortSampling,
     Epsilons,
     Release,
     ReleaseKey,
+    RunningLedger,
     accountant_table,
     claimed_epsilon,
-    epsilons,
 )
-from storage import LedgerRow, UnitOfWork
+from storage import AuditHead, UnitOfWork
 
 
-@dataclass(frozen=True)
+@dataclass
 class Spending:
-    """The spending of one run."""
+    """The spending of one run.
 
-    wiring: Wiring
+    Its ledger is read once and counted on from there, as reading all of it in every round would
+    take longer the longer a run is. What was counted is good for one end of the run's audit chain,
+    which every change of the ledger moves: at any other end it is read anew.
+
+    Attributes:
+        run: The run.
+    """
+
+    run: Run
+    _counted: RunningLedger | None = field(default=None, init=False, repr=False)
+    _head: AuditHead | None = field(default=None, init=False, repr=False)
 
     def reserve(self, uow: UnitOfWork, plan: RoundPlan, protection: Protection) -> None:
         """Price an attempt, then writes its spend to the ledger; nothing has left anybody yet.
@@ -40,28 +51,41 @@ class Spending:
         Raises:
             BudgetExhausted: If the round would pass the target; nothing is written.
         """
-        wiring = self.wiring
+        run = self.run
         planned = self._releases(plan, protection)
         if not planned:
             return
-        rows = uow.ledger.rows(wiring.run_id)
         pseudonyms = sorted({release.pseudonym for release in planned})
-        wiring.budget.limits.require(wiring.run_id, self._spent(uow, rows, pseudonyms), planned)
+        spent = self._spent(uow)
+        limits = run.terms.budget.limits
+        limits.require(spent, self._spent_in_life(uow, pseudonyms, spent), planned)
         uow.ledger.reserve([as_row(release) for release in planned])
-        AuditTrail(uow.audit, wiring.run_id).reserved(planned)
+        AuditTrail(uow.audit, run.run_id).reserved(planned)
+        spent.add(planned)
+        # Not good for any end of the chain before the transaction has come to its own.
+        self._head = None
+
+    def follow(self, uow: UnitOfWork) -> None:
+        """Take what was counted to be good for the end that a transaction gives the audit chain.
+
+        Call it last, and only where the transaction changed nothing in the ledger but what
+        `reserve` wrote and what was released. If it is not committed, the chain ends elsewhere.
+        """
+        if self._counted is not None:
+            self._head = uow.audit.head(self.run.source)
 
     def price(self) -> Epsilons:
         """Return epsilon against each adversary for the ledger as it stands, the worst client's."""
-        wiring, budget = self.wiring, self.wiring.budget
-        with wiring.database.unit_of_work(read_only=True) as uow:
-            releases = as_releases(uow.ledger.rows(wiring.source), wiring.config.mechanisms)
-        return epsilons(releases, budget.delta, budget.accountant)
+        run, budget = self.run, self.run.terms.budget
+        with run.records.read() as uow:
+            spent = self._spent(uow)
+        return spent.epsilons(budget.delta, budget.accountant)
 
     def accountants(self) -> dict[str, float | str]:
         """Return what every accountant says about the worst client, in every round it was in."""
-        wiring, budget = self.wiring, self.wiring.budget
-        with wiring.database.unit_of_work(read_only=True) as uow:
-            releases = as_releases(uow.ledger.rows(wiring.source), wiring.config.mechanisms)
+        run, budget = self.run, self.run.terms.budget
+        with run.records.read() as uow:
+            releases = as_releases(uow.ledger.rows(run.source), self._mechanisms)
         ledgers: dict[str, list[Release]] = {}
         for release in releases:
             if release.cohort is None or release.cohort.is_drawn:
@@ -74,39 +98,51 @@ class Spending:
         )
         return accountant_table(worst, budget.delta)
 
-    def _spent(
-        self, uow: UnitOfWork, rows: Sequence[LedgerRow], pseudonyms: Sequence[str]
-    ) -> Sequence[LedgerRow]:
-        if self.wiring.budget.lifetime_budget is None:
-            return rows
-        return uow.ledger.rows_of(pseudonyms)
+    @property
+    def _mechanisms(self) -> Mechanisms:
+        return self.run.terms.config.mechanisms
+
+    def _spent(self, uow: UnitOfWork) -> RunningLedger:
+        source = self.run.source
+        head = uow.audit.head(source)
+        if self._counted is None or self._head != head:
+            self._counted = RunningLedger(as_releases(uow.ledger.rows(source), self._mechanisms))
+            self._head = head
+        return self._counted
+
+    def _spent_in_life(
+        self, uow: UnitOfWork, pseudonyms: Sequence[str], spent: RunningLedger
+    ) -> RunningLedger:
+        if self.run.terms.budget.lifetime_budget is None:
+            return spent
+        # Other runs move other chains, so nothing that was counted before is known to be all.
+        return RunningLedger(as_releases(uow.ledger.rows_of(pseudonyms), self._mechanisms))
 
     def _releases(self, plan: RoundPlan, protection: Protection) -> list[Release]:
-        wiring = self.wiring
-        everybody = tuple(wiring.population.clients)
+        run, everybody = self.run, self.run.roll.clients
         # What a secret draw costs does not depend on how it came out, so all have a row.
-        charged = plan.cohort if wiring.cohort_kind is None else everybody
+        charged = plan.cohort if run.terms.cohort_kind is None else everybody
         return [
             release
             for client in charged
             for release in protection.releases(
                 ReleaseKey(
-                    run_id=wiring.run_id,
+                    run_id=run.run_id,
                     round_number=plan.round_number,
                     attempt=plan.attempt,
-                    pseudonym=wiring.population.pseudonyms[client],
+                    pseudonym=run.roll.pseudonyms[client],
                 ),
                 self._sampling(is_drawn=client in plan.cohort),
             )
         ]
 
     def _sampling(self, *, is_drawn: bool) -> CohortSampling | None:
-        wiring = self.wiring
-        if wiring.cohort_kind is None:
+        terms = self.run.terms
+        if terms.cohort_kind is None:
             return None
         return CohortSampling(
-            kind=wiring.cohort_kind,
-            size=wiring.config.cohort_size,
-            population=wiring.config.task.clients,
+            kind=terms.cohort_kind,
+            size=terms.config.cohort_size,
+            population=terms.config.task.clients,
             is_drawn=is_drawn,
         )

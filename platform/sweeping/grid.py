@@ -35,7 +35,7 @@ OWN_OPTIONS: Final = {
 OPENING, CLOSING, QUOTES = "[{(", "]})", "\"'"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SweepRequest:
     """What a sweep was asked for.
 
@@ -60,7 +60,7 @@ class SweepRequest:
     storage: str = StorageConfig().url
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cell:
     """One run of the grid.
 
@@ -92,7 +92,7 @@ class Cell:
         return describe(self.config, self.method, self.seed, self.axes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Grid:
     """All cells, and what they differ in.
 
@@ -154,7 +154,13 @@ def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
     axes = tuple((key, values) for key, values in settings if len(values) > 1)
     own = _own_settings(request.method_settings, [key for key, _ in axes])
     registry = Registry(folder=request.folder)
-    builder = _Builder(request, settings, own, sources or Sources(registry=registry), registry)
+    builder = _Builder(
+        request=request,
+        settings=settings,
+        own=own,
+        sources=sources or Sources(registry=registry),
+        registry=registry,
+    )
     cells = tuple(builder.cells())
     _require_different(cells)
     methods = tuple(dict.fromkeys(cell.method for cell in cells))
@@ -165,7 +171,7 @@ def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
             )
     configs = tuple(dict.fromkeys(cell.config for cell in cells))
     seeds = tuple(dict.fromkeys(cell.seed for cell in cells))
-    return Grid(configs, methods, seeds, axes, cells)
+    return Grid(configs=configs, methods=methods, seeds=seeds, axes=axes, cells=cells)
 
 
 def split_values(text: str) -> tuple[str, ...]:
@@ -208,7 +214,7 @@ def parse_names(text: str) -> tuple[str, ...]:
     return parts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Builder:
     """Makes and checks the cells."""
 
@@ -258,7 +264,13 @@ class _Builder:
             raise ConfigError(
                 f"cell ({where}): a setting makes its method {run.method.name!r}; use --method"
             )
-        return Cell(name, method, axes, run, code_of(origin_document(self.registry, method)))
+        return Cell(
+            config=name,
+            method=method,
+            axes=axes,
+            run=run,
+            code=code_of(origin_document(self.registry, method)),
+        )
 
 
 def _own_settings(texts: Sequence[str], axes: Sequence[str]) -> dict[str, list[str]]:

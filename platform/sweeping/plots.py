@@ -59,7 +59,7 @@ class Line:
     points: tuple[tuple[float, Spread], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Picture:
     """One figure.
 
@@ -106,7 +106,7 @@ def _curves(runs: Runs) -> Picture:
         rounds.setdefault(number, []).append((record, value))
     panels = _panels([record for record, _ in runs], rounds)
     ordinate = "accuracy on own test examples in percent\n(before personalising)"
-    return Picture("curves", "round", ordinate, panels)
+    return Picture(name="curves", abscissa="round", ordinate=ordinate, panels=panels)
 
 
 def _over_axes(grid: Grid, records: Sequence[Record]) -> list[Picture]:
@@ -120,7 +120,11 @@ def _over_axes(grid: Grid, records: Sequence[Record]) -> list[Picture]:
             suffix = "" if len(protocols) == 1 else f"-{protocol}"
             panels = _panels(of, _by_value(of, key), without=key)
             ordinate = f"{MEASURED[protocol]}\n(last round, after personalising)"
-            found.append(Picture(f"{names[key]}{suffix}", key, ordinate, panels))
+            found.append(
+                Picture(
+                    name=f"{names[key]}{suffix}", abscissa=key, ordinate=ordinate, panels=panels
+                )
+            )
     return found
 
 
@@ -144,7 +148,11 @@ def _attention(runs: Runs) -> Picture:
             points.setdefault(number, []).append((record, float(weight)))
     panels = _panels(carrying, points)
     return Picture(
-        "attention", "expert, 0 the client's own", "mean weight in percent", panels, True
+        name="attention",
+        abscissa="expert, 0 the client's own",
+        ordinate="mean weight in percent",
+        panels=panels,
+        is_bars=True,
     )
 
 

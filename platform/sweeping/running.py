@@ -26,7 +26,7 @@ CELLS_A_WORKER: Final = 40
 _PATIENCE: Final = 10.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What became of a cell.
 
@@ -110,7 +110,9 @@ def run_cells(
     for index, cell in enumerate(cells):
         run = known.get(cell.identity)
         if run is not None and run.finished:
-            outcomes[index] = Outcome(cell, run.run_id, read_summary(url, run.run_id))
+            outcomes[index] = Outcome(
+                cell=cell, run_id=run.run_id, summary=read_summary(url, run.run_id)
+            )
     observer.sweep_started(len(cells), len(outcomes))
     missing = [index for index in range(len(cells)) if index not in outcomes]
     with _workers(cells, url, folder) as pool:
@@ -139,9 +141,11 @@ def _spends_for_life(cell: Cell) -> bool:
 def _outcome(cell: Cell, answer: Mapping[str, Any], url: str, begun: Collection[str]) -> Outcome:
     run_id, seconds = answer["run_id"], answer["seconds"]
     if run_id is None:
-        return Outcome(cell, error=answer["error"], seconds=seconds)
+        return Outcome(cell=cell, error=answer["error"], seconds=seconds)
     summary = read_summary(url, run_id)
-    return Outcome(cell, run_id, summary, seconds=seconds, continues=run_id in begun)
+    return Outcome(
+        cell=cell, run_id=run_id, summary=summary, seconds=seconds, continues=run_id in begun
+    )
 
 
 @dataclass(frozen=True)

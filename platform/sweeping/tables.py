@@ -75,7 +75,7 @@ class Column:
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """A method.
 
@@ -94,7 +94,7 @@ class Row:
     ended_early: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Table:
     """One table.
 
@@ -131,7 +131,7 @@ def build_tables(grid: Grid, records: Sequence[Record]) -> list[Table]:
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Slot:
     """Where a column's numbers come from."""
 
@@ -156,12 +156,12 @@ def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
     rows = [_row(label, slots, grid, records, selection) for label in labels]
     is_private = any(record.privacy.get("unit") for record in records)
     return Table(
-        _caption(cells, records, protocol, selection),
-        tuple(short(key) for key, _ in grid.axes if key != HELD_OUT),
-        tuple(slot.column for slot in slots),
-        tuple(_with_best(rows)),
-        is_private,
-        tuple(dict.fromkeys(warning for record in records for warning in record.warnings)),
+        caption=_caption(cells, records, protocol, selection),
+        axes=tuple(short(key) for key, _ in grid.axes if key != HELD_OUT),
+        columns=tuple(slot.column for slot in slots),
+        rows=tuple(_with_best(rows)),
+        is_private=is_private,
+        warnings=tuple(dict.fromkeys(warning for record in records for warning in record.warnings)),
     )
 
 
@@ -173,12 +173,22 @@ def _slots(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
         group = group_of(config, records)
         for measure, name in shown:
             if not domains:
-                yield _Slot(Column(group, name), config, measure)
+                yield _Slot(column=Column(group, name), config=config, measure=measure)
                 continue
             prefix = "" if len(shown) == 1 else f"{name} "
             for domain in domains:
-                yield _Slot(Column(group, f"{prefix}{domain}"), config, measure, domain)
-            yield _Slot(Column(group, f"{prefix}{AVERAGE}"), config, measure, domains=domains)
+                yield _Slot(
+                    column=Column(group, f"{prefix}{domain}"),
+                    config=config,
+                    measure=measure,
+                    domain=domain,
+                )
+            yield _Slot(
+                column=Column(group, f"{prefix}{AVERAGE}"),
+                config=config,
+                measure=measure,
+                domains=domains,
+            )
 
 
 def group_of(config: str, records: Sequence[Record]) -> str:
@@ -204,11 +214,17 @@ def _row(
         missing = 0 if spread is None else len(_seeds(grid, slot, label)) - len(spread.values)
         numbers.append(Number(spread, missing))
     if not of:
-        return Row(label, tuple(numbers))
+        return Row(label=label, numbers=tuple(numbers))
     worst = tuple(max(record.epsilon.get(name, 0.0) for record in of) for name in ADVERSARIES)
     deltas = [record.privacy["delta"] for record in of if record.privacy.get("unit")]
     early = any(record.ended_early for record in of)
-    return Row(label, tuple(numbers), worst, max(deltas, default=None), early)
+    return Row(
+        label=label,
+        numbers=tuple(numbers),
+        epsilon=worst,
+        delta=max(deltas, default=None),
+        ended_early=early,
+    )
 
 
 def _seeds(grid: Grid, slot: _Slot, label: Label) -> set[int]:

@@ -36,7 +36,7 @@ PRIVACY: Final = (
 _SPREAD: Final = ("weighted", "std", "worst")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """One finished run.
 

@@ -123,14 +123,14 @@ def run_cell(
             return known.run_id
         observer = SilentObserver()
         if known is None:
-            wiring = create_run(config, observer, surroundings)
+            simulation = create_run(config, observer, surroundings)
         else:
-            wiring = reopen_run(known.run_id, url, observer, surroundings)
+            simulation = reopen_run(known.run_id, url, observer, surroundings)
         try:
-            execute(wiring, observer)
+            execute(simulation, observer)
         finally:
-            wiring.database.close()
-        return wiring.run_id
+            simulation.database.close()
+        return simulation.run_id
 
 
 def _end_with_parent() -> None:

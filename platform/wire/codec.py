@@ -36,6 +36,7 @@ MAX_DEPTH = 3
 """How deep lists and objects may lie in the plain fields, these included."""
 LARGEST_INTEGER = (1 << 63) - 1
 _DIGITS = len(str(-LARGEST_INTEGER))
+_UNREADABLE = (KeyError, TypeError, ValueError, struct.error, RecursionError)
 _BRACKETS = 2 * MAX_BUFFERS + 64
 DTYPES = {
     "float32": "<f4",
@@ -74,8 +75,7 @@ def encode_frame(frame: Frame) -> bytes:
         buffers.append(blob)
     document = {"kind": frame.kind, "fields": dict(frame.fields), "buffers": entries}
     _require_bounded(frame.kind, document["fields"], entries)
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    header = text.encode()
+    header = _WRITER.encode(document).encode()
     _require_short(header)
     # One pass, as a network's parameters are megabytes in every message.
     return b"".join((PREFIX.pack(MAGIC, VERSION, len(header)), header, *buffers))
@@ -88,15 +88,33 @@ def decode_frame(data: bytes) -> Frame:
         ProtocolError: If the bytes are not exactly one frame of this version.
     """
     try:
-        header, offset = _header(data)
-        kind, fields, entries = header["kind"], header["fields"], header["buffers"]
-        if set(header) != {"kind", "fields", "buffers"}:
-            raise ProtocolError("message: the header is not valid")
-        _require_bounded(kind, fields, entries)
+        kind, fields, entries, offset = _bounded_header(data)
         arrays, blobs = _buffers(entries, memoryview(data)[offset:])
         return Frame(kind, fields, arrays, blobs)
-    except (KeyError, TypeError, ValueError, struct.error, RecursionError) as error:
+    except _UNREADABLE as error:
         raise ProtocolError("message: it does not parse") from error
+
+
+def decode_header(data: bytes) -> tuple[str, Mapping[str, Any]]:
+    """Read kind and plain fields of a frame, and nothing of its buffers.
+
+    Raises:
+        ProtocolError: If the bytes do not begin with the header of a frame of this version.
+    """
+    try:
+        kind, fields, _, _ = _bounded_header(data)
+        return kind, fields
+    except _UNREADABLE as error:
+        raise ProtocolError("message: it does not parse") from error
+
+
+def _bounded_header(data: bytes) -> tuple[str, dict[str, Any], list[dict[str, Any]], int]:
+    header, offset = _header(data)
+    kind, fields, entries = header["kind"], header["fields"], header["buffers"]
+    if set(header) != {"kind", "fields", "buffers"}:
+        raise ProtocolError("message: the header is not valid")
+    _require_bounded(kind, fields, entries)
+    return kind, fields, entries, offset
 
 
 def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
@@ -129,13 +147,7 @@ def _header(data: bytes) -> tuple[dict[str, Any], int]:
         raise ProtocolError("message: it is cut off")
     text = data[PREFIX.size : end]
     _require_short(text)
-    header = json.loads(
-        text.decode("ascii"),
-        parse_int=_integer,
-        parse_float=_number,
-        parse_constant=_refuse,
-        object_pairs_hook=_unique,
-    )
+    header = _READER.decode(text.decode("ascii"))
     if not isinstance(header, dict):
         raise ProtocolError("message: the header is not valid")
     return header, end
@@ -171,6 +183,15 @@ def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ProtocolError("message: a key is repeated")
     return found
+
+
+_WRITER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+_READER = json.JSONDecoder(
+    parse_int=_integer,
+    parse_float=_number,
+    parse_constant=_refuse,
+    object_pairs_hook=_unique,
+)
 
 
 def _require_bounded(kind: Any, fields: Any, entries: Any) -> None:

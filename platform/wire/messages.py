@@ -1,4 +1,4 @@
-"""What coordinator and clients say to each other, stage by stage.
+"""What coordinator and clients say to each other in a round, stage by stage.
 
 | stage     | coordinator -> client                      | client -> coordinator               |
 |-----------|--------------------------------------------|-------------------------------------|
@@ -9,70 +9,31 @@
 | unmask    | `Relay`: the survivors, or who signed them | `Disclosure`: shares and pool entry |
 
 Without secure aggregation the share stage falls away and the vector travels in the clear. Every
-message carries run, round and attempt, and the round that was committed last.
+message carries run, round and attempt, and the round that was committed last. What is said before
+the first round and after the last: `platform.wire.outside_rounds`.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from platform.errors import ProtocolError
-from platform.wire.codec import Frame, decode_frame, encode_frame
+from platform.wire.codec import Frame, encode_frame
+from platform.wire.envelopes import Arrays, Envelope, blob, envelope_fields, integers, opened
+from platform.wire.secure_round import SecureRound, read_secure, secure_blobs, secure_numbers
 
-Stage = Literal["advertise", "share", "train", "confirm", "unmask"]
-Arrays = Mapping[str, NDArray[Any]]
-Attempt = tuple[int, int]
-"""A round number and its attempt, both from 1."""
+Stage = Literal[
+    "join", "advertise", "share", "train", "confirm", "unmask", "claim", "personalise", "evaluate"
+]
+ROUND_STAGES: Final = ("advertise", "share", "train", "confirm", "unmask")
+"""The stages of a round; of the others tells `platform.wire.outside_rounds`."""
 MAX_EXPERTS = 9_999
 """Most experts of one message, so that numbers of four digits keep their order."""
-
-
-@dataclass(frozen=True)
-class Envelope:
-    """Which attempt a message belongs to, and which one was committed last."""
-
-    run_id: str
-    round_number: int
-    attempt: int
-    committed: Attempt | None = None
-
-
-@dataclass(frozen=True)
-class SecureRound:
-    """A client's place in the secure aggregation of one attempt.
-
-    Attributes:
-        index: The client's share index, from 1.
-        clients: Number of clients invited.
-        threshold: Smallest number whose sum may be opened.
-        vector_length: Coordinates of the masked vector.
-        ring_bits: Size of the ring.
-        corrupt: Number of clients that may collude with the server.
-        smallest_sum: Fewest vectors that a sum may hold.
-        degree: Neighbours of a client in the k-regular graph, 0 for the complete graph.
-        graph_seed: Orders the clients of that graph, else empty.
-        identities: The cohort's public keys in the order of their indices, against an active
-            adversary only.
-        enrolment_serial: Of the file that says whose these keys are, 0 without one.
-    """
-
-    index: int
-    clients: int
-    threshold: int
-    vector_length: int
-    ring_bits: int
-    corrupt: int
-    smallest_sum: int = 0
-    degree: int = 0
-    graph_seed: bytes = b""
-    identities: tuple[bytes, ...] = ()
-    enrolment_serial: int = 0
 
 
 @dataclass(frozen=True)
@@ -158,14 +119,12 @@ def encode_invitation(message: Invitation) -> bytes:
     """Serialise an invitation."""
     secure = message.secure
     fields = {
-        **_envelope_fields(message.envelope),
+        **envelope_fields(message.envelope),
         "generations": list(message.generations),
-        "secure": None if secure is None else list(_secure_numbers(secure)),
+        "secure": None if secure is None else secure_numbers(secure),
         "clipping_norm": message.clipping_norm,
     }
-    blobs: dict[str, bytes] = {}
-    if secure is not None:
-        blobs = {"graph_seed": secure.graph_seed, "identities": b"".join(secure.identities)}
+    blobs = {} if secure is None else secure_blobs(secure)
     return encode_frame(Frame("invitation", fields, {}, blobs))
 
 
@@ -175,20 +134,20 @@ def decode_invitation(data: bytes) -> Invitation:
     Raises:
         ProtocolError: If it is none.
     """
-    frame, envelope = _open(data, "invitation")
+    frame, envelope = opened(data, "invitation")
     numbers = frame.fields.get("secure")
-    secure = None if numbers is None else _read_secure(frame, numbers)
+    secure = None if numbers is None else read_secure(frame, numbers)
     norm = frame.fields.get("clipping_norm")
     if norm is not None and not isinstance(norm, float):
         raise ProtocolError("message: the clipping norm is not a number")
-    return Invitation(envelope, _integers(frame.fields.get("generations")), secure, norm)
+    return Invitation(envelope, integers(frame.fields.get("generations")), secure, norm)
 
 
 def encode_answer(message: Answer) -> bytes:
     """Serialise an answer."""
     blobs = {f"handle/{i:04d}": handle for i, handle in enumerate(message.handles)}
     blobs["payload"] = message.payload
-    return encode_frame(Frame("answer", _envelope_fields(message.envelope), {}, blobs))
+    return encode_frame(Frame("answer", envelope_fields(message.envelope), {}, blobs))
 
 
 def decode_answer(data: bytes) -> Answer:
@@ -197,15 +156,15 @@ def decode_answer(data: bytes) -> Answer:
     Raises:
         ProtocolError: If it is none.
     """
-    frame, envelope = _open(data, "answer")
+    frame, envelope = opened(data, "answer")
     handles = tuple(frame.blobs[n] for n in sorted(frame.blobs) if n.startswith("handle/"))
-    return Answer(envelope, handles, _blob(frame, "payload"))
+    return Answer(envelope, handles, blob(frame, "payload"))
 
 
 def encode_relay(message: Relay) -> bytes:
     """Serialise a relay."""
     blobs = {"payload": message.payload}
-    return encode_frame(Frame("relay", _envelope_fields(message.envelope), {}, blobs))
+    return encode_frame(Frame("relay", envelope_fields(message.envelope), {}, blobs))
 
 
 def decode_relay(data: bytes) -> Relay:
@@ -214,8 +173,8 @@ def decode_relay(data: bytes) -> Relay:
     Raises:
         ProtocolError: If it is none.
     """
-    frame, envelope = _open(data, "relay")
-    return Relay(envelope, _blob(frame, "payload"))
+    frame, envelope = opened(data, "relay")
+    return Relay(envelope, blob(frame, "payload"))
 
 
 def encode_assignment(message: Assignment) -> bytes:
@@ -229,7 +188,7 @@ def encode_assignment(message: Assignment) -> bytes:
     arrays = {f"broadcast/{name}": value for name, value in message.broadcast.items()}
     for i, expert in enumerate(message.experts):
         arrays.update({f"expert/{i:04d}/{name}": value for name, value in expert.items()})
-    fields = {**_envelope_fields(message.envelope), "experts": len(message.experts)}
+    fields = {**envelope_fields(message.envelope), "experts": len(message.experts)}
     return encode_frame(Frame("assignment", fields, arrays, {"payload": message.payload}))
 
 
@@ -239,20 +198,20 @@ def decode_assignment(data: bytes) -> Assignment:
     Raises:
         ProtocolError: If it is none.
     """
-    frame, envelope = _open(data, "assignment")
-    (count,) = _integers([frame.fields.get("experts")], 1)
+    frame, envelope = opened(data, "assignment")
+    (count,) = integers([frame.fields.get("experts")], 1)
     broadcast, experts = _split(frame.arrays)
     is_whole = count == len(experts) <= MAX_EXPERTS
     if not is_whole or any(f"{i:04d}" not in experts for i in range(count)):
         raise ProtocolError("message: an expert is missing")
     ordered = tuple(experts[f"{i:04d}"] for i in range(count))
-    return Assignment(envelope, _blob(frame, "payload"), broadcast, ordered)
+    return Assignment(envelope, blob(frame, "payload"), broadcast, ordered)
 
 
 def encode_upload(message: Upload) -> bytes:
     """Serialise an upload."""
     arrays = {} if message.vector is None else {"vector": message.vector}
-    fields = {**_envelope_fields(message.envelope), "weight": message.weight}
+    fields = {**envelope_fields(message.envelope), "weight": message.weight}
     return encode_frame(Frame("upload", fields, arrays, {"payload": message.payload}))
 
 
@@ -262,18 +221,18 @@ def decode_upload(data: bytes) -> Upload:
     Raises:
         ProtocolError: If it is none.
     """
-    frame, envelope = _open(data, "upload")
-    (weight,) = _integers([frame.fields.get("weight")], 1)
+    frame, envelope = opened(data, "upload")
+    (weight,) = integers([frame.fields.get("weight")], 1)
     vector = frame.arrays.get("vector")
     if vector is not None and (vector.ndim != 1 or vector.dtype != np.float64):
         raise ProtocolError("message: the vector is not flat")
-    return Upload(envelope, _blob(frame, "payload"), vector, weight)
+    return Upload(envelope, blob(frame, "payload"), vector, weight)
 
 
 def encode_disclosure(message: Disclosure) -> bytes:
     """Serialise a disclosure."""
     blobs = {"payload": message.payload, "handle": message.handle}
-    fields = _envelope_fields(message.envelope)
+    fields = envelope_fields(message.envelope)
     return encode_frame(Frame("disclosure", fields, message.entry, blobs))
 
 
@@ -283,8 +242,8 @@ def decode_disclosure(data: bytes) -> Disclosure:
     Raises:
         ProtocolError: If it is none.
     """
-    frame, envelope = _open(data, "disclosure")
-    return Disclosure(envelope, _blob(frame, "payload"), _blob(frame, "handle"), frame.arrays)
+    frame, envelope = opened(data, "disclosure")
+    return Disclosure(envelope, blob(frame, "payload"), blob(frame, "handle"), frame.arrays)
 
 
 def broadcast_digest(broadcast: Arrays, clipping_norm: float | None) -> bytes:
@@ -298,92 +257,6 @@ def broadcast_digest(broadcast: Arrays, clipping_norm: float | None) -> bytes:
     """
     frame = Frame("broadcast", {"clipping_norm": clipping_norm}, broadcast, {})
     return hashlib.sha256(encode_frame(frame)).digest()
-
-
-def peek(data: bytes) -> tuple[str, Envelope]:
-    """Return kind and envelope of any message.
-
-    Raises:
-        ProtocolError: If it does not parse.
-    """
-    frame = decode_frame(data)
-    return frame.kind, _envelope(frame.fields)
-
-
-def _open(data: bytes, kind: str) -> tuple[Frame, Envelope]:
-    frame = decode_frame(data)
-    if frame.kind != kind:
-        raise ProtocolError(f"message: {kind} was expected, not {frame.kind!r}")
-    return frame, _envelope(frame.fields)
-
-
-def _envelope_fields(envelope: Envelope) -> dict[str, Any]:
-    return {
-        "run_id": envelope.run_id,
-        "round": envelope.round_number,
-        "attempt": envelope.attempt,
-        "committed": None if envelope.committed is None else list(envelope.committed),
-    }
-
-
-def _envelope(fields: Mapping[str, Any]) -> Envelope:
-    run_id, committed = fields.get("run_id"), fields.get("committed")
-    if not isinstance(run_id, str):
-        raise ProtocolError("message: the run is missing")
-    round_number, attempt = _integers([fields.get("round"), fields.get("attempt")], 2)
-    if committed is None:
-        return Envelope(run_id, round_number, attempt)
-    last_round, last_attempt = _integers(committed, 2)
-    return Envelope(run_id, round_number, attempt, (last_round, last_attempt))
-
-
-def _secure_numbers(secure: SecureRound) -> tuple[int, ...]:
-    return (
-        secure.index,
-        secure.clients,
-        secure.threshold,
-        secure.vector_length,
-        secure.ring_bits,
-        secure.corrupt,
-        secure.smallest_sum,
-        secure.degree,
-        secure.enrolment_serial,
-    )
-
-
-def _read_secure(frame: Frame, numbers: Any) -> SecureRound:
-    keys = _blob(frame, "identities")
-    identities = tuple(keys[at : at + 32] for at in range(0, len(keys), 32))
-    index, clients, threshold, length, ring_bits, corrupt, smallest, degree, serial = _integers(
-        numbers, 9
-    )
-    return SecureRound(
-        index,
-        clients,
-        threshold,
-        length,
-        ring_bits,
-        corrupt,
-        smallest,
-        degree,
-        _blob(frame, "graph_seed"),
-        identities,
-        serial,
-    )
-
-
-def _integers(values: Sequence[Any] | None, count: int | None = None) -> tuple[int, ...]:
-    if not isinstance(values, list) or (count is not None and len(values) != count):
-        raise ProtocolError("message: a list of numbers is not valid")
-    if not all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in values):
-        raise ProtocolError("message: a number is not valid")
-    return tuple(values)
-
-
-def _blob(frame: Frame, name: str) -> bytes:
-    if name not in frame.blobs:
-        raise ProtocolError(f"message: {name} is missing")
-    return frame.blobs[name]
 
 
 def _split(arrays: Arrays) -> tuple[dict[str, NDArray[Any]], dict[str, dict[str, NDArray[Any]]]]:

@@ -7,11 +7,13 @@ lose messages here, never inside a client.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from platform.errors import CoordinatorBehind, ProtocolError
-from platform.wire.messages import Stage, peek
+from platform.wire.envelopes import peek
+from platform.wire.messages import Stage
 from privacy import BudgetExhausted
 
 ClientId = str
@@ -52,15 +54,22 @@ Losses = Callable[[int, int, Sequence[ClientId]], frozenset[ClientId]]
 class InProcessTransport:
     """All clients in this process, one after the other.
 
+    What they write in a stage is durable before any of their answers is handed on, and not before:
+    killed in between, nobody has answered.
+
     Attributes:
         handlers: Each client's message handler.
         losses: Which clients go silent in a round.
         lost_at: The stage at which they are lost; its message does not reach them.
+        stage: Makes what clients write in it durable at its end, or none of it if it raises.
+        tell: Told the stage of each answer, for whoever watches.
     """
 
     handlers: Mapping[ClientId, Handler]
     losses: Losses
     lost_at: Stage = "train"
+    stage: Callable[[], AbstractContextManager[None]] = field(default=nullcontext, kw_only=True)
+    tell: Callable[[Stage], None] = field(default=lambda stage: None, kw_only=True)
 
     def exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
@@ -70,20 +79,23 @@ class InProcessTransport:
         lost: frozenset[ClientId] = frozenset()
         if clients and stage == self.lost_at:
             lost = self._lost(messages[clients[0]], clients)
-        return {
-            client: Dropout("no answer (simulated loss)")
-            if client in lost
-            else self._deliver(client, messages[client])
-            for client in clients
-        }
+        with self.stage():
+            answers = {
+                client: Dropout("no answer (simulated loss)")
+                if client in lost
+                else self._deliver(stage, client, messages[client])
+                for client in clients
+            }
+        # Only now: an answer may leave when the charge for it is on the disk.
+        return answers
 
     def _lost(self, message: bytes, clients: Sequence[ClientId]) -> frozenset[ClientId]:
         _, envelope = peek(message)
         return self.losses(envelope.round_number, envelope.attempt, clients)
 
-    def _deliver(self, client: ClientId, message: bytes) -> bytes | Dropout:
+    def _deliver(self, stage: Stage, client: ClientId, message: bytes) -> bytes | Dropout:
         try:
-            return self.handlers[client](message)
+            answer = self.handlers[client](message)
         except CoordinatorBehind:
             # Every client would hang up, one after the other, and nobody would know why.
             raise
@@ -92,3 +104,5 @@ class InProcessTransport:
         except BudgetExhausted:
             # Elsewhere it would hang up; what it has spent is nobody's business.
             return Dropout("the client takes no part (its own budget)")
+        self.tell(stage)
+        return answer

@@ -6,6 +6,7 @@ from privacy.accounting.adversaries import Epsilons, claimed_epsilon, epsilons
 from privacy.accounting.budget import require_affordable
 from privacy.accounting.calibration import calibrate, calibrate_noise_multiplier
 from privacy.accounting.headline import ACCOUNTANTS, Accountant, EpsilonResult, epsilon
+from privacy.accounting.running import RunningLedger
 from privacy.accounting.support import Support, support_table
 from privacy.accounting.table import accountant_table
 
@@ -14,6 +15,7 @@ __all__ = [
     "Accountant",
     "EpsilonResult",
     "Epsilons",
+    "RunningLedger",
     "Support",
     "accountant_table",
     "calibrate",

@@ -102,8 +102,24 @@ def epsilons(
         ValueError: `delta` or `accountant` is not valid.
     """
     ledger = list(releases)
-    clients = _clients(ledger, delta, accountant)
-    redrawn = _redrawn_runs(ledger)
+    return epsilons_of(_clients(ledger), _redrawn_runs(ledger), delta, accountant)
+
+
+def epsilons_of(
+    clients: Sequence[Sequence[Release]],
+    redrawn: Collection[str],
+    delta: float,
+    accountant: Accountant,
+) -> Epsilons:
+    """Price the ledgers of several clients; see `epsilons`.
+
+    Args:
+        clients: A ledger each, at least one, which may be empty.
+        redrawn: The runs in which a draw was thrown away.
+        delta: Strictly between 0 and 1.
+        accountant: One by name, or "auto".
+    """
+    _require_priceable(clients, delta, accountant)
     shown = [_shown(rows, delta, accountant) for rows in clients]
     left = [_observed(rows, redrawn, delta, accountant) for rows in clients]
     names = {result.accountant for result in (*left, *(client.cost for client in shown))}
@@ -138,18 +154,20 @@ def claimed_epsilon(
         UnsupportedEvent: As for `epsilons`.
         ValueError: `delta` or `accountant` is not valid.
     """
-    clients = _clients(list(releases), delta, accountant)
+    return claimed_of(_clients(releases), delta, accountant)
+
+
+def claimed_of(
+    clients: Sequence[Sequence[Release]], delta: float, accountant: Accountant
+) -> EpsilonResult:
+    """Price the ledgers of several clients, at least one; see `claimed_epsilon`."""
+    _require_priceable(clients, delta, accountant)
     shown = [_shown(rows, delta, accountant) for rows in clients]
     names = sorted({client.cost.accountant for client in shown})
     return EpsilonResult(max(client.claimed for client in shown), "+".join(names))
 
 
-def _clients(
-    ledger: Sequence[Release], delta: float, accountant: Accountant
-) -> Sequence[Sequence[Release]]:
-    require_probability(delta=delta)
-    require_member(ACCOUNTANTS, accountant=accountant)
-    _require_settled(ledger)
+def _clients(ledger: Iterable[Release]) -> Sequence[Sequence[Release]]:
     ledgers: dict[str, list[Release]] = defaultdict(list)
     for release in ledger:
         ledgers[release.pseudonym].append(release)
@@ -157,7 +175,12 @@ def _clients(
     return list(ledgers.values()) or [[]]
 
 
-def _require_settled(ledger: Sequence[Release]) -> None:
+def _require_priceable(
+    clients: Sequence[Sequence[Release]], delta: float, accountant: Accountant
+) -> None:
+    require_probability(delta=delta)
+    require_member(ACCOUNTANTS, accountant=accountant)
+    ledger = [row for rows in clients for row in rows]
     named = {row.mechanism.unit: row.mechanism.name for row in ledger if row.mechanism.claims}
     if len(named) > 1:
         raise UnsupportedEvent(

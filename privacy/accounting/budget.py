@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from privacy._validate import require_positive
-from privacy.accounting.adversaries import claimed_epsilon
 from privacy.accounting.headline import Accountant
+from privacy.accounting.running import RunningLedger
 from privacy.errors import BudgetExhausted
 from privacy.events import Release
 
@@ -15,7 +15,7 @@ _TOLERANCE = 1e-9
 
 
 def require_affordable(
-    spent: Iterable[Release],
+    spent: RunningLedger | Iterable[Release],
     planned: Iterable[Release],
     delta: float,
     *,
@@ -42,7 +42,8 @@ def require_affordable(
         ValueError: `delta` or `target_epsilon` is not valid.
     """
     require_positive(target_epsilon=target_epsilon)
-    cost = claimed_epsilon([*spent, *planned], delta, accountant).epsilon
+    ledger = spent if isinstance(spent, RunningLedger) else RunningLedger(spent)
+    cost = ledger.claimed_with(planned, delta, accountant).epsilon
     if cost > target_epsilon * (1.0 + _TOLERANCE):
         raise BudgetExhausted(
             f"{limit_name} is {target_epsilon:g} and the planned releases would bring "

@@ -3,13 +3,13 @@
     header    "SA", version 4, kind (1 byte), digest of the parameters (32), round, attempt,
               sender, receiver (4 each; 0 is the server)                            52 bytes
     body      fixed by the kind, see `messages`
-    trailer   from a client against an active adversary, its Ed25519 signature of the SHA-256 of
-              header and body (64 bytes); else the first 16 bytes of that SHA-256, and for a
-              masked vector nothing
+    trailer   checksum: the first 16 bytes of SHA-256 over header and body, but for a masked
+              vector at its end; or, from a client against an active adversary, its Ed25519
+              signature of the SHA-256 over all of both                             16 or 64 bytes
 
 A receiver knows every byte of the header that it may accept, so it compares instead of parsing.
-The checksum catches accidents on the way and authenticates nobody. A masked vector has none: to
-hash it is most of what taking it in costs, and a changed vector does no more to the sum than its
+The checksum catches accidents on the way and authenticates nobody. It leaves out masked vectors: to
+hash one is most of what taking it in costs, and a changed vector does no more to the sum than its
 sender could. The server signs nothing: what a client must not take on its word comes with the
 signatures of other clients.
 """
@@ -93,31 +93,33 @@ class Envelope:
     @property
     def trailer_bytes(self) -> int:
         """How many bytes follow the body."""
-        if self.is_signed:
-            return SIGNATURE_BYTES
-        return 0 if self.kind is Kind.MASKED_INPUT else CHECKSUM_BYTES
+        return SIGNATURE_BYTES if self.is_signed else CHECKSUM_BYTES
 
     def header(self) -> bytes:
         """Return the 52 bytes that open the message."""
         return header_of(self.parameters, self.kind, self.sender, self.receiver)
 
-    def close(self, *parts: bytes | memoryview, identity: Identity | None = None) -> bytes:
+    def close(
+        self,
+        *parts: bytes | memoryview,
+        vector: bytes | memoryview = b"",
+        identity: Identity | None = None,
+    ) -> bytes:
         """Return the whole message around the parts of a body.
 
         Args:
             parts: The body.
+            vector: What ends it and only a signature covers.
             identity: The sender's signing key, needed if the message is signed.
 
         Raises:
             ValueError: If it is needed and missing or another's.
         """
-        header = self.header()
-        if not self.trailer_bytes:
-            return b"".join((header, *parts))
-        hasher = hashlib.sha256(header)
-        for part in parts:
+        hasher = hashlib.sha256(header := self.header())
+        for part in (*parts, vector) if self.is_signed else parts:
             hasher.update(part)
-        return b"".join((header, *parts, self._trailer(hasher.digest(), identity)))
+        trailer = self._trailer(hasher.digest(), identity)
+        return b"".join((header, *parts, vector, trailer))
 
     def _trailer(self, digest: bytes, identity: Identity | None) -> bytes:
         if not self.is_signed:
@@ -126,8 +128,12 @@ class Envelope:
             raise ValueError("identity must be the signing key of the client's seat in this round")
         return identity.sign(digest)
 
-    def open(self, message: bytes) -> memoryview:
+    def open(self, message: bytes, *, vector_bytes: int = 0) -> memoryview:
         """Return the body of a message that is exactly the one expected, without a copy.
+
+        Args:
+            message: The whole message.
+            vector_bytes: How much at the end of the body only a signature covers.
 
         Raises:
             ProtocolViolation: If it is not; the error does not say why.
@@ -137,11 +143,11 @@ class Envelope:
             raise refusal()
         header = self.header()
         end = len(message) - self.trailer_bytes
-        if end < len(header) or message[: len(header)] != header:
+        covered = end if self.is_signed else end - vector_bytes
+        if covered < len(header) or message[: len(header)] != header:
             raise refusal()
         whole = memoryview(message)
-        if self.trailer_bytes:
-            self._require_trailer(hashlib.sha256(whole[:end]).digest(), message[end:])
+        self._require_trailer(hashlib.sha256(whole[:covered]).digest(), message[end:])
         return whole[len(header) : end]
 
     def _require_trailer(self, digest: bytes, trailer: bytes) -> None:

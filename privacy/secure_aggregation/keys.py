@@ -32,6 +32,7 @@ _CHANNEL = b"sotto/secure-aggregation/channel"
 _SELF_MASK = b"sotto/secure-aggregation/self-mask"
 _COMMITMENT = b"sotto/secure-aggregation/seed-commitment"
 _SHARE_COMMITMENT = b"sotto/secure-aggregation/share-commitment"
+# Twice the peers of a client in a round of a thousand.
 _LOADED = 1 << 11
 _END = struct.Struct("<I32s")
 _PROBE = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
@@ -100,7 +101,7 @@ class PrivateKey:
         self, parameters: RoundParameters, peer: int, public: bytes, purpose: bytes, size: int
     ) -> bytes:
         try:
-            secret = self._key.exchange(_load_public(public))
+            secret = self._key.exchange(load_public(public))
         except ValueError:
             raise Authentication("a public key is not a usable point") from None
         own, other = _END.pack(self._client, self.public), _END.pack(peer, public)
@@ -142,10 +143,20 @@ def commit_to_share(
     return hashlib.sha256(_SHARE_COMMITMENT + parameters.digest + place + share).digest()
 
 
+@lru_cache(maxsize=_LOADED)
+def load_public(public: bytes) -> X25519PublicKey:
+    """Return a public key ready to agree with; clients in one process share what they loaded.
+
+    Raises:
+        ValueError: If it does not have 32 bytes.
+    """
+    return X25519PublicKey.from_public_bytes(public)
+
+
 def is_usable(public: bytes) -> bool:
     """Tell whether a public key gives a shared secret; points of small order do not."""
     try:
-        _PROBE.exchange(_load_public(public))
+        _PROBE.exchange(load_public(public))
     except ValueError:
         return False
     return True
@@ -173,12 +184,6 @@ def unseal(key: bytes, box: bytes, *, associated: bytes) -> bytes:
         return AESGCM(key).decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], associated)
     except InvalidTag:
         raise Authentication("an encrypted share does not verify") from None
-
-
-@lru_cache(maxsize=_LOADED)
-def _load_public(public: bytes) -> X25519PublicKey:
-    # Clients in one process agree with the same peers.
-    return X25519PublicKey.from_public_bytes(public)
 
 
 def _expand(secret: bytes, info: bytes, size: int) -> bytes:

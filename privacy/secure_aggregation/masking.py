@@ -30,11 +30,11 @@ Words = NDArray[np.unsignedinteger]
 LARGEST_STREAM = 2**36 - 32
 """Bytes that GCM makes under one key and nonce (NIST SP 800-38D, section 5.2.1.1)."""
 
-_BLOCK_BYTES = 1 << 19
+_BLOCK_BYTES = 1 << 18
 _TAG_BYTES = 16
 _NONCE = bytes(12)
 # Below this a thread waits for the interpreter longer than it computes.
-_LEAST_SHARED = 1 << 18
+_LEAST_SHARED = 1 << 20
 _LEAST_MASKS = 4
 
 

@@ -217,14 +217,15 @@ def encode_masked_input(
     """Encode kind 5, from a client to the server."""
     envelope = Envelope(parameters, Kind.MASKED_INPUT, sender=client)
     vector = pack(masked.vector, parameters.ring_bits)
-    return envelope.close(pack_indices(masked.withheld), vector, identity=identity)
+    return envelope.close(pack_indices(masked.withheld), vector=vector, identity=identity)
 
 
 def decode_masked_input(parameters: RoundParameters, client: int, message: bytes) -> MaskedInput:
     """Decode kind 5, without a copy of the vector where the ring is a machine word."""
-    body = Envelope(parameters, Kind.MASKED_INPUT, sender=client).open(message)
+    size = packed_bytes(parameters.vector_length, parameters.ring_bits)
+    body = Envelope(parameters, Kind.MASKED_INPUT, sender=client).open(message, vector_bytes=size)
     # The vector's size is known, so what stands before it needs no count.
-    at = len(body) - packed_bytes(parameters.vector_length, parameters.ring_bits)
+    at = len(body) - size
     if at < 0:
         raise refusal()
     vector = unpack(body[at:], parameters.vector_length, parameters.ring_bits)
@@ -310,7 +311,8 @@ def decode_revealed_shares(
 
 def pack_indices(indices: Iterable[int]) -> bytes:
     """Write a set of clients, in ascending order."""
-    return pack_records(dict.fromkeys(indices, b""))
+    ascending = sorted(set(indices))
+    return struct.pack(f"<{len(ascending)}I", *ascending)
 
 
 def pack_records(records: Mapping[int, bytes]) -> bytes:
@@ -327,11 +329,8 @@ def unpack_records(body: bytes | memoryview, size: int) -> dict[int, bytes]:
     stride = _INDEX.size + size
     if len(body) % stride:
         raise refusal()
-    records: dict[int, bytes] = {}
-    last = SERVER
-    for start in range(0, len(body), stride):
-        (index,) = _INDEX.unpack_from(body, start)
-        if index <= last:
-            raise refusal()
-        records[last := index] = bytes(body[start + _INDEX.size : start + stride])
+    records: dict[int, bytes] = dict(struct.iter_unpack(f"<I{size}s", body))
+    # A repeated index makes fewer records of the same bytes.
+    if len(records) * stride != len(body) or SERVER in records or list(records) != sorted(records):
+        raise refusal()
     return records

@@ -8,7 +8,7 @@ dealers complained of by one client, decide between them; below that nobody is n
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -85,13 +85,12 @@ def require_holders(
     # On the complete graph everybody holds shares of everybody, so only complaints matter.
     if not parameters.degree and not standing.complaints:
         return
-    complaints = {client: frozenset(each) for client, each in standing.complaints.items()}
-    nothing: frozenset[int] = frozenset()
+    present, without = frozenset(alive), defaultdict[int, set[int]](set)
+    for client, withheld in standing.complaints.items():
+        for dealer in withheld:
+            without[dealer].add(client)
     for dealer in dealers:
-        left = sum(
-            holder in alive and dealer not in complaints.get(holder, nothing)
-            for holder in parameters.holders(dealer)
-        )
+        left = len(present.intersection(parameters.holders(dealer)) - without[dealer])
         if left < parameters.threshold:
             blamed = blame(parameters, standing.complaints)
             raise TooFewLeft(

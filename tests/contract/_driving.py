@@ -13,17 +13,20 @@ from numpy.typing import NDArray
 
 from methods import Arrays, Examples, LocalResult, Method, PoolPolicy
 from platform.parties.client import Client
-from platform.parties.profile import ClientProfile, ClientSeeds
+from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import EntryProtection, Protection
-from platform.rounds.plan import RoundOutcome, RoundPlan
+from platform.rounds.plan import RoundFacts, RoundOutcome, RoundPlan
 from platform.rounds.runner import RoundRunner
+from platform.wire.envelopes import Attempt
 from platform.wire.layout import build_layout
-from platform.wire.messages import Attempt, Stage
+from platform.wire.messages import Stage
+from platform.wire.secure_round import SumTerms
 from platform.wire.transport import ClientId, InProcessTransport, Transport
 from privacy import ClientMechanism, NoProtection
 from privacy.training import LocalTrainer, TrainingPlan
 from storage import open_client_store
+from tests._plans import a_plan
 
 RUN = "run"
 BITS = 20
@@ -122,18 +125,15 @@ def make_clients(
     protection = make_protection(method, setting)
     clients = {}
     for name, examples in data.items():
-        seeds = ClientSeeds(initialisation=0, batches=1, noise=2)
         profile = ClientProfile(
-            name,
-            RUN,
-            method,
-            examples,
-            protection,
-            "seeded",
-            seeds,
-            simulated=True,
+            name=name,
+            run=RunNames(RUN),
+            method=method,
+            data=examples,
+            protection=protection,
+            randomness=Randomness("seeded", initialisation=0, batches=1, noise=2),
             # A method that fails would pass for one that learns nothing.
-            shows_failures=True,
+            safeguards=Safeguards(simulated=True, shows_failures=True),
         )
         store = open_client_store(folder / f"{name}.db")
         clients[name] = Client(profile, store, lambda noise: local_trainer(learning_rate=0.1))
@@ -148,15 +148,14 @@ def make_plan(
     attempt: int = 1,
     committed: Mapping[ClientId, Attempt] | None = None,
 ) -> RoundPlan:
-    return RoundPlan(
+    return a_plan(
         RUN,
-        round_number,
-        attempt,
-        tuple(sorted(cohort)),
-        committed or {},
+        (round_number, attempt),
+        sorted(cohort),
         minimum=setting.minimum,
-        threshold=setting.threshold if setting.masked else None,
-        generations=setting.generations,
+        committed=committed,
+        terms=SumTerms(setting.threshold) if setting.masked else None,
+        facts=RoundFacts(setting.generations),
     )
 
 

@@ -1,6 +1,6 @@
 """Every mechanism as a configuration asks for it, and rounds under the protection that it builds.
 
-The wiring's own functions make protection, trainers and runner here, so that a mechanism that is
+A run's own functions make protection, trainers and runner here, so that a mechanism that is
 configured in one way and applied in another is noticed.
 """
 
@@ -18,15 +18,17 @@ from platform.config import RunConfig, parse_config
 from platform.experiment.method_building import build_method
 from platform.experiment.simulation import trainer_factory
 from platform.parties.client import Client
-from platform.parties.profile import ClientProfile, ClientSeeds
+from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards
 from platform.protection.building import protect_run
 from platform.protection.uploads import Protection
-from platform.rounds.plan import RoundOutcome, RoundPlan
+from platform.rounds.plan import RoundFacts, RoundOutcome, RoundPlan
 from platform.rounds.runner import RoundRunner
+from platform.wire.secure_round import MaskGraph, SumTerms
 from platform.wire.transport import ClientId, InProcessTransport
 from platform.wire.vectors import unflatten
 from privacy import SeededNoise
 from storage import open_client_store
+from tests._plans import a_plan
 from tests.contract.conftest import POPULATION, Case
 
 NAMES = ("client-0", "client-1", "client-2")
@@ -56,6 +58,17 @@ class Asked:
     @property
     def decoupled(self) -> bool:
         return self.privacy.get("personal") == "decoupled"
+
+    @property
+    def factors(self) -> dict[str, str]:
+        """What the drawing of cases pairs with other values."""
+        return {
+            "asked": self.name,
+            "mechanism": self.mechanism,
+            "masks": str(self.masks),
+            "distribution": str(self.privacy.get("noise_distribution")),
+            "personal": str(self.decoupled),
+        }
 
 
 UPLOADS = {"clipping_norm": NORM, "noise_multiplier": MULTIPLIER}
@@ -133,11 +146,7 @@ class Stage:
         number = self.protection.collects_at
         return self._run(
             dataclasses.replace(
-                self.plan(),
-                round_number=number,
-                threshold=None,
-                clipping_norm=None,
-                collects=True,
+                self.plan(), round_number=number, secure=None, facts=RoundFacts(collects=True)
             )
         )
 
@@ -149,7 +158,7 @@ class Stage:
     ) -> RoundOutcome:
         handlers = {name: client.handle for name, client in self.clients.items()}
         transport = InProcessTransport(handlers, lambda number, attempt, cohort: frozenset(lost))
-        runner = RoundRunner(transport, self.protection, lambda plan: central_noise())
+        runner = RoundRunner(transport, self.protection, lambda number, attempt: central_noise())
         state = self.state()
         return runner.run(
             plan, lambda client: self.method.broadcast(state, client), lambda _: experts
@@ -157,19 +166,16 @@ class Stage:
 
     def plan(self) -> RoundPlan:
         terms = self.protection.terms
-        return RoundPlan(
+        return a_plan(
             RUN,
-            1,
-            1,
+            (1, 1),
             NAMES,
-            {},
-            minimum=2,
-            threshold=None if terms is None else terms.threshold,
-            corrupt=0 if terms is None else terms.corrupt,
-            smallest_sum=0 if terms is None else terms.smallest_sum,
-            degree=0 if terms is None else terms.degree,
-            size=self.config.cohort_size,
-            clipping_norm=self.protection.clipping_norm,
+            planned=self.config.cohort_size,
+            terms=None
+            if terms is None
+            else SumTerms(terms.threshold, terms.corrupt, terms.smallest_sum),
+            graph=MaskGraph(0 if terms is None else terms.degree),
+            facts=RoundFacts(clipping_norm=self.protection.clipping_norm),
         )
 
     def state(self) -> Arrays:
@@ -204,16 +210,14 @@ def set_stage(
     clients = {}
     for name, examples in data.items():
         profile = ClientProfile(
-            name,
-            RUN,
-            method,
-            examples,
-            protection,
-            "seeded",
-            ClientSeeds(0, 1, 2),
-            simulated=True,
+            name=name,
+            run=RunNames(RUN),
+            method=method,
+            data=examples,
+            protection=protection,
+            randomness=Randomness("seeded", initialisation=0, batches=1, noise=2),
             # A method that fails would pass for one that learns nothing.
-            shows_failures=True,
+            safeguards=Safeguards(simulated=True, shows_failures=True),
         )
         store = open_client_store(folder / f"{name}.db")
         clients[name] = Client(profile, store, make_trainer)

@@ -7,7 +7,7 @@ folder instead: `NAME.py` and, beside it, the preset `NAME.yaml`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -53,6 +53,12 @@ class Case:
     method: str
     registry: Registry
     options: dict[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def factors(self) -> dict[str, str]:
+        """What the drawing of cases pairs with other values: the case, and what it trains."""
+        network = {**self.options, **self.options.get("base_options", {})}.get("network")
+        return {"case": self.name, "family": network or "prompts"}
 
     def config(self) -> object:
         return validate_options(self.registry, MethodConfig(name=self.method, **self.options))
@@ -112,9 +118,15 @@ def case(request: pytest.FixtureRequest) -> Case:
     return request.param
 
 
+@pytest.fixture(scope="session")
+def build_once(task: Task) -> Callable[[Case], Method]:
+    """A method holds nothing that a test may change, so all tests share it."""
+    return cache(lambda case: case.registry.build(case.method, case.config(), task))
+
+
 @pytest.fixture
-def method(case: Case, task: Task) -> Method:
-    return case.registry.build(case.method, case.config(), task)
+def method(case: Case, build_once: Callable[[Case], Method]) -> Method:
+    return build_once(case)
 
 
 @pytest.fixture(autouse=True, scope="session")

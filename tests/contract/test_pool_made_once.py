@@ -14,7 +14,7 @@ from platform.bootstrap import Surroundings, create_run
 from platform.config import MethodConfig, RunConfig, TrainingConfig, parse_config
 from platform.errors import ConfigError
 from platform.experiment import method_building
-from platform.experiment.finishing import execute, final_attempt
+from platform.experiment.finishing import execute
 from platform.experiment.method_building import build_method
 from platform.rounds.observing import SilentObserver
 from platform.rounds.pool import fixed_pool
@@ -64,11 +64,11 @@ def test_a_run_ends_with_all_converged_modules_on_every_client(tmp_path: Path):
         "evaluation": {"local_twins": False},
         "storage": {"url": f"sqlite:///{tmp_path}/runs/sotto.db"},
     }
-    wiring = create_run(parse_config(tree), SilentObserver(), Surroundings())
-    execute(wiring, SilentObserver())
-    last = final_attempt(wiring)
-    states = [client.state(last) for client in wiring.population.clients.values()]
-    wiring.database.close()
+    simulation = create_run(parse_config(tree), SilentObserver(), Surroundings())
+    execute(simulation, SilentObserver())
+    last = simulation.run.terms.final_attempt
+    states = [client.state(last) for client in simulation.population.clients.values()]
+    simulation.database.close()
     assert all(any(name.startswith(GATE) for name in state.personal) for state in states)
     assert [len(state.experts) for state in states] == [4, 4, 4, 4]
     orders = {tuple(e[name].tobytes() for e in s.experts for name in HEAD) for s in states}

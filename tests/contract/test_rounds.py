@@ -54,7 +54,7 @@ def stores():
 def test_a_masked_sum_is_the_plain_sum(method: Method, stores, sizes):
     """Per coordinate within n half steps, n being the clients in the sum (or their examples)."""
     if not masked(method):
-        # What shares nothing is never masked; what shows single updates is refused by the wiring.
+        # What shares nothing is never masked; what shows single updates is refused beforehand.
         if not method.shared_spec():
             assert not make_protection(method, Setting(masked=True)).masked
         return

@@ -141,18 +141,18 @@ def config_of(tmp_path: Path, surroundings: Surroundings, *overrides: str):
 def test_a_toy_method_runs_from_one_file_and_one_preset(tmp_path, surroundings):
     config = config_of(tmp_path, surroundings)
     assert config.method.options == {"scale": 20.0}
-    wiring = create_run(config, SilentObserver(), surroundings)
-    summary = execute(wiring, SilentObserver())
+    simulation = create_run(config, SilentObserver(), surroundings)
+    summary = execute(simulation, SilentObserver())
     assert summary["method"] == "toy"
     assert [document["dropped"] for document in summary["rounds"]] == [1, 1]
-    with wiring.database.unit_of_work(read_only=True) as uow:
-        latest = uow.states.latest(wiring.run_id)
+    with simulation.database.unit_of_work(read_only=True) as uow:
+        latest = uow.states.latest(simulation.run_id)
     assert latest is not None
     assert latest.round_number == 2
     weight = decode_arrays(latest.blob)["weight"]
     assert weight.shape == (20, EMBED_DIM)
     assert np.abs(weight).max() > 0.01
-    assert json.loads((wiring.folder / "summary.json").read_text()) == summary
+    assert json.loads((simulation.folder / "summary.json").read_text()) == summary
 
 
 def test_a_toy_method_is_protected_like_any_other(tmp_path, surroundings):

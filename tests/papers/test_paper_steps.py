@@ -22,9 +22,9 @@ from platform.config import RunConfig, load_config
 from platform.data.encoding import plain_encoders
 from platform.data.loading import TaskData, load_task_data
 from platform.data.partition import ClientIndices
+from platform.experiment.dealing import deal_examples
 from platform.experiment.finishing import execute
 from platform.experiment.method_building import build_method
-from platform.experiment.simulation import deal_examples
 from platform.rounds.observing import SilentObserver
 from privacy.training import LocalTrainer, TrainingPlan
 from tests.papers._published import CLASSES, TABLES
@@ -192,8 +192,8 @@ def test_a_whole_run(
     storage = f"storage.url=sqlite:///{tmp_path / 'sotto.db'}"
     own = (f"task.model.pretrained={weights}", storage, "device=cpu")
     config = paper_config(name, Path(config.task.root), *changes, *own)
-    with opened(create_run(config, SilentObserver(), Surroundings())) as wiring:
-        summary = execute(wiring, SilentObserver())
+    with opened(create_run(config, SilentObserver(), Surroundings())) as simulation:
+        summary = execute(simulation, SilentObserver())
     assert summary["final"]["round"] == config.rounds
     assert 0 <= summary["final"]["accuracy"]["mean"] <= 1
     protocol = summary["final"]["protocol"]

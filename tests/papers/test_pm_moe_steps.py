@@ -34,8 +34,8 @@ def run(drawn: Callable[[str], Path], tmp_path: Path) -> Run:
     def go(name: str, *changes: str) -> dict[str, Any]:
         own = (f"task.root={drawn(data_of(name))}", f"storage.url=sqlite:///{tmp_path / 'db'}")
         config = load_config(Path("papers") / name, (*own, *QUICK, *changes))
-        with opened(create_run(config, SilentObserver(), Surroundings())) as wiring:
-            return dict(execute(wiring, SilentObserver()))
+        with opened(create_run(config, SilentObserver(), Surroundings())) as simulation:
+            return dict(execute(simulation, SilentObserver()))
 
     return go
 

@@ -120,6 +120,7 @@ def test_long_poisson_oracle() -> None:
     assert epsilon(ledger, 1e-5).epsilon == pytest.approx(0.8530, abs=1e-4)
 
 
+@pytest.mark.pairs
 @pytest.mark.parametrize("z", [1.0, 2.0, 5.0, 20.0])
 @pytest.mark.parametrize("delta", [1e-8, 1e-5, 1e-2])
 @pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])

@@ -80,6 +80,7 @@ sources = pytest.mark.parametrize("source", ["os", "seeded"])
 deviations = pytest.mark.parametrize("deviation", DEVIATIONS)
 
 
+@pytest.mark.pairs
 @laws
 @deviations
 @sources

@@ -120,6 +120,7 @@ OTHERS = {
     ("population", "size", "noise"), [(2, 1, 1.0), (5, 1, 0.7), (6, 2, 1.0), (7, 6, 2.0)]
 )
 @pytest.mark.parametrize("minimum", [0, 1])
+@pytest.mark.pairs
 def test_no_poisson_cohort_tells_more_than_claimed(
     relation: Relation, others: str, population: int, size: int, noise: float, minimum: int
 ) -> None:

@@ -35,7 +35,7 @@ def test_every_key_is_known_and_no_other():
     assert {key.name for key in KEYS} == keys(RunConfig)
     assert len(KEYS) == len(keys(RunConfig))
     assert {"task.model", "task.model.name", "privacy.adaptive_clipping.quantile"} < keys(RunConfig)
-    assert keys(MethodConfig) == {"name"}
+    assert keys(MethodConfig) == {"name", "server_optimizer"}
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)

@@ -72,7 +72,7 @@ def test_what_was_lost_while_it_was_committed_is_not_called_done(
     """The last moment: the file goes between the check before the commit and the commit."""
     with storage.open_database(f"sqlite:///{path}") as database, database.unit_of_work() as unit:
         unit.runs.set_status("r", "stopped")
-        session = unit.runs._session
+        session = unit.audit._session
         commit = session.commit
 
         def lose_and_commit() -> None:

@@ -26,9 +26,12 @@ from platform.bootstrap import Surroundings, create_run, reopen_run
 from platform.cli.app import main
 from platform.config import RunConfig, parse_config
 from platform.experiment.finishing import execute
+from platform.experiment.simulation import Simulation
+from platform.parties.store_files import STORES
 from platform.rounds.observing import Observer, SilentObserver
-from platform.rounds.wiring import Wiring
+from platform.rounds.runner import RoundRunner
 from platform.wire.codec import decode_arrays
+from platform.wire.transport import Transport
 
 SMALL = """
 name: small
@@ -91,20 +94,20 @@ class Storage:
         """The small configuration with overrides, stored here."""
         return parse_config(yaml.safe_load(SMALL), (*overrides, f"storage.url={self.url}"))
 
-    def create(self, *overrides: str, observer: Observer | None = None) -> Wiring:
+    def create(self, *overrides: str, observer: Observer | None = None) -> Simulation:
         config, watching = self.config(*overrides), observer or SilentObserver()
         return create_run(config, watching, self.surroundings)
 
     def run(self, *overrides: str) -> Finished:
-        with opened(self.create(*overrides)) as wiring:
-            return Finished(self, wiring.run_id, execute(wiring, SilentObserver()))
+        with opened(self.create(*overrides)) as simulation:
+            return Finished(self, simulation.run_id, execute(simulation, SilentObserver()))
 
-    def reopen(self, run_id: str) -> Wiring:
+    def reopen(self, run_id: str) -> Simulation:
         return reopen_run(run_id, self.url, SilentObserver(), self.surroundings)
 
     def resume(self, run_id: str) -> Finished:
-        with opened(self.reopen(run_id)) as wiring:
-            return Finished(self, run_id, execute(wiring, SilentObserver()))
+        with opened(self.reopen(run_id)) as simulation:
+            return Finished(self, run_id, execute(simulation, SilentObserver()))
 
     def only_run(self) -> str:
         """The id of the one run that lies here."""
@@ -145,12 +148,8 @@ class Finished:
 
     def identities(self) -> dict[str, tuple[str, bytes]]:
         """Each client's pseudonym and handle secret, read from its own store."""
-        found: dict[str, tuple[str, bytes]] = {}
-        for path in sorted((self.folder / "clients").glob("*.db")):
-            with closing(sqlite3.connect(path)) as connection:
-                query = "SELECT pseudonym, handle_secret FROM identity"
-                found[path.stem] = connection.execute(query).fetchone()
-        return found
+        found = of_clients(self.folder, "SELECT client, pseudonym, handle_secret FROM identity")
+        return {client: row for client, (row,) in found.items()}
 
     def state(self) -> dict[str, Any]:
         """The server state after the last round."""
@@ -160,12 +159,8 @@ class Finished:
 
     def personal_parts(self) -> dict[str, tuple[bytes, bytes]]:
         """Each client's last committed personal arrays and experts, as bytes."""
-        found: dict[str, tuple[bytes, bytes]] = {}
-        for path in sorted((self.folder / "clients").glob("*.db")):
-            with closing(sqlite3.connect(path)) as connection:
-                query = "SELECT personal, experts FROM personal WHERE slot = 'committed'"
-                found[path.stem] = connection.execute(query).fetchone()
-        return found
+        query = "SELECT client, personal, experts FROM personal WHERE slot = 'committed'"
+        return {client: row for client, (row,) in of_clients(self.folder, query).items()}
 
     def survivors(self) -> dict[int, list[str]]:
         """Names of the survivors of every committed round."""
@@ -175,13 +170,37 @@ class Finished:
         return {number: json.loads(text)["survivors"] for number, text in documents}
 
 
+def stores_of(folder: Path) -> Path:
+    """The file of the clients' stores, in a run's folder."""
+    return folder / "clients" / STORES
+
+
+def of_clients(folder: Path, query: str, *values: Any) -> dict[str, list[Any]]:
+    """What a query gives, past our own code, by the client that it names first in each row."""
+    found: dict[str, list[Any]] = {}
+    with closing(sqlite3.connect(stores_of(folder))) as connection:
+        for client, *row in connection.execute(f"{query} ORDER BY client", values):
+            found.setdefault(client, []).append(tuple(row))
+    return found
+
+
 @contextmanager
-def opened(wiring: Wiring) -> Iterator[Wiring]:
-    """The wiring, its database closed at the end."""
+def opened(simulation: Simulation) -> Iterator[Simulation]:
+    """The simulation, its database closed at the end."""
     try:
-        yield wiring
+        yield simulation
     finally:
-        wiring.database.close()
+        simulation.database.close()
+
+
+def over(simulation: Simulation, transport: Transport) -> Simulation:
+    """The same run, its messages carried by another transport."""
+    return replace(simulation, run=replace(simulation.run, transport=transport))
+
+
+def runner_of(simulation: Simulation) -> RoundRunner:
+    """What runs one attempt of the run."""
+    return RoundRunner(simulation.run.transport, simulation.run.terms.protection)
 
 
 class Crash(BaseException):

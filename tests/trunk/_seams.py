@@ -14,6 +14,7 @@ import pytest
 
 from platform.errors import RunStopped
 from platform.experiment.finishing import execute
+from platform.experiment.simulation import Simulation
 from platform.parties.enrolment import create_enrolment
 from platform.parties.store_files import client_names
 from platform.rounds.attempts import Attempts
@@ -21,9 +22,8 @@ from platform.rounds.journal import DatabaseJournal
 from platform.rounds.loop import Federation
 from platform.rounds.masked_sum import MaskedSum
 from platform.rounds.observing import SilentObserver
-from platform.rounds.wiring import Wiring
 from platform.wire.transport import InProcessTransport
-from tests.trunk._runs import FIXED, RECORDS, Crash, Storage, opened
+from tests.trunk._runs import FIXED, RECORDS, Crash, Storage, opened, over
 
 CLIENTS, SMALLEST = 7, 5
 TALLYING = (
@@ -148,9 +148,9 @@ def seams_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Seams]:
         yield seams
 
 
-def losing(wiring: Wiring, rng: np.random.Generator, most: int) -> Wiring:
-    """The wiring with other clients lost, at another stage than the life before."""
-    transport = wiring.runner.transport
+def losing(simulation: Simulation, rng: np.random.Generator, most: int) -> Simulation:
+    """The simulation with other clients lost, at another stage than the life before."""
+    transport = simulation.run.transport
     assert isinstance(transport, InProcessTransport)
     lost = frozenset(rng.choice(client_names(CLIENTS), rng.integers(0, most + 1), replace=False))
     stage = str(rng.choice(STAGES))
@@ -159,7 +159,7 @@ def losing(wiring: Wiring, rng: np.random.Generator, most: int) -> Wiring:
         losses=lambda number, attempt, cohort: lost & frozenset(cohort),
         lost_at=stage,
     )
-    return dataclasses.replace(wiring, runner=dataclasses.replace(wiring.runner, transport=lossy))
+    return over(simulation, lossy)
 
 
 def live_through(
@@ -170,25 +170,25 @@ def live_through(
     Returns:
         The run and its summary.
     """
-    wiring = storage.create(*chosen)
-    run_id = wiring.run_id
+    simulation = storage.create(*chosen)
+    run_id = simulation.run_id
     for _ in range(4):
         # Anywhere, or where it would do most harm: with a sum in hand that is not committed.
         seams.left = int(rng.integers(0, 130))
         if rng.random() < 0.5:
             seams.left, seams.most = None, len(seams.sums) + 1
-        with opened(losing(wiring, rng, most=3)) as lossy:
+        with opened(losing(simulation, rng, most=3)) as lossy:
             try:
                 return run_id, execute(lossy, SilentObserver())
             except (Crash, RunStopped):
                 pass
         seams.left = seams.most = None
-        wiring = storage.reopen(run_id)
+        simulation = storage.reopen(run_id)
     for _ in range(4):
-        with opened(wiring) as quiet:
+        with opened(simulation) as quiet:
             try:
                 return run_id, execute(quiet, SilentObserver())
             except RunStopped:
                 pass
-        wiring = storage.reopen(run_id)
+        simulation = storage.reopen(run_id)
     raise AssertionError("a run without losses must come to its end")

@@ -10,22 +10,25 @@ from pathlib import Path
 import numpy as np
 
 from methods import Examples, LocalResult, TensorSpec, Visibility, Weighting
+from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
-from platform.parties.profile import ClientProfile, ClientSeeds
+from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards
 from platform.parties.store_files import client_names
 from platform.protection.secure_terms import SecureTerms
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import Protection
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from platform.rounds.runner import RoundRunner
-from platform.rounds.wiring import Wiring
 from platform.wire.layout import build_layout
 from platform.wire.messages import Stage
+from platform.wire.secure_round import MaskGraph, SumTerms
 from platform.wire.transport import ClientId, Dropout, InProcessTransport, Transport
 from privacy import ClientMechanism, NoProtection
 from privacy.secure_aggregation import Credentials, Enrolment, Identity
 from storage import open_client_store
+from tests._plans import a_plan
 from tests.contract._driving import IdleTrainer
+from tests.trunk._runs import over
 
 RUN, BITS = "run", 20
 NOTHING: ClientMechanism = NoProtection(256.0)
@@ -78,17 +81,16 @@ def enrolled(names: Sequence[ClientId]) -> Enrolment:
 class Frank(InProcessTransport):
     """Tells of a refusal, which to a coordinator is silence like any other."""
 
-    def _deliver(self, client: ClientId, message: bytes) -> bytes | Dropout:
+    def _deliver(self, stage: Stage, client: ClientId, message: bytes) -> bytes | Dropout:
         return self.handlers[client](message)
 
 
-def frank(wiring: Wiring) -> Wiring:
+def frank(simulation: Simulation) -> Simulation:
     """A run whose clients' refusals are told, and not only missed."""
-    inner = wiring.runner.transport
+    inner = simulation.run.transport
     assert isinstance(inner, InProcessTransport)
     telling = Frank(inner.handlers, inner.losses, inner.lost_at)
-    runner = dataclasses.replace(wiring.runner, transport=telling)
-    return dataclasses.replace(wiring, runner=runner)
+    return over(simulation, telling)
 
 
 @dataclass(frozen=True)
@@ -103,24 +105,18 @@ class Cohort:
     def plan(self) -> RoundPlan:
         """What an honest coordinator fixes."""
         keys = {
-            name: client.profile.credentials.identity.public
+            name: client.profile.safeguards.credentials.identity.public
             for name, client in self.clients.items()
-            if client.profile.credentials is not None
+            if client.profile.safeguards.credentials is not None
         }
-        return RoundPlan(
+        terms = self.terms
+        return a_plan(
             RUN,
-            1,
-            1,
+            (1, 1),
             tuple(self.clients),
-            {},
-            minimum=2,
-            threshold=self.terms.threshold,
-            corrupt=self.terms.corrupt,
-            smallest_sum=self.terms.smallest_sum,
-            degree=self.terms.degree,
-            identities=keys,
-            enrolment_serial=len(keys),
-            graph_seed=bytes(range(32)) if self.terms.degree else b"",
+            terms=SumTerms(terms.threshold, terms.corrupt, terms.smallest_sum),
+            graph=MaskGraph(terms.degree, bytes(range(32)) if terms.degree else b""),
+            keys=(keys, len(keys)),
         )
 
     def transport(
@@ -169,15 +165,13 @@ def cohort(
     for number, client in enumerate(names, start=1):
         own = Credentials(identity(number), known) if terms.active else None
         profile = ClientProfile(
-            client,
-            RUN,
-            method,
-            Examples({"labels": np.zeros(1, np.int64), "number": np.full(1, float(number))}),
-            protection,
-            "seeded",
-            ClientSeeds(initialisation=0, batches=1, noise=2),
-            credentials=(credentials or {}).get(client, own),
-            simulated=True,
+            name=client,
+            run=RunNames(RUN),
+            method=method,
+            data=Examples({"labels": np.zeros(1, np.int64), "number": np.full(1, float(number))}),
+            protection=protection,
+            randomness=Randomness("seeded", initialisation=0, batches=1, noise=2),
+            safeguards=Safeguards(credentials=(credentials or {}).get(client, own), simulated=True),
         )
         store = open_client_store(folder / f"{client}.db")
         clients[client] = Client(profile, store, lambda noise: IdleTrainer())

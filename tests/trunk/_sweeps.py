@@ -59,7 +59,9 @@ def noised(epsilon: float) -> dict[str, Any]:
 
 
 def grid_of(*settings: str, **more: Any) -> Grid:
-    return build_grid(SweepRequest(more.pop("configs", ("comparison",)), settings=settings, **more))
+    return build_grid(
+        SweepRequest(configs=more.pop("configs", ("comparison",)), settings=settings, **more)
+    )
 
 
 def outcomes_of(grid: Grid, make: Made) -> list[Outcome]:
@@ -68,7 +70,7 @@ def outcomes_of(grid: Grid, make: Made) -> list[Outcome]:
     for number, cell in enumerate(grid.cells):
         made = make(cell)
         if made is None:
-            found.append(Outcome(cell, error="a reason"))
+            found.append(Outcome(cell=cell, error="a reason"))
         else:
-            found.append(Outcome(cell, f"run{number}", made))
+            found.append(Outcome(cell=cell, run_id=f"run{number}", summary=made))
     return found

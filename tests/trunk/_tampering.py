@@ -76,11 +76,6 @@ def _rehash(connection: Connection) -> None:
         connection.execute(update(Audit).where(*place).values(hash=heads[run]))
 
 
-def stores(run: Finished) -> list[Path]:
-    """The files of the clients' stores."""
-    return sorted((run.folder / "clients").glob("*.db"))
-
-
 def edit_summary(run: Finished, change: Callable[[dict[str, Any]], None]) -> None:
     """Changes `summary.json`, which is then written as it was."""
     path = run.folder / "summary.json"

@@ -13,21 +13,23 @@ from platform.errors import PlatformError, ProtocolError, RoundAborted
 from platform.parties.store_files import client_names
 from platform.protection.seats import round_parameters
 from platform.protection.secure_terms import SecureTerms
+from platform.rounds.masked_sum import seat_of
 from platform.wire.messages import (
     Disclosure,
     Invitation,
     Relay,
-    SecureRound,
     decode_disclosure,
     decode_invitation,
     decode_relay,
     encode_invitation,
     encode_relay,
 )
+from platform.wire.secure_round import SecureRound
 from platform.wire.transport import Transport
 from privacy import PrivacyError
 from privacy.secure_aggregation import Credentials, Enrolment, Identity, RoundParameters
 from privacy.secure_aggregation.messages import decode_survivors, encode_survivors
+from tests._plans import changed
 from tests.contract._driving import quick_folder
 from tests.trunk._secure import RUN, Cohort, Lying, cohort, enrolled, identity
 
@@ -108,25 +110,25 @@ Lie = Callable[[SecureRound], SecureRound | None]
 
 
 def swapped(seat: SecureRound) -> SecureRound:
-    first, second, *others = seat.identities
-    return dataclasses.replace(seat, identities=(second, first, *others))
+    first, second, *others = seat.enrolled.identities
+    return changed(seat, identities=(second, first, *others))
 
 
 def stranger(seat: SecureRound) -> SecureRound:
-    keys = (*seat.identities[:-1], identity(99).public)
-    return dataclasses.replace(seat, identities=keys)
+    keys = (*seat.enrolled.identities[:-1], identity(99).public)
+    return changed(seat, identities=keys)
 
 
 def with_numbers(**numbers: object) -> Lie:
-    return lambda seat: dataclasses.replace(seat, **numbers)
+    return lambda seat: changed(seat, **numbers)
 
 
 LIES: dict[str, Lie] = {
     "its own seat has the key of another": swapped,
     "another seat has a key that nobody enrolled": stranger,
-    "an identity is missing": lambda s: dataclasses.replace(s, identities=s.identities[:-1]),
-    "an identity is there twice": lambda s: dataclasses.replace(
-        s, identities=(*s.identities[:-1], s.identities[0])
+    "an identity is missing": lambda s: changed(s, identities=s.enrolled.identities[:-1]),
+    "an identity is there twice": lambda s: changed(
+        s, identities=(*s.enrolled.identities[:-1], s.enrolled.identities[0])
     ),
     "no identities: a downgrade": with_numbers(identities=()),
     "no masks at all": lambda seat: None,
@@ -138,8 +140,8 @@ LIES: dict[str, Lie] = {
     "a thinner graph and no identities": with_numbers(
         degree=2, graph_seed=bytes(32), identities=(), threshold=2, corrupt=0
     ),
-    "a smaller cohort": lambda s: dataclasses.replace(
-        s, clients=5, identities=s.identities[:5], smallest_sum=5
+    "a smaller cohort": lambda s: changed(
+        s, clients=5, identities=s.enrolled.identities[:5], smallest_sum=5
     ),
     "a longer vector": with_numbers(vector_length=3),
     "a wider ring": with_numbers(ring_bits=64),
@@ -227,7 +229,7 @@ def test_a_client_answers_only_where_its_own_enrolment_agrees(
 
 
 def keys(found: Cohort) -> tuple[bytes, ...]:
-    return tuple(found.plan.identities[name] for name in found.plan.cohort)
+    return found.plan.secure.enrolled(found.plan.cohort).identities
 
 
 def test_a_client_without_credentials_takes_part_in_no_active_round(stores: Path) -> None:
@@ -249,17 +251,7 @@ def test_a_client_without_credentials_takes_part_in_no_active_round(stores: Path
 
 def parameters_of(found: Cohort) -> RoundParameters:
     plan = found.plan
-    seat = SecureRound(
-        1,
-        len(plan.cohort),
-        plan.threshold or 0,
-        found.protection.layout.length,
-        found.protection.layout.ring_bits(found.protection.sums.grid(), len(plan.cohort)),
-        plan.corrupt,
-        plan.smallest_sum,
-        identities=keys(found),
-        enrolment_serial=plan.enrolment_serial,
-    )
+    seat = seat_of(found.protection, plan, 1)
     return round_parameters(plan.envelope(plan.cohort[0]), seat)
 
 

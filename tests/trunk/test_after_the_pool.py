@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
-from contextlib import closing
 
 import pytest
 
 from platform.errors import CoordinatorBehind
 from platform.experiment.finishing import execute
+from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
-from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
-from platform.rounds.plan import RoundPlan
-from platform.rounds.wiring import Wiring
+from platform.rounds.plan import RoundFacts, RoundPlan
+from platform.wire.secure_round import SumTerms
 from platform.wire.transport import InProcessTransport
-from tests.trunk._runs import GATHERING, NONE, OS, RECORDS, Crash, Storage, crash_at, opened
+from tests._plans import a_plan
+from tests.trunk._runs import (
+    GATHERING,
+    NONE,
+    OS,
+    RECORDS,
+    Crash,
+    Storage,
+    crash_at,
+    of_clients,
+    opened,
+    over,
+    runner_of,
+)
 from tests.trunk._secure import frank
 
 ROUNDS = 2
@@ -25,53 +36,53 @@ EVERYBODY = "cohort.dropout_rate=0"
 SHORT = (*GATHERING, f"rounds={ROUNDS}", EVERYBODY)
 
 
-def plan_of(wiring: Wiring, number: int, attempt: int = 1, *, collects: bool) -> RoundPlan:
-    everybody = tuple(wiring.population.clients)
-    key = (wiring.run_id, number, attempt)
-    return RoundPlan(*key, everybody, {}, minimum=2, threshold=3, collects=collects)
+def plan_of(simulation: Simulation, number: int, attempt: int = 1, *, collects: bool) -> RoundPlan:
+    everybody = tuple(simulation.population.clients)
+    facts = RoundFacts(collects=collects)
+    return a_plan(simulation.run_id, (number, attempt), everybody, terms=SumTerms(3), facts=facts)
 
 
-def ask(wiring: Wiring, plan: RoundPlan) -> int:
+def ask(simulation: Simulation, plan: RoundPlan) -> int:
     """Runs an attempt past the run loop, as a coordinator of its own mind would; its entries."""
-    state = Federation(wiring, SilentObserver()).initial_state()
-    broadcast = wiring.method.broadcast(state)
-    runner = frank(wiring).runner
+    state = simulation.run.terms.initial_state()
+    broadcast = simulation.run.terms.method.broadcast(state)
+    runner = runner_of(frank(simulation))
     return len(runner.run(plan, lambda client: broadcast, lambda handles: ()).entries)
 
 
 def test_an_early_collection_is_a_noised_charge_and_ends_the_rounds(storage: Storage) -> None:
-    with opened(storage.gathering().create(*SHORT)) as wiring:
-        assert ask(wiring, plan_of(wiring, COLLECTED, collects=True)) == 5
-        for path in (wiring.folder / "clients").glob("*.db"):
-            with closing(sqlite3.connect(path)) as connection:
-                query = "SELECT round_number, channel, standard_deviation FROM ledger"
-                ((number, channel, deviation),) = connection.execute(query).fetchall()
+    with opened(storage.gathering().create(*SHORT)) as simulation:
+        assert ask(simulation, plan_of(simulation, COLLECTED, collects=True)) == 5
+        query = "SELECT client, round_number, channel, standard_deviation FROM ledger"
+        for ((number, channel, deviation),) in of_clients(simulation.folder, query).values():
             assert (number, channel) == (COLLECTED, "pool")
-            assert deviation == pytest.approx(wiring.budget.noise_multiplier, rel=1e-9)
+            assert deviation == pytest.approx(
+                simulation.run.terms.budget.noise_multiplier, rel=1e-9
+            )
         for number in (1, ROUNDS):
             with pytest.raises(CoordinatorBehind, match="has answered round 3, attempt 1"):
-                ask(wiring, plan_of(wiring, number, collects=False))
+                ask(simulation, plan_of(simulation, number, collects=False))
         # The collection itself may be tried again, at a charge of its own.
-        assert ask(wiring, plan_of(wiring, COLLECTED, 2, collects=True)) == 5
+        assert ask(simulation, plan_of(simulation, COLLECTED, 2, collects=True)) == 5
 
 
 def test_a_finished_run_has_no_further_rounds(storage: Storage) -> None:
-    with opened(storage.gathering().create(*SHORT, NONE)) as wiring:
-        execute(wiring, SilentObserver())
+    with opened(storage.gathering().create(*SHORT, NONE)) as simulation:
+        execute(simulation, SilentObserver())
         with pytest.raises(CoordinatorBehind):
-            ask(wiring, plan_of(wiring, ROUNDS, 2, collects=False))
+            ask(simulation, plan_of(simulation, ROUNDS, 2, collects=False))
 
 
-def losing(wiring: Wiring, number: int, attempts: int) -> Wiring:
-    """The wiring with all but one client silent in the first attempts of one round."""
-    transport = wiring.runner.transport
+def losing(simulation: Simulation, number: int, attempts: int) -> Simulation:
+    """The simulation with all but one client silent in the first attempts of one round."""
+    transport = simulation.run.transport
     assert isinstance(transport, InProcessTransport)
-    silent = frozenset(sorted(wiring.population.clients)[1:])
+    silent = frozenset(sorted(simulation.population.clients)[1:])
     lossy = dataclasses.replace(
         transport,
         losses=lambda n, a, cohort: silent if n == number and a <= attempts else frozenset(),
     )
-    return dataclasses.replace(wiring, runner=dataclasses.replace(wiring.runner, transport=lossy))
+    return over(simulation, lossy)
 
 
 def test_a_run_that_ends_early_between_two_measurements_is_measured(storage: Storage) -> None:
@@ -81,8 +92,8 @@ def test_a_run_that_ends_early_between_two_measurements_is_measured(storage: Sto
     # Without masks what a lost attempt uploaded has left, and is charged.
     bare = ("secure_aggregation={enabled: false}",)
     for every in ("evaluation.every=3", "evaluation.every=1"):
-        with opened(storage.gathering().create(*asked, *bare, every)) as wiring:
-            found.append(execute(losing(wiring, 2, 2), SilentObserver()))
+        with opened(storage.gathering().create(*asked, *bare, every)) as simulation:
+            found.append(execute(losing(simulation, 2, 2), SilentObserver()))
     for summary in found:
         assert "ended before round 3" in summary["warnings"][0]
         assert summary["warnings"][1].startswith("the pool was not made")
@@ -108,19 +119,19 @@ def test_a_collection_that_follows_fewer_rounds_is_gone_on_with(
     asked = (*SHORT, *steps, "privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
     place = storage.gathering()
     bare = ("secure_aggregation={enabled: false}", "cohort.retries=1", OS)
-    with monkeypatch.context() as patch, opened(place.create(*asked, *bare)) as wiring:
+    with monkeypatch.context() as patch, opened(place.create(*asked, *bare)) as simulation:
         crash_at(patch, Client, "_disclose", 2, after=True)
         with pytest.raises(Crash):
-            execute(losing(wiring, 1, 1), SilentObserver())
+            execute(losing(simulation, 1, 1), SilentObserver())
     assert place.rows("SELECT round_number, is_open FROM attempts")[-1] == (COLLECTED, 1)
-    resumed = place.resume(wiring.run_id).summary
+    resumed = place.resume(simulation.run_id).summary
     assert [d["phase"] for d in resumed["rounds"]] == ["rounds", "collection"]
     assert "ended before round 2" in resumed["warnings"][0]
 
 
 def test_a_pool_that_came_to_nothing_is_not_described(storage: Storage) -> None:
-    with opened(storage.gathering().create(*SHORT, OS, "cohort.retries=0")) as wiring:
-        summary = execute(losing(wiring, COLLECTED, 1), SilentObserver())
+    with opened(storage.gathering().create(*SHORT, OS, "cohort.retries=0")) as simulation:
+        summary = execute(losing(simulation, COLLECTED, 1), SilentObserver())
     text = " ".join(summary["warnings"])
     assert summary["warnings"][0].startswith("the pool was not made")
     assert "made after the last round" not in text

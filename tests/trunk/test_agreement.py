@@ -14,8 +14,18 @@ from platform.experiment.finishing import execute as run_through
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from storage import open_database
-from tests.trunk._runs import OS, Answer, Command, Crash, Finished, Storage, crash_at, opened
-from tests.trunk._tampering import execute, stores
+from tests.trunk._runs import (
+    OS,
+    Answer,
+    Command,
+    Crash,
+    Finished,
+    Storage,
+    crash_at,
+    opened,
+    stores_of,
+)
+from tests.trunk._tampering import execute
 
 
 def verify(sotto: Command, storage: Storage, *arguments: str) -> Answer:
@@ -113,9 +123,12 @@ def test_edited_database_is_noticed(sotto: Command, own_copy: Finished, name: st
 
 
 OF_CLIENTS = {
-    "rows-deleted": ("DELETE FROM ledger WHERE round_number = 2", "own ledger"),
-    "more-noise": ("UPDATE ledger SET standard_deviation = 99.0", "standard_deviation is 99.0"),
-    "rows-renamed": ("UPDATE ledger SET attempt = 7 WHERE round_number = 3", "attempt 7"),
+    "rows-deleted": ("DELETE FROM ledger WHERE round_number = 2 AND", "own ledger"),
+    "more-noise": (
+        "UPDATE ledger SET standard_deviation = 99.0 WHERE",
+        "standard_deviation is 99.0",
+    ),
+    "rows-renamed": ("UPDATE ledger SET attempt = 7 WHERE round_number = 3 AND", "attempt 7"),
 }
 
 
@@ -123,16 +136,20 @@ OF_CLIENTS = {
 def test_edited_client_store_is_noticed(sotto: Command, own_copy: Finished, name: str) -> None:
     statement, said = OF_CLIENTS[name]
     survivor = own_copy.survivors()[2][0]
-    execute(own_copy.folder / "clients" / f"{survivor}.db", statement, is_store=True)
+    statement += f" client = '{survivor}'"
+    execute(stores_of(own_copy.folder), statement, is_store=True)
     answer = verify(sotto, own_copy.storage)
     assert answer.code == 3 and said in answer.err and survivor in answer.err
 
 
 def test_missing_client_store_is_noticed(sotto: Command, own_copy: Finished) -> None:
-    stores(own_copy)[0].unlink()
+    file = stores_of(own_copy.folder)
+    execute(file, "DELETE FROM identity WHERE client = 'client-00000'", is_store=True)
     answer = verify(sotto, own_copy.storage)
     assert answer.code == 3 and "a client's store is missing" in answer.err
-    assert not stores(own_copy)[0].name.startswith("client-00000")
+    file.unlink()
+    answer = verify(sotto, own_copy.storage)
+    assert answer.code == 3 and "a client's store is missing" in answer.err
 
 
 @pytest.fixture(scope="module")
@@ -142,9 +159,9 @@ def begun(tmp_path_factory: pytest.TempPathFactory, features: Path) -> tuple[Sto
     (folder / "cache").symlink_to(features, target_is_directory=True)
     storage = Storage(folder)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
-        with opened(storage.create(OS)) as wiring:
+        with opened(storage.create(OS)) as simulation:
             crash_at(patch, Federation, "_commit", 3)
-            run_through(wiring, SilentObserver())
+            run_through(simulation, SilentObserver())
     return storage, storage.only_run()
 
 
@@ -226,9 +243,9 @@ def test_what_earlier_runs_spent_counts_only_if_their_records_agree(storage: Sto
     life = ("privacy.lifetime_budget=30.0", "rounds=1", "evaluation.local_twins=false")
     first = storage.run(*life)
     execute(storage.file, "UPDATE ledger SET standard_deviation = 99.0")
-    with opened(storage.create(*life)) as wiring:
+    with opened(storage.create(*life)) as simulation:
         with pytest.raises(RunStopped, match=f"{first.run_id}: .*standard_deviation is 99.0"):
-            run_through(wiring, SilentObserver())
+            run_through(simulation, SilentObserver())
     assert storage.rows("SELECT 1 FROM ledger WHERE run_id != ?", first.run_id) == []
 
 
@@ -243,6 +260,6 @@ def test_a_run_is_read_while_it_goes_on(storage: Storage) -> None:
             seen.append(len(agreed.records.rounds))
 
     observer = Reading()
-    with opened(storage.create(OS, "rounds=2", observer=observer)) as wiring:
-        run_through(wiring, observer)
+    with opened(storage.create(OS, "rounds=2", observer=observer)) as simulation:
+        run_through(simulation, observer)
     assert set(seen) == {0, 1}

@@ -165,9 +165,9 @@ def test_forged_summary_with_a_forged_entry_differs_from_the_ledger(
 
 
 def crashed(storage: Storage, monkeypatch: pytest.MonkeyPatch, nth: int) -> str:
-    with opened(storage.create(OS)) as wiring, monkeypatch.context() as patch, suppress(Crash):
+    with opened(storage.create(OS)) as simulation, monkeypatch.context() as patch, suppress(Crash):
         crash_at(patch, Federation, "_commit", nth)
-        run_through(wiring, SilentObserver())
+        run_through(simulation, SilentObserver())
     return storage.only_run()
 
 
@@ -193,7 +193,7 @@ def test_unfinished_run_is_reported_with_what_it_has_spent(
 def test_kill_between_files_and_database_leaves_an_unfinished_run(
     sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with opened(storage.create()) as wiring, monkeypatch.context() as patch, suppress(Crash):
+    with opened(storage.create()) as simulation, monkeypatch.context() as patch, suppress(Crash):
         crash_at(
             patch,
             __import__("platform.experiment.finishing").finishing,
@@ -201,7 +201,7 @@ def test_kill_between_files_and_database_leaves_an_unfinished_run(
             1,
             after=True,
         )
-        run_through(wiring, SilentObserver())
+        run_through(simulation, SilentObserver())
     run_id = storage.only_run()
     assert (storage.folder / run_id / "summary.json").is_file()
     assert sotto("report", run_id, "--storage", storage.url, "--json").document["finished"] is False

@@ -145,8 +145,8 @@ def test_runs(sotto: Command, noised_run: Finished) -> None:
 
 def test_runs_are_listed_newest_first(sotto: Command, storage: Storage) -> None:
     made = [storage.create(NONE) for _ in range(2)]
-    for wiring in made:
-        wiring.database.close()
+    for simulation in made:
+        simulation.database.close()
     listed = sotto("runs", "--storage", storage.url, "--json").document
     assert [item["run"] for item in listed] == [w.run_id for w in reversed(made)]
     assert {item["status"] for item in listed} == {"running"}

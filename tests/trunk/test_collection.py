@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +13,26 @@ import pytest
 from platform.bootstrap import plan_run
 from platform.errors import ConfigError, ProtocolError
 from platform.experiment.finishing import execute
+from platform.experiment.simulation import Simulation
 from platform.experiment.twins import train_twin
 from platform.parties.client import Client
+from platform.parties.outside_rounds import OutsideRounds
 from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
-from platform.rounds.plan import RoundPlan
+from platform.rounds.plan import RoundFacts
 from platform.rounds.pool import fixed_pool
 from platform.rounds.runner import RoundRunner
 from platform.rounds.spending import Spending
-from platform.rounds.wiring import Wiring
 from platform.wire.codec import decode_arrays
+from platform.wire.envelopes import peek
 from platform.wire.experts import encode_entry, handle
-from platform.wire.messages import decode_disclosure, encode_disclosure, peek
+from platform.wire.messages import decode_disclosure, encode_disclosure
+from platform.wire.secure_round import SumTerms
 from platform.wire.transport import InProcessTransport
 from privacy import ReleaseKey, claimed_epsilon
 from storage import PoolEntry
+from tests._plans import a_plan
 from tests.trunk._runs import (
     GATHERING,
     NONE,
@@ -42,7 +44,9 @@ from tests.trunk._runs import (
     comparable,
     crash_at,
     gaussian_epsilon,
+    of_clients,
     opened,
+    over,
 )
 from tests.trunk._secure import frank
 from tests.trunk.conftest import MakeStorage
@@ -135,13 +139,13 @@ def test_an_entry_carries_the_noise_of_its_own_norm(noised: Finished) -> None:
 
 
 def test_clients_keep_the_same_books(noised: Finished) -> None:
-    query = "SELECT round_number, channel, status FROM ledger ORDER BY 1, 2"
-    for path in sorted((noised.folder / "clients").glob("*.db")):
-        with closing(sqlite3.connect(path)) as connection:
-            kept = connection.execute(query).fetchall()
+    query = "SELECT client, round_number, channel, status FROM ledger"
+    books = of_clients(noised.folder, query)
+    assert len(books) == 5
+    for client, kept in books.items():
         expected = [(n, "sum", "released") for n in (1, 2)] + [(3, "pool", "released")]
-        lost = [n for n, survivors in noised.survivors().items() if path.stem not in survivors]
-        assert kept == [row for row in expected if row[0] not in lost]
+        lost = [n for n, survivors in noised.survivors().items() if client not in survivors]
+        assert sorted(kept) == [row for row in expected if row[0] not in lost]
 
 
 def test_the_database_ties_no_entry_to_a_client(noised: Finished) -> None:
@@ -155,8 +159,15 @@ def test_the_database_ties_no_entry_to_a_client(noised: Finished) -> None:
     assert columns == {"key", "run_id", "generation", "cover", "handle", "entry", "digest"}
 
 
-@pytest.mark.parametrize("shares", ["true", "false"])
-@pytest.mark.parametrize("trains", ["true", "false"])
+@pytest.mark.parametrize(
+    ("shares", "trains"),
+    [
+        ("true", "true"),
+        ("false", "false"),
+        pytest.param("true", "false", marks=pytest.mark.slow),
+        pytest.param("false", "true", marks=pytest.mark.slow),
+    ],
+)
 def test_noised_steps_are_charged_and_what_is_made_of_them_is_free(
     storage: Storage, shares: str, trains: str
 ) -> None:
@@ -179,8 +190,8 @@ def test_calibration_counts_a_trained_contribution(make_storage: MakeStorage) ->
     place = make_storage("calibrated").gathering()
     found = []
     for overrides in (("rounds=2",), ("method.trains=true",), ()):
-        with opened(place.create(*GATHERING, *RECORDS, *target, *overrides)) as wiring:
-            found.append(wiring.budget.noise_multiplier)
+        with opened(place.create(*GATHERING, *RECORDS, *target, *overrides)) as simulation:
+            found.append(simulation.run.terms.budget.noise_multiplier)
     assert found[0] == found[1] > found[2]
 
 
@@ -200,8 +211,8 @@ def test_noise_that_is_shared_out_is_the_entrys_alone(storage: Storage) -> None:
 
 
 def test_calibration_of_shared_out_noise_counts_the_entry(storage: Storage) -> None:
-    with opened(storage.gathering().create(*SHORT, *SHARED_OUT)) as wiring:
-        protection = wiring.protection
+    with opened(storage.gathering().create(*SHORT, *SHARED_OUT)) as simulation:
+        protection = simulation.run.terms.protection
     key = {"run_id": "r", "attempt": 1, "pseudonym": "p"}
     rows = [
         row
@@ -213,9 +224,9 @@ def test_calibration_of_shared_out_noise_counts_the_entry(storage: Storage) -> N
     assert claimed_epsilon(rows[:2], 1e-5, "auto").epsilon < 7.0
 
 
-def spy(wiring: Wiring, seen: dict[int, list[tuple[str, Any]]]) -> Wiring:
-    """The wiring, every exchange of its transport written down."""
-    inner = wiring.runner.transport
+def spy(simulation: Simulation, seen: dict[int, list[tuple[str, Any]]]) -> Simulation:
+    """The simulation, every exchange of its transport written down."""
+    inner = simulation.run.transport
 
     @dataclasses.dataclass(frozen=True)
     class Spy:
@@ -224,18 +235,21 @@ def spy(wiring: Wiring, seen: dict[int, list[tuple[str, Any]]]) -> Wiring:
             seen.setdefault(len(seen) + 1, []).append((stage, answers))
             return answers
 
-    return dataclasses.replace(wiring, runner=dataclasses.replace(wiring.runner, transport=Spy()))
+    return over(simulation, Spy())
 
 
 def test_nothing_of_a_module_leaves_before_the_collection(storage: Storage) -> None:
     """Without masks a round is invitation and upload; an entry would need a third stage."""
     bare = ("secure_aggregation.enabled=false", "secure_aggregation.threshold=null")
     seen: dict[int, list[tuple[str, Any]]] = {}
-    with opened(storage.gathering().create(*PLAIN, *bare)) as wiring:
-        execute(spy(wiring, seen), SilentObserver())
-        upload = wiring.method.shared_spec()["weight"].shape
+    with opened(storage.gathering().create(*PLAIN, *bare)) as simulation:
+        execute(spy(simulation, seen), SilentObserver())
+        upload = simulation.run.terms.method.shared_spec()["weight"].shape
     stages = [stage for exchanges in seen.values() for stage, _ in exchanges]
-    assert stages == ["advertise", "train"] * ROUNDS + ["advertise", "train", "unmask"]
+    training, collecting = ["advertise", "train"], ["advertise", "train", "unmask"]
+    # What clients count for the experimenter is no upload, and is asked for after each commit.
+    between = [*training, "evaluate"] * ROUNDS + [*collecting, "evaluate"]
+    assert stages == [*between, "claim", "personalise", "evaluate"]
     sizes = [
         [len(a) for a in answers.values() if isinstance(a, bytes)]
         for exchanges in seen.values()
@@ -305,21 +319,21 @@ def test_the_server_state_is_that_of_the_last_round(gathered: Finished) -> None:
     ]
 
 
-def lose_in(wiring: Wiring, number: int, left: int) -> Wiring:
-    """The wiring with all but some clients silent in one round."""
-    transport = wiring.runner.transport
+def lose_in(simulation: Simulation, number: int, left: int) -> Simulation:
+    """The simulation with all but some clients silent in one round."""
+    transport = simulation.run.transport
     assert isinstance(transport, InProcessTransport)
-    usual, silent = transport.losses, frozenset(sorted(wiring.population.clients)[left:])
+    usual, silent = transport.losses, frozenset(sorted(simulation.population.clients)[left:])
     lossy = dataclasses.replace(
         transport, losses=lambda n, a, cohort: silent if n == number else usual(n, a, cohort)
     )
-    return dataclasses.replace(wiring, runner=dataclasses.replace(wiring.runner, transport=lossy))
+    return over(simulation, lossy)
 
 
 def test_a_collection_of_one_is_none_and_the_run_goes_on_without_experts(storage: Storage) -> None:
-    with opened(storage.gathering().create(*PLAIN, "cohort.retries=1")) as wiring:
-        summary = execute(lose_in(wiring, COLLECTED, 1), SilentObserver())
-        run = Finished(storage, wiring.run_id, summary)
+    with opened(storage.gathering().create(*PLAIN, "cohort.retries=1")) as simulation:
+        summary = execute(lose_in(simulation, COLLECTED, 1), SilentObserver())
+        run = Finished(storage, simulation.run_id, summary)
     assert entries(run) == []
     assert all(set(state) == {"gain"} for state in personal(run).values())
     assert summary["warnings"][0].startswith("the pool was not made, and clients personalised")
@@ -334,11 +348,14 @@ def test_a_failed_collection_is_not_tried_again_by_a_resumed_run(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = storage.gathering()
-    with monkeypatch.context() as patch, opened(place.create(*PLAIN, "cohort.retries=0")) as wiring:
-        crash_at(patch, Client, "personalise", 2)
+    with (
+        monkeypatch.context() as patch,
+        opened(place.create(*PLAIN, "cohort.retries=0")) as simulation,
+    ):
+        crash_at(patch, OutsideRounds, "_part", 2)
         with pytest.raises(Crash):
-            execute(lose_in(wiring, COLLECTED, 1), SilentObserver())
-    resumed = place.resume(wiring.run_id)
+            execute(lose_in(simulation, COLLECTED, 1), SilentObserver())
+    resumed = place.resume(simulation.run_id)
     assert entries(resumed) == []
     assert all(set(state) == {"gain"} for state in personal(resumed).values())
     assert "the pool was not made" in resumed.summary["warnings"][0]
@@ -352,7 +369,12 @@ def test_a_failed_collection_is_not_tried_again_by_a_resumed_run(
         (Client, "_train", 10, True),
         (Federation, "_commit_pool", 3, False),
         (Federation, "_commit", 3, True),
-        (Client, "personalise", 3, False),
+        (OutsideRounds, "_claim", 3, False),
+        (OutsideRounds, "_claim", 3, True),
+        (OutsideRounds, "_part", 3, False),
+        (OutsideRounds, "_examine", 3, False),
+        (OutsideRounds, "_examine", 13, True),
+        (OutsideRounds, "_examine", 18, True),
     ],
 )
 def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
@@ -365,16 +387,16 @@ def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
     after: bool,
 ) -> None:
     place = storage.gathering()
-    with monkeypatch.context() as patch, opened(place.create(*PLAIN)) as wiring:
+    with monkeypatch.context() as patch, opened(place.create(*PLAIN)) as simulation:
         crash_at(patch, owner, name, nth, after=after)
         with pytest.raises(Crash):
-            execute(wiring, SilentObserver())
-    resumed = place.resume(wiring.run_id)
+            execute(simulation, SilentObserver())
+    resumed = place.resume(simulation.run_id)
     assert timeless(resumed.summary) == timeless(lossy.summary)
     assert storage.rows(KEYS) == [(1, "sum", 5), (2, "sum", 5), (3, "pool", 5)]
     assert resumed.survivors() == lossy.survivors()
     assert resumed.personal_parts() == lossy.personal_parts()
-    if owner is Client and name == "personalise":
+    if nth == 18:
         # Nobody timed the part that was done before.
         assert resumed.summary["phases"]["cost_share"] is None
 
@@ -396,11 +418,11 @@ def test_an_interrupted_collection_with_fresh_noise_pays_once(
 ) -> None:
     place = storage.gathering()
     fresh = (*SHORT, "privacy.noise_source=os")
-    with monkeypatch.context() as patch, opened(place.create(*fresh)) as wiring:
+    with monkeypatch.context() as patch, opened(place.create(*fresh)) as simulation:
         crash_at(patch, Client, "_disclose", 10, after=True)
         with pytest.raises(Crash):
-            execute(wiring, SilentObserver())
-    resumed = place.resume(wiring.run_id)
+            execute(simulation, SilentObserver())
+    resumed = place.resume(simulation.run_id)
     assert storage.rows(KEYS)[-1] == (3, "pool", 5)
     assert [d["phase"] for d in resumed.summary["rounds"]] == ["rounds", "rounds", "collection"]
     assert len(entries(resumed)) == 4
@@ -473,8 +495,10 @@ def test_the_norm_follows_neither_adaptive_clipping_nor_its_flag(storage: Storag
 @pytest.mark.parametrize("how", ["another's handle", "a short handle", "no levels"])
 def test_what_is_not_valid_is_left_out_and_the_others_stay(storage: Storage, how: str) -> None:
     """With no sum beside them, entries that are missing name nobody."""
-    with opened(storage.gathering().create(*SHORT, "cohort.dropout_rate=0", "rounds=1")) as wiring:
-        inner, names = wiring.runner.transport, sorted(wiring.population.clients)
+    with opened(
+        storage.gathering().create(*SHORT, "cohort.dropout_rate=0", "rounds=1")
+    ) as simulation:
+        inner, names = simulation.run.transport, sorted(simulation.population.clients)
 
         class Lying:
             def exchange(self, stage: Any, messages: Any, deadline: Any) -> Any:
@@ -490,9 +514,8 @@ def test_what_is_not_valid_is_left_out_and_the_others_stay(storage: Storage, how
                 lie = dataclasses.replace(one, **changed[how])
                 return {**answers, names[0]: encode_disclosure(lie)}
 
-        runner = dataclasses.replace(wiring.runner, transport=Lying())
-        run_id = wiring.run_id
-        execute(dataclasses.replace(wiring, runner=runner), SilentObserver())
+        run_id = simulation.run_id
+        execute(over(simulation, Lying()), SilentObserver())
     # Of two alike nobody can tell whose it is, so neither counts.
     left = names[2:] if how == "another's handle" else names[1:]
     ((text,),) = storage.rows("SELECT document FROM rounds WHERE round_number = 2")
@@ -509,7 +532,7 @@ def test_local_twins_train_in_the_rounds_only(
         trained.append((args[3], kwargs["final_round"]))
         return train_twin(*args, **kwargs)
 
-    monkeypatch.setattr("platform.experiment.finishing.train_twin", noted)
+    monkeypatch.setattr("platform.experiment.twins.train_twin", noted)
     run = storage.gathering().run(*PLAIN, "cohort.dropout_rate=0", "evaluation.local_twins=true")
     assert trained == [([1, 2], COLLECTED + 1)] * 5
     assert run.summary["gain_over_local"] is not None
@@ -517,9 +540,9 @@ def test_local_twins_train_in_the_rounds_only(
 
 @pytest.mark.parametrize(("asked", "minimum"), [("null", 2), ("1", 2), ("4", 4)])
 def test_the_smallest_pool(storage: Storage, asked: str, minimum: int) -> None:
-    with opened(storage.gathering().create(*PLAIN, f"pool.minimum={asked}")) as wiring:
-        assert wiring.pool_rules is not None
-        assert wiring.pool_rules.minimum == minimum
+    with opened(storage.gathering().create(*PLAIN, f"pool.minimum={asked}")) as simulation:
+        assert simulation.run.terms.pool_rules is not None
+        assert simulation.run.terms.pool_rules.minimum == minimum
 
 
 def test_an_audit_reaches_the_rounds_and_the_collection(storage: Storage) -> None:
@@ -539,32 +562,20 @@ def test_an_audit_of_noised_steps_has_as_many_rounds_as_it_likes(storage: Storag
 
 def test_a_client_takes_the_rounds_purpose_from_its_number_alone(storage: Storage) -> None:
     """No entry under the number of a round, no update under the collection's, nothing past it."""
-    with opened(storage.gathering().create(*PLAIN)) as wiring:
-        protection = wiring.protection
+    with opened(storage.gathering().create(*PLAIN)) as simulation:
+        protection = simulation.run.terms.protection
         assert protection.pool_spec is None and protection.channels == ("sum",)
         assert protection.in_round(ROUNDS) is protection
         collection = protection.in_round(COLLECTED)
         assert collection.channels == ("pool",) and not collection.layout.spec
         with pytest.raises(ProtocolError, match="nothing is sent after it"):
             protection.in_round(COLLECTED + 1)
-        plan = RoundPlan(
-            wiring.run_id,
-            1,
-            1,
-            tuple(wiring.population.clients),
-            {},
-            minimum=2,
-            threshold=3,
-            collects=True,
-        )
-        method, state = wiring.method, Federation(wiring, SilentObserver()).initial_state()
-        telling = frank(wiring).runner.transport
-        runner = RoundRunner(
-            telling,
-            dataclasses.replace(
-                protection, sums=dataclasses.replace(protection.sums, masked=False)
-            ),
-        )
+        everybody, facts = tuple(simulation.population.clients), RoundFacts(collects=True)
+        plan = a_plan(simulation.run_id, (1, 1), everybody, terms=SumTerms(3), facts=facts)
+        method, state = simulation.run.terms.method, simulation.run.terms.initial_state()
+        sums = dataclasses.replace(protection.sums, masked=False)
+        telling = frank(simulation).run.transport
+        runner = RoundRunner(telling, dataclasses.replace(protection, sums=sums))
         with pytest.raises(ProtocolError, match="masks"):
             runner.run(plan, lambda client: method.broadcast(state, client), lambda handles: ())
 

@@ -9,6 +9,7 @@ import yaml
 
 from platform.config import PACKAGED_CONFIGS, load_config, parse_config
 from platform.config.keys import known_keys
+from tests.contract._momentum import write_momentum
 from tests.trunk._runs import Command
 
 
@@ -63,3 +64,14 @@ def test_what_does_not_go_together_is_refused(sotto: Command, arguments: tuple[s
 def test_an_unknown_one_is_refused(sotto: Command) -> None:
     answer = sotto("configs", "no-such")
     assert answer.code == 2 and "'no-such' is no file; valid: " in answer.err
+
+
+def test_a_method_of_the_users_own_brings_its_preset(sotto: Command, tmp_path: Path) -> None:
+    folder = write_momentum(tmp_path / "mine")
+    path = tmp_path / "run.yaml"
+    path.write_text("extends: comparison\nmethod: {name: momentum}\n")
+    answer = sotto("configs", str(path), "--methods", str(folder), "--json")
+    preset = yaml.safe_load((folder / "momentum.yaml").read_text())
+    assert answer.document["method"] == preset
+    unknown = sotto("configs", str(path))
+    assert unknown.code == 2 and "method.name: 'momentum' is unknown; valid: " in unknown.err

@@ -144,7 +144,16 @@ def test_the_picture_has_the_same_bytes_again(
 
 def test_names_with_dollars_are_drawn(tmp_path: Path):
     counts = np.array([1, 2])
-    held = (Holding("client-00000", False, counts, counts * 0, counts, counts),)
+    held = (
+        Holding(
+            client="client-00000",
+            is_new=False,
+            train=counts,
+            validation=counts * 0,
+            test=counts,
+            domains=counts,
+        ),
+    )
     draw_holdings(held, ("5$ and \\frac", "$x_"), tmp_path / "x.svg", title="a $b_ c$^")
     assert (tmp_path / "x.svg").stat().st_size > 5_000
 
@@ -156,9 +165,13 @@ def test_a_picture_that_cannot_be_written_is_refused(sotto: Command, config: str
     (tmp_path / "closed").mkdir(mode=0o500)
     with readable_for_nobody(tmp_path), pytest.raises(ConfigError, match="cannot be written"):
         require_drawable(tmp_path / "closed" / "x.svg")
+    one = np.array([1])
+    held = Holding(
+        client="client-00000", is_new=False, train=one, validation=one, test=one, domains=one
+    )
     with pytest.raises(ConfigError, match="cannot be written"):
         draw_holdings(
-            (Holding("client-00000", False, *[np.array([1])] * 4),),
+            (held,),
             ("a",),
             tmp_path / "made.svg",
             title="",
@@ -275,7 +288,7 @@ def test_test_images_that_are_training_images_are_found(sotto: Command, folder: 
 
 def test_images_under_two_labels_and_copies_are_told_apart(sotto: Command, folder: Path):
     """A cat among the dogs is a fault; another copy of it among the cats is none."""
-    data = load_dataset("folders", DataRequest(folder))
+    data = load_dataset("folders", DataRequest(root=folder))
     cats = [name for name in data.train.images.paths if name.startswith("oil/cat/")]
     dogs = [name for name in data.train.images.paths if name.startswith("oil/dog/")]
     same = (folder / cats[0]).read_bytes()

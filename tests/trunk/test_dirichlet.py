@@ -124,7 +124,13 @@ def test_the_mean_share_is_the_symmetric_one():
 
 
 def deal(*, clients=4, classes=5, shots=12, train=12, test=8, seeds=(1, 2), minimum=2):
-    plan = PartitionPlan("dirichlet", clients, classes, shots, DirichletShares(0.5, minimum))
+    plan = PartitionPlan(
+        kind="dirichlet",
+        clients=clients,
+        classes=classes,
+        shots=shots,
+        shares=DirichletShares(0.5, minimum),
+    )
     labels = [np.tile(np.arange(classes), each) for each in (train, test)]
     rngs = [np.random.default_rng(seed) for seed in seeds]
     return labels, partition(plan, *labels, class_rng=rngs[0], shot_rng=rngs[1])
@@ -164,7 +170,9 @@ def test_more_shots_than_images_are_refused():
 
 def test_a_class_with_fewer_images_than_shots_gives_all_it_has():
     """Classes of 9 and 4 images and 6 shots: ten images are dealt out."""
-    plan = PartitionPlan("dirichlet", 2, 2, 6, DirichletShares(50.0, 1))
+    plan = PartitionPlan(
+        kind="dirichlet", clients=2, classes=2, shots=6, shares=DirichletShares(50.0, 1)
+    )
     train, test = np.repeat([0, 1], [9, 4]), np.repeat([0, 1], 5)
     rngs = {"class_rng": np.random.default_rng(0), "shot_rng": np.random.default_rng(1)}
     clients = partition(plan, train, test, **rngs)
@@ -197,7 +205,9 @@ def test_redrawing_for_a_second_class_ends_and_says_so():
 @pytest.mark.parametrize("shots", [30, None])
 def test_one_class_clients_are_drawn_again_under_few_shot_only(shots):
     """Who has nearly all of the large class first gets no other."""
-    plan = PartitionPlan("dirichlet", 2, 4, shots, DirichletShares(0.05, 1))
+    plan = PartitionPlan(
+        kind="dirichlet", clients=2, classes=4, shots=shots, shares=DirichletShares(0.05, 1)
+    )
     labels, alone = np.repeat([0, 1, 2, 3], [30, 5, 5, 5]), 0
     for seed in range(30):
         rngs = [np.random.default_rng([seed, part]) for part in (0, 1)]

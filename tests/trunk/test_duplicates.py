@@ -23,7 +23,12 @@ def drawn(root: Path, train: list[bytes], test: list[bytes]) -> Dataset:
             (root / f"{side}_{row}.png").write_bytes(content)
         files = ImageFiles(root, tuple(f"{side}_{row}.png" for row in range(len(contents))))
         sides.append(Split(files, np.array([0, 0, 1, 1]), np.zeros(4, np.int64)))
-    return Dataset("drawn", ("cat", "dog"), ("one",), *sides)
+    return Dataset(
+        name="drawn",
+        classes=("cat", "dog"),
+        domains=("one",),
+        **dict(zip(("train", "test"), sides, strict=True)),
+    )
 
 
 TRAIN = [b"aaa", b"bbb", b"ccc", b"dd"]
@@ -85,7 +90,12 @@ def test_one_pool_of_both_sides_is_no_repetition(tmp_path: Path) -> None:
 
 def test_images_in_memory_are_not_looked_at() -> None:
     split = Split(np.zeros((4, 2, 2, 3), np.uint8), np.array([0, 0, 1, 1]), np.zeros(4, np.int64))
-    assert require_one_label(Dataset("x", ("a", "b"), ("c",), split, split), ALL, ALL) == ()
+    assert (
+        require_one_label(
+            Dataset(name="x", classes=("a", "b"), domains=("c",), train=split, test=split), ALL, ALL
+        )
+        == ()
+    )
 
 
 # --- texts ---------------------------------------------------------------------------------------
@@ -95,7 +105,12 @@ def written(train: list[str], test: list[str]) -> Dataset:
     """Four texts on each side, of labels 0, 0, 1, 1."""
     none, labels = np.zeros((0, 0, 0, 3), np.uint8), np.array([0, 0, 1, 1])
     sides = (Split(none, labels, np.zeros(4, np.int64), tuple(part)) for part in (train, test))
-    return Dataset("written", ("cat", "dog"), ("one",), *sides)
+    return Dataset(
+        name="written",
+        classes=("cat", "dog"),
+        domains=("one",),
+        **dict(zip(("train", "test"), sides, strict=True)),
+    )
 
 
 OLD, NEW = ["aaa", "bbb", "ccc", "dd"], ["eee", "fff", "ggg", "hh"]

@@ -346,22 +346,22 @@ def test_an_enrolment_that_somebody_edited_is_refused(storage: Storage, keys: Pa
 
 
 def test_a_client_revoked_since_keeps_a_run_from_going_on(storage: Storage, keys: Path) -> None:
-    wiring = storage.create(*SMALL_RUN, *active(keys))
-    wiring.database.close()
+    simulation = storage.create(*SMALL_RUN, *active(keys))
+    simulation.database.close()
     known = read_enrolment(keys / "enrolment.json")
     change(keys, known.revoke(client_names(5)[3]))
     with pytest.raises(RunStopped, match="put that file back or start a new run"):
-        storage.reopen(wiring.run_id)
+        storage.reopen(simulation.run_id)
 
 
 def test_a_run_is_resumed_from_another_folder_than_it_was_started_in(
     storage: Storage, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(keys.parent)
-    wiring = storage.create(*SMALL_RUN, *active(Path(keys.name)))
-    wiring.database.close()
+    simulation = storage.create(*SMALL_RUN, *active(Path(keys.name)))
+    simulation.database.close()
     monkeypatch.chdir("/")
-    storage.reopen(wiring.run_id).database.close()
+    storage.reopen(simulation.run_id).database.close()
 
 
 @pytest.mark.slow

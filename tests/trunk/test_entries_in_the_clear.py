@@ -79,5 +79,5 @@ def test_the_entries_sum_is_the_securely_opened_sum_bit_for_bit(stores: Path) ->
 def test_the_report_says_so_exactly_where_it_is_true(
     storage: Storage, overrides: tuple[str, ...], says: bool
 ) -> None:
-    with opened(storage.create("rounds=1", *overrides)) as wiring:
-        assert any(text.startswith(SAME) for text in run_warnings(wiring, [], None)) is says
+    with opened(storage.create("rounds=1", *overrides)) as simulation:
+        assert any(text.startswith(SAME) for text in run_warnings(simulation, [], None)) is says

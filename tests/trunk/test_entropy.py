@@ -21,7 +21,6 @@ from platform.config import RunConfig, parse_config
 from platform.parties.profile import ClientProfile, noise_of
 from platform.rounds.cohort import draw_cohort
 from platform.rounds.noise import coordinator_noise
-from platform.rounds.plan import RoundPlan
 from privacy import IntegerUploadNoise, UploadNoise, grid_of, protect_upload
 from tests.privacy.training._linear import fit, make_examples, mechanism, trainer
 
@@ -52,8 +51,7 @@ def secret(sampling: str = "poisson", source: str = "os", size: int = 20) -> Run
 
 def everything() -> dict[str, list[Any]]:
     """What a run draws from the operating system, each once; all seeds are constants."""
-    profile = cast(ClientProfile, SimpleNamespace(noise_source="os"))
-    plan = RoundPlan("r", 1, 1, NAMES, {}, minimum=1, threshold=None)
+    profile = cast(ClientProfile, SimpleNamespace(randomness=SimpleNamespace(noise_source="os")))
     zeros, noise = np.zeros(8), noise_of(profile, 1)
     on_reals = UploadNoise(1.0, 1.0, "replace_one")
     on_grid = IntegerUploadNoise(clipping_norm=1.0, noise_multiplier=1.0, scale=2.0**16)
@@ -65,7 +63,7 @@ def everything() -> dict[str, list[Any]]:
     }
     return {
         **{name: levels.tolist() for name, levels in protected.items()},
-        "central noise": coordinator_noise(secret(), plan).standard_normal(8).tolist(),
+        "central noise": coordinator_noise(secret(), 1, 1).standard_normal(8).tolist(),
         "batch": fit(trainer(silent, noise), make_examples(np.eye(64)))["shared"].round(3).tolist(),
         "poisson cohort": list(draw_cohort(secret(), NAMES, 1)),
         "fixed-size cohort": list(draw_cohort(secret("fixed_size"), NAMES, 1)),

@@ -8,18 +8,15 @@ import math
 import numpy as np
 import pytest
 
-from methods import Examples
-from platform.parties.evaluation import (
-    EvaluationPlan,
-    EvaluationSet,
-    Model,
+from methods import ClientView, Examples
+from platform.experiment.evaluation import (
+    Measured,
     accuracy_document,
-    client_accuracy,
     harmonic_mean,
-    measure,
-    summarise,
+    measured,
+    over_clients,
 )
-from platform.parties.profile import PersonalState
+from platform.parties.scoring import CommonScores, EvaluationSet, MeasuredSets, accuracy
 
 
 class Lookup:
@@ -47,14 +44,13 @@ def number(value: int) -> dict[str, np.ndarray]:
     [(0, 0, 0, 0.75), (1, 0, 0, 0.0), (1, 1, 0, 0.25), (1, 1, 1, 0.75)],
 )
 def test_accuracy_by_hand(broadcast, personal, experts, expected):
-    state = PersonalState(number(personal), ({},) * experts)
-    got = client_accuracy(Lookup(), number(broadcast), state, TEST, ("a", "b", "c"))
-    assert got == expected
+    view = ClientView(number(broadcast), ({},) * experts, number(personal))
+    assert accuracy(Lookup(), view, EvaluationSet(TEST, ("a", "b", "c"))) == expected
 
 
 def test_a_summary_by_hand():
     """0.5 of 10, 1.0 of 30: mean 0.75, weighted 35/40, deviation 0.25, worst 0.5."""
-    summary = summarise([0.5, 1.0], [10, 30])
+    summary = over_clients([(5, 10), (30, 30)])
     assert summary.mean == 0.75
     assert summary.weighted == 0.875
     assert summary.std == 0.25
@@ -63,12 +59,12 @@ def test_a_summary_by_hand():
 
 
 def test_the_deviation_is_the_populations():
-    assert summarise([0.0, 0.5, 1.0], [1, 1, 1]).std == pytest.approx(math.sqrt(1 / 6))
-    assert summarise([0.4], [5]).std == 0.0
+    assert over_clients([(0, 2), (1, 2), (2, 2)]).std == pytest.approx(math.sqrt(1 / 6))
+    assert over_clients([(2, 5)]).std == 0.0
 
 
 def test_the_document_is_plain_json():
-    document = accuracy_document(summarise([0.5, 1.0], [10, 30]))
+    document = accuracy_document(over_clients([(5, 10), (30, 30)]))
     assert json.loads(json.dumps(document)) == {
         "mean": 0.75,
         "weighted": 0.875,
@@ -104,8 +100,16 @@ def answered(labels: list[int], *said: list[int]) -> Examples:
     return Examples({"answers": np.array(said).T, "labels": np.array(labels)})
 
 
-def models(*kinds: int) -> list[Model]:
-    return [Model(f"c{k}", {}, PersonalState({"kind": np.array(k)}, ())) for k in kinds]
+def measure(
+    method: Scripted, protocol: str, common: dict[str, EvaluationSet], *, tests: tuple[str, ...]
+) -> Measured:
+    """What two clients of the kinds 0 and 1 measure on these sets."""
+    shared, tallies = CommonScores(), []
+    for kind, own in enumerate(OWN.values()):
+        sets = MeasuredSets({"local": EvaluationSet(own, BASE)}, common, shared)
+        view = ClientView({}, (), {"kind": np.array(kind)})
+        tallies.append({name: sets.tally(method, view, name) for name in tests})
+    return measured(protocol, tests, tallies)
 
 
 BASE, NOVEL = ("a", "b", "c"), ("d", "e")
@@ -122,15 +126,15 @@ def test_base_to_novel_by_hand():
         "novel": EvaluationSet(answered([0, 1], [0, 0], [1, 0]), NOVEL),
     }
     method = Scripted()
-    measured = measure(method, models(0, 1), EvaluationPlan("base_to_novel", BASE, OWN, common))
-    assert measured.local.per_client == (1.0, 0.75)
-    assert measured.local.weighted == pytest.approx(5 / 6)
+    found = measure(method, "base_to_novel", common, tests=("local", "base", "novel"))
+    assert found.local.per_client == (1.0, 0.75)
+    assert found.local.weighted == pytest.approx(5 / 6)
     harmonic = 3 / (8 / 7 + 8 / 5 + 4)
-    assert measured.document() == {
+    assert found.document() == {
         **{"name": "base_to_novel", "local": 0.875, "base": 0.625, "novel": 0.25},
         "harmonic_mean": pytest.approx(harmonic),
     }
-    assert measured.headline == pytest.approx(harmonic)
+    assert found.headline == pytest.approx(harmonic)
     # Own and base images are told apart among the base classes, novel ones among the novel.
     expected = [(2, BASE), (4, BASE), (2, NOVEL), (4, BASE), (4, BASE), (2, NOVEL)]
     assert [(rows, classes) for _, rows, classes in method.calls] == expected
@@ -139,44 +143,30 @@ def test_base_to_novel_by_hand():
 def test_leave_one_domain_out_by_hand():
     """On the target 3/4 and 1/4: mean 1/2, deviation 1/4, worst 1/4; own domains 1 and 3/4."""
     target = EvaluationSet(answered([0, 1, 2, 0], [0, 1, 2, 1], [0, 0, 0, 1]), BASE)
-    plan = EvaluationPlan("leave_one_domain_out", BASE, OWN, {"target": target})
-    measured = measure(Scripted(), models(0, 1), plan)
-    assert measured.document() == {
+    protocol, tests = "leave_one_domain_out", ("local", "target")
+    found = measure(Scripted(), protocol, {"target": target}, tests=tests)
+    assert found.document() == {
         **{"name": "leave_one_domain_out", "local": 0.875},
         "target": {
             **{"mean": 0.5, "weighted": 0.5, "std": 0.25, "worst": 0.25},
             "per_client": [0.75, 0.25],
         },
     }
-    assert measured.headline == 0.5
+    assert found.headline == 0.5
 
 
 def test_the_client_mean_is_its_own_headline():
-    measured = measure(Scripted(), models(0, 1), EvaluationPlan("client_mean", BASE, OWN, {}))
-    assert measured.document() == {"name": "client_mean"}
-    assert measured.headline == measured.local.mean == 0.875
+    found = measure(Scripted(), "client_mean", {}, tests=("local",))
+    assert found.document() == {"name": "client_mean"}
+    assert found.headline == found.local.mean == 0.875
 
 
 def test_without_the_common_sets_only_own_images_are_predicted():
     target = EvaluationSet(answered([0], [0], [0]), BASE)
-    plan = EvaluationPlan("leave_one_domain_out", BASE, OWN, {"target": target})
     method = Scripted()
-    measured = measure(method, models(0, 1), plan.own_only())
-    assert set(measured.sets) == {"local"}
+    found = measure(method, "client_mean", {"target": target}, tests=("local",))
+    assert set(found.sets) == {"local"}
     assert [rows for _, rows, _ in method.calls] == [2, 4]
-
-
-def test_models_are_taken_one_by_one():
-    """A twin is trained when its turn comes; nobody holds all of them."""
-    method, made = Scripted(), []
-
-    def lazily():
-        for model in models(0, 1):
-            made.append((model.client, len(method.calls)))
-            yield model
-
-    measure(method, lazily(), EvaluationPlan("client_mean", BASE, OWN, {}))
-    assert made == [("c0", 0), ("c1", 1)]
 
 
 @pytest.mark.parametrize(
@@ -197,9 +187,9 @@ def test_many_images_are_predicted_in_blocks_and_counted_once():
     labels = np.arange(1100) % 3
     said = np.where(np.arange(1100) % 10 == 0, (labels + 1) % 3, labels)
     method = Scripted()
-    state = PersonalState({"kind": np.array(0)}, ())
-    test = answered(labels.tolist(), said.tolist())
-    assert client_accuracy(method, {}, state, test, BASE) == pytest.approx(0.9)
+    view = ClientView({}, (), {"kind": np.array(0)})
+    test = EvaluationSet(answered(labels.tolist(), said.tolist()), BASE)
+    assert accuracy(method, view, test) == pytest.approx(0.9)
     assert [rows for _, rows, _ in method.calls] == [512, 512, 76]
 
 
@@ -214,18 +204,29 @@ def test_clients_that_predict_alike_are_measured_once_on_what_they_have_in_commo
             self.seen.append(len(batch["features"]))
             return np.roll(batch["features"], int(view.broadcast["shift"]), axis=1)
 
-    target = Examples({"features": one_hot(0, 1), "labels": np.array([0, 2])})
-    names = ("ada", "ben", "cyd")
-    plan = EvaluationPlan(
-        "leave_one_domain_out",
-        ("a", "b", "c"),
-        dict.fromkeys(names, TEST),
-        {"target": EvaluationSet(target, ("a", "b", "c"))},
+    target = EvaluationSet(
+        Examples({"features": one_hot(0, 1), "labels": np.array([0, 2])}), ("a", "b", "c")
     )
-    nothing = PersonalState({}, ())
-    models = [Model(n, number(s), nothing) for n, s in zip(names, (1, 0, 0), strict=True)]
-    method = Counting()
-    measured = measure(method, models, plan)
+    method, shared, tallies = Counting(), CommonScores(), []
+    own = {"local": EvaluationSet(TEST, ("a", "b", "c"))}
+    for shift in (1, 0, 0):
+        sets = MeasuredSets(own, {"target": target}, shared)
+        view = ClientView(number(shift))
+        tallies.append({name: sets.tally(method, view, name) for name in ("local", "target")})
+    found = measured("leave_one_domain_out", ("local", "target"), tallies)
     assert method.seen == [4, 2, 4, 2, 4]
-    assert measured.sets["target"].per_client == (0.5, 0.5, 0.5)
-    assert measured.local.per_client == (0.0, 0.75, 0.75)
+    assert found.sets["target"].per_client == (0.5, 0.5, 0.5)
+    assert found.local.per_client == (0.0, 0.75, 0.75)
+
+
+def test_a_model_of_its_own_is_never_measured_by_another_clients_count():
+    """A personal part, an expert or another array each make another model."""
+    target = EvaluationSet(TEST, ("a", "b", "c"))
+    sets = MeasuredSets({}, {"target": target}, CommonScores())
+    zero, views = number(0), [(0, 0), (0, 1), (1, 0), (0, 0)]
+    counts = []
+    for broadcast, personal in views:
+        view = ClientView(number(broadcast), ({},) * 3, number(personal))
+        counts.append(sets.tally(Lookup(), view, "target"))
+    assert counts == [(3, 4), (0, 4), (0, 4), (3, 4)]
+    assert sets.tally(Lookup(), ClientView(zero, (), number(1)), "target") == (0, 4)

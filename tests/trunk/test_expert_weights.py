@@ -8,10 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from methods import Examples, PoolPolicy, TensorSpec
-from platform.experiment.expert_weights import client_means, mean_expert_weights, over_clients
-from platform.parties.evaluation import EvaluationPlan, Model
-from platform.parties.profile import PersonalState
+from methods import ClientView, Examples, PoolPolicy, TensorSpec
+from platform.experiment.evaluation import mean_over_clients
+from platform.parties.scoring import EvaluationSet, mean_weights, ranked_means
 from tests.trunk._runs import Finished
 
 CLASSES = ("a", "b")
@@ -43,15 +42,16 @@ def measured(policy, *clients, without=()):
         name: Examples({"features": np.array(rows, np.float32), "labels": np.zeros(len(rows))})
         for name, rows in enumerate(clients)
     }
-    models = [
-        Model(
-            name, {"scale": np.float32(1)}, PersonalState({"no": 1} if name in without else {}, ())
-        )
-        for name in own
-    ]
     method = Told(policy)
-    plan = EvaluationPlan("client_mean", CLASSES, own, {})
-    return mean_expert_weights(method, iter(models), plan), method
+    found = [
+        mean_weights(
+            method,
+            ClientView({"scale": np.float32(1)}, (), {"no": 1} if name in without else {}),
+            EvaluationSet(examples, CLASSES),
+        )
+        for name, examples in own.items()
+    ]
+    return mean_over_clients([means for means in found if means is not None]), method
 
 
 ONE = [[0.2, 0.1, 0.7], [0.4, 0.5, 0.1]]
@@ -91,14 +91,14 @@ def test_a_large_test_set_is_read_in_blocks():
 
 
 def test_the_own_expert_is_not_ranked():
-    means = client_means(np.array([[0.1, 0.2, 0.3, 0.4]], np.float32), is_ranked=True)
+    means = ranked_means(np.array([[0.1, 0.2, 0.3, 0.4]], np.float32), is_ranked=True)
     np.testing.assert_allclose(means, [0.1, 0.4, 0.3, 0.2], atol=1e-7)
-    alone = client_means(np.ones((3, 1), np.float32), is_ranked=True)
+    alone = ranked_means(np.ones((3, 1), np.float32), is_ranked=True)
     np.testing.assert_array_equal(alone, [1.0])
 
 
 def test_an_expert_that_a_client_does_not_have_counts_nothing():
-    found = over_clients([np.array([0.5, 0.5]), np.array([0.2, 0.5, 0.3])])
+    found = mean_over_clients([np.array([0.5, 0.5]), np.array([0.2, 0.5, 0.3])])
     np.testing.assert_allclose(found, [0.35, 0.5, 0.15])
 
 

@@ -16,12 +16,13 @@ import pytest
 
 import platform.parties.totality
 from methods import Arrays, Examples, LocalResult, PoolPolicy, TensorSpec, Visibility
+from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
 from platform.protection.extras import Extras
-from platform.rounds.wiring import Wiring
 from platform.wire import messages
+from platform.wire.envelopes import Envelope
 from platform.wire.layout import build_layout
-from platform.wire.messages import Assignment, Envelope, Invitation, Relay, Upload
+from platform.wire.messages import Assignment, Invitation, Relay, Upload
 from privacy import (
     AdaptiveClipping,
     CentralNoise,
@@ -78,15 +79,15 @@ def against(broadcast: Arrays, target: int) -> dict[str, np.ndarray]:
     return hostile
 
 
-def labels_of(wiring: Wiring) -> Mapping[str, frozenset[int]]:
+def labels_of(simulation: Simulation) -> Mapping[str, frozenset[int]]:
     return {
         name: frozenset(client.profile.data.arrays["labels"].tolist())
-        for name, client in wiring.population.clients.items()
+        for name, client in simulation.population.clients.items()
     }
 
 
-def first_broadcast(wiring: Wiring) -> Arrays:
-    method = wiring.method
+def first_broadcast(simulation: Simulation) -> Arrays:
+    method = simulation.run.terms.method
     return method.broadcast(method.init_server(np.random.default_rng(0)))
 
 
@@ -95,11 +96,11 @@ def test_who_errors_says_nothing_of_labels(storage: Storage, mechanism: str):
     """Tried before clients were total: all label sets were read off, at no charge."""
     with opened(
         storage.create(*NETWORK, *FIXED, IN_THE_CLEAR, f"privacy.mechanism={mechanism}")
-    ) as wiring:
-        classes, labels = range(len(wiring.classes)), labels_of(wiring)
+    ) as simulation:
+        classes, labels = range(len(simulation.learning.classes)), labels_of(simulation)
         assert len(set(labels.values())) > 1
-        for name, client in wiring.population.clients.items():
-            plain = first_broadcast(wiring)
+        for name, client in simulation.population.clients.items():
+            plain = first_broadcast(simulation)
             probes = [send(client, k + 1, against(plain, k)) for k in classes]
             seen = {k for k, probe in zip(classes, probes, strict=True) if probe.upload is None}
             assert seen == set(), f"{name} holds {sorted(labels[name])}"

@@ -29,7 +29,7 @@ def test_the_loader_of_ag_news_reads_the_very_same_texts(tmp_path: Path):
     pairs = [[(one.title, one.description) for one in part] for part in parts]
     labels = [split.labels.tolist() for split in (data.train, data.test)]
     root = write_ag_news(tmp_path, train=(pairs[0], labels[0]), test=(pairs[1], labels[1]))
-    read = load_dataset("ag_news", DataRequest(root))
+    read = load_dataset("ag_news", DataRequest(root=root))
     for ours, theirs in ((data.train, read.train), (data.test, read.test)):
         assert ours.texts == theirs.texts
         np.testing.assert_array_equal(ours.labels, theirs.labels)

@@ -21,10 +21,14 @@ from methods import Examples, LocalResult, PoolPolicy, TensorSpec, Visibility
 from platform.errors import ProtocolError
 from platform.parties.client import Client
 from platform.parties.expectations import expectations_of, require_invitation
+from platform.parties.scoring import EvaluationSet, MeasuredSets
 from platform.protection.uploads import Protection
 from platform.wire import messages
+from platform.wire import outside_rounds as outside
 from platform.wire.codec import Frame, decode_frame, encode_frame
-from platform.wire.messages import Assignment, Envelope, Invitation
+from platform.wire.envelopes import Envelope
+from platform.wire.experts import Fetched
+from platform.wire.messages import Assignment, Invitation
 from privacy import AdaptiveClipping, UploadNoise
 from tests.contract._driving import RUN, Setting, make_clients, make_protection, quick_folder
 
@@ -66,12 +70,16 @@ class Method:
         entry = {"x": view.broadcast["x"] + update["x"]} if self.pooled and not self.fixed else None
         return LocalResult(update, entry, {"own": np.full(1, handed, np.float32)})
 
+    def personalise(self, view, data, trainer, rng):
+        return view.personal
+
 
 def client_of(method: Method, folder: Path, setting: Setting = NOISED) -> Client:
     data = {"client-0": Examples({"labels": np.zeros(2, np.int64)})}
     (client,) = make_clients(method, data, folder, setting).values()
     expected = expectations_of(method, rounds=ROUNDS, clients=CLIENTS, generations=GENERATIONS)
-    profile = dataclasses.replace(client.profile, expected=expected, shows_failures=True)
+    guarded = dataclasses.replace(client.profile.safeguards, expected=expected)
+    profile = dataclasses.replace(client.profile, safeguards=guarded)
     return Client(profile, client._store, client._make_trainer)
 
 
@@ -229,6 +237,156 @@ def test_a_clipping_norm_is_one_that_rounds_lead_to(number: int, norm: float, fi
         require_invitation(expectations_of(Method()), protection, invitation)
 
 
+# --- outside rounds -------------------------------------------------------------------------------
+
+LAST = Envelope(RUN, ROUNDS + 1, 0)
+BROADCAST = good().broadcast
+
+
+def guarded(method: Method, folder: Path, **safeguards: Any) -> Client:
+    """The client with other safeguards; outside a simulation its noise is not from a seed."""
+    client = client_of(method, folder)
+    profile, source = client.profile, "os" if not safeguards.get("simulated", True) else "seeded"
+    changed = dataclasses.replace(
+        profile,
+        safeguards=dataclasses.replace(profile.safeguards, **safeguards),
+        randomness=dataclasses.replace(profile.randomness, noise_source=source),
+        measured=MeasuredSets({"local": EvaluationSet(profile.data, ("a",))}),
+    )
+    return Client(changed, client._store, client._make_trainer)
+
+
+OUTSIDE: dict[str, bytes] = {
+    "a roll call in a round": outside.encode_roll_call(outside.RollCall(ENVELOPE)),
+    "a roll call after a commit": outside.encode_roll_call(
+        outside.RollCall(Envelope(RUN, 0, 0, (1, 1)))
+    ),
+    "a roll call of another run": outside.encode_roll_call(
+        outside.RollCall(Envelope("other", 0, 0))
+    ),
+    "a notice where no pool is made once": outside.encode_pool_notice(outside.PoolNotice(LAST)),
+    "a parting in a round": outside.encode_parting(outside.Parting(ENVELOPE, BROADCAST, None)),
+    "a parting in the last round": outside.encode_parting(
+        outside.Parting(Envelope(RUN, ROUNDS, 0), BROADCAST, None)
+    ),
+    "a parting of a second attempt": outside.encode_parting(
+        outside.Parting(Envelope(RUN, ROUNDS + 1, 1), BROADCAST, None)
+    ),
+    "a parting after the next": outside.encode_parting(
+        outside.Parting(Envelope(RUN, ROUNDS + 2, 0), BROADCAST, None)
+    ),
+    "a parting after a commit it took no part in": outside.encode_parting(
+        outside.Parting(dataclasses.replace(LAST, committed=(1, 1)), BROADCAST, None)
+    ),
+    "a parting after a commit of never": outside.encode_parting(
+        outside.Parting(dataclasses.replace(LAST, committed=(ROUNDS + 1, 1)), BROADCAST, None)
+    ),
+    "a parting with another broadcast": outside.encode_parting(
+        outside.Parting(LAST, {"x": X}, None)
+    ),
+    "a parting with experts of no pool": outside.encode_parting(
+        outside.Parting(LAST, BROADCAST, Fetched((EXPERT,), 0))
+    ),
+    "a parting with an empty pool": outside.encode_parting(
+        outside.Parting(LAST, BROADCAST, Fetched((), None))
+    ),
+    "an examination on another set": outside.encode_examination(
+        outside.Examination(LAST, BROADCAST, ("local", "theirs"))
+    ),
+    "an examination with another broadcast": outside.encode_examination(
+        outside.Examination(LAST, {"y": Y}, ("local",))
+    ),
+    "an examination of another run": outside.encode_examination(
+        outside.Examination(Envelope("other", 0, 0), BROADCAST, ("local",))
+    ),
+}
+
+
+@pytest.mark.parametrize("message", OUTSIDE.values(), ids=OUTSIDE.keys())
+def test_what_may_not_be_asked_outside_rounds_is_refused_and_changes_nothing(folder, message):
+    client = guarded(Method(), folder)
+    invite(client)
+    require_refused(client, message)
+    assert client.handle(messages.encode_assignment(good()))
+
+
+POOLS: dict[str, Fetched | None] = {
+    "none": None,
+    "more entries than clients": Fetched((EXPERT,) * (CLIENTS + 1), 0),
+    "an entry of another shape": Fetched(({"x": np.zeros(3, np.float32)},), 0),
+    "an entry of another dtype": Fetched(({"x": np.zeros(2)},), 0),
+    "an entry with more": Fetched(({**EXPERT, "y": Y},), 0),
+    "an entry of nothing's name": Fetched(({"z": EXPERT["x"]},), None),
+}
+
+
+@pytest.mark.parametrize("pool", POOLS.values(), ids=POOLS.keys())
+def test_a_pool_that_no_run_makes_is_refused_and_changes_nothing(folder, pool):
+    client = guarded(Method(fixed=True), folder)
+    require_refused(client, outside.encode_parting(outside.Parting(LAST, BROADCAST, pool)))
+
+
+@pytest.mark.parametrize(("count", "own"), [(1, 2), (0, 1), (2, 9)])
+def test_a_place_outside_the_pool_is_refused(folder, count, own):
+    client = guarded(Method(fixed=True), folder)
+    fetched = Fetched((EXPERT,) * 2, 0)
+    frame = decode_frame(outside.encode_parting(outside.Parting(LAST, BROADCAST, fetched)))
+    fields = {**frame.fields, "pool": [count, own]}
+    require_refused(client, encode_frame(dataclasses.replace(frame, fields=fields)))
+
+
+def test_a_client_that_is_not_simulated_says_nothing_of_its_data(folder):
+    """Whatever it is asked to measure, at any time; and how long it takes depends on nothing."""
+    client = guarded(Method(), folder, simulated=False)
+    for round_number, attempt, committed in ((0, 0, None), (ROUNDS + 1, 0, None), (1, 1, (1, 1))):
+        envelope = Envelope(RUN, round_number, attempt, committed)
+        for sets in ((), ("local",), ("theirs",)):
+            for weighs in (False, True):
+                asked = outside.Examination(envelope, BROADCAST, sets, weighs)
+                require_refused(client, outside.encode_examination(asked))
+    introduced = outside.decode_introduction(
+        client.handle(outside.encode_roll_call(outside.RollCall(Envelope(RUN, 0, 0))))
+    )
+    assert introduced.pseudonym == client.pseudonym
+
+
+def test_outside_rounds_a_client_keeps_no_answers(folder):
+    """A question that only reads changes no byte of the store, however often it is asked."""
+    client = guarded(Method(), folder)
+    call = outside.encode_roll_call(outside.RollCall(Envelope(RUN, 0, 0)))
+    client.handle(call)
+    before = bytes_of(client)
+    assert client.handle(call) == client.handle(call)
+    assert bytes_of(client) == before
+
+
+@pytest.mark.parametrize("asked", ["nothing", "invited", "trained"])
+def test_who_has_parted_takes_part_in_no_round(folder, asked):
+    """Personal parts are from there on no function of noised sums: they are in no release."""
+    client = guarded(Method(), folder)
+    assignment = messages.encode_assignment(good())
+    if asked != "nothing":
+        invite(client)
+    if asked == "trained":
+        client.handle(assignment)
+    parting = outside.encode_parting(outside.Parting(LAST, BROADCAST, None))
+    assert outside.decode_personalised(client.handle(parting)).is_new
+    after = bytes_of(client)
+    assert not outside.decode_personalised(client.handle(parting)).is_new
+    other = outside.Parting(LAST, {"x": X + 1, "y": Y}, None)
+    assert not outside.decode_personalised(client.handle(outside.encode_parting(other))).is_new
+    relay = messages.encode_relay(messages.Relay(ENVELOPE, b""))
+    later = Envelope(RUN, ROUNDS, 1)
+    invitations = [
+        messages.encode_invitation(Invitation(envelope, (1,), None))
+        for envelope in (ENVELOPE, later, dataclasses.replace(later, committed=(2, 1)))
+    ]
+    for message in (assignment, relay, *invitations):
+        with pytest.raises(ProtocolError):
+            client.handle(message)
+    assert bytes_of(client) == after
+
+
 # --- anything at all ------------------------------------------------------------------------------
 
 SHAPES = st.sampled_from([(), (0,), (2,), (3,), (2, 3), (3, 2), (6,), (1, 2), (2, 3, 1)])
@@ -249,6 +407,12 @@ def arrays(draw: Callable[..., Any]) -> dict[str, np.ndarray]:
     return named
 
 
+KINDS = (
+    *("answer", "relay", "assignment", "invitation", "nothing"),
+    *("roll_call", "pool_notice", "parting", "examination"),
+)
+
+
 def spoil(draw: Callable[..., Any], message: bytes) -> bytes:
     """The message with another header or other bytes."""
     frame, kind = decode_frame(message), draw(st.integers(0, 3))
@@ -263,7 +427,7 @@ def spoil(draw: Callable[..., Any], message: bytes) -> bytes:
         blobs = {n: b for n, b in frame.blobs.items() if n != name}
         return encode_frame(Frame(frame.kind, frame.fields, others, blobs))
     if kind == 2:
-        other = draw(st.sampled_from(["answer", "relay", "assignment", "invitation", "nothing"]))
+        other = draw(st.sampled_from(KINDS))
         return encode_frame(dataclasses.replace(frame, kind=other))
     broken = bytearray(message)
     broken[draw(st.integers(0, len(broken) - 1))] = draw(st.integers(0, 255))
@@ -279,6 +443,15 @@ def hostile_messages(draw: Callable[..., Any], attempt: int) -> bytes:
     }
     envelope = Envelope(RUN, **numbers)
     if draw(st.integers(0, 3)) == 0:
+        # Rarely in order: after a parting that is, nothing else is answered.
+        number = draw(st.sampled_from([0, 2, 5, 6, 7]))
+        aside = Envelope(RUN, number, draw(st.sampled_from([0, 0, 1])), envelope.committed)
+        if draw(st.booleans()):
+            sets = tuple(draw(st.lists(NAMES, max_size=2)))
+            message = outside.encode_examination(outside.Examination(aside, draw(arrays()), sets))
+        else:
+            message = outside.encode_parting(outside.Parting(aside, draw(arrays()), None))
+    elif draw(st.integers(0, 3)) == 0:
         generations = tuple(draw(st.lists(st.integers(0, 5), max_size=4)))
         norm = draw(st.sampled_from([None, None, 1.0, 1e300]))
         message = messages.encode_invitation(Invitation(envelope, generations, None, norm))

@@ -107,10 +107,10 @@ def test_a_signal_just_after_the_last_commit_leaves_a_finished_run(
         if storage.rows("SELECT status FROM runs") == [("finished",)]:
             raise KeyboardInterrupt
 
-    wiring = storage.create(NONE, "rounds=1", "evaluation.local_twins=false")
-    with monkeypatch.context() as patch, opened(wiring), pytest.raises(KeyboardInterrupt):
+    simulation = storage.create(NONE, "rounds=1", "evaluation.local_twins=false")
+    with monkeypatch.context() as patch, opened(simulation), pytest.raises(KeyboardInterrupt):
         patch.setattr(Database, "checkpoint", interrupted)
-        execute(wiring, SilentObserver())
+        execute(simulation, SilentObserver())
     assert storage.rows("SELECT status FROM runs") == [("finished",)]
     answer = sotto("report", "latest", "--storage", storage.url, "--json")
-    assert answer.code == 0 and answer.document["run_id"] == wiring.run_id
+    assert answer.code == 0 and answer.document["run_id"] == simulation.run_id

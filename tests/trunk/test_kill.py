@@ -34,26 +34,46 @@ POINTS: dict[str, tuple[str, int, bool]] = {
     "opened": ("platform.rounds.runner:RoundRunner.run", 2, False),
     "joined": ("platform.rounds.journal:DatabaseJournal.keep", 5, False),
     "shared": ("platform.rounds.journal:DatabaseJournal.keep", 5, True),
+    # Round 2 asks five clients twice and four once; before it come the roll call of five, round 1
+    # that asks 18 times in 4 stages, and what five measure after it.
+    "stage-written": ("platform.parties.client:Client.handle", 42, True),
+    "stage-durable": ("platform.wire.transport:InProcessTransport.exchange", 9, True),
     "added-up": ("platform.rounds.journal:DatabaseJournal.keep", 6, True),
     "sum-opened": ("platform.rounds.masked_sum:MaskedSum.finished", 2, True),
     "committed": ("platform.rounds.loop:Federation._commit", 2, True),
     "committing": ("platform.rounds.loop:Federation._commit_pool", 2, True),
     "before-summary": ("platform.experiment.finishing:personalise", 1, False),
-    "personalising": ("platform.parties.client:Client.personalise", 3, False),
+    "personalising": ("platform.parties.outside_rounds:OutsideRounds._part", 3, False),
+    "personalised": ("platform.parties.outside_rounds:OutsideRounds._part", 3, True),
+    "joining": ("platform.parties.outside_rounds:OutsideRounds._introduce", 3, False),
+    "measuring": ("platform.parties.outside_rounds:OutsideRounds._examine", 8, False),
+    "measured": ("platform.parties.outside_rounds:OutsideRounds._examine", 10, True),
+    "measuring-last": ("platform.parties.outside_rounds:OutsideRounds._examine", 18, True),
     "files-written": ("platform.experiment.finishing:write_run_files", 1, True),
 }
 EARLY = "training-early"
 PLACES = {**POINTS, EARLY: ("privacy.training:LocalTrainer.fit", 6, False)}
 SEEDED = "privacy.noise_source=seeded"
-KILLS = [
-    *((NONE, point) for point in POINTS),
-    *((SEEDED, point) for point in ("training", "committed")),
-    *(
-        (OS, point)
-        for point in (EARLY, "reserved", "opened", "added-up", "sum-opened", "committed")
+KILLS = {
+    NONE: tuple(POINTS),
+    SEEDED: ("training", "committed"),
+    OS: (
+        *(EARLY, "reserved", "opened", "stage-written", "stage-durable", "added-up"),
+        *("sum-opened", "committed"),
     ),
-]
+}
+LATER = {SEEDED: ("committed",), OS: ("reserved", "opened", "sum-opened")}
+"""Points at which a quick run dies without noise only."""
 INTERRUPTED = "interrupted"
+
+
+def points(override: str) -> list[Any]:
+    """Where to die under this override, some of it with the slow tests only."""
+    later = LATER.get(override, ())
+    return [
+        pytest.param(point, marks=pytest.mark.slow) if point in later else point
+        for point in KILLS[override]
+    ]
 
 
 @dataclass(frozen=True)
@@ -67,13 +87,22 @@ class Death:
 
 @pytest.fixture(scope="module")
 def deaths(
-    make_storage: Any, tmp_path_factory: pytest.TempPathFactory, child_environment: dict[str, str]
+    request: pytest.FixtureRequest,
+    make_storage: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+    child_environment: dict[str, str],
 ) -> dict[tuple[str, str], Death]:
-    """Every death of this module, in one process that forks."""
+    """Every death that a test of this run reads, in one process that forks."""
     folder = tmp_path_factory.mktemp("deaths")
     config = folder / "small.yaml"
     config.write_text(SMALL)
-    cases = [(*kill, signal.SIGKILL) for kill in KILLS]
+    quick = all(item.get_closest_marker("slow") is None for item in request.session.items)
+    cases = [
+        (override, point, signal.SIGKILL)
+        for override, chosen in KILLS.items()
+        for point in chosen
+        if not quick or point not in LATER.get(override, ())
+    ]
     cases.append((NONE, INTERRUPTED, signal.SIGINT))
     plans, places = [], []
     for index, (override, point, number) in enumerate(cases):
@@ -111,7 +140,7 @@ def test_killed_run_without_noise_ends_as_if_nothing_had_happened(
     require_identical(deaths[NONE, point], point, plain_run)
 
 
-@pytest.mark.parametrize("point", [p for o, p in KILLS if o == SEEDED])
+@pytest.mark.parametrize("point", points(SEEDED))
 def test_killed_run_with_seeded_noise_ends_as_if_nothing_had_happened(
     deaths: dict[tuple[str, str], Death], point: str, noised_run: Finished
 ) -> None:
@@ -122,8 +151,9 @@ def require_identical(death: Death, point: str, reference: Finished) -> None:
     """Killed for real; at most the round in progress was lost; the same results and charges."""
     assert death.code == -signal.SIGKILL, death.output
     assert "Traceback" not in death.output
-    before_two = ("reserved", "opened", "joined", "shared", "added-up", "sum-opened", "committing")
-    committed = {"training": 2, "committed": 2, **dict.fromkeys(before_two, 1)}
+    in_clients = ("joined", "shared", "stage-written", "stage-durable", "added-up", "sum-opened")
+    before_two = ("reserved", "opened", *in_clients, "committing", "measuring", "measured")
+    committed = {"training": 2, "committed": 2, "joining": 0, **dict.fromkeys(before_two, 1)}
     rounds = death.storage.rows("SELECT round_number FROM rounds")
     expected = committed.get(point, 3)
     assert [n for (n,) in rounds] == list(range(1, expected + 1))
@@ -136,7 +166,7 @@ def require_identical(death: Death, point: str, reference: Finished) -> None:
     assert all(np.array_equal(a, reference.state()[n]) for n, a in resumed.state().items())
 
 
-@pytest.mark.parametrize("point", [p for o, p in KILLS if o == OS])
+@pytest.mark.parametrize("point", points(OS))
 def test_killed_run_with_fresh_noise_pays_once(
     deaths: dict[tuple[str, str], Death], point: str
 ) -> None:

@@ -33,25 +33,28 @@ def stores() -> Iterator[Path]:
         yield folder
 
 
-def most_examples(wiring) -> int:
-    return max(c.profile.data.num_examples for c in wiring.population.clients.values())
+def most_examples(simulation) -> int:
+    return max(c.profile.data.num_examples for c in simulation.population.clients.values())
 
 
 def test_a_simulation_takes_it_from_the_data(storage: Storage) -> None:
-    with opened(storage.create(*SMALL)) as wiring:
-        layout, grid = wiring.protection.layout, wiring.protection.sums.grid()
+    with opened(storage.create(*SMALL)) as simulation:
+        layout, grid = (
+            simulation.run.terms.protection.layout,
+            simulation.run.terms.protection.sums.grid(),
+        )
         assert layout.weighted
-        assert layout.largest_weight == most_examples(wiring) == 4
+        assert layout.largest_weight == most_examples(simulation) == 4
         # 20 bits a level, 5 clients of at most 4 examples: 2^20 x 20 < 2^25, in place of 2^43.
         assert layout.ring_bits(grid, 5) == 25
-        for client in wiring.population.clients.values():
+        for client in simulation.population.clients.values():
             assert client.profile.protection.layout == layout
 
 
 def test_a_configured_one_holds_for_coordinator_and_clients(storage: Storage) -> None:
-    with opened(storage.create(*SMALL, LARGEST.format(7))) as wiring:
-        assert wiring.protection.layout.largest_weight == 7
-        assert wiring.runner.protection.layout.largest_weight == 7
+    with opened(storage.create(*SMALL, LARGEST.format(7))) as simulation:
+        assert simulation.run.terms.protection.layout.largest_weight == 7
+        assert simulation.run.terms.protection.layout.largest_weight == 7
 
 
 def test_results_do_not_depend_on_it(storage: Storage) -> None:

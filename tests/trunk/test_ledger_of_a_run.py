@@ -22,7 +22,7 @@ from platform.experiment.finishing import execute
 from platform.parties.store_files import client_names
 from platform.rounds.cohort import draw_cohort
 from platform.rounds.observing import SilentObserver
-from platform.wire.messages import peek
+from platform.wire.envelopes import peek
 from platform.wire.transport import Dropout, InProcessTransport
 from tests.trunk._runs import (
     ADVERSARIES,
@@ -32,7 +32,9 @@ from tests.trunk._runs import (
     Finished,
     Storage,
     gaussian_epsilon,
+    of_clients,
     opened,
+    over,
 )
 
 FACTS = (
@@ -98,10 +100,9 @@ def handle(secret: bytes, run_id: str, number: int) -> bytes:
 def test_clients_keep_the_same_books(noised_run: Finished) -> None:
     """A survivor's own ledger is the coordinator's; who was lost before training sent nothing."""
     identities, survivors = noised_run.identities(), noised_run.survivors()
+    books = of_clients(noised_run.folder, f"SELECT client, {FACTS} FROM ledger")  # noqa: S608
     for name, (pseudonym, _) in identities.items():
-        path = noised_run.folder / "clients" / f"{name}.db"
-        with closing(sqlite3.connect(path)) as connection:
-            own = set(connection.execute(f"SELECT {FACTS} FROM ledger"))  # noqa: S608
+        own = set(books.get(name, ()))
         query = f"SELECT {FACTS} FROM ledger WHERE pseudonym = ?"  # noqa: S608
         theirs = set(noised_run.storage.rows(query, pseudonym))
         sent = {number for number, names in survivors.items() if name in names}
@@ -140,17 +141,17 @@ class Watch:
             " AND attempt = ? AND status = 'reserved'"
         )
         found = self.storage.rows(query, self.run_id, number, attempt)
-        stores = [self.folder / "clients" / f"{name}.db" for name in self.cohorts[number]]
-        expected = [(read(p, "SELECT pseudonym FROM identity")[0][0], "sum") for p in stores]
+        names = of_clients(self.folder, "SELECT client, pseudonym FROM identity")
+        expected = [(names[client][0][0], "sum") for client in self.cohorts[number]]
         assert sorted(found) == sorted(expected)
 
     def require_own_rows(self, number: int, answers: Mapping[str, bytes | Dropout]) -> None:
-        for name, answer in answers.items():
-            if not isinstance(answer, Dropout):
-                path = self.folder / "clients" / f"{name}.db"
-                query = "SELECT count(*) FROM ledger WHERE round_number = ?"
-                assert read(path, query, number) == [(1,)]
-                self.uploads += 1
+        answered = [name for name, answer in answers.items() if not isinstance(answer, Dropout)]
+        for table in ("ledger", "tombstones"):
+            query = f"SELECT client, channel FROM {table} WHERE round_number = ?"  # noqa: S608
+            written = of_clients(self.folder, query, number)
+            assert written == {name: [("sum",)] for name in answered}
+        self.uploads += len(answered)
 
 
 def read(path: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -166,35 +167,32 @@ class SpyTransport:
 
 
 def test_spend_is_on_the_disk_before_the_first_message(storage: Storage) -> None:
-    with opened(storage.create("rounds=2")) as wiring:
-        cohorts = {n: draw_cohort(wiring.config, client_names(5), n) for n in (1, 2)}
-        watch = Watch(storage, wiring.folder, wiring.run_id, cohorts)
-        transport = wiring.runner.transport
+    with opened(storage.create("rounds=2")) as simulation:
+        cohorts = {n: draw_cohort(simulation.run.terms.config, client_names(5), n) for n in (1, 2)}
+        watch = Watch(storage, simulation.folder, simulation.run_id, cohorts)
+        transport = simulation.run.transport
         assert isinstance(transport, InProcessTransport)
         spy = SpyTransport(watch.exchange(transport))
-        runner = dataclasses.replace(wiring.runner, transport=spy)
-        execute(dataclasses.replace(wiring, runner=runner), SilentObserver())
+        execute(over(simulation, spy), SilentObserver())
     stages = ["advertise", "share", "train", "unmask"]
     assert watch.stages == [(n, stage) for n in (1, 2) for stage in stages]
     assert watch.uploads == 2 * (5 - LOST)
 
 
-def test_clients_own_row_is_on_the_disk_before_its_upload_leaves(storage: Storage) -> None:
-    with opened(storage.create("rounds=1")) as wiring:
+def test_a_stage_is_on_the_disk_before_any_of_its_answers_leaves(storage: Storage) -> None:
+    """What one client has answered is nobody's yet while another is asked; then all of it is."""
+    with opened(storage.create("rounds=1")) as simulation:
         seen: list[str] = []
-        transport = wiring.runner.transport
+        transport = simulation.run.transport
         assert isinstance(transport, InProcessTransport)
 
         def watched(name: str) -> Callable[[bytes], bytes]:
-            path, inner = wiring.folder / "clients" / f"{name}.db", transport.handlers[name]
+            inner = transport.handlers[name]
 
             def answer(message: bytes) -> bytes:
-                before = read(path, "SELECT count(*) FROM ledger")
                 reply = inner(message)
-                after = read(path, "SELECT count(*) FROM ledger")
                 if peek(reply)[0] == "upload":
-                    assert (before, after) == ([(0,)], [(1,)])
-                    assert read(path, "SELECT count(*) FROM tombstones") == [(1,)]
+                    assert of_clients(simulation.folder, "SELECT client, channel FROM ledger") == {}
                     seen.append(name)
                 return reply
 
@@ -202,19 +200,20 @@ def test_clients_own_row_is_on_the_disk_before_its_upload_leaves(storage: Storag
 
         handlers = {name: watched(name) for name in transport.handlers}
         watched_transport = dataclasses.replace(transport, handlers=handlers)
-        runner = dataclasses.replace(wiring.runner, transport=watched_transport)
-        execute(dataclasses.replace(wiring, runner=runner), SilentObserver())
-    assert len(seen) == 5 - LOST
+        cohorts = {1: draw_cohort(simulation.run.terms.config, client_names(5), 1)}
+        watch = Watch(storage, simulation.folder, simulation.run_id, cohorts)
+        spy = SpyTransport(watch.exchange(watched_transport))
+        execute(over(simulation, spy), SilentObserver())
+    assert len(seen) == watch.uploads == 5 - LOST
 
 
 def test_missing_entry_voids_the_rounds_entries_but_not_its_sum(storage: Storage) -> None:
     """The sum minus the entries that did come would be the entry of who did not send it."""
-    with opened(storage.create("rounds=2")) as wiring:
-        transport = wiring.runner.transport
+    with opened(storage.create("rounds=2")) as simulation:
+        transport = simulation.run.transport
         assert isinstance(transport, InProcessTransport)
         silent = dataclasses.replace(transport, lost_at="unmask")
-        runner = dataclasses.replace(wiring.runner, transport=silent)
-        execute(dataclasses.replace(wiring, runner=runner), SilentObserver())
+        execute(over(simulation, silent), SilentObserver())
     assert storage.rows("SELECT * FROM pool") == []
     assert storage.rows("SELECT DISTINCT status FROM ledger") == [("released",)]
     assert storage.rows("SELECT count(*) FROM rounds") == [(2,)]
@@ -359,8 +358,7 @@ def test_bytes_of_the_database_hold_no_secret_and_nothing_expired(
 def test_coordinators_database_holds_no_personal_part(os_run: tuple[Finished, str]) -> None:
     run, _ = os_run
     data = run.storage.file.read_bytes()
-    for path in sorted((run.folder / "clients").glob("*.db")):
-        ((personal,),) = read(path, "SELECT personal FROM personal WHERE slot = 'committed'")
+    for personal, _ in run.personal_parts().values():
         assert len(personal) > 1000
         assert personal[-200:] not in data and b"gate." not in data
 

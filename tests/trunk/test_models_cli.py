@@ -15,7 +15,6 @@ from safetensors.numpy import load_file
 
 from platform.cli import models
 from platform.data.shapes import CLASSES
-from platform.experiment.finishing import final_attempt
 from tests.trunk._runs import NONE, Command, Finished, Storage, opened
 
 
@@ -50,8 +49,10 @@ def test_export_with_a_clients_personal_part(
     assert (answer.code, answer.err) == (0, "")
     assert str(out / "prompts.safetensors") in answer.out.replace("\n", "")
     arrays = load_file(out / "prompts.safetensors")
-    with opened(own_copy.storage.reopen(own_copy.run_id)) as wiring:
-        state = wiring.population.clients["client-00001"].state(final_attempt(wiring))
+    with opened(own_copy.storage.reopen(own_copy.run_id)) as simulation:
+        state = simulation.population.clients["client-00001"].state(
+            simulation.run.terms.final_attempt
+        )
     expected: dict[str, Any] = {f"personal.{n}": a for n, a in state.personal.items()}
     for position, expert in enumerate(state.experts):
         expected |= {f"expert.{position}.{name}": a for name, a in expert.items()}

@@ -9,9 +9,8 @@ from methods import ClientView, Examples
 from platform.config.randomness import stream
 from platform.experiment.finishing import execute
 from platform.experiment.newcomers import measure_newcomers
-from platform.parties.client import Client
-from platform.parties.evaluation import client_accuracy
-from platform.parties.profile import PersonalState
+from platform.parties.outside_rounds import OutsideRounds
+from platform.parties.scoring import EvaluationSet, accuracy
 from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import (
     FIXED,
@@ -62,11 +61,11 @@ def test_new_clients_are_measured_as_by_hand(which: str, request: pytest.Fixture
     """From the last state and the first personal part, before and after `personalise`."""
     run: Finished = request.getfixturevalue(which)
     found: dict[str, list[float]] = {"before": [], "after": []}
-    with opened(run.storage.reopen(run.run_id)) as wiring:
-        method, seed = wiring.method, wiring.config.seed
-        last = wiring.config.rounds + 1
-        assert list(wiring.evaluation.new_clients) == ["new-00000", "new-00001"]
-        for name, client in wiring.evaluation.new_clients.items():
+    with opened(run.storage.reopen(run.run_id)) as simulation:
+        method, seed = simulation.run.terms.method, simulation.run.terms.config.seed
+        last = simulation.run.terms.config.rounds + 1
+        assert list(simulation.learning.evaluation.new_clients) == ["new-00000", "new-00001"]
+        for name, client in simulation.learning.evaluation.new_clients.items():
             broadcast = method.broadcast(run.state())
             first = method.init_client(
                 stream(seed, "client, alike for all"), stream(seed, "client", name)
@@ -74,14 +73,12 @@ def test_new_clients_are_measured_as_by_hand(which: str, request: pytest.Fixture
             rng = stream(seed, "batches", name, last)
             view = ClientView(broadcast, (), first)
             after = method.personalise(
-                view, client.train, wiring.population.make_trainer(None), rng
+                view, client.train, simulation.population.make_trainer(None), rng
             )
             for key, personal in (("before", first), ("after", after)):
-                state = PersonalState(personal, ())
-                found[key].append(
-                    client_accuracy(method, broadcast, state, client.test, wiring.classes)
-                )
-        sizes = [c.test.num_examples for c in wiring.evaluation.new_clients.values()]
+                test = EvaluationSet(client.test, simulation.learning.classes)
+                found[key].append(accuracy(method, ClientView(broadcast, (), personal), test))
+        sizes = [c.test.num_examples for c in simulation.learning.evaluation.new_clients.values()]
     measured = run.summary["final"]["new_clients"]
     assert measured["clients"] == 2
     # FedPGP trains nothing after the last release.
@@ -93,9 +90,9 @@ def test_new_clients_are_measured_as_by_hand(which: str, request: pytest.Fixture
 
 
 def test_new_clients_hold_images_of_their_own(noised: Finished) -> None:
-    with opened(noised.storage.reopen(noised.run_id)) as wiring:
-        old = [c.profile.data for c in wiring.population.clients.values()]
-        new = [c.train for c in wiring.evaluation.new_clients.values()]
+    with opened(noised.storage.reopen(noised.run_id)) as simulation:
+        old = [c.profile.data for c in simulation.population.clients.values()]
+        new = [c.train for c in simulation.learning.evaluation.new_clients.values()]
     rows = [row.tobytes() for part in (*old, *new) for row in part.arrays["features"]]
     # The same pictures are nobody's twice, also none of an old client's.
     assert len(rows) == len(set(rows))
@@ -115,11 +112,11 @@ def test_an_interrupted_run_measures_them_alike(
     noised: Finished, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     overrides = (*FEDPGP, *FIXED, *NEW, "rounds=2")
-    with monkeypatch.context() as patch, opened(storage.create(*overrides)) as wiring:
-        crash_at(patch, Client, "personalise", 3, after=True)
+    with monkeypatch.context() as patch, opened(storage.create(*overrides)) as simulation:
+        crash_at(patch, OutsideRounds, "_part", 3, after=True)
         with pytest.raises(Crash):
-            execute(wiring, SilentObserver())
-    resumed = storage.resume(wiring.run_id)
+            execute(simulation, SilentObserver())
+    resumed = storage.resume(simulation.run_id)
     assert comparable(resumed.summary) == comparable(noised.summary)
 
 
@@ -130,12 +127,12 @@ def test_a_method_that_sends_each_client_its_own_sends_them_what_nobody_has(
     masks = "secure_aggregation.enabled=false"
     amp = ("method.name=prompt_fedamp", "method.context_tokens=2", masks, NONE)
     run = storage.run(*amp, *NEW, "rounds=1", "cohort.dropout_rate=0")
-    with opened(storage.reopen(run.run_id)) as wiring:
-        state, start = run.state(), wiring.method.init_server(stream(3, "server"))
-        nobody = wiring.method.broadcast(state, None)
+    with opened(storage.reopen(run.run_id)) as simulation:
+        state, start = run.state(), simulation.run.terms.method.init_server(stream(3, "server"))
+        nobody = simulation.run.terms.method.broadcast(state, None)
         for name in nobody:
             np.testing.assert_array_equal(nobody[name], start[name])
-        found = measure_newcomers(wiring, state)
+        found = measure_newcomers(simulation, state)
     assert found is not None and found.document() == run.summary["final"]["new_clients"]
 
 
@@ -150,9 +147,9 @@ def test_a_pool_hands_them_no_experts(storage: Storage, monkeypatch: pytest.Monk
         return original(self, view, batch, classes)
 
     run = storage.run(NONE, *NEW, "rounds=2", "cohort.dropout_rate=0", "pool.minimum=2")
-    with opened(storage.reopen(run.run_id)) as wiring:
+    with opened(storage.reopen(run.run_id)) as simulation:
         monkeypatch.setattr(pfedmoap.PFedMoAP, "predict", counting)
-        assert measure_newcomers(wiring, run.state()) is not None
+        assert measure_newcomers(simulation, run.state()) is not None
     assert seen and set(seen) == {0}
 
 
@@ -166,5 +163,5 @@ def test_where_nothing_is_personal_nothing_changes(
 
 
 def test_there_is_no_measurement_without_them(plain_run: Finished) -> None:
-    with opened(plain_run.storage.reopen(plain_run.run_id)) as wiring:
-        assert measure_newcomers(wiring, plain_run.state()) is None
+    with opened(plain_run.storage.reopen(plain_run.run_id)) as simulation:
+        assert measure_newcomers(simulation, plain_run.state()) is None

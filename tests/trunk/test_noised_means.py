@@ -200,8 +200,11 @@ def test_the_mean_of_those_who_came(storage: Storage, mechanism: tuple[str, ...]
     run = storage.run(
         *NO_POOL, *NOISED, *QUIET, *mechanism, "cohort.dropout_rate=0.4", "cohort.minimum=2"
     )
-    with opened(storage.reopen(run.run_id)) as wiring:
-        federation, names = Federation(wiring, SilentObserver()), list(wiring.population.clients)
+    with opened(storage.reopen(run.run_id)) as simulation:
+        federation, names = (
+            Federation(simulation.run, SilentObserver()),
+            list(simulation.population.clients),
+        )
         start = federation.validate(federation.initial_state(), {})
         assert start is not None
         documents = run.summary["rounds"]
@@ -216,7 +219,7 @@ def test_the_mean_of_those_who_came(storage: Storage, mechanism: tuple[str, ...]
             assert 0.001 < released["std"] < 0.02
         widest = {"round": 1, "mean": 0.4, "std": 0.7654}
         changed = [*documents, {**documents[0], "released_validation": widest}]
-        (text,) = (t for t in run_warnings(wiring, changed, None) if "noised validation" in t)
+        (text,) = (t for t in run_warnings(simulation, changed, None) if "noised validation" in t)
     assert "standard deviation up to 0.765;" in text
     largest = max(d["released_validation"]["std"] for d in documents)
     assert any(f"up to {largest:.3f};" in text for text in run.summary["warnings"])
@@ -240,6 +243,8 @@ def test_poisson_cohorts_are_refused(storage: Storage) -> None:
 def test_entries_dominate_only_where_the_sum_is_noised_jointly(
     storage: Storage, law: str, dominate: bool
 ) -> None:
-    with opened(storage.create(*NOISED, *QUIET, *POOL, *LAWS[law])) as wiring:
-        (text,) = (t for t in run_warnings(wiring, [], None) if "are charged beside the sum" in t)
+    with opened(storage.create(*NOISED, *QUIET, *POOL, *LAWS[law])) as simulation:
+        (text,) = (
+            t for t in run_warnings(simulation, [], None) if "are charged beside the sum" in t
+        )
     assert ("dominate what is spent" in text) is dominate

@@ -17,7 +17,7 @@ def labels(classes: int, each: int) -> np.ndarray:
 
 
 def deal(kind, clients, classes, *, shots=3, train=None, test=6, seeds=(1, 2), **more):
-    plan = PartitionPlan(kind, clients, classes, shots, **more)
+    plan = PartitionPlan(kind=kind, clients=clients, classes=classes, shots=shots, **more)
     owners = clients if kind == "iid" or more else 1
     return partition(
         plan,
@@ -29,19 +29,25 @@ def deal(kind, clients, classes, *, shots=3, train=None, test=6, seeds=(1, 2), *
 
 
 def test_twenty_classes_among_ten_clients_are_two_each():
-    owned = class_map(PartitionPlan("pathological", 10, 20, 16), np.random.default_rng(0))
+    owned = class_map(
+        PartitionPlan(kind="pathological", clients=10, classes=20, shots=16),
+        np.random.default_rng(0),
+    )
     assert [len(classes) for classes in owned] == [2] * 10
     assert sorted(c for classes in owned for c in classes) == list(range(20))
     assert all(list(classes) == sorted(classes) for classes in owned)
 
 
 def test_an_uneven_number_of_classes_differs_by_one():
-    owned = class_map(PartitionPlan("pathological", 3, 20, 16), np.random.default_rng(0))
+    owned = class_map(
+        PartitionPlan(kind="pathological", clients=3, classes=20, shots=16),
+        np.random.default_rng(0),
+    )
     assert sorted(len(classes) for classes in owned) == [6, 7, 7]
 
 
 def test_the_class_map_is_shuffled_by_its_seed():
-    plan = PartitionPlan("pathological", 10, 20, 16)
+    plan = PartitionPlan(kind="pathological", clients=10, classes=20, shots=16)
     maps = [class_map(plan, np.random.default_rng(seed)) for seed in (0, 0, 1)]
     assert maps[0] == maps[1] != maps[2]
     assert maps[0] != tuple((2 * i, 2 * i + 1) for i in range(10))
@@ -159,13 +165,13 @@ def test_shared_classes_by_hand():
 
 
 def test_the_class_map_s_seed_draws_the_shared_classes():
-    plan = PartitionPlan("pathological", 3, 12, 2, shared_classes=0.25)
+    plan = PartitionPlan(kind="pathological", clients=3, classes=12, shots=2, shared_classes=0.25)
     maps = [class_map(plan, np.random.default_rng(seed)) for seed in (0, 0, 1)]
     common = [set.intersection(*map(set, owned)) for owned in maps]
     assert maps[0] == maps[1] != maps[2]
     assert [len(names) for names in common] == [3, 3, 3] and common[0] != common[2]
     # Without shared classes it is the map that it always was.
-    plain = PartitionPlan("pathological", 3, 12, 2)
+    plain = PartitionPlan(kind="pathological", clients=3, classes=12, shots=2)
     assert sorted(sum(class_map(plain, np.random.default_rng(0)), ())) == list(range(12))
 
 
@@ -173,7 +179,8 @@ def test_pets_among_twenty_clients_need_shared_classes():
     """FedPGP on 37 breeds: a tenth is 4 for all, and 33 among 20 clients are one or two each."""
     assert refused("pathological", 20, 37).endswith("valid: 1 to 18")
     owned = class_map(
-        PartitionPlan("pathological", 20, 37, 16, shared_classes=0.1), np.random.default_rng(0)
+        PartitionPlan(kind="pathological", clients=20, classes=37, shots=16, shared_classes=0.1),
+        np.random.default_rng(0),
     )
     assert sorted(len(classes) for classes in owned) == [5] * 7 + [6] * 13
 
@@ -200,10 +207,12 @@ def test_a_class_with_fewer_images_than_shots_gives_what_it_has():
     """Classes of 5, 2 and 1 images, 3 shots: all of the small ones, as published loaders do."""
     train, test = np.repeat([0, 1, 2], [5, 2, 1]), labels(3, 2)
     rngs = {"class_rng": np.random.default_rng(0), "shot_rng": np.random.default_rng(1)}
-    (one,) = partition(PartitionPlan("pathological", 1, 3, 3), train, test, **rngs)
+    (one,) = partition(
+        PartitionPlan(kind="pathological", clients=1, classes=3, shots=3), train, test, **rngs
+    )
     assert np.bincount(train[one.train]).tolist() == [3, 2, 1]
     # Of three images two owners get two and one, of one image the next one in turn gets it.
-    both = partition(PartitionPlan("iid", 2, 3, 2), train, test, **rngs)
+    both = partition(PartitionPlan(kind="iid", clients=2, classes=3, shots=2), train, test, **rngs)
     assert counted(both, train, 3) == [[2, 1, 0], [2, 1, 1]]
 
 
@@ -265,7 +274,14 @@ def test_shots_that_not_even_one_class_can_serve_are_refused_with_more_clients_t
 def deal_domains(kind, clients, *, domains=2, classes=3, shots=None, train=8, test=4, seeds=(1, 2)):
     names = tuple("abcdef"[:domains])
     shares = DirichletShares(0.3, 2)
-    plan = PartitionPlan(kind, clients, classes * domains, shots, shares, domains=names)
+    plan = PartitionPlan(
+        kind=kind,
+        clients=clients,
+        classes=classes * domains,
+        shots=shots,
+        shares=shares,
+        domains=names,
+    )
     keys = [np.tile(np.arange(classes * domains), each) for each in (train, test)]
     rngs = [np.random.default_rng(seed) for seed in seeds]
     return keys, partition(plan, *keys, class_rng=rngs[0], shot_rng=rngs[1])

@@ -14,7 +14,7 @@ from platform.data.encoding import cached_encoders, plain_encoders
 from platform.data.loading import load_task_data
 from platform.data.preparing import CHUNK, Encoders, prepared_arrays, prepared_batch
 from platform.errors import ConfigError
-from platform.experiment.simulation import deal_examples
+from platform.experiment.dealing import deal_examples
 from tests.trunk._encoders import cache_of, files
 
 

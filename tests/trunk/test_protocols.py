@@ -21,11 +21,11 @@ from platform.bootstrap import Surroundings, create_run
 from platform.data.loading import load_task_data
 from platform.data.shapes import CLASSES
 from platform.errors import ConfigError
+from platform.experiment.evaluation import harmonic_mean
 from platform.experiment.finishing import execute
-from platform.parties.evaluation import harmonic_mean
 from platform.parties.store_files import stores_folder
-from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
+from platform.rounds.progress import Progress
 from tests.trunk._runs import NO_POOL, NONE, SMALL, Command, Finished, Storage, opened
 from tests.trunk.conftest import MakeStorage
 
@@ -104,11 +104,12 @@ def test_a_round_does_not_pay_for_the_protocol(
         predicted.append(tuple(arguments[-1]))
         return original(self, *arguments)
 
-    with opened(storage.create(NONE, "method.name=zero_shot", *TO_NOVEL)) as wiring:
+    with opened(storage.create(NONE, "method.name=zero_shot", *TO_NOVEL)) as simulation:
         monkeypatch.setattr(ZeroShot, "predict", counting)
-        federation = Federation(wiring, SilentObserver())
-        federation.measure(federation.initial_state(), {})
-    assert predicted == [wiring.classes] * 5
+        start = Progress(completed=0, committed={}, state=simulation.run.terms.initial_state())
+        document = simulation.run.measure(simulation.run, 3, start)
+    assert document["protocol"] == {"name": "client_mean"}
+    assert predicted == [simulation.learning.classes] * 5
 
 
 def test_the_method_is_built_for_the_base_classes(
@@ -121,17 +122,17 @@ def test_the_method_is_built_for_the_base_classes(
         return ZeroShot(Captions(task.backbone, config.template))
 
     monkeypatch.setattr("methods.zero_shot.build", build)
-    with opened(storage.create(NONE, "method.name=zero_shot", *TO_NOVEL)) as wiring:
-        assert tasks[0].classes == wiring.classes == CLASSES[:10]
+    with opened(storage.create(NONE, "method.name=zero_shot", *TO_NOVEL)) as simulation:
+        assert tasks[0].classes == simulation.learning.classes == CLASSES[:10]
 
 
 def test_zero_shot_is_measured_as_by_hand(storage: Storage) -> None:
     """All clients are alike, so base and novel are plain CLIP on half of the classes each."""
     run = storage.run(NONE, "method.name=zero_shot", "rounds=1", *TO_NOVEL)
-    with opened(storage.reopen(run.run_id)) as wiring:
-        method = wiring.method
+    with opened(storage.reopen(run.run_id)) as simulation:
+        method = simulation.run.terms.method
         assert isinstance(method, ZeroShot)
-        for name, test in wiring.evaluation.common.items():
+        for name, test in simulation.learning.evaluation.common.items():
             captions = [f"a photo of a {word}." for word in test.classes]
             text = method.captions.backbone.encode_texts(captions).numpy()
             said = (test.examples.arrays["features"] @ text.T).argmax(axis=1)
@@ -141,8 +142,8 @@ def test_zero_shot_is_measured_as_by_hand(storage: Storage) -> None:
 
 def test_a_run_under_dirichlet(storage: Storage) -> None:
     run = storage.run(*SHORT, "task.partition.kind=dirichlet", "task.shots=4")
-    with opened(storage.reopen(run.run_id)) as wiring:
-        sizes = [c.profile.data.num_examples for c in wiring.population.clients.values()]
+    with opened(storage.reopen(run.run_id)) as simulation:
+        sizes = [c.profile.data.num_examples for c in simulation.population.clients.values()]
     assert sum(sizes) == 80 and min(sizes) >= 2 and len(set(sizes)) > 1
     accuracy = run.summary["final"]["accuracy"]
     # Clients hold unequal test sets, so the weighted mean is another number.
@@ -215,20 +216,20 @@ def test_tokens_are_encoded_once_and_only_what_is_kept_is_dealt(
     config = (NONE, "method.name=zero_shot", "rounds=1", "cohort.dropout_rate=0", *LEFT_OUT)
     config = (*config, "secure_aggregation.threshold=2")
     for _ in range(2):
-        with opened(Storage(tmp_path).create(*config)) as wiring:
+        with opened(Storage(tmp_path).create(*config)) as simulation:
             # Two domains dealt out of three, 20 classes; one shot and two test images each.
             assert sum(seen) == 40 + 120
-            summary = execute(wiring, SilentObserver())
-    data = load_task_data(wiring.config)
-    for number, (name, client) in enumerate(wiring.population.clients.items()):
+            summary = execute(simulation, SilentObserver())
+    data = load_task_data(simulation.run.terms.config)
+    for number, (name, client) in enumerate(simulation.population.clients.items()):
         dealt = client.profile.data.arrays
         assert set(dealt) == {"features", "labels", "domains"}
         assert set(dealt["domains"]) == {number}
         picture = data.dataset.test.images[data.clients[number].test[:1]]
-        own = wiring.evaluation.own[name].arrays
+        own = simulation.learning.evaluation.own[name].arrays
         assert set(own) == {"features", "labels"}
         # What a single picture becomes outside of the run is what it is in it.
-        batch = wiring.batch_of(picture)
+        batch = simulation.learning.batch_of(picture)
         np.testing.assert_allclose(batch["features"], own["features"][:1], atol=1e-5)
     assert summary["final"]["protocol"]["target"]["mean"] > 1 / 20
 
@@ -341,7 +342,7 @@ def test_execute_measures_twins_by_the_same_protocol(
 ) -> None:
     """Without sharing, a run and its twins are the same training: the same numbers throughout."""
     overrides = (NONE, "method.name=coop", "method.context_tokens=2", "rounds=1")
-    with opened(storage.create(*overrides, *TO_NOVEL, "cohort.dropout_rate=0")) as wiring:
-        summary = execute(wiring, SilentObserver())
+    with opened(storage.create(*overrides, *TO_NOVEL, "cohort.dropout_rate=0")) as simulation:
+        summary = execute(simulation, SilentObserver())
     assert summary["final"]["protocol"] == summary["local"]["protocol"]
     assert summary["gain_over_local"] == 0.0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -15,7 +13,16 @@ from platform.experiment.finishing import execute
 from platform.parties.client import Client
 from platform.rounds.observing import SilentObserver
 from tests.trunk import _tampering as tampering
-from tests.trunk._runs import ADAPTIVE, FIXED, NO_POOL, RECORDS, Finished, Storage, opened
+from tests.trunk._runs import (
+    ADAPTIVE,
+    FIXED,
+    NO_POOL,
+    RECORDS,
+    Finished,
+    Storage,
+    of_clients,
+    opened,
+)
 
 MASKS_OFF = "secure_aggregation.enabled=false"
 CONTROLLED = ("method.name=scaffold", "method.network=features")
@@ -170,8 +177,8 @@ def test_refused_in_one_sentence_before_anything_is_written(storage: Storage, ca
 
 
 def test_a_client_that_is_no_simulation_takes_no_seeded_noise(storage: Storage) -> None:
-    with opened(storage.create(*ONE_STEP)) as wiring:
-        client = next(iter(wiring.population.clients.values()))
+    with opened(storage.create(*ONE_STEP)) as simulation:
+        client = next(iter(simulation.population.clients.values()))
         alone = dataclasses.replace(client.profile, simulated=False)
         with pytest.raises(ConfigError, match=r"'seeded' protects nobody .*valid: os"):
             Client(alone, client._store, client._make_trainer)
@@ -184,8 +191,8 @@ def test_an_update_that_is_no_number_stops_a_run_without_a_mechanism(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
     """With one it leaves as zero, which nobody can tell (`test_failing_clients`)."""
-    with opened(storage.create("privacy.mechanism=none", *NO_POOL)) as wiring:
-        method = type(wiring.method)
+    with opened(storage.create("privacy.mechanism=none", *NO_POOL)) as simulation:
+        method = type(simulation.run.terms.method)
         original = method.client_update
 
         def broken(*arguments):
@@ -195,11 +202,11 @@ def test_an_update_that_is_no_number_stops_a_run_without_a_mechanism(
 
         monkeypatch.setattr(method, "client_update", broken)
         with pytest.raises(RunStopped, match="round 1 was aborted"):
-            execute(wiring, SilentObserver())
+            execute(simulation, SilentObserver())
     assert storage.rows("SELECT count(*) FROM states") == [(1,)]
-    for path in (storage.folder / wiring.run_id / "clients").glob("*.db"):
-        with closing(sqlite3.connect(path)) as connection:
-            assert connection.execute("SELECT count(*) FROM ledger").fetchall() == [(0,)]
+    folder = storage.folder / simulation.run_id
+    assert len(of_clients(folder, "SELECT client FROM identity")) == 5
+    assert of_clients(folder, "SELECT client FROM ledger") == {}
 
 
 # --- going on with other parameters ---------------------------------------------------------------
@@ -233,5 +240,5 @@ def test_a_ledger_of_other_releases_is_not_gone_on_with(
 
 
 def test_what_is_unchanged_is_resumed(own_copy: Finished) -> None:
-    with opened(own_copy.storage.reopen(own_copy.run_id)) as wiring:
-        assert wiring.run_id == own_copy.run_id
+    with opened(own_copy.storage.reopen(own_copy.run_id)) as simulation:
+        assert simulation.run_id == own_copy.run_id

@@ -14,7 +14,9 @@ from platform.parties.store_files import client_names
 from platform.rounds.attempts import Attempts
 from platform.rounds.observing import SilentObserver
 from platform.rounds.spending import Spending
-from platform.wire.messages import SecureRound, decode_invitation, encode_invitation
+from platform.wire.messages import decode_invitation, encode_invitation
+from platform.wire.secure_round import SecureRound
+from tests._plans import changed
 from tests.contract._driving import quick_folder
 from tests.trunk._runs import opened
 from tests.trunk._seams import overrides, seam_storage
@@ -89,13 +91,13 @@ def test_all_clients_of_an_attempt_are_told_one_graph(stores: Path) -> None:
 def test_every_attempt_has_a_graph_of_its_own(tmp_path: Path) -> None:
     """Drawn once the cohort is, and never given out for a complete graph."""
     chosen = overrides("upload_noise", "semi_honest", tmp_path)
-    with opened(seam_storage(tmp_path).create(*chosen)) as wiring:
-        complete = Attempts(wiring, SilentObserver(), Spending(wiring))
-        terms = dataclasses.replace(wiring.protection.terms, degree=2)
-        sums = dataclasses.replace(wiring.protection.sums, terms=terms)
-        protection = dataclasses.replace(wiring.protection, sums=sums)
+    with opened(seam_storage(tmp_path).create(*chosen)) as simulation:
+        complete = Attempts(simulation, SilentObserver(), Spending(simulation))
+        terms = dataclasses.replace(simulation.run.terms.protection.terms, degree=2)
+        sums = dataclasses.replace(simulation.run.terms.protection.sums, terms=terms)
+        protection = dataclasses.replace(simulation.run.terms.protection, sums=sums)
         regular = dataclasses.replace(
-            complete, wiring=dataclasses.replace(wiring, protection=protection)
+            complete, simulation=dataclasses.replace(simulation, protection=protection)
         )
         seeds = [bytes.fromhex(regular._draw(1, attempt).plan["graph_seed"]) for attempt in (1, 2)]
         assert complete._draw(1, 1).plan["graph_seed"] == ""
@@ -120,7 +122,7 @@ def test_another_graph_is_refused(stores: Path, change: dict[str, object]) -> No
     def lie(client: str, message: bytes) -> bytes:
         honest = decode_invitation(message)
         assert isinstance(honest.secure, SecureRound)
-        seat = dataclasses.replace(honest.secure, **change)
+        seat = changed(honest.secure, **change)
         return encode_invitation(dataclasses.replace(honest, secure=seat))
 
     transport = Lying(found.transport(), "advertise", lie)

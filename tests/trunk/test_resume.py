@@ -15,12 +15,12 @@ from sqlalchemy import Connection, event
 from platform.disk.opening import open_storage
 from platform.errors import RunStopped
 from platform.experiment.finishing import execute
+from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.rounds.runner import RoundRunner
-from platform.rounds.wiring import Wiring
 from platform.wire.messages import Stage
 from platform.wire.transport import InProcessTransport
 from storage import Database, StorageFull
@@ -39,16 +39,19 @@ from tests.trunk._runs import (
     crash_at,
     gaussian_epsilon,
     opened,
+    over,
+    stores_of,
 )
+from tests.trunk._tampering import execute as execute_past
 
 
 def crash(storage: Storage, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> str:
     """A run that crashes while the second client of round 2 trains; its id."""
-    with monkeypatch.context() as patch, opened(storage.create(*overrides)) as wiring:
+    with monkeypatch.context() as patch, opened(storage.create(*overrides)) as simulation:
         crash_at(patch, Client, "_train", 6, after=True)
         with pytest.raises(Crash):
-            execute(wiring, SilentObserver())
-        return wiring.run_id
+            execute(simulation, SilentObserver())
+        return simulation.run_id
 
 
 def charges(storage: Storage) -> list[tuple[Any, ...]]:
@@ -59,11 +62,11 @@ def charges(storage: Storage) -> list[tuple[Any, ...]]:
     return storage.rows(query)
 
 
-def lose(wiring: Wiring, stage: Stage, rounds: set[int]) -> Wiring:
-    """The wiring with all but two clients of some rounds silent from a stage on."""
-    transport = wiring.runner.transport
+def lose(simulation: Simulation, stage: Stage, rounds: set[int]) -> Simulation:
+    """The simulation with all but two clients of some rounds silent from a stage on."""
+    transport = simulation.run.transport
     assert isinstance(transport, InProcessTransport)
-    usual, names = transport.losses, sorted(wiring.population.clients)[:3]
+    usual, names = transport.losses, sorted(simulation.population.clients)[:3]
     silent = dataclasses.replace(
         transport,
         losses=lambda n, attempt, cohort: (
@@ -71,15 +74,14 @@ def lose(wiring: Wiring, stage: Stage, rounds: set[int]) -> Wiring:
         ),
         lost_at=stage,
     )
-    runner = dataclasses.replace(wiring.runner, transport=silent)
-    return dataclasses.replace(wiring, runner=runner)
+    return over(simulation, silent)
 
 
 def lost(storage: Storage, number: int, *overrides: str) -> str:
     """A run whose first attempt at a round is lost once vectors have left; its id."""
-    with opened(storage.create(OS, ONCE, *overrides)) as wiring, pytest.raises(RunStopped):
-        execute(lose(wiring, "unmask", {number}), SilentObserver())
-    return wiring.run_id
+    with opened(storage.create(OS, ONCE, *overrides)) as simulation, pytest.raises(RunStopped):
+        execute(lose(simulation, "unmask", {number}), SilentObserver())
+    return simulation.run_id
 
 
 def test_spare_attempt_pays_for_one_that_was_lost(storage: Storage) -> None:
@@ -100,10 +102,10 @@ def test_interruptions_cost_nothing(storage: Storage, monkeypatch: pytest.Monkey
         (Client, "_disclose", 2),
         (Client, "_disclose", 1),
     ):
-        with monkeypatch.context() as patch, opened(storage.reopen(run_id)) as wiring:
+        with monkeypatch.context() as patch, opened(storage.reopen(run_id)) as simulation:
             crash_at(patch, owner, name, nth, after=True)
             with pytest.raises(Crash):
-                execute(wiring, SilentObserver())
+                execute(simulation, SilentObserver())
     resumed = storage.resume(run_id)
     assert charges(storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]
     assert [r["round"] for r in resumed.summary["rounds"]] == [1, 2, 3]
@@ -132,13 +134,13 @@ def test_run_that_can_afford_no_round_is_reported_all_the_same(
 
 @pytest.mark.parametrize("stage", ["advertise", "share"])
 def test_round_aborted_before_anything_left_is_free(storage: Storage, stage: Stage) -> None:
-    with opened(storage.create(OS, ONCE)) as wiring, pytest.raises(RunStopped) as stopped:
-        execute(lose(wiring, stage, {2}), SilentObserver())
-    assert f"resume with --resume {wiring.run_id}" in str(stopped.value)
+    with opened(storage.create(OS, ONCE)) as simulation, pytest.raises(RunStopped) as stopped:
+        execute(lose(simulation, stage, {2}), SilentObserver())
+    assert f"resume with --resume {simulation.run_id}" in str(stopped.value)
     assert storage.rows("SELECT DISTINCT status FROM ledger WHERE round_number = 2") == [
         ("aborted",)
     ]
-    resumed = storage.resume(wiring.run_id)
+    resumed = storage.resume(simulation.run_id)
     assert charges(storage) == [(1, 1, 5), (2, 2, 5), (3, 1, 5)]
     assert len(resumed.summary["rounds"]) == 3
     spent = resumed.summary["final"]["epsilon"]["server"]
@@ -149,11 +151,11 @@ def test_round_aborted_before_anything_left_is_free(storage: Storage, stage: Sta
 
 @pytest.mark.parametrize("stage", ["train", "unmask"])
 def test_round_aborted_after_uploads_stays_charged(storage: Storage, stage: Stage) -> None:
-    with opened(storage.create(OS, ONCE)) as wiring, pytest.raises(RunStopped):
-        execute(lose(wiring, stage, {2}), SilentObserver())
+    with opened(storage.create(OS, ONCE)) as simulation, pytest.raises(RunStopped):
+        execute(lose(simulation, stage, {2}), SilentObserver())
     assert storage.rows("SELECT status FROM runs") == [("interrupted",)]
     assert storage.rows("SELECT count(*) FROM pool WHERE generation = 2") == [(0,)]
-    resumed = storage.resume(wiring.run_id)
+    resumed = storage.resume(simulation.run_id)
     assert charges(storage) == [(1, 1, 5), (2, 1, 5), (2, 2, 5)]
     assert resumed.summary["final"]["epsilon"]["server"] <= 8.0
     ((detail,),) = storage.rows("SELECT detail FROM audit WHERE action = 'round.aborted'")
@@ -162,9 +164,9 @@ def test_round_aborted_after_uploads_stays_charged(storage: Storage, stage: Stag
 
 def test_aborted_round_with_seeded_noise_is_charged_like_any_other(storage: Storage) -> None:
     """A simulation pays what a federation would: a further attempt has other noise."""
-    with opened(storage.create(ONCE)) as wiring, pytest.raises(RunStopped):
-        execute(lose(wiring, "unmask", {2}), SilentObserver())
-    resumed = storage.resume(wiring.run_id)
+    with opened(storage.create(ONCE)) as simulation, pytest.raises(RunStopped):
+        execute(lose(simulation, "unmask", {2}), SilentObserver())
+    resumed = storage.resume(simulation.run_id)
     assert charges(storage) == [(1, 1, 5), (2, 1, 5), (2, 2, 5)]
     assert "ended before round 3" in resumed.summary["warnings"][0]
 
@@ -175,12 +177,12 @@ def test_masked_round_without_client_noise_is_lost_once_vectors_have_left(
 ) -> None:
     """Another attempt would give another sum of the same vectors; the round has no result."""
     exact = (f"privacy.mechanism={mechanism}", *(() if mechanism == "none" else FIXED), *NO_POOL)
-    with opened(storage.create(*exact, OS)) as wiring, pytest.raises(RunStopped) as stopped:
-        execute(lose(wiring, "unmask", {2}), SilentObserver())
+    with opened(storage.create(*exact, OS)) as simulation, pytest.raises(RunStopped) as stopped:
+        execute(lose(simulation, "unmask", {2}), SilentObserver())
     assert "round 2 was aborted in phase unmasking" in str(stopped.value)
     assert "it stays without a result; resume with --resume" in str(stopped.value)
-    before = Finished(storage, wiring.run_id, {}).state()
-    resumed = storage.resume(wiring.run_id)
+    before = Finished(storage, simulation.run_id, {}).state()
+    resumed = storage.resume(simulation.run_id)
     assert storage.rows("SELECT round_number, attempt FROM rounds") == [(1, 1), (2, 1), (3, 1)]
     assert [len(names) for names in resumed.survivors().values()] == [5, 0, 4]
     assert any("round 2 has no result" in text for text in resumed.summary["warnings"])
@@ -192,11 +194,11 @@ def test_masked_round_without_client_noise_is_lost_once_vectors_have_left(
 def test_a_round_lost_while_it_is_written_down_is_lost_once(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch, opened(storage.create(NONE, *NO_POOL)) as wiring:
+    with monkeypatch.context() as patch, opened(storage.create(NONE, *NO_POOL)) as simulation:
         crash_at(patch, AuditTrail, "round_lost", 1)
         with pytest.raises(Crash):
-            execute(lose(wiring, "unmask", {2}), SilentObserver())
-    resumed = storage.resume(wiring.run_id)
+            execute(lose(simulation, "unmask", {2}), SilentObserver())
+    resumed = storage.resume(simulation.run_id)
     # The attempt goes on where it was: this time everybody answers.
     assert storage.rows("SELECT round_number, attempt FROM rounds") == [(1, 1), (2, 1), (3, 1)]
     assert [len(names) for names in resumed.survivors().values()] == [5, 5, 4]
@@ -230,7 +232,8 @@ def test_run_does_not_go_on_with_a_client_that_forgot_its_spending(
     """A new store has a new pseudonym, under which the same data would be charged from zero."""
     run_id = crash(storage, monkeypatch, OS)
     before = charges(storage)
-    (storage.folder / run_id / "clients" / "client-00002.db").unlink()
+    file = stores_of(storage.folder / run_id)
+    execute_past(file, "DELETE FROM identity WHERE client = 'client-00002'", is_store=True)
     for _ in range(2):
         answer = sotto("run", "--resume", run_id, "--storage", storage.url)
         assert answer.code == 1 and "a client's store" in answer.err
@@ -294,8 +297,8 @@ def test_full_disk_while_reserving_releases_nothing(
 ) -> None:
     """The ledger is written first; if it cannot be, no client hears of the round."""
     asked: list[bytes] = []
-    with opened(storage.create(OS, "rounds=1")) as wiring:
-        for client in wiring.population.clients.values():
+    with opened(storage.create(OS, "rounds=1")) as simulation:
+        for client in simulation.population.clients.values():
             monkeypatch.setattr(client, "_join", asked.append)
 
         def full(*_: Any) -> None:
@@ -303,7 +306,7 @@ def test_full_disk_while_reserving_releases_nothing(
 
         with monkeypatch.context() as patch, pytest.raises(StorageFull):
             patch.setattr(AuditTrail, "reserved", full)
-            execute(wiring, SilentObserver())
+            execute(simulation, SilentObserver())
         assert asked == [] and storage.rows("SELECT * FROM ledger") == []
 
 

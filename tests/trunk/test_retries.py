@@ -11,13 +11,14 @@ import pytest
 
 from platform.errors import RunStopped
 from platform.experiment.finishing import execute
+from platform.experiment.simulation import Simulation
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.cohort import draw_cohort
 from platform.rounds.observing import SilentObserver
 from platform.rounds.runner import RoundRunner
 from platform.rounds.spending import Spending
-from platform.rounds.wiring import Wiring
-from platform.wire.messages import Stage, decode_answer, peek
+from platform.wire.envelopes import peek
+from platform.wire.messages import Stage, decode_answer
 from platform.wire.transport import ClientId, Dropout, InProcessTransport
 from tests.trunk._runs import (
     FIXED,
@@ -30,6 +31,7 @@ from tests.trunk._runs import (
     crash_at,
     gaussian_epsilon,
     opened,
+    over,
 )
 
 FOUR = ("cohort.size=4", "cohort.dropout_rate=0", "rounds=2", *NO_POOL, *FIXED)
@@ -69,20 +71,21 @@ class Failing:
         return {c: answers.get(c, Dropout("gone")) for c in messages}
 
 
-def failing(wiring: Wiring, stage: Stage, attempts: set[tuple[int, int]]) -> tuple[Wiring, Failing]:
-    inner = wiring.runner.transport
+def failing(
+    simulation: Simulation, stage: Stage, attempts: set[tuple[int, int]]
+) -> tuple[Simulation, Failing]:
+    inner = simulation.run.transport
     assert isinstance(inner, InProcessTransport)
     transport = Failing(inner, stage, attempts)
-    runner = dataclasses.replace(wiring.runner, transport=transport)
-    return dataclasses.replace(wiring, runner=runner), transport
+    return over(simulation, transport), transport
 
 
 def run_failing(
     storage: Storage, stage: Stage, attempts: set[tuple[int, int]], *overrides: str
 ) -> tuple[Finished, Failing]:
-    with opened(storage.create(*overrides)) as wiring:
-        spoiled, transport = failing(wiring, stage, attempts)
-        return Finished(storage, wiring.run_id, execute(spoiled, SilentObserver())), transport
+    with opened(storage.create(*overrides)) as simulation:
+        spoiled, transport = failing(simulation, stage, attempts)
+        return Finished(storage, simulation.run_id, execute(spoiled, SilentObserver())), transport
 
 
 def rows(storage: Storage) -> list[tuple[Any, ...]]:
@@ -170,15 +173,15 @@ def test_a_budget_without_room_for_a_retry_ends_the_run(storage: Storage) -> Non
 
 def test_when_the_last_try_fails_the_run_stops_and_can_go_on(storage: Storage) -> None:
     both = {(2, 1), (2, 2)}
-    with opened(storage.create(OS, *FOUR, "cohort.retries=1")) as wiring:
-        spoiled, _ = failing(wiring, "unmask", both)
+    with opened(storage.create(OS, *FOUR, "cohort.retries=1")) as simulation:
+        spoiled, _ = failing(simulation, "unmask", both)
         with pytest.raises(RunStopped) as stopped:
             execute(spoiled, SilentObserver())
     assert "round 2 was aborted in phase unmasking" in str(stopped.value)
-    assert str(stopped.value).endswith(f"resume with --resume {wiring.run_id}")
+    assert str(stopped.value).endswith(f"resume with --resume {simulation.run_id}")
     assert storage.rows("SELECT status FROM runs") == [("interrupted",)]
     assert [(a["attempt"], a["charged"]) for a in aborts(storage)] == [(1, True), (2, True)]
-    resumed = storage.resume(wiring.run_id)
+    resumed = storage.resume(simulation.run_id)
     assert [r["round"] for r in resumed.summary["rounds"]] == [1, 2]
     assert [row[:3] for row in rows(storage)] == [
         (1, 1, "released"),
@@ -191,8 +194,8 @@ def test_when_the_last_try_fails_the_run_stops_and_can_go_on(storage: Storage) -
 
 
 def test_no_retries_stop_at_once(storage: Storage) -> None:
-    with opened(storage.create(OS, *FOUR, ONCE)) as wiring:
-        spoiled, transport = failing(wiring, "train", {(1, 1)})
+    with opened(storage.create(OS, *FOUR, ONCE)) as simulation:
+        spoiled, transport = failing(simulation, "train", {(1, 1)})
         with pytest.raises(RunStopped, match="round 1 was aborted in phase masked_input"):
             execute(spoiled, SilentObserver())
     assert set(transport.keys) == {(1, 1)}
@@ -219,13 +222,13 @@ def test_a_run_killed_between_two_tries_goes_on_with_its_ledger(
     after: bool,
 ) -> None:
     expected = [(1, 1), (2, 1), (2, 2)]
-    with monkeypatch.context() as patch, opened(storage.create(*FOUR, *overrides)) as wiring:
-        spoiled, _ = failing(wiring, "train", {(2, 1)})
+    with monkeypatch.context() as patch, opened(storage.create(*FOUR, *overrides)) as simulation:
+        spoiled, _ = failing(simulation, "train", {(2, 1)})
         crash_at(patch, owner, name, 3, after=after)
         with pytest.raises(Crash):
             execute(spoiled, SilentObserver())
     before = rows(storage)
-    resumed = storage.resume(wiring.run_id)
+    resumed = storage.resume(simulation.run_id)
     assert [row[:2] for row in rows(storage)] == expected
     assert {row[:2] for row in before} <= set(expected)
     assert all(count == 4 for *_, count in rows(storage))
@@ -241,13 +244,13 @@ def test_an_abort_that_cannot_be_written_down_is_not_retried(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that dies while it notes the abort has asked nobody for anything more."""
-    with monkeypatch.context() as patch, opened(storage.create(OS, *FOUR)) as wiring:
-        spoiled, transport = failing(wiring, "train", {(1, 1)})
+    with monkeypatch.context() as patch, opened(storage.create(OS, *FOUR)) as simulation:
+        spoiled, transport = failing(simulation, "train", {(1, 1)})
         crash_at(patch, AuditTrail, "round_aborted", 1)
         with pytest.raises(Crash):
             execute(spoiled, SilentObserver())
     assert set(transport.keys) == {(1, 1)}
     assert aborts(storage) == []
-    storage.resume(wiring.run_id)
+    storage.resume(simulation.run_id)
     # The attempt is open still, so it goes on, and this time everybody answers.
     assert [row[:2] for row in rows(storage)][:2] == [(1, 1), (2, 1)]

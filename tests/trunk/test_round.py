@@ -14,9 +14,12 @@ from platform.parties.client import Client
 from platform.rounds.plan import RoundOutcome
 from platform.wire import messages
 from platform.wire.codec import decode_frame, encode_frame
-from platform.wire.messages import Envelope, Invitation, SecureRound
+from platform.wire.envelopes import Envelope
+from platform.wire.messages import Invitation
+from platform.wire.secure_round import SecureRound
 from platform.wire.transport import Dropout, InProcessTransport
 from privacy import PrivacyError, UploadNoise
+from tests._plans import seat_from
 from tests.contract._driving import (
     RUN,
     STEP,
@@ -489,7 +492,7 @@ def seat(**numbers) -> SecureRound:
         "ring_bits": 43,
         "corrupt": 0,
     }
-    return SecureRound(**{**fitting, **numbers})
+    return seat_from(**{**fitting, **numbers})
 
 
 def test_an_invitation_is_answered(client):

@@ -14,8 +14,8 @@ import yaml
 
 from methods import ClientView, Examples, Registry
 from platform.config import parse_config
-from platform.experiment.finishing import execute, final_attempt
-from platform.parties.evaluation import Measured, summarise
+from platform.experiment.evaluation import Measured, over_clients
+from platform.experiment.finishing import execute
 from platform.parties.store_files import client_names
 from platform.rounds.cohort import draw_cohort
 from platform.rounds.observing import SilentObserver
@@ -231,12 +231,12 @@ def partial_cohorts(storage: Storage) -> dict[int, tuple[str, ...]]:
 def test_partial_participation(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who comes back goes on from its own last part; who comes late starts as first-time."""
     cohorts = partial_cohorts(storage)
-    with opened(storage.create(*PARTIAL)) as wiring:
-        owner = {id(c.profile.data): name for name, c in wiring.population.clients.items()}
+    with opened(storage.create(*PARTIAL)) as simulation:
+        owner = {id(c.profile.data): name for name, c in simulation.population.clients.items()}
         given: dict[tuple[int, str], Mapping[str, Any]] = {}
         made: dict[tuple[int, str], Mapping[str, Any]] = {}
         served: dict[tuple[int, str], int] = {}
-        method = type(wiring.method)
+        method = type(simulation.run.terms.method)
         original = method.client_update
         turns = iter([(n, name) for n, cohort in cohorts.items() for name in cohort])
 
@@ -250,12 +250,12 @@ def test_partial_participation(storage: Storage, monkeypatch: pytest.MonkeyPatch
 
         monkeypatch.setattr(method, "client_update", spy)
         # The twins train through the same method, and are not what is watched here.
-        twins = Measured("client_mean", {"local": summarise([0.0] * 6, [1] * 6)})
+        twins = Measured("client_mean", {"local": over_clients([(0, 1)] * 6)})
         monkeypatch.setattr("platform.experiment.finishing.measure_twins", lambda *_: twins)
-        summary = execute(wiring, SilentObserver())
+        summary = execute(simulation, SilentObserver())
         kept = {
-            name: client.state(final_attempt(wiring)).personal
-            for name, client in wiring.population.clients.items()
+            name: client.state(simulation.run.terms.final_attempt).personal
+            for name, client in simulation.population.clients.items()
         }
     assert_last_parts_are_kept(kept, made)
     assert set(given) == {(n, c) for n, cohort in cohorts.items() for c in cohort}

@@ -57,7 +57,9 @@ def test_a_run_by_hand_is_neither_resumed_nor_swept_beside_itself(
 ) -> None:
     config = tmp_path / "small.yaml"
     config.write_text(SMALL)
-    request = SweepRequest((str(config),), settings=(NONE, f"rounds={ROUNDS}"), storage=storage.url)
+    request = SweepRequest(
+        configs=(str(config),), settings=(NONE, f"rounds={ROUNDS}"), storage=storage.url
+    )
     (cell,) = build_grid(request).cells
     with run_by_hand(config, storage, child_environment) as process:
         run_id = storage.only_run()

@@ -17,9 +17,9 @@ from platform.bootstrap import Surroundings, create_run
 from platform.cli import models
 from platform.config import RunConfig, parse_config
 from platform.errors import ConfigError, RunStopped, UnknownRun
-from platform.experiment.finishing import execute, final_attempt
+from platform.experiment.finishing import execute
 from platform.experiment.second_phase import require_same_classes
-from platform.parties.client import Client
+from platform.parties.outside_rounds import OutsideRounds
 from platform.rounds.observing import SilentObserver
 from platform.wire.codec import decode_arrays
 from storage import open_database
@@ -31,6 +31,7 @@ from tests.trunk._runs import (
     Finished,
     Storage,
     crash_at,
+    of_clients,
     opened,
 )
 from tests.trunk.conftest import MakeStorage
@@ -60,19 +61,15 @@ def configure(place: Storage, first: Finished, *overrides: str) -> RunConfig:
 
 def follow(place: Storage, first: Finished, *overrides: str) -> Finished:
     config = configure(place, first, *overrides)
-    with opened(create_run(config, SilentObserver(), place.surroundings)) as wiring:
-        return Finished(place, wiring.run_id, execute(wiring, SilentObserver()))
+    with opened(create_run(config, SilentObserver(), place.surroundings)) as simulation:
+        return Finished(place, simulation.run_id, execute(simulation, SilentObserver()))
 
 
 def kept(place: Storage, first: Finished, run_id: str) -> dict[str, tuple[Any, ...]]:
     """What the clients' stores of the first run hold under a run's name."""
-    found = {}
-    for path in sorted((place.folder / first.run_id / "clients").glob("*.db")):
-        with closing(sqlite3.connect(path)) as connection:
-            query = "SELECT round_number, attempt, slot, personal, experts FROM personal"
-            rows = connection.execute(f"{query} WHERE run_id = ?", (run_id,)).fetchall()
-            found[path.stem] = tuple(rows)
-    return found
+    query = "SELECT client, round_number, attempt, slot, personal, experts FROM personal"
+    found = of_clients(place.folder / first.run_id, f"{query} WHERE run_id = ?", run_id)
+    return {client: tuple(found.get(client, ())) for client in first.identities()}
 
 
 def of_run(place: Storage, run_id: str) -> dict[str, list[tuple[Any, ...]]]:
@@ -151,15 +148,17 @@ def test_an_interrupted_one_is_resumed(
     config = configure(place, first, "method.scale=2.0")
     with (
         monkeypatch.context() as patch,
-        opened(create_run(config, SilentObserver(), place.surroundings)) as wiring,
+        opened(create_run(config, SilentObserver(), place.surroundings)) as simulation,
     ):
-        crash_at(patch, Client, "personalise", 3, after=True)
+        # Three are asked at once, and what they keep is durable together.
+        patch.setattr("platform.rounds.asking.PART", 3)
+        crash_at(patch, OutsideRounds, "_part", 4)
         with pytest.raises(Crash):
-            execute(wiring, SilentObserver())
-    assert sum(len(rows) for rows in kept(place, first, wiring.run_id).values()) == 3
-    resumed = place.resume(wiring.run_id)
+            execute(simulation, SilentObserver())
+    assert sum(len(rows) for rows in kept(place, first, simulation.run_id).values()) == 3
+    resumed = place.resume(simulation.run_id)
     whole = follow(place, first, "method.scale=2.0")
-    assert kept(place, first, wiring.run_id) == kept(place, first, whole.run_id)
+    assert kept(place, first, simulation.run_id) == kept(place, first, whole.run_id)
     assert resumed.summary["final"]["accuracy"] == whole.summary["final"]["accuracy"]
     assert resumed.summary["phases"]["cost_share"] is None
 
@@ -280,9 +279,12 @@ def test_before_it_has_personalised_a_client_is_where_the_first_run_left_it(
     place: Storage, first: Finished
 ) -> None:
     config = configure(place, first, "method.scale=0.0")
-    with opened(create_run(config, SilentObserver(), place.surroundings)) as wiring:
-        client, last = wiring.population.clients["client-00001"], final_attempt(wiring)
+    with opened(create_run(config, SilentObserver(), place.surroundings)) as simulation:
+        client, last = (
+            simulation.population.clients["client-00001"],
+            simulation.run.terms.final_attempt,
+        )
         assert last == (4, 0)
         assert client.state(last).personal["mixed"].any()
-        execute(wiring, SilentObserver())
+        execute(simulation, SilentObserver())
         assert not client.state(last).personal["mixed"].any()

@@ -13,11 +13,23 @@ from platform.config import RunConfig, parse_config
 from platform.disk.run_lock import only_process_of
 from platform.errors import ConfigError, ProtocolError, RunBusy
 from platform.experiment.finishing import execute
+from platform.parties.store_files import client_names
 from platform.rounds.observing import SilentObserver
-from platform.rounds.plan import RoundPlan
-from storage import open_client_store
-from tests.trunk._runs import GATHERING, NONE, RECORDS, Finished, Storage, opened
+from platform.wire.secure_round import SumTerms
+from storage import open_client_stores
+from tests._plans import a_plan
+from tests.trunk._runs import (
+    GATHERING,
+    NONE,
+    RECORDS,
+    Finished,
+    Storage,
+    opened,
+    runner_of,
+    stores_of,
+)
 from tests.trunk._secure import frank
+from tests.trunk._tampering import execute as execute_past
 
 PM_MOE = (
     "method={name: pm_moe, base: fedper, gate_rounds: 1, "
@@ -56,8 +68,8 @@ def test_the_base_that_made_the_modules_stays(storage: Storage) -> None:
     found = refusal(run, second_of(run, "method.base_options.channels=[4, 5]"))
     assert found.startswith(f"method.base_options.channels: (4, 5) {key} (32, 64)")
     config = second_of(run, "method.top_k=1", "method.gamma=0.5")
-    with opened(create_run(config, SilentObserver(), storage.surroundings)) as wiring:
-        assert execute(wiring, SilentObserver())["phase_two_of"] == run.run_id
+    with opened(create_run(config, SilentObserver(), storage.surroundings)) as simulation:
+        assert execute(simulation, SilentObserver())["phase_two_of"] == run.run_id
 
 
 def test_a_release_that_the_options_would_not_make_is_refused(storage: Storage) -> None:
@@ -67,19 +79,21 @@ def test_a_release_that_the_options_would_not_make_is_refused(storage: Storage) 
 
 
 def lose_store(run: Finished) -> str:
-    (run.folder / "clients" / "client-00003.db").unlink()
-    return "client-00003.db') is missing"
+    execute_past(
+        stores_of(run.folder), "DELETE FROM identity WHERE client = 'client-00003'", is_store=True
+    )
+    return "is missing (client-00003 in"
 
 
 def empty_store(run: Finished) -> str:
-    (run.folder / "clients" / "client-00003.db").write_bytes(b"")
-    return "client-00003.db') is missing"
+    stores_of(run.folder).write_bytes(b"")
+    return "is missing (client-00000 in"
 
 
 def swap_store(run: Finished) -> str:
-    path = run.folder / "clients" / "client-00003.db"
+    path = stores_of(run.folder)
     path.unlink()
-    open_client_store(path)
+    open_client_stores(path, client_names(5))
     return f"is not that of run {run.run_id}'s ledger"
 
 
@@ -98,28 +112,30 @@ def test_a_first_run_that_is_not_whole_is_refused_and_left_alone(
     storage: Storage, damage: Callable[[Finished], str]
 ) -> None:
     run = storage.gathering().run(*PLAIN)
-    expected = damage(run).replace("') is missing", "")
+    expected = damage(run)
     found = refusal(run, second_of(run))
     assert found.startswith("phase_two_of: ") and expected in found and "valid: " in found
 
 
 def test_two_at_once_are_refused_and_a_client_answers_nobody(storage: Storage) -> None:
     run = storage.gathering().run(*PLAIN)
-    with opened(create_run(second_of(run), SilentObserver(), run.storage.surroundings)) as wiring:
-        for held in (run.folder, wiring.folder):
+    with opened(
+        create_run(second_of(run), SilentObserver(), run.storage.surroundings)
+    ) as simulation:
+        for held in (run.folder, simulation.folder):
             with only_process_of(held), pytest.raises(RunBusy, match=held.name):
-                execute(wiring, SilentObserver())
-        assert not kept_of(wiring.run_id, run.folder)
-        everybody = tuple(wiring.population.clients)
+                execute(simulation, SilentObserver())
+        assert not kept_of(simulation.run_id, run.folder)
+        everybody = tuple(simulation.population.clients)
         for number in (1, 2):
-            plan = RoundPlan(wiring.run_id, number, 1, everybody, {}, minimum=2, threshold=3)
+            plan = a_plan(simulation.run_id, (number, 1), everybody, terms=SumTerms(3))
             with pytest.raises(ProtocolError, match="nothing leaves a client"):
-                frank(wiring).runner.run(plan, lambda client: {}, lambda handles: ())
-        assert execute(wiring, SilentObserver())["phase_two_of"] == run.run_id
-    assert len(kept_of(wiring.run_id, run.folder)) == 5
+                runner_of(frank(simulation)).run(plan, lambda client: {}, lambda handles: ())
+        assert execute(simulation, SilentObserver())["phase_two_of"] == run.run_id
+    assert len(kept_of(simulation.run_id, run.folder)) == 5
 
 
 def kept_of(run_id: str, folder: Path) -> list[str]:
     """Stores that hold something under a run's name."""
-    paths = sorted((folder / "clients").glob("*.db"))
-    return [path.stem for path in paths if open_client_store(path).committed(run_id) is not None]
+    stores = open_client_stores(stores_of(folder)).stores
+    return [name for name, store in stores.items() if store.committed(run_id) is not None]

@@ -12,7 +12,6 @@ import pytest
 
 from platform.experiment.finishing import execute
 from platform.rounds.cohort import draw_cohort
-from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.wire.transport import InProcessTransport
 from privacy import DP_SGD, Release, epsilon
@@ -26,6 +25,7 @@ from tests.trunk._runs import (
     crash_at,
     gaussian_epsilon,
     opened,
+    over,
 )
 
 CENTRAL = (
@@ -92,8 +92,8 @@ def test_a_poisson_cohort_of_any_size_is_summed(storage: Storage) -> None:
 
 
 def initial_state(storage: Storage, *overrides: str) -> Mapping[str, Any]:
-    with opened(storage.create(*overrides)) as wiring:
-        return Federation(wiring, SilentObserver()).initial_state()
+    with opened(storage.create(*overrides)) as simulation:
+        return simulation.run.terms.initial_state()
 
 
 @pytest.mark.parametrize("kind", ["poisson", "fixed_size"])
@@ -102,15 +102,14 @@ def test_a_round_that_nobody_is_left_in_is_noise_alone_and_charged(
 ) -> None:
     sampled = POISSON if kind == "poisson" else AMPLIFIED
     few = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1", TWINLESS)
-    with opened(storage.create(*sampled, *few)) as wiring:
-        assert wiring.cohort_kind == kind
-        transport = wiring.runner.transport
+    with opened(storage.create(*sampled, *few)) as simulation:
+        assert simulation.run.terms.cohort_kind == kind
+        transport = simulation.run.transport
         assert isinstance(transport, InProcessTransport)
         silent = dataclasses.replace(
             transport, losses=lambda number, attempt, cohort: frozenset(cohort)
         )
-        runner = dataclasses.replace(wiring.runner, transport=silent)
-        summary = execute(dataclasses.replace(wiring, runner=runner), SilentObserver())
+        summary = execute(over(simulation, silent), SilentObserver())
     assert storage.rows("SELECT round_number, attempt, count(*) FROM ledger GROUP BY 1, 2") == [
         (1, 1, 5)
     ]
@@ -125,15 +124,15 @@ def test_methods_see_the_planned_size_whoever_came(
     seen: list[tuple[int, float]] = []
     with opened(
         storage.create(*sampled, "cohort.size=3", "cohort.dropout_rate=0.4", "rounds=4", TWINLESS)
-    ) as wiring:
-        update = type(wiring.method).server_update
+    ) as simulation:
+        update = type(simulation.run.terms.method).server_update
 
         def watched(method, state, aggregate, pool, rng):
             seen.append((aggregate.cohort_size, aggregate.total_weight))
             return update(method, state, aggregate, pool, rng)
 
-        monkeypatch.setattr(type(wiring.method), "server_update", watched)
-        execute(wiring, SilentObserver())
+        monkeypatch.setattr(type(simulation.run.terms.method), "server_update", watched)
+        execute(simulation, SilentObserver())
     sizes = storage.rows("SELECT document FROM rounds")
     assert len({len(json.loads(d)["survivors"]) for (d,) in sizes}) > 1
     assert seen == [(3, 3.0)] * 4
@@ -146,8 +145,8 @@ def test_what_could_withhold_a_sum_leaves_fixed_size_unamplified(
     storage: Storage, given: str
 ) -> None:
     few = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1", "secure_aggregation.threshold=2")
-    with opened(storage.create(*AMPLIFIED, *few)) as wiring:
-        assert wiring.cohort_kind == "fixed_size"
+    with opened(storage.create(*AMPLIFIED, *few)) as simulation:
+        assert simulation.run.terms.cohort_kind == "fixed_size"
     run = storage.run(*AMPLIFIED, *few, given)
     assert run.summary["sampling"] == "none"
     observer = run.summary["final"]["epsilon"]["observer"]
@@ -161,17 +160,17 @@ def test_a_crash_goes_on_with_the_cohort_or_amplifies_nothing(
     """Which draws are thrown away may depend on them, so one that replaces another is not fair."""
     few = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1", TWINLESS)
     once = storage.run(*AMPLIFIED, OS, *few)
-    wiring = storage.create(*AMPLIFIED, OS, *few)
-    with monkeypatch.context() as patch, opened(wiring), pytest.raises(Crash):
+    simulation = storage.create(*AMPLIFIED, OS, *few)
+    with monkeypatch.context() as patch, opened(simulation), pytest.raises(Crash):
         crash_at(patch, LocalTrainer, "fit", 1)
-        execute(wiring, SilentObserver())
+        execute(simulation, SilentObserver())
     drawn = "SELECT pseudonym FROM ledger WHERE run_id = ? AND cohort_drawn ORDER BY 1"
-    before = storage.rows(drawn, wiring.run_id)
-    again = storage.resume(wiring.run_id)
+    before = storage.rows(drawn, simulation.run_id)
+    again = storage.resume(simulation.run_id)
     spent = [run.summary["final"]["epsilon"]["observer"] for run in (once, again)]
     ((attempts,),) = storage.rows("SELECT max(attempt) FROM ledger WHERE run_id = ?", again.run_id)
     if attempts == 1:
-        assert storage.rows(drawn, wiring.run_id) == before
+        assert storage.rows(drawn, simulation.run_id) == before
         assert spent[1] == spent[0]
     else:
         assert spent[1] == pytest.approx(gaussian_epsilon(4.0, 2), rel=1e-3)
@@ -184,10 +183,10 @@ def test_fixed_size_amplifies_without_personal_state_only(storage: Storage) -> N
     for method in (NO_POOL, ("method.name=coop", "method.context_tokens=2"), ()):
         # The pool's method is the configuration's own; an entry shows who was drawn.
         named = [o for o in AMPLIFIED if not o.startswith("method.")]
-        with opened(storage.create(*named, *method, *common)) as wiring:
-            kinds[wiring.config.method.name] = (
-                wiring.cohort_kind,
-                wiring.method.has_personal_state,
+        with opened(storage.create(*named, *method, *common)) as simulation:
+            kinds[simulation.run.terms.config.method.name] = (
+                simulation.run.terms.cohort_kind,
+                simulation.run.terms.method.has_personal_state,
             )
     assert kinds["promptfl"] == ("fixed_size", False)
     assert kinds["pfedmoap"] == (None, True)

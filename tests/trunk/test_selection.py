@@ -11,19 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from methods import LocalResult, TensorSpec
+from methods import ClientView, LocalResult, TensorSpec
 from platform.bootstrap import Surroundings, plan_run
 from platform.config import parse_config
 from platform.errors import ConfigError, ProtocolError
+from platform.experiment.evaluation import examine, over_clients
 from platform.experiment.finishing import execute
 from platform.experiment.selection import best_on_validation, evaluation_document
 from platform.parties.client import Client
-from platform.parties.evaluation import client_accuracy
+from platform.parties.scoring import VALIDATION as HELD
+from platform.parties.scoring import EvaluationSet, accuracy
 from platform.parties.store_files import stores_folder
 from platform.protection.extras import FLAG, VALIDATION, Extras
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import Protection
-from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.wire.layout import Totals, UploadLayout, build_layout
 from privacy import (
@@ -165,10 +166,10 @@ def chosen(make_storage: MakeStorage) -> Finished:
 
 
 def test_validation_images_are_neither_trained_on_nor_dealt_twice(chosen: Finished) -> None:
-    with opened(chosen.storage.reopen(chosen.run_id)) as wiring:
-        for name, client in wiring.population.clients.items():
-            train, held = client.profile.data, wiring.evaluation.validation[name]
-            assert client.profile.validation is held
+    with opened(chosen.storage.reopen(chosen.run_id)) as simulation:
+        for name, client in simulation.population.clients.items():
+            train, held = client.profile.data, simulation.learning.evaluation.validation[name]
+            assert client.profile.measured.own[HELD].examples is held
             # Two base classes a client.
             assert (train.num_examples, held.num_examples) == (6, 2)
             assert sorted(set(train.arrays["labels"])) == sorted(held.arrays["labels"])
@@ -178,13 +179,13 @@ def test_validation_images_are_neither_trained_on_nor_dealt_twice(chosen: Finish
 
 def test_validation_accuracy_of_the_last_round_by_hand(chosen: Finished) -> None:
     """The method keeps nothing on clients, so the last state is all that they predict with."""
-    with opened(chosen.storage.reopen(chosen.run_id)) as wiring:
-        text = wiring.method.broadcast(chosen.state())
+    with opened(chosen.storage.reopen(chosen.run_id)) as simulation:
+        text = simulation.run.terms.method.broadcast(chosen.state())
         found = []
-        for name in wiring.population.clients:
-            held = wiring.evaluation.validation[name]
-            state = wiring.population.clients[name].state(None)
-            found.append(client_accuracy(wiring.method, text, state, held, wiring.classes))
+        for name in simulation.population.clients:
+            held = simulation.learning.evaluation.validation[name]
+            images = EvaluationSet(held, simulation.learning.classes)
+            found.append(accuracy(simulation.run.terms.method, ClientView(text), images))
     for document in (chosen.summary["rounds"][-1], chosen.summary["final"]):
         assert document["validation"]["per_client"] == found
         assert document["validation"]["mean"] == pytest.approx(sum(found) / 5)
@@ -257,11 +258,11 @@ def test_an_interrupted_run_chooses_alike(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = make_storage("whole").run(*overrides)
-    with monkeypatch.context() as patch, opened(storage.create(*overrides)) as wiring:
+    with monkeypatch.context() as patch, opened(storage.create(*overrides)) as simulation:
         crash_at(patch, Client, "_train", 6, after=True)
         with pytest.raises(Crash):
-            execute(wiring, SilentObserver())
-    resumed = storage.resume(wiring.run_id)
+            execute(simulation, SilentObserver())
+    resumed = storage.resume(simulation.run_id)
     assert comparable(resumed.summary) == comparable(whole.summary)
     assert resumed.summary["best_on_validation"] is not None
 
@@ -405,10 +406,10 @@ def test_the_noised_mean_of_round_t_is_that_of_the_model_before(
 ) -> None:
     run = storage.run(*NO_POOL, *NOISED, *QUIET, BEST, *MECHANISMS[mechanism])
     rounds = run.summary["rounds"]
-    with opened(storage.reopen(run.run_id)) as wiring:
-        federation = Federation(wiring, SilentObserver())
-        start = federation.validate(federation.initial_state(), {})
-    assert start is not None
+    with opened(storage.reopen(run.run_id)) as simulation:
+        again = simulation.run
+        scores = examine(again, again.terms.initial_state(), {}, [HELD])
+    start = over_clients([each.tallies[HELD] for each in scores.values()])
     exact = [start.mean, *(document["validation"]["mean"] for document in rounds)]
     for number, document in enumerate(rounds, start=1):
         released = document["released_validation"]
@@ -459,8 +460,8 @@ def test_the_ledger_counts_the_coordinate(storage: Storage) -> None:
         # One charge for update and accuracy; without the coordinate the same noise would be less.
         assert spent == pytest.approx(gaussian_epsilon(4.0, number), rel=1e-6)
         assert spent > 1.1 * gaussian_epsilon(4.0 * math.sqrt(1.25), number)
-    with opened(storage.create(*NO_POOL, *NOISED, *FIXED, *ADAPTIVE)) as wiring:
-        protection = wiring.protection.at(2.0)
+    with opened(storage.create(*NO_POOL, *NOISED, *FIXED, *ADAPTIVE)) as simulation:
+        protection = simulation.run.terms.protection.at(2.0)
         (row,) = protection.releases(
             ReleaseKey(run_id="r", round_number=1, attempt=1, pseudonym="p")
         )

@@ -172,7 +172,12 @@ def drawn(train_images, test_images, texts=(None, None)):
             [(train_images, [0, 1], texts[0]), (test_images, [1, 0, 1], texts[1])]
         )
     ]
-    return Dataset("drawn", ("a", "b"), ("one", "two"), *sides)
+    return Dataset(
+        name="drawn",
+        classes=("a", "b"),
+        domains=("one", "two"),
+        **dict(zip(("train", "test"), sides, strict=True)),
+    )
 
 
 def test_the_pool_has_training_images_first():
@@ -251,7 +256,9 @@ def test_the_split_seed_changes_the_split_of_each_client_only(monkeypatch):
     """Digits splits by the same seed before it is merged; a data set in the memory does not."""
     labels = np.tile(np.arange(4), 30)
     split = Split(np.zeros((120, 4, 4, 3), np.uint8), labels, np.zeros(120, np.int64))
-    made = Dataset("drawn", ("a", "b", "c", "d"), ("one",), split, split)
+    made = Dataset(
+        name="drawn", classes=("a", "b", "c", "d"), domains=("one",), train=split, test=split
+    )
     monkeypatch.setattr(loading, "load_dataset", lambda name, request: made)
     base, other = load(*DIGITS), load(*DIGITS, "seeds.split=8")
     for one, two in zip(base.clients, other.clients, strict=True):
@@ -267,7 +274,9 @@ def test_validation_images_come_out_of_the_client_s_training_part():
 
 def test_few_shots_of_one_class_are_refused_after_the_split():
     """One image of class 0, eight of 1: in a third of all splits the one is a test image."""
-    plan = PartitionPlan("shared_ratio", 1, 2, 8, shared_ratio=SharedRatio(minimum=2))
+    plan = PartitionPlan(
+        kind="shared_ratio", clients=1, classes=2, shots=8, shared_ratio=SharedRatio(minimum=2)
+    )
     labels, refusals = np.repeat([0, 1], [1, 8]), []
     for seed in range(60):
         try:

@@ -26,7 +26,13 @@ def given(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
     """A data set of 4 classes x 3 images in two domains, with changes to its training side."""
     labels, domains = np.tile(np.arange(4), 3), np.repeat([0, 1, 1], 4)
     split = Split(np.zeros((12, 4, 4, 3), np.uint8), labels, domains)
-    made = Dataset("drawn", ("a", "b", "c", "d"), ("one", "two"), replace(split, **changes), split)
+    made = Dataset(
+        name="drawn",
+        classes=("a", "b", "c", "d"),
+        domains=("one", "two"),
+        train=replace(split, **changes),
+        test=split,
+    )
     monkeypatch.setattr(loading, "load_dataset", lambda name, request: made)
 
 
@@ -78,7 +84,7 @@ def test_a_class_that_only_the_held_out_domain_has_is_refused(monkeypatch: pytes
 
 def test_a_protocol_without_test_images_is_refused(monkeypatch: pytest.MonkeyPatch):
     given(monkeypatch)
-    made = loading.load_dataset("", DataRequest(Path()))
+    made = loading.load_dataset("", DataRequest(root=Path()))
     few = Split(made.test.images[:2], made.test.labels[:2], made.test.domains[:2])
     monkeypatch.setattr(loading, "load_dataset", lambda *_: replace(made, test=few))
     with pytest.raises(DataError, match="drawn has no novel test example"):

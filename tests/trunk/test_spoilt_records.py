@@ -126,7 +126,7 @@ class Spoils(SilentObserver):
 def test_no_run_finishes_in_a_database_with_a_spoilt_row(storage: Storage) -> None:
     plain = (NONE, "rounds=1", "evaluation.local_twins=false")
     earlier = storage.run(*plain)
-    with opened(storage.create(*plain)) as wiring:
+    with opened(storage.create(*plain)) as simulation:
         with pytest.raises(DatabaseDamaged):
-            run_through(wiring, Spoils(storage, earlier.run_id))
-        assert not (wiring.folder / "summary.json").exists()
+            run_through(simulation, Spoils(storage, earlier.run_id))
+        assert not (simulation.folder / "summary.json").exists()

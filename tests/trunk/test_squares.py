@@ -19,7 +19,7 @@ from platform.data.loading import load_task_data
 from platform.data.preparing import prepared_arrays, prepared_batch
 from platform.data.squares import Squares
 from platform.errors import ConfigError
-from platform.experiment.simulation import deal_examples
+from platform.experiment.dealing import deal_examples
 from tests.trunk._encoders import cache_of, files, pictures
 
 

@@ -49,7 +49,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def cells_of(config: str, storage: Storage, *settings: str, **more: Any) -> Grid:
     return build_grid(
-        SweepRequest((config,), settings=(NONE, *settings), storage=storage.url, **more)
+        SweepRequest(configs=(config,), settings=(NONE, *settings), storage=storage.url, **more)
     )
 
 
@@ -193,7 +193,7 @@ def test_cells_that_share_a_lifetime_budget_run_one_after_another(
 ) -> None:
     noise = ("privacy.mechanism=upload_noise", "privacy.lifetime_budget=9")
     sharing = build_grid(
-        SweepRequest((small,), seeds=(0, 1, 2), settings=noise, storage=storage.url)
+        SweepRequest(configs=(small,), seeds=(0, 1, 2), settings=noise, storage=storage.url)
     ).cells
     others = cells_of(small, storage, seeds=(0, 1)).cells
     pool = SlowPool()
@@ -219,7 +219,7 @@ def test_cells_on_an_accelerator_run_alone_unless_told(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(7)))
-    grid = build_grid(SweepRequest(("comparison",), device=device))
+    grid = build_grid(SweepRequest(configs=("comparison",), device=device))
     assert _jobs(grid) == (1 if one else 7)
 
 
@@ -441,8 +441,8 @@ def test_failed_cells_are_told_at_the_end_and_the_others_are_kept(
 
     def answer(cell: Cell) -> Outcome:
         if cell.seed == 1:
-            return Outcome(cell, error="task.root: nothing is there")
-        return Outcome(cell, "run0", outcomes[0].summary, seconds=1.25)
+            return Outcome(cell=cell, error="task.root: nothing is there")
+        return Outcome(cell=cell, run_id="run0", summary=outcomes[0].summary, seconds=1.25)
 
     fake_workers(monkeypatch, answer)
     told = sotto("sweep", small, "--seed", "0,1", *OPTIONS, "--output", str(tmp_path / "out"))

@@ -123,7 +123,7 @@ def test_a_sweep_of_failures_leaves_nothing(tmp_path: Path) -> None:
 def test_more_lines_than_colours_and_more_panels_than_a_row_are_drawn(tmp_path: Path) -> None:
     grid = grid_of(f"training.batch_size={','.join(map(str, range(1, 13)))}")
     (curves, _) = pictures(grid, outcomes_of(grid, lambda cell: summary(0.5)))
-    many = Picture("curves", "round", "accuracy", curves.panels * 5)
+    many = Picture(name="curves", abscissa="round", ordinate="accuracy", panels=curves.panels * 5)
     files = draw(many, tmp_path)
     assert [path.name for path in files] == ["curves.svg", "curves.png"]
     assert files[0].read_text("utf-8").count("<!-- batch") == 0

@@ -437,10 +437,10 @@ def test_whatever_stands_in_a_value_tables_stay_whole(value: str) -> None:
     row = table.rows[0]
     label = Label(value, ())
     changed = Table(
-        table.caption + value,
-        table.axes,
-        table.columns,
-        (type(row)(label, row.numbers, row.epsilon),),
+        caption=table.caption + value,
+        axes=table.axes,
+        columns=table.columns,
+        rows=(type(row)(label, row.numbers, row.epsilon),),
         is_private=True,
     )
     require_whole(latex([changed]).replace(r"\textbackslash{}", ""))

@@ -21,7 +21,8 @@ from platform.config import Sources, parse_config
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError, RecordsDisagree
 from platform.experiment.finishing import execute
-from platform.mechanisms import BUILT_IN, Mechanism, Settings, Steps, Sums
+from platform.mechanisms import BUILT_IN, Mechanism, Mechanisms, Settings, Steps, Sums
+from platform.parties.own_spending import OwnSpending
 from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
 from platform.protection.ledger_rows import as_releases
 from platform.protection.limits import Limits
@@ -35,6 +36,7 @@ from privacy import (
     epsilons,
     release_of_upload,
 )
+from storage import LedgerRow
 from tests.trunk._runs import SMALL, Finished, Storage, opened
 from tests.trunk._toy_mechanism import FACTS, TOY_NOISE, ToyNoise, build
 
@@ -61,9 +63,12 @@ def config(storage: Storage, *overrides: str, mechanism: Mechanism = TOY_NOISE):
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Storage, Finished]]:
     """A whole run under the toy mechanism, calibrated to a budget."""
     storage = Storage(tmp_path_factory.mktemp("toy"), surroundings(TOY_NOISE))
-    wiring = create_run(config(storage, *TOY), SilentObserver(), storage.surroundings)
-    with opened(wiring):
-        yield storage, Finished(storage, wiring.run_id, execute(wiring, SilentObserver()))
+    simulation = create_run(config(storage, *TOY), SilentObserver(), storage.surroundings)
+    with opened(simulation):
+        yield (
+            storage,
+            Finished(storage, simulation.run.run_id, execute(simulation, SilentObserver())),
+        )
 
 
 def test_its_ledger_says_its_own_name(ran):
@@ -108,8 +113,8 @@ def test_its_records_agree_where_it_is_known_and_nowhere_else(ran):
 
 def test_it_is_resumed_where_it_is_known_and_nowhere_else(ran):
     storage, run = ran
-    with opened(storage.reopen(run.run_id)) as wiring:
-        assert execute(wiring, SilentObserver()) == run.summary
+    with opened(storage.reopen(run.run_id)) as simulation:
+        assert execute(simulation, SilentObserver()) == run.summary
     with pytest.raises(ConfigError, match=r"privacy\.mechanism: 'toy_noise' is not valid; valid: "):
         reopen_run(run.run_id, storage.url, SilentObserver(), Surroundings())
 
@@ -126,12 +131,20 @@ def test_a_lifetime_counts_what_it_spent(ran):
     key = ReleaseKey(run_id="next", round_number=1, attempt=1, pseudonym=spent[0].pseudonym)
     mine = [row for row in spent if row.pseudonym == key.pseudonym]
     planned = [release_of_upload(UploadNoise(1.0, 4.0), 8, key)]
-    given = {"delta": 1e-5, "accountant": "auto"}
-    Limits(**given, lifetime_budget=9.0, mechanisms=WITH_TOY).require("next", mine, planned)
+
+    class Store:
+        def rows(self, run_id: str | None = None, place: object = None) -> list[LedgerRow]:
+            return [row for row in mine if run_id in (None, row.run_id)]
+
+    def spend(budget: float, known: Mechanisms) -> None:
+        limits = Limits(delta=1e-5, accountant="auto", lifetime_budget=budget, mechanisms=known)
+        OwnSpending(Store(), key.run_id, limits).require(None, planned)
+
+    spend(9.0, WITH_TOY)
     with pytest.raises(BudgetExhausted, match="lifetime_budget"):
-        Limits(**given, lifetime_budget=8.0, mechanisms=WITH_TOY).require("next", mine, planned)
+        spend(8.0, WITH_TOY)
     with pytest.raises(UnknownMechanism, match="'toy_noise'"):
-        Limits(**given, lifetime_budget=9.0, mechanisms=BUILT_IN).require("next", mine, planned)
+        spend(9.0, BUILT_IN)
 
 
 def test_the_audit_judges_it(tmp_path):

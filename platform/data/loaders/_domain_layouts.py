@@ -50,7 +50,7 @@ class Found(NamedTuple):
     use: Use
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Layouts:
     """How one data set may lie below `task.root`.
 

@@ -33,17 +33,17 @@ _FOLDERS: Final = ("ag_news", "ag_news_csv")
 
 INFOS = (
     DatasetInfo(
-        "ag_news",
-        "AG News: 127,600 news texts of four topics",
-        _TOPICS,
-        ("news",),
-        "to be had from the page that its paper names, http://goo.gl/JyCnZq",
-        (
+        name="ag_news",
+        title="AG News: 127,600 news texts of four topics",
+        classes=_TOPICS,
+        domains=("news",),
+        source="to be had from the page that its paper names, http://goo.gl/JyCnZq",
+        layout=(
             "ag_news/{train,test}.csv with class, title and description in each line",
             "where wanted ag_news/classes.txt",
             "or the same files in ag_news_csv",
         ),
-        "texts",
+        modality="texts",
     ),
 )
 
@@ -63,7 +63,7 @@ def load(name: str, request: DataRequest) -> Dataset:
         class_words(read_lines(info, request.root, path), path, info.classes)
     train, test = (_split(info, request.root, folder / f"{part}.csv") for part in ("train", "test"))
     require_examples(name, info.classes, train.labels, test.labels)
-    return Dataset(name, info.classes, domains, train, test)
+    return Dataset(name=name, classes=info.classes, domains=domains, train=train, test=test)
 
 
 def _split(info: DatasetInfo, root: Path, path: Path) -> Split:

@@ -41,23 +41,23 @@ _BATCHES: Final = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 INFOS = (
     DatasetInfo(
-        "cifar10",
-        "CIFAR-10: 60,000 photos of 32x32 pixels in ten classes",
-        _TEN,
-        ("photo",),
-        _PAGE,
-        (
+        name="cifar10",
+        title="CIFAR-10: 60,000 photos of 32x32 pixels in ten classes",
+        classes=_TEN,
+        domains=("photo",),
+        source=_PAGE,
+        layout=(
             "cifar-10-batches-bin/{data_batch_1..5,test_batch}.bin and batches.meta.txt",
             "or cifar-10-batches-py/{data_batch_1..5,test_batch,batches.meta}",
         ),
     ),
     DatasetInfo(
-        "cifar100",
-        "CIFAR-100: 60,000 photos of 32x32 pixels in a hundred classes",
-        (),
-        ("photo",),
-        _PAGE,
-        (
+        name="cifar100",
+        title="CIFAR-100: 60,000 photos of 32x32 pixels in a hundred classes",
+        classes=(),
+        domains=("photo",),
+        source=_PAGE,
+        layout=(
             "cifar-100-binary/{train,test}.bin and fine_label_names.txt",
             "or cifar-100-python/{train,test,meta}",
         ),
@@ -65,7 +65,7 @@ INFOS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Version:
     """One published form of one of the two data sets.
 
@@ -91,28 +91,34 @@ class _Version:
 _VERSIONS: Final = {
     "cifar10": (
         _Version(
-            "cifar-10-batches-bin",
-            tuple(f"{batch}.bin" for batch in _BATCHES),
-            "test_batch.bin",
-            "batches.meta.txt",
+            folder="cifar-10-batches-bin",
+            train=tuple(f"{batch}.bin" for batch in _BATCHES),
+            test="test_batch.bin",
+            names="batches.meta.txt",
         ),
         _Version(
-            "cifar-10-batches-py",
-            _BATCHES,
-            "test_batch",
-            "batches.meta",
+            folder="cifar-10-batches-py",
+            train=_BATCHES,
+            test="test_batch",
+            names="batches.meta",
             label_key="labels",
             names_key="label_names",
         ),
     ),
     "cifar100": (
         # A coarse label comes before the fine one.
-        _Version("cifar-100-binary", ("train.bin",), "test.bin", "fine_label_names.txt", 2),
         _Version(
-            "cifar-100-python",
-            ("train",),
-            "test",
-            "meta",
+            folder="cifar-100-binary",
+            train=("train.bin",),
+            test="test.bin",
+            names="fine_label_names.txt",
+            labels=2,
+        ),
+        _Version(
+            folder="cifar-100-python",
+            train=("train",),
+            test="test",
+            names="meta",
             label_key="fine_labels",
             names_key="fine_label_names",
         ),
@@ -146,7 +152,7 @@ def load(name: str, request: DataRequest) -> Dataset:
     train = _split(version, [folder / file for file in version.train], classes, read)
     test = _split(version, [folder / version.test], classes, read)
     require_examples(name, classes, train.labels, test.labels)
-    return Dataset(name, classes, domains, train, test)
+    return Dataset(name=name, classes=classes, domains=domains, train=train, test=test)
 
 
 def _split(

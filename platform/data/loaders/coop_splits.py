@@ -64,12 +64,12 @@ class Entry(NamedTuple):
 def _info(name: str, title: str, page: str) -> DatasetInfo:
     folder, images, split = _FOLDERS[name]
     return DatasetInfo(
-        name,
-        title,
-        (),
-        DOMAINS,
-        f"the images are on the data set's own page ({page}), {_SPLITS}",
-        (f"{folder}/{images}/ (the images)", f"{folder}/{split}"),
+        name=name,
+        title=title,
+        classes=(),
+        domains=DOMAINS,
+        source=f"the images are on the data set's own page ({page}), {_SPLITS}",
+        layout=(f"{folder}/{images}/ (the images)", f"{folder}/{split}"),
     )
 
 
@@ -123,7 +123,11 @@ def load(name: str, request: DataRequest) -> Dataset:
     base = base.resolve()
     require_present(base, used, repr(str(file)))
     return Dataset(
-        name, classes, domains, _split(base, parts["train"]), _split(base, parts["test"])
+        name=name,
+        classes=classes,
+        domains=domains,
+        train=_split(base, parts["train"]),
+        test=_split(base, parts["test"]),
     )
 
 

@@ -56,17 +56,17 @@ _OFFICE_HOME: Final = (
 )
 _LAYOUTS: Final = {
     "domainnet": Layouts(
-        ("domain_net", "domainnet"),
+        folders=("domain_net", "domainnet"),
         parts={"train": "train", "test": "test"},
         lists=("{domain}_{part}.txt", "splits/{domain}_{part}.txt"),
     ),
-    "folders": Layouts(("",)),
+    "folders": Layouts(folders=("",)),
     "office_home": Layouts(
-        ("office-home", "office_home", "office_home_dg", "OfficeHome"),
+        folders=("office-home", "office_home", "office_home_dg", "OfficeHome"),
         parts={"train": "train", "val": "test"},
     ),
     "pacs": Layouts(
-        ("pacs", "PACS"),
+        folders=("pacs", "PACS"),
         inner="images",
         parts={"train": "train", "crossval": "test"},
         lists=("splits/{domain}_{part}_kfold.txt",),
@@ -74,7 +74,7 @@ _LAYOUTS: Final = {
         damaged=frozenset({"sketch/dog/n02103406_4068-1.png"}),
     ),
     "vlcs": Layouts(
-        ("vlcs", "VLCS"),
+        folders=("vlcs", "VLCS"),
         aliases={"caltech": "Caltech101", "pascal": "VOC2007", "sun": "SUN09"},
         parts={"train": "train", "crossval": "unused", "test": "test"},
         # As Dassl reads it.
@@ -84,54 +84,57 @@ _LAYOUTS: Final = {
 
 INFOS = (
     DatasetInfo(
-        "domainnet",
-        "DomainNet: 345 classes in six domains (Peng et al. 2019)",
-        (),
-        ("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
-        "the images and lists are on the data set's own page (https://ai.bu.edu/M3SDA/, the "
+        name="domainnet",
+        title="DomainNet: 345 classes in six domains (Peng et al. 2019)",
+        classes=(),
+        domains=("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
+        source="the images and lists are on the data set's own page (https://ai.bu.edu/M3SDA/, the "
         "cleaned version)",
-        (
+        layout=(
             "domain_net/ or domainnet/ with DOMAIN/CLASS/IMAGE",
             "and, if the official split is wanted, DOMAIN_train.txt and DOMAIN_test.txt in it or "
             "in its splits/",
         ),
     ),
     DatasetInfo(
-        "folders",
-        "Any folder of the form DOMAIN/CLASS/IMAGE, task.root being that folder",
-        (),
-        (),
-        "the images are the user's own",
-        ("DOMAIN/CLASS/IMAGE, with the same classes in all domains",),
+        name="folders",
+        title="Any folder of the form DOMAIN/CLASS/IMAGE, task.root being that folder",
+        classes=(),
+        domains=(),
+        source="the images are the user's own",
+        layout=("DOMAIN/CLASS/IMAGE, with the same classes in all domains",),
     ),
     DatasetInfo(
-        "office_home",
-        "Office-Home: 65 classes in four domains (Venkateswara et al. 2017)",
-        tuple(name.replace("_", " ") for name in _OFFICE_HOME.split()),
-        ("Art", "Clipart", "Product", "Real_World"),
-        "the images are on the data set's own page (https://www.hemanthdv.org/officeHomeDataset.html)",
-        ("office-home/DOMAIN/CLASS/IMAGE", "or office_home_dg/DOMAIN/{train,val}/CLASS/IMAGE"),
+        name="office_home",
+        title="Office-Home: 65 classes in four domains (Venkateswara et al. 2017)",
+        classes=tuple(name.replace("_", " ") for name in _OFFICE_HOME.split()),
+        domains=("Art", "Clipart", "Product", "Real_World"),
+        source="the images are on the data set's own page (https://www.hemanthdv.org/officeHomeDataset.html)",
+        layout=(
+            "office-home/DOMAIN/CLASS/IMAGE",
+            "or office_home_dg/DOMAIN/{train,val}/CLASS/IMAGE",
+        ),
     ),
     DatasetInfo(
-        "pacs",
-        "PACS: seven classes in four domains (Li et al. 2017)",
-        ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
-        ("art_painting", "cartoon", "photo", "sketch"),
-        "the images are on the data set's own page (https://domaingeneralization.github.io/#data)",
-        (
+        name="pacs",
+        title="PACS: seven classes in four domains (Li et al. 2017)",
+        classes=("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"),
+        domains=("art_painting", "cartoon", "photo", "sketch"),
+        source="the images are on the data set's own page (https://domaingeneralization.github.io/#data)",
+        layout=(
             "pacs/DOMAIN/CLASS/IMAGE",
             "or pacs/images/DOMAIN/CLASS/IMAGE with pacs/splits/DOMAIN_train_kfold.txt and "
             "DOMAIN_crossval_kfold.txt",
         ),
     ),
     DatasetInfo(
-        "vlcs",
-        "VLCS: five classes in four domains, each a data set of its own (Fang et al. 2013)",
-        ("bird", "car", "chair", "dog", "person"),
-        ("Caltech101", "LabelMe", "SUN09", "VOC2007"),
-        "the images are linked from the page that their compilers point to "
+        name="vlcs",
+        title="VLCS: five classes in four domains, each a data set of its own (Fang et al. 2013)",
+        classes=("bird", "car", "chair", "dog", "person"),
+        domains=("Caltech101", "LabelMe", "SUN09", "VOC2007"),
+        source="the images are linked from the page that their compilers point to "
         "(https://github.com/belaalb/G2DM#download-vlcs)",
-        (
+        layout=(
             "vlcs/DOMAIN/CLASS/IMAGE",
             "or VLCS/{CALTECH,LABELME,SUN,PASCAL}/{train,crossval,test}/CLASS/IMAGE",
         ),
@@ -160,7 +163,13 @@ def load(name: str, request: DataRequest) -> Dataset:
         _require_alike(found, classes, labels, images)
     train, test = _rows(found, labels, request)
     _require_rows(train, test, classes, images)
-    return Dataset(name, classes, domains, image_split(images, train), image_split(images, test))
+    return Dataset(
+        name=name,
+        classes=classes,
+        domains=domains,
+        train=image_split(images, train),
+        test=image_split(images, test),
+    )
 
 
 def _places(info: DatasetInfo, root: Path, layouts: Layouts) -> tuple[Path, Path]:

@@ -44,20 +44,20 @@ _FILES: Final = "{train,t10k}-{images-idx3,labels-idx1}-ubyte, each as it is or 
 
 INFOS = (
     DatasetInfo(
-        "mnist",
-        "MNIST: 70,000 handwritten digits of 28x28 pixels",
-        DIGITS,
-        ("scan",),
-        "to be had from the data set's own page, http://yann.lecun.com/exdb/mnist",
-        (f"mnist/{_FILES}", "or the same files in MNIST/raw"),
+        name="mnist",
+        title="MNIST: 70,000 handwritten digits of 28x28 pixels",
+        classes=DIGITS,
+        domains=("scan",),
+        source="to be had from the data set's own page, http://yann.lecun.com/exdb/mnist",
+        layout=(f"mnist/{_FILES}", "or the same files in MNIST/raw"),
     ),
     DatasetInfo(
-        "fashion_mnist",
-        "Fashion-MNIST: 70,000 pictures of clothes of 28x28 pixels",
-        _CLOTHES,
-        ("photo",),
-        "to be had from the data set's own page, https://github.com/zalandoresearch/fashion-mnist",
-        (f"fashion_mnist/{_FILES}", "or the same files in FashionMNIST/raw"),
+        name="fashion_mnist",
+        title="Fashion-MNIST: 70,000 pictures of clothes of 28x28 pixels",
+        classes=_CLOTHES,
+        domains=("photo",),
+        source="to be had from the data set's own page, https://github.com/zalandoresearch/fashion-mnist",
+        layout=(f"fashion_mnist/{_FILES}", "or the same files in FashionMNIST/raw"),
     ),
 )
 
@@ -74,7 +74,7 @@ def load(name: str, request: DataRequest) -> Dataset:
     folder = first_folder(info, request.root, _FOLDERS[name])
     train, test = (_split(info, request.root, folder, part) for part in ("train", "t10k"))
     require_examples(name, info.classes, train.labels, test.labels)
-    return Dataset(name, info.classes, domains, train, test)
+    return Dataset(name=name, classes=info.classes, domains=domains, train=train, test=test)
 
 
 def _split(info: DatasetInfo, root: Path, folder: Path, part: str) -> Split:

@@ -49,23 +49,23 @@ def _words(names: Sequence[str]) -> tuple[str, ...]:
 
 INFOS = (
     DatasetInfo(
-        "office_caltech10",
-        "Office-Caltech10: 2,533 photos of ten things from four sites",
-        _words(_OFFICE),
-        ("amazon", "caltech", "dslr", "webcam"),
-        _PAGE,
-        (
+        name="office_caltech10",
+        title="Office-Caltech10: 2,533 photos of ten things from four sites",
+        classes=_words(_OFFICE),
+        domains=("amazon", "caltech", "dslr", "webcam"),
+        source=_PAGE,
+        layout=(
             "office_caltech_10/{amazon,caltech,dslr,webcam}_{train,test}.pkl",
             "and the images that these list",
         ),
     ),
     DatasetInfo(
-        "domainnet10",
-        "DomainNet with ten of its classes: 22,851 images in six styles",
-        _words(_DOMAINNET),
-        ("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
-        f"{_PAGE}, and the images from http://ai.bu.edu/M3SDA",
-        (
+        name="domainnet10",
+        title="DomainNet with ten of its classes: 22,851 images in six styles",
+        classes=_words(_DOMAINNET),
+        domains=("clipart", "infograph", "painting", "quickdraw", "real", "sketch"),
+        source=f"{_PAGE}, and the images from http://ai.bu.edu/M3SDA",
+        layout=(
             "DomainNet/{clipart,infograph,painting,quickdraw,real,sketch}_{train,test}.pkl",
             "and the images that these list",
         ),
@@ -100,7 +100,7 @@ def load(name: str, request: DataRequest) -> Dataset:
     # With nothing but a held-out domain left, that is what is wrong, and said elsewhere.
     if train or domains != (request.held_out_domain,):
         require_examples(name, info.classes, split.labels, shown.labels)
-    return Dataset(name, info.classes, domains, split, shown)
+    return Dataset(name=name, classes=info.classes, domains=domains, train=split, test=shown)
 
 
 def _rows(name: str, data: bytes, path: Path, domain: int) -> list[_Row]:

@@ -30,12 +30,12 @@ from platform.errors import DataError
 
 INFOS = (
     DatasetInfo(
-        "tiny_imagenet",
-        "Tiny ImageNet: 110,000 photos of 64x64 pixels in 200 classes",
-        (),
-        ("photo",),
-        "to be had from the page of its course, http://cs231n.stanford.edu/tiny-imagenet-200.zip",
-        (
+        name="tiny_imagenet",
+        title="Tiny ImageNet: 110,000 photos of 64x64 pixels in 200 classes",
+        classes=(),
+        domains=("photo",),
+        source="to be had from the page of its course, http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        layout=(
             "tiny-imagenet-200/wnids.txt and words.txt",
             "tiny-imagenet-200/train/WNID/images/*.JPEG",
             "tiny-imagenet-200/val/images/*.JPEG and val/val_annotations.txt",
@@ -66,7 +66,7 @@ def load(name: str, request: DataRequest) -> Dataset:
     train = image_split(folder, _train_rows(info, request.root, folder, ids))
     test = image_split(folder, _test_rows(folder, ids, lines("val/val_annotations.txt")))
     require_examples(name, classes, train.labels, test.labels)
-    return Dataset(name, classes, domains, train, test)
+    return Dataset(name=name, classes=classes, domains=domains, train=train, test=test)
 
 
 def _ids(lines: Sequence[str], folder: Path) -> dict[str, int]:

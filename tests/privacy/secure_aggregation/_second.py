@@ -108,10 +108,10 @@ class SecondClient:
         numbers = u32(self.p["round_number"], self.p["attempt"], sender, receiver)
         return b"SA" + bytes([4, kind]) + self.digest + numbers
 
-    def message(self, kind, body):
+    def message(self, kind, body, uncovered=0):
         whole = self.header(kind, self.index, 0) + body
         if not self.active:
-            return whole if kind == 5 else whole + sha(whole)[:16]
+            return whole + sha(whole[: len(whole) - uncovered])[:16]
         return whole + self.signing.sign(NAME + b"signature" + sha(whole))
 
     def derive(self, purpose, private, peer, peer_public, size):
@@ -181,7 +181,7 @@ class SecondClient:
             total = [(a + sign * b) % 2**bits for a, b in zip(total, words, strict=True)]
         whole = sum(value << (at * bits) for at, value in enumerate(total))
         packed = whole.to_bytes(-(-len(total) * bits // 8), "little")
-        return self.message(5, u32(*sorted(withheld)) + packed)
+        return self.message(5, u32(*sorted(withheld)) + packed, len(packed))
 
     def confirm(self, survivors_message):
         announced = b"".join(u32(i) + keys[:64] for i, keys in sorted(self.roster.items()))

@@ -24,6 +24,7 @@ from privacy.secure_aggregation import (
     server,
 )
 from privacy.secure_aggregation.envelope import HEADER_BYTES, Envelope, Kind
+from privacy.secure_aggregation.packing import packed_bytes
 from privacy.secure_aggregation.parameters import decode_parameters
 from tests.privacy.secure_aggregation._drive import (
     enrolment_of,
@@ -92,14 +93,14 @@ def damaged(rng, data):
 def rewrap(parameters, kind, sender, receiver, body):
     """A message whose envelope is right around a damaged body."""
     identity = identity_of(sender) if parameters.is_active and sender else None
-    return Envelope(parameters, kind, sender, receiver).close(body, identity=identity)
+    size = packed_bytes(parameters.vector_length, parameters.ring_bits)
+    at = max(0, len(body) - size) if kind is Kind.MASKED_INPUT else len(body)
+    envelope = Envelope(parameters, kind, sender, receiver)
+    return envelope.close(body[:at], vector=body[at:], identity=identity)
 
 
-def body_of(parameters, kind, message):
-    """A message without header and trailer, whose sizes the specification gives."""
-    if kind in FROM_CLIENT and parameters.is_active:
-        return message[HEADER_BYTES:-64]
-    return message[HEADER_BYTES : None if kind is Kind.MASKED_INPUT else -16]
+def trailer(parameters, sender):
+    return 64 if parameters.is_active and sender else 16
 
 
 def feed_client(rng, name):
@@ -111,7 +112,7 @@ def feed_client(rng, name):
     if rng.random() < 0.5:
         message = damaged(rng, message)
     else:
-        body = body_of(parameters, kind, message)
+        body = message[HEADER_BYTES : -trailer(parameters, 0)]
         message = rewrap(parameters, kind, 0, 1, damaged(rng, body))
     identity = identity_of(1) if parameters.is_active else None
     client.step(trace.after[phase][1], message, identity=identity)
@@ -126,7 +127,7 @@ def feed_server(rng, name):
     if rng.random() < 0.5:
         message = damaged(rng, message)
     else:
-        body = body_of(parameters, kind, message)
+        body = message[HEADER_BYTES : -trailer(parameters, 1)]
         message = rewrap(parameters, kind, 1, 0, damaged(rng, body))
     server.step(trace.server_states[phase], trace.sent[phase] | {1: message})
 

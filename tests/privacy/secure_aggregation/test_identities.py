@@ -20,6 +20,7 @@ from privacy.secure_aggregation import (
     client,
     decode_enrolment,
     fingerprint,
+    identities,
     new_identity,
 )
 from privacy.secure_aggregation.identities import verify_signature
@@ -47,6 +48,42 @@ def test_a_signature_is_ed25519_over_a_label_and_the_digest():
     ):
         with pytest.raises(Authentication, match="signature does not verify"):
             verify_signature(public, digest, signed)
+
+
+def test_a_signature_that_verified_once_vouches_for_itself_only():
+    # Those that verified are remembered, by key, digest and signature together.
+    one, other = (Identity(bytes([index]) * 32) for index in (1, 2))
+    digest, signature = bytes(32), one.sign(bytes(32))
+    for _ in range(2):
+        verify_signature(one.public, digest, signature)
+        for forged in (
+            (other.public, digest, signature),
+            (one.public, b"\1" + digest[1:], signature),
+            (one.public, digest, other.sign(digest)),
+            (one.public, digest, signature[:-1] + bytes([signature[-1] ^ 1])),
+            (one.public, digest, signature + b"\0"),
+        ):
+            with pytest.raises(Authentication):
+                verify_signature(*forged)
+
+
+def test_a_signature_that_all_are_sent_is_checked_once(monkeypatch):
+    loaded = []
+
+    class Counted:
+        @staticmethod
+        def from_public_bytes(public):
+            loaded.append(public)
+            return Ed25519PublicKey.from_public_bytes(public)
+
+    monkeypatch.setattr(identities, "Ed25519PublicKey", Counted)
+    key = Identity(b"\7" * 32)
+    verify_signature.cache_clear()
+    for _ in range(3):
+        verify_signature(key.public, bytes(32), key.sign(bytes(32)))
+        with pytest.raises(Authentication):
+            verify_signature(key.public, b"\1" * 32, key.sign(bytes(32)))
+    assert len(loaded) == 1 + 3
 
 
 def test_a_private_key_is_not_shown():

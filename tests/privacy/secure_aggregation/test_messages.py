@@ -79,15 +79,27 @@ def test_complaints_stand_before_the_vector(bits):
     plain = messages.encode_masked_input(parameters, 2, MaskedInput(words))
     message = messages.encode_masked_input(parameters, 2, MaskedInput(words, (1, 3)))
     assert message[52:60] == struct.pack("<2I", 1, 3)
-    assert message[60:] == plain[52:]
+    assert message[60:-16] == plain[52:-16]
     read = messages.decode_masked_input(parameters, 2, message)
     assert read.withheld == (1, 3)
     assert np.array_equal(read.vector, words)
     sender = Envelope(parameters, Kind.MASKED_INPUT, sender=2)
     for complaints in ((3, 1), (1, 1), (0, 1)):
-        body = struct.pack("<2I", *complaints) + plain[52:]
+        before = struct.pack("<2I", *complaints)
+        closed = sender.close(before, vector=plain[52:-16])
         with pytest.raises(ProtocolViolation):
-            messages.decode_masked_input(parameters, 2, sender.close(body))
+            messages.decode_masked_input(parameters, 2, closed)
+    with pytest.raises(ProtocolViolation):
+        # A masked vector that lost its first complaint, or an element at the end.
+        messages.decode_masked_input(parameters, 2, message[:52] + message[56:])
+    for lost in range(1, len(message)):
+        with pytest.raises(ProtocolViolation):
+            messages.decode_masked_input(parameters, 2, message[:-lost])
+    for bit in range(8 * 52, 8 * 60):
+        changed = bytearray(message)
+        changed[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(ProtocolViolation):
+            messages.decode_masked_input(parameters, 2, bytes(changed))
 
 
 def test_spare_bits_after_the_vector_are_zero():
@@ -95,11 +107,12 @@ def test_spare_bits_after_the_vector_are_zero():
     parameters = make_parameters(3, ring_bits=21, vector_length=5)
     sender = Envelope(parameters, Kind.MASKED_INPUT, sender=2)
     for complaints in (b"", struct.pack("<I", 3)):
-        messages.decode_masked_input(parameters, 2, sender.close(complaints + bytes(13) + b"\1"))
+        closed = sender.close(complaints, vector=bytes(13) + b"\1")
+        messages.decode_masked_input(parameters, 2, closed)
         for last in (b"\2", b"\x80", b"\xff"):
             with pytest.raises(ProtocolViolation):
-                body = complaints + bytes(13) + last
-                messages.decode_masked_input(parameters, 2, sender.close(body))
+                closed = sender.close(complaints, vector=bytes(13) + last)
+                messages.decode_masked_input(parameters, 2, closed)
 
 
 def test_records_are_ascending_and_distinct():

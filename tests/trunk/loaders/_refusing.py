@@ -15,7 +15,7 @@ from tests.drawn._users import open_to_all, readable_for_nobody
 
 
 def load(name: str, root: Path, **keys: Any) -> Dataset:
-    return load_dataset(name, DataRequest(root, **keys))
+    return load_dataset(name, DataRequest(root=root, **keys))
 
 
 def refused(name: str, root: Path, **keys: Any) -> str:

@@ -27,7 +27,7 @@ RUN = (
 
 
 def load(root: Path, name: str = "flowers102", **asked: Any) -> Any:
-    return load_dataset(name, DataRequest(root, **asked))
+    return load_dataset(name, DataRequest(root=root, **asked))
 
 
 def rewrite(root: Path, change: Callable[[Parts], object]) -> None:
@@ -289,8 +289,8 @@ def test_a_run(tmp_path: Path) -> None:
     # Two clients with two classes each, and of each class two test images: halves and quarters.
     mean = finished.summary["final"]["accuracy"]["mean"]
     assert 0 <= mean <= 1 and mean * 8 == round(mean * 8)
-    with opened(finished.storage.reopen(finished.run_id)) as wiring:
-        assert wiring.classes == ("kind of 0", "kind of 1", "kind of 2", "kind of 3")
+    with opened(finished.storage.reopen(finished.run_id)) as simulation:
+        assert simulation.learning.classes == ("kind of 0", "kind of 1", "kind of 2", "kind of 3")
 
 
 def test_a_run_on_a_broken_image_does_not_start(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ THINGS = ("The_Eiffel_Tower", "bird", "t-shirt", "truck")
 
 
 def load(root: Path, name: str = "pacs", **asked: Any) -> Dataset:
-    return load_dataset(name, DataRequest(root, **asked))
+    return load_dataset(name, DataRequest(root=root, **asked))
 
 
 def paths(split: Split) -> tuple[str, ...]:
@@ -531,8 +531,8 @@ def test_a_run_that_leaves_one_domain_out(tmp_path: Path) -> None:
     # All 21 images of the held-out domain, for each of three clients with the same model.
     correct = measured["target"]["mean"] * 21
     assert correct == pytest.approx(round(correct))
-    with opened(finished.storage.reopen(finished.run_id)) as wiring:
-        assert wiring.classes == PACS[1]
+    with opened(finished.storage.reopen(finished.run_id)) as simulation:
+        assert simulation.learning.classes == PACS[1]
 
 
 def test_numbers_are_classes_in_vlcs_only(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A method that is another one in its rounds, and differs from it after the last of them."""
+"""A method that is another one in all but what it overrides."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from methods.interface.method import (
     Aggregate,
@@ -13,24 +14,25 @@ from methods.interface.method import (
     ClientView,
     Examples,
     LocalResult,
+    Method,
     Need,
+    PoolPolicy,
     TensorSpec,
     Trainer,
     Unit,
     Visibility,
 )
-from methods.networks.modular import ModularMethod
 
 
 @dataclass(frozen=True)
-class OverModular:
-    """All that a base method says of itself and does in a round, unchanged.
+class OverMethod:
+    """All that a base method says of itself and does, unchanged.
 
     Attributes:
-        base: The method of the rounds.
+        base: The other method.
     """
 
-    base: ModularMethod
+    base: Method
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -100,6 +102,10 @@ class OverModular:
         """Return what the base shares."""
         return self.base.shared_spec()
 
+    def pool_policy(self) -> PoolPolicy | None:
+        """Return the base's pool."""
+        return self.base.pool_policy()
+
     def init_server(self, rng: np.random.Generator) -> Arrays:
         """Return the base's state."""
         return self.base.init_server(rng)
@@ -133,3 +139,41 @@ class OverModular:
     ) -> Arrays:
         """Return the base's next state."""
         return self.base.server_update(state, aggregate, pool, rng)
+
+    def contribute(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Return what the base puts into a pool."""
+        return self.base.contribute(view, data, trainer, rng)
+
+    def personalise(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """Return the base's personal state."""
+        return self.base.personalise(view, data, trainer, rng)
+
+    def predict(
+        self,
+        view: ClientView,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32]:
+        """Return the base's logits."""
+        return self.base.predict(view, batch, classes)
+
+    def expert_weights(
+        self,
+        view: ClientView,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32] | None:
+        """Return the base's weights."""
+        return self.base.expert_weights(view, batch, classes)

@@ -1,0 +1,120 @@
+"""The page of methods, from what each says of itself: docstring, options, declared properties."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from docs.pages.markdown import table
+from methods import Method, Registry, Task, Visibility
+from methods.clip.adapter import load_backbone
+from platform.config import PACKAGED_CONFIGS, MethodConfig
+from platform.data.shapes import CLASSES, DOMAINS
+from platform.experiment.method_building import is_admitted, validate_options
+from platform.mechanisms import BUILT_IN
+
+BESIDE = Path(__file__).resolve().parents[1] / "methods.md"
+HEAD = (
+    *("name", "shared", "numbers a round", "kept by the client", "data"),
+    *("mechanisms", "server optimisers"),
+)
+CLIENTS = 10
+
+
+def page(folder: Path) -> str:
+    """Return the whole page, as it is to lie in a folder."""
+    registry = Registry(installed=False)
+    task = Task(CLASSES, DOMAINS, CLIENTS, load_backbone("sotto-tiny"))
+    names = registry.available()
+    beside = os.path.relpath(BESIDE, folder)
+    return "\n".join(
+        (
+            "# Methods\n",
+            f"Choosing one, mechanisms, ablations: [methods.md]({beside}).\n",
+            table([HEAD, *(row(registry, name, task) for name in names)]),
+            "Numbers are for the shipped tiny CLIP (token width 128) and the presets' options; for "
+            "ViT-B/16 a context of 16 tokens has 8,192.\n",
+            *(section(registry, name) for name in names),
+        )
+    )
+
+
+def row(registry: Registry, name: str, task: Task) -> tuple[str, ...]:
+    """Return one line of the table, from the method as its preset builds it."""
+    config = validate_options(registry, MethodConfig(name=name, **preset(name)))
+    method = registry.build(name, config, task)
+    # Of a network its parts, as its layers are many.
+    shared = list(dict.fromkeys(tensor.split(".")[0] for tensor in method.shared_spec()))
+    if method.pool_policy() is not None:
+        shared.append("pool entry")
+    if method.visibility is Visibility.PER_CLIENT:
+        shared.append("seen one by one")
+    return (
+        f"[`{name}`](#{name})",
+        ", ".join(shared) or "nothing",
+        str(sum(math.prod(spec.shape) for spec in method.shared_spec().values())),
+        "yes" if method.has_personal_state else "no",
+        ", ".join(sorted(method.needs)),
+        mechanisms(method),
+        "yes" if method.averaged else "no",
+    )
+
+
+def mechanisms(method: Method) -> str:
+    """Return all, all but one, or those that are admitted."""
+    admitted = {found.name for found in BUILT_IN if is_admitted(method, found)}
+    if admitted == set(BUILT_IN.names):
+        return "all"
+    refused = sorted(set(BUILT_IN.names) - admitted)
+    if len(refused) == 1:
+        return f"all but `{refused[0]}`"
+    return ", ".join(f"`{name}`" for name in sorted(admitted))
+
+
+def section(registry: Registry, name: str) -> str:
+    """Return all that a method says of itself, and its options."""
+    module = importlib.import_module(f"{registry.package}.{name}")
+    said, values = inspect.getdoc(module) or "", preset(name)
+    meanings = meanings_of(registry.config_type(name))
+    lines = [
+        (f"`{key}`", f"`{shown(values[key])}`", meanings.get(key, "").replace("|", "\\|"))
+        for key in values
+    ]
+    options = table([("option", "preset", "meaning"), *lines]) if lines else "No options.\n"
+    return f"## {name}\n\n{said}\n\n{options}"
+
+
+def preset(name: str) -> dict[str, Any]:
+    """Return the options of a method's preset."""
+    text = (PACKAGED_CONFIGS / "methods" / f"{name}.yaml").read_text(encoding="utf-8")
+    return {key: value for key, value in yaml.safe_load(text).items() if key != "name"}
+
+
+def shown(value: object) -> str:
+    """Return a value as a configuration has it, on one line."""
+    return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
+
+
+def meanings_of(config: type[Any]) -> Mapping[str, str]:
+    """Return what each option means, as the dataclass and those that it extends document it."""
+    found: dict[str, str] = {}
+    for kind in reversed(config.__mro__):
+        if dataclasses.is_dataclass(kind):
+            found |= dict(attributes(inspect.getdoc(kind) or ""))
+    return found
+
+
+def attributes(docstring: str) -> Iterator[tuple[str, str]]:
+    """Yield names and meanings of a docstring's section `Attributes`."""
+    _, _, rest = docstring.partition("Attributes:\n")
+    for name, meaning in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", rest, re.MULTILINE):
+        yield name, " ".join(meaning.split())

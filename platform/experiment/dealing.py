@@ -1,0 +1,142 @@
+"""What a simulation deals out: training examples of every client, and what is measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from methods import Arrays, Examples, Method
+from platform.data.dataset import Split
+from platform.data.duplicates import require_one_label
+from platform.data.loading import CommonRows, TaskData
+from platform.data.preparing import Encoders, prepared_arrays
+from platform.data.rows import Rows
+from platform.experiment.evaluation import EvaluationPlan, NewClient
+from platform.parties.scoring import EvaluationSet
+from platform.parties.store_files import client_names
+from platform.wire.transport import ClientId
+
+BatchMaking = Callable[[NDArray[np.uint8] | Sequence[str]], Arrays]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """What clients learn with and from: the part of a run that no privacy setting changes.
+
+    Attributes:
+        method: The method.
+        classes: The classes that are dealt out, in label order.
+        train: Each client's training examples.
+        evaluation: What clients' models are measured on.
+        device: Where torch computes.
+        batch_of: Images (n, H, W, 3) or texts to what the method predicts from.
+    """
+
+    method: Method
+    classes: tuple[str, ...]
+    train: Mapping[ClientId, Examples]
+    evaluation: EvaluationPlan
+    device: str
+    batch_of: BatchMaking
+
+
+Indices = NDArray[np.int64]
+
+
+def deal_examples(
+    data: TaskData, method: Method, encoders: Encoders, protocol: str
+) -> tuple[dict[ClientId, Examples], EvaluationPlan]:
+    """Return training examples of every client, and what their models are measured on.
+
+    Args:
+        data: The data set and who holds what.
+        method: Says what it needs, and what it keeps of that.
+        encoders: From images to arrays.
+        protocol: Name of the evaluation protocol.
+
+    Raises:
+        DataError: If an image cannot be read, or two examples that are the same have two labels.
+    """
+    dataset, names = data.dataset, client_names(len(data.clients))
+    everybody = [*data.clients, *data.new_clients]
+    # Only images that somebody holds are read: a few-shot run needs few of a large data set's.
+    learnt = _rows_of([*(c.train for c in everybody), *(c.validation for c in data.clients)])
+    measured = _rows_of(
+        [*(c.test for c in everybody), *(common.rows for common in data.common.values())]
+    )
+    remarks = require_one_label(dataset, learnt, measured)
+    held = _Held.of(method, dataset.train, learnt, encoders)
+    if "domains" in method.needs:
+        # Counted among the domains that are dealt out; a held-out one has no number.
+        numbers = np.searchsorted(data.domains, dataset.train.domains[held.rows])
+        held.arrays["domains"] = numbers.astype(np.int64)
+    train = {n: held.select(c.train) for n, c in zip(names, data.clients, strict=True)}
+    shown = _Held.of(method, dataset.test, measured, encoders)
+    own = {n: shown.select(c.test) for n, c in zip(names, data.clients, strict=True)}
+    plan = EvaluationPlan(
+        protocol=protocol,
+        classes=data.classes,
+        own=own,
+        common={name: _common_set(shown, rows) for name, rows in data.common.items()},
+        validation=_validation(data, held),
+        new_clients=_new_clients(data, held, shown),
+        remarks=remarks,
+    )
+    return train, plan
+
+
+def _rows_of(parts: Sequence[Indices]) -> Indices:
+    """Return the rows of all parts, each once, ascending."""
+    return np.unique(np.concatenate(parts))
+
+
+def _validation(data: TaskData, held: _Held) -> dict[ClientId, Examples]:
+    if not any(len(client.validation) for client in data.clients):
+        return {}
+    # A method is told domains in training only.
+    shown = _Held(held.rows, {n: a for n, a in held.arrays.items() if n != "domains"})
+    names = client_names(len(data.clients))
+    return {n: shown.select(c.validation) for n, c in zip(names, data.clients, strict=True)}
+
+
+def _new_clients(data: TaskData, held: _Held, shown: _Held) -> dict[ClientId, NewClient]:
+    names = client_names(len(data.new_clients), "new")
+    return {
+        name: NewClient(held.select(client.train), shown.select(client.test))
+        for name, client in zip(names, data.new_clients, strict=True)
+    }
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What a method keeps of the examples of one split that somebody holds.
+
+    Attributes:
+        rows: Row numbers in the split, ascending.
+        arrays: Row i of each belongs to `rows[i]`.
+    """
+
+    rows: Indices
+    arrays: dict[str, Rows]
+
+    @classmethod
+    def of(cls, method: Method, split: Split, rows: Indices, encoders: Encoders) -> _Held:
+        """Prepare the examples of these rows."""
+        examples = split.images if split.texts is None else split.texts
+        kept = dict(prepared_arrays(method, examples, rows, encoders))
+        return cls(rows, {**kept, "labels": split.labels[rows]})
+
+    def select(self, rows: Indices) -> Examples:
+        """Return the examples of these rows of the split."""
+        # Indexing copies the rows out of the memory-mapped cache, which all clients share.
+        positions = np.searchsorted(self.rows, rows)
+        return Examples({name: np.asarray(array[positions]) for name, array in self.arrays.items()})
+
+
+def _common_set(shown: _Held, common: CommonRows) -> EvaluationSet:
+    arrays = dict(shown.select(common.rows).arrays)
+    arrays["labels"] = arrays["labels"] - common.first_label
+    return EvaluationSet(Examples(arrays), common.classes)

@@ -1,0 +1,293 @@
+"""Accuracy, as a simulation sees it: what clients found on their images, taken over all clients.
+
+Beside its own test images, a protocol may measure every client on sets that all have in common.
+*Base to novel* (FedPGP, section 4.1): all test images of the classes that were dealt out, and of
+those that nobody trained on, with the harmonic mean of the three. *Leave one domain out* (FedPGP,
+section 4.1): all test images of a domain that nobody holds.
+
+Validation images, which a client neither trains on nor is tested on, choose among rounds; clients
+that never took part are measured at the end. Each client counts on its own images and answers with
+the counts; in a federation none would (`platform.parties.outside_rounds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from methods import Arrays, Examples
+from platform.errors import ClientsSilent
+from platform.parties.scoring import LOCAL, VALIDATION, EvaluationSet
+from platform.rounds.asking import Question, ask_all
+from platform.rounds.documents import NO_ACCURACY
+from platform.rounds.progress import Progress
+from platform.rounds.run import Run
+from platform.wire.envelopes import Attempt, Envelope
+from platform.wire.outside_rounds import (
+    Examination,
+    Scores,
+    Tally,
+    decode_scores,
+    encode_examination,
+)
+from platform.wire.transport import ClientId
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """Accuracy over clients.
+
+    Attributes:
+        mean: Unweighted mean over clients, in [0, 1].
+        weighted: Mean weighted by test images.
+        std: Standard deviation over clients (population form).
+        worst: The worst client's.
+        per_client: Each client's, in the clients' order.
+    """
+
+    mean: float
+    weighted: float
+    std: float
+    worst: float
+    per_client: tuple[float, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return it as `summary.json` states it."""
+        return {
+            "mean": self.mean,
+            "weighted": self.weighted,
+            "std": self.std,
+            "worst": self.worst,
+            "per_client": list(self.per_client),
+        }
+
+
+@dataclass(frozen=True)
+class NewClient:
+    """A client that never takes part: what it personalises on, and what it is measured on."""
+
+    train: Examples
+    test: Examples
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationPlan:
+    """What a protocol measures on.
+
+    Attributes:
+        protocol: `client_mean`, `base_to_novel` or `leave_one_domain_out`.
+        classes: The classes that are told apart on clients' own test images.
+        own: Each client's own test images.
+        common: What every client is measured on beside them: `base` and `novel`, or `target`.
+        validation: Each client's validation images, empty without.
+        new_clients: Clients that never take part.
+        remarks: What a report must say of these images.
+    """
+
+    protocol: str
+    classes: tuple[str, ...]
+    own: Mapping[ClientId, Examples]
+    common: Mapping[str, EvaluationSet] = field(default_factory=dict)
+    validation: Mapping[ClientId, Examples] = field(default_factory=dict)
+    new_clients: Mapping[ClientId, NewClient] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+    def sets_of(self, client: ClientId) -> dict[str, EvaluationSet]:
+        """Return a client's own sets: test images, and validation images where there are any."""
+        own = {LOCAL: EvaluationSet(self.own[client], self.classes)}
+        if client in self.validation:
+            own[VALIDATION] = EvaluationSet(self.validation[client], self.classes)
+        return own
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All clients' accuracy under a protocol.
+
+    Attributes:
+        protocol: The protocol's name.
+        sets: Accuracy on each set: `local`, the clients' own test images, and the common ones.
+    """
+
+    protocol: str
+    sets: Mapping[str, Accuracy]
+
+    @property
+    def local(self) -> Accuracy:
+        """Accuracy on the clients' own test images."""
+        return self.sets[LOCAL]
+
+    @property
+    def headline(self) -> float:
+        """The protocol's one number: client mean, harmonic mean, or mean on the target domain."""
+        if self.protocol == "base_to_novel":
+            return harmonic_mean([accuracy.mean for accuracy in self.sets.values()])
+        return self.sets["target"].mean if "target" in self.sets else self.local.mean
+
+    def document(self) -> dict[str, Any]:
+        """Return the protocol's numbers as `summary.json` states them."""
+        if self.protocol == "base_to_novel":
+            means = {name: accuracy.mean for name, accuracy in self.sets.items()}
+            return {"name": self.protocol, **means, "harmonic_mean": self.headline}
+        if self.protocol == "leave_one_domain_out":
+            target = self.sets["target"]
+            return {"name": self.protocol, LOCAL: self.local.mean, "target": target.document()}
+        return {"name": self.protocol}
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What all clients measured once certain attempts were committed.
+
+    Attributes:
+        test: On test images.
+        validation: On validation images, None without any.
+        weights: Mean weight of each expert over clients, None where no client has experts, or
+            nobody asked.
+    """
+
+    test: Measured
+    validation: Accuracy | None
+    weights: list[float] | None = None
+
+
+def measure_round(
+    plan: EvaluationPlan, run: Run, round_number: int, after: Progress
+) -> Mapping[str, Any]:
+    """Return what a round's document says of accuracy: null where nothing is measured.
+
+    On the clients' own images only, unless this round may be chosen and then needs all numbers.
+    """
+    every, rounds = run.terms.config.evaluation.every, run.terms.config.rounds
+    if round_number % every and round_number < rounds:
+        return {"accuracy": NO_ACCURACY, "validation": NO_ACCURACY, "protocol": None}
+    found = examine_round(plan, run, after)
+    return {
+        "accuracy": found.test.local.document(),
+        "validation": accuracy_document(found.validation),
+        "protocol": found.test.document(),
+    }
+
+
+def examine_round(plan: EvaluationPlan, run: Run, after: Progress) -> Examined:
+    """Return every client's accuracy between two rounds, before it personalises.
+
+    Raises:
+        ClientsSilent: If a client cannot be heard, or has gone on.
+    """
+    protocol, common = plan.protocol, tuple(plan.common)
+    if run.terms.config.evaluation.selection == "last":
+        protocol, common = "client_mean", ()
+    names = (LOCAL, *common, *((VALIDATION,) if plan.validation else ()))
+    scores = examine(run, after.state, after.committed, names)
+    gone = [client for client, s in scores.items() if s.after != after.committed.get(client)]
+    if gone:
+        raise ClientsSilent(
+            f"run {run.run_id}: {gone[0]} has gone on from what it is asked to measure; "
+            f"resume with --resume {run.run_id}"
+        )
+    return _examined(protocol, (LOCAL, *common), scores)
+
+
+def examine_last(plan: EvaluationPlan, run: Run, state: Arrays) -> Examined:
+    """Return what all clients measure on all sets once they have personalised."""
+    kept_as, tests = run.terms.final_attempt, (LOCAL, *plan.common)
+    names = (*tests, *((VALIDATION,) if plan.validation else ()))
+    last = dict.fromkeys(run.roll.clients, kept_as)
+    return _examined(plan.protocol, tests, examine(run, state, last, names, weighs=True))
+
+
+def examine(
+    run: Run,
+    state: Arrays,
+    committed: Mapping[ClientId, Attempt],
+    names: Sequence[str],
+    *,
+    weighs: bool = False,
+) -> dict[ClientId, Scores]:
+    """Ask every client what it finds on certain sets.
+
+    Args:
+        run: The run.
+        state: The server state that clients are sent a broadcast of.
+        committed: The commits whose personal parts are measured.
+        names: What is measured on.
+        weighs: Whether experts' weights are asked for.
+
+    Raises:
+        ClientsSilent: If a client cannot be heard; nothing has changed anywhere.
+    """
+
+    def questions() -> Iterator[Question]:
+        for client in run.roll.clients:
+            last = committed.get(client)
+            envelope = Envelope(run.run_id, 0 if last is None else last[0], 0, last)
+            broadcast = run.terms.method.broadcast(state, client)
+            asked = Examination(envelope, broadcast, tuple(names), weighs)
+            yield Question(client, envelope, encode_examination(asked))
+
+    found = dict(ask_all(run.transport, "evaluate", questions(), decode_scores))
+    for client, scores in found.items():
+        if set(scores.tallies) != set(names):
+            raise ClientsSilent(f"run {run.run_id}: {client} has measured something else")
+    return found
+
+
+def _examined(protocol: str, tests: Sequence[str], scores: Mapping[ClientId, Scores]) -> Examined:
+    tallies = [each.tallies for each in scores.values()]
+    validation = None
+    if all(VALIDATION in each for each in tallies):
+        validation = over_clients([each[VALIDATION] for each in tallies])
+    weights = mean_over_clients([s.weights for s in scores.values() if s.weights is not None])
+    return Examined(measured(protocol, tests, tallies), validation, weights)
+
+
+def measured(
+    protocol: str, tests: Sequence[str], tallies: Sequence[Mapping[str, Tally]]
+) -> Measured:
+    """Return accuracy on each set from what each client counted."""
+    sets = {name: over_clients([each[name] for each in tallies]) for name in tests}
+    return Measured(protocol, sets)
+
+
+def over_clients(tallies: Sequence[Tally]) -> Accuracy:
+    """Return mean, standard deviation and worst of clients' accuracies, in the clients' order."""
+    values = np.asarray([right / count for right, count in tallies], np.float64)
+    return Accuracy(
+        mean=float(values.mean()),
+        weighted=float(np.average(values, weights=[count for _, count in tallies])),
+        std=float(values.std()),
+        worst=float(values.min()),
+        per_client=tuple(float(v) for v in values),
+    )
+
+
+def mean_over_clients(means: Sequence[NDArray[np.float64]]) -> list[float] | None:
+    """Return unweighted mean of clients' mean weights of experts, None where nobody has any.
+
+    An expert that a client does not have counts zero. Luo et al. 2025 (pFedMoAP), appendix A.4,
+    Figure 6: for each image of a client's test set the weights of the local and the non-local
+    experts, the non-local ones in descending order, averaged over the test set and over clients.
+    """
+    if not means:
+        return None
+    total = np.zeros(max(len(mean) for mean in means))
+    for mean in means:
+        total[: len(mean)] += mean
+    return [float(value) for value in total / len(means)]
+
+
+def harmonic_mean(values: Sequence[float]) -> float:
+    """Return number of values over the sum of their inverses; 0 if one of them is 0."""
+    if min(values) <= 0.0:
+        return 0.0
+    return len(values) / sum(1.0 / value for value in values)
+
+
+def accuracy_document(accuracy: Accuracy | None) -> Mapping[str, Any]:
+    """Return it as `summary.json` states it; all null where nothing was measured."""
+    return NO_ACCURACY if accuracy is None else accuracy.document()

@@ -1,0 +1,143 @@
+"""What a client measures of its own model, on its own examples and on what all have in common.
+
+It is the experimenter's view: in a federation nothing of it leaves a client. What does is the
+accuracy on validation images, clipped and noised with the update (`platform.protection`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from methods import Arrays, ClientView, Examples, Method
+from platform.wire.outside_rounds import Tally
+
+LOCAL: Final = "local"
+"""Name of the client's own test images among what is measured on."""
+VALIDATION: Final = "validation"
+"""Name of the images that the client neither trains on nor is tested on."""
+# A large test set at once would need the intermediate results of all its rows at once.
+_ROWS: Final = 512
+
+
+@dataclass(frozen=True)
+class EvaluationSet:
+    """Test images with the classes that are told apart on them, labels counting these."""
+
+    examples: Examples
+    classes: tuple[str, ...]
+
+
+class CommonScores:
+    """Counts on sets that all clients have in common, of the last model that was measured there.
+
+    Methods that keep nothing on a client leave all clients with one model, and what all are
+    measured on may be many thousand images. Clients of one process share these counts, so that one
+    measurement serves all who predict with the very same arrays.
+    """
+
+    def __init__(self) -> None:
+        """Know of no model."""
+        self._broadcast: Arrays | None = None
+        self._right: dict[str, int] = {}
+
+    def count(self, method: Method, view: ClientView, name: str, test: EvaluationSet) -> int:
+        """Return the images whose class is found, counted at most once for equal models."""
+        if view.experts or view.personal:
+            return count_right(method, view, test)
+        if self._broadcast is None or not _are_equal(self._broadcast, view.broadcast):
+            self._broadcast, self._right = view.broadcast, {}
+        if name not in self._right:
+            self._right[name] = count_right(method, view, test)
+        return self._right[name]
+
+
+@dataclass(frozen=True)
+class MeasuredSets:
+    """What a client measures its model on.
+
+    Attributes:
+        own: Its own sets by name: `LOCAL`, and `VALIDATION` where it has one.
+        common: The sets that all clients have in common.
+        shared: What is known of them, alike for all clients of a process.
+    """
+
+    own: Mapping[str, EvaluationSet] = field(default_factory=dict)
+    common: Mapping[str, EvaluationSet] = field(default_factory=dict)
+    shared: CommonScores = field(default_factory=CommonScores, repr=False)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all sets."""
+        return frozenset((*self.own, *self.common))
+
+    def tally(self, method: Method, view: ClientView, name: str) -> Tally:
+        """Return the images whose class is found, and all images, of one set."""
+        if name in self.own:
+            test = self.own[name]
+            return count_right(method, view, test), test.examples.num_examples
+        test = self.common[name]
+        right = self.shared.count(method, view, name, test)
+        return right, test.examples.num_examples
+
+
+def count_right(method: Method, view: ClientView, test: EvaluationSet) -> int:
+    """Return number of test images whose largest logit is at their label.
+
+    The images are predicted in blocks of 512 rows, which bounds the memory and changes nothing: a
+    prediction depends on its own image only.
+    """
+    right = 0
+    for labels, batch in _blocks(test.examples):
+        logits = method.predict(view, batch, test.classes)
+        right += int(np.count_nonzero(logits.argmax(axis=1) == labels))
+    return right
+
+
+def accuracy(method: Method, view: ClientView, test: EvaluationSet) -> float:
+    """Return share of test images whose class is found, in [0, 1]."""
+    return count_right(method, view, test) / test.examples.num_examples
+
+
+def mean_weights(
+    method: Method, view: ClientView, test: EvaluationSet
+) -> NDArray[np.float64] | None:
+    """Return mean weight (E,) of each expert on test images; None where a client has no experts.
+
+    Fetched round by round, entries come without owners and in no meaningful order: only their
+    ranks can be averaged.
+    """
+    policy, found = method.pool_policy(), []
+    for _, batch in _blocks(test.examples):
+        weights = method.expert_weights(view, batch, test.classes)
+        if weights is None:
+            return None
+        found.append(weights)
+    if not found:
+        return None
+    is_ranked = policy is not None and not policy.fixed
+    return ranked_means(np.concatenate(found), is_ranked=is_ranked)
+
+
+def ranked_means(weights: NDArray[np.float32], *, is_ranked: bool) -> NDArray[np.float64]:
+    """Return the mean (E,) of weights (n, E), each image's sorted from the second on."""
+    values = np.asarray(weights, np.float64)
+    if is_ranked:
+        values = np.concatenate((values[:, :1], -np.sort(-values[:, 1:], axis=1)), axis=1)
+    return np.asarray(values.mean(axis=0))
+
+
+def _blocks(test: Examples) -> Iterator[tuple[NDArray[np.generic], Arrays]]:
+    """Yield labels and all else of at most so many examples at once."""
+    labels = test.arrays["labels"]
+    for start in range(0, len(labels), _ROWS):
+        rows = slice(start, start + _ROWS)
+        yield labels[rows], {n: v[rows] for n, v in test.arrays.items() if n != "labels"}
+
+
+def _are_equal(one: Arrays, other: Arrays) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[n], other[n]) for n in one)

@@ -1,0 +1,348 @@
+"""What coordinator and clients say to each other before the first round and after the last.
+
+| stage       | coordinator -> client                     | client -> coordinator              |
+|-------------|-------------------------------------------|------------------------------------|
+| join        | `RollCall`                                | `Introduction`: pseudonym, key     |
+| claim       | `PoolNotice`: the pool is made            | `Claim`: name of the own entry     |
+| personalise | `Parting`: last broadcast, all experts    | `Personalised`: that it is done    |
+| evaluate    | `Examination`: broadcast, names of sets   | `Scores`: counts, expert weights   |
+
+Nothing of what is said here is computed from a client's data but `Scores`, which none but a
+simulated client gives: it is the experimenter's view of a federation, and no part of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from platform.errors import ProtocolError
+from platform.wire.codec import Frame, encode_frame
+from platform.wire.envelopes import (
+    Arrays,
+    Attempt,
+    Envelope,
+    blob,
+    envelope_fields,
+    integers,
+    opened,
+)
+from platform.wire.experts import Fetched
+
+Tally = tuple[int, int]
+"""Test images whose class was found, and all test images."""
+
+
+@dataclass(frozen=True)
+class RollCall:
+    """Asks a client who it is; its envelope is of round 0."""
+
+    envelope: Envelope
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """Says who a client is.
+
+    Attributes:
+        envelope: The roll call's.
+        pseudonym: The name that ledger and audit log use.
+        public_key: Under which others know it in an active round; empty without.
+        enrolment_serial: Of the file that says whose key that is, 0 without one.
+    """
+
+    envelope: Envelope
+    pseudonym: str
+    public_key: bytes = b""
+    enrolment_serial: int = 0
+
+
+@dataclass(frozen=True)
+class PoolNotice:
+    """Tells that the pool that is made once is there, and asks for the name of the own entry."""
+
+    envelope: Envelope
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Presents a client as the owner of an entry, which may not be in the pool."""
+
+    envelope: Envelope
+    handle: bytes
+
+
+@dataclass(frozen=True)
+class Parting:
+    """Asks a client to personalise, after the run's last release.
+
+    Attributes:
+        envelope: Under which the result is kept, with the last commit the client is part of.
+        broadcast: The last broadcast.
+        fetched: What it is handed of a pool that is made once; None to go on with the experts
+            that it was handed last.
+    """
+
+    envelope: Envelope
+    broadcast: Arrays
+    fetched: Fetched | None
+
+
+@dataclass(frozen=True)
+class Personalised:
+    """Says that the result is kept on the client.
+
+    Attributes:
+        envelope: The request's.
+        is_new: Whether there was anything to do: what an interrupted finish has done stays done.
+    """
+
+    envelope: Envelope
+    is_new: bool
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Asks a simulated client to measure its own model on its own examples.
+
+    Attributes:
+        envelope: With the commit whose personal part is measured.
+        broadcast: What the client is sent after it.
+        sets: Names of what is measured on.
+        weighs: Whether the mean weights of experts are asked for.
+    """
+
+    envelope: Envelope
+    broadcast: Arrays
+    sets: tuple[str, ...]
+    weighs: bool = False
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a simulated client measured.
+
+    Attributes:
+        envelope: The request's.
+        tallies: Images found and images in all, on each set.
+        weights: Mean weight of each expert on the own test images; None where none were asked
+            for, or the client has no experts.
+        after: The commit whose personal part was measured, None before any: not the one asked for
+            where the client has gone on.
+    """
+
+    envelope: Envelope
+    tallies: Mapping[str, Tally]
+    weights: NDArray[np.float64] | None
+    after: Attempt | None
+
+
+def encode_roll_call(message: RollCall) -> bytes:
+    """Serialise a roll call."""
+    return encode_frame(Frame("roll_call", envelope_fields(message.envelope), {}, {}))
+
+
+def decode_roll_call(data: bytes) -> RollCall:
+    """Read a roll call.
+
+    Raises:
+        ProtocolError: If it is none.
+    """
+    frame, envelope = opened(data, "roll_call")
+    _require_bare(frame)
+    return RollCall(envelope)
+
+
+def encode_introduction(message: Introduction) -> bytes:
+    """Serialise an introduction."""
+    fields = {
+        **envelope_fields(message.envelope),
+        "pseudonym": message.pseudonym,
+        "enrolment_serial": message.enrolment_serial,
+    }
+    return encode_frame(Frame("introduction", fields, {}, {"public_key": message.public_key}))
+
+
+def decode_introduction(data: bytes) -> Introduction:
+    """Read an introduction.
+
+    Raises:
+        ProtocolError: If it is none.
+    """
+    frame, envelope = opened(data, "introduction")
+    pseudonym = frame.fields.get("pseudonym")
+    if not isinstance(pseudonym, str) or not pseudonym:
+        raise ProtocolError("message: the pseudonym is missing")
+    (serial,) = integers([frame.fields.get("enrolment_serial")], 1)
+    return Introduction(envelope, pseudonym, blob(frame, "public_key"), serial)
+
+
+def encode_pool_notice(message: PoolNotice) -> bytes:
+    """Serialise a notice."""
+    return encode_frame(Frame("pool_notice", envelope_fields(message.envelope), {}, {}))
+
+
+def decode_pool_notice(data: bytes) -> PoolNotice:
+    """Read a notice.
+
+    Raises:
+        ProtocolError: If it is none.
+    """
+    frame, envelope = opened(data, "pool_notice")
+    _require_bare(frame)
+    return PoolNotice(envelope)
+
+
+def encode_claim(message: Claim) -> bytes:
+    """Serialise a claim."""
+    fields, blobs = envelope_fields(message.envelope), {"handle": message.handle}
+    return encode_frame(Frame("claim", fields, {}, blobs))
+
+
+def decode_claim(data: bytes) -> Claim:
+    """Read a claim.
+
+    Raises:
+        ProtocolError: If it is none.
+    """
+    frame, envelope = opened(data, "claim")
+    return Claim(envelope, blob(frame, "handle"))
+
+
+def encode_parting(message: Parting) -> bytes:
+    """Serialise a parting; all experts have one look, so each tensor is one array of them all."""
+    arrays = {f"broadcast/{name}": value for name, value in message.broadcast.items()}
+    fields, fetched = envelope_fields(message.envelope), message.fetched
+    pool = None
+    if fetched is not None:
+        pool = [len(fetched.experts), 0 if fetched.own is None else fetched.own + 1]
+        names = fetched.experts[0] if fetched.experts else ()
+        stacked = {n: np.stack([expert[n] for expert in fetched.experts]) for n in names}
+        arrays.update({f"expert/{name}": value for name, value in stacked.items()})
+    return encode_frame(Frame("parting", {**fields, "pool": pool}, arrays, {}))
+
+
+def decode_parting(data: bytes) -> Parting:
+    """Read a parting.
+
+    Raises:
+        ProtocolError: If it is none.
+    """
+    frame, envelope = opened(data, "parting")
+    broadcast, stacked = _parts(frame.arrays)
+    pool = frame.fields.get("pool")
+    if pool is None:
+        if stacked:
+            raise ProtocolError("message: there are experts of no pool")
+        return Parting(envelope, broadcast, None)
+    count, place = integers(pool, 2)
+    if place > count or any(not v.ndim or len(v) != count for v in stacked.values()):
+        raise ProtocolError("message: an expert is missing")
+    if count and not stacked:
+        raise ProtocolError("message: an expert is missing")
+    experts = tuple({n: v[i] for n, v in stacked.items()} for i in range(count))
+    return Parting(envelope, broadcast, Fetched(experts, place - 1 if place else None))
+
+
+def encode_personalised(message: Personalised) -> bytes:
+    """Serialise the answer to a parting."""
+    fields = {**envelope_fields(message.envelope), "is_new": message.is_new}
+    return encode_frame(Frame("personalised", fields, {}, {}))
+
+
+def decode_personalised(data: bytes) -> Personalised:
+    """Read the answer to a parting.
+
+    Raises:
+        ProtocolError: If it is none.
+    """
+    frame, envelope = opened(data, "personalised")
+    return Personalised(envelope, _truth(frame, "is_new"))
+
+
+def encode_examination(message: Examination) -> bytes:
+    """Serialise an examination."""
+    arrays = {f"broadcast/{name}": value for name, value in message.broadcast.items()}
+    fields = {
+        **envelope_fields(message.envelope),
+        "sets": list(message.sets),
+        "weighs": message.weighs,
+    }
+    return encode_frame(Frame("examination", fields, arrays, {}))
+
+
+def decode_examination(data: bytes) -> Examination:
+    """Read an examination.
+
+    Raises:
+        ProtocolError: If it is none.
+    """
+    frame, envelope = opened(data, "examination")
+    broadcast, experts = _parts(frame.arrays)
+    names = frame.fields.get("sets")
+    if experts or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        raise ProtocolError("message: the names of sets are not valid")
+    return Examination(envelope, broadcast, tuple(names), _truth(frame, "weighs"))
+
+
+def encode_scores(message: Scores) -> bytes:
+    """Serialise scores."""
+    fields = {
+        **envelope_fields(message.envelope),
+        "tallies": {name: list(tally) for name, tally in message.tallies.items()},
+        "after": None if message.after is None else list(message.after),
+    }
+    arrays = {} if message.weights is None else {"weights": message.weights}
+    return encode_frame(Frame("scores", fields, arrays, {}))
+
+
+def decode_scores(data: bytes) -> Scores:
+    """Read scores.
+
+    Raises:
+        ProtocolError: If they are none.
+    """
+    frame, envelope = opened(data, "scores")
+    told, after = frame.fields.get("tallies"), frame.fields.get("after")
+    if not isinstance(told, dict):
+        raise ProtocolError("message: the counts are missing")
+    tallies: dict[str, Tally] = {}
+    for name, numbers in told.items():
+        right, count = integers(numbers, 2)
+        if right > count or not count:
+            raise ProtocolError("message: a count is not one of test images")
+        tallies[name] = (right, count)
+    weights = frame.arrays.get("weights")
+    if weights is not None and (weights.ndim != 1 or weights.dtype != np.float64):
+        raise ProtocolError("message: the weights of experts are not flat")
+    last = None
+    if after is not None:
+        number, attempt = integers(after, 2)
+        last = (number, attempt)
+    return Scores(envelope, tallies, weights, last)
+
+
+def _require_bare(frame: Frame) -> None:
+    if frame.arrays or frame.blobs:
+        raise ProtocolError("message: it carries what it has no room for")
+
+
+def _truth(frame: Frame, name: str) -> bool:
+    value = frame.fields.get(name)
+    if not isinstance(value, bool):
+        raise ProtocolError(f"message: {name} is missing")
+    return value
+
+
+def _parts(arrays: Arrays) -> tuple[Arrays, Arrays]:
+    """Return broadcast and stacked experts."""
+    parts: dict[str, dict[str, NDArray[np.generic]]] = {"broadcast": {}, "expert": {}}
+    for name, value in arrays.items():
+        part, slash, rest = name.partition("/")
+        if part not in parts or not slash:
+            raise ProtocolError("message: an array belongs to nothing")
+        parts[part][rest] = value
+    return parts["broadcast"], parts["expert"]

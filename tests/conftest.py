@@ -1,0 +1,51 @@
+"""What holds for every test: which of its cases a quick run draws, and which coverage watches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests._drawing import drawn
+from tests._watching import watched
+
+CONTRACT = Path(__file__).parent / "contract"
+UNWATCHED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Leaves to the slow tests what is not drawn; of the others some are watched."""
+    tests: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and is_drawn_by_pairs(item):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in tests.values():
+        params = [item.callspec.params if hasattr(item, "callspec") else {} for item in cases]
+        for item, is_drawn in zip(cases, drawn(cases[0].originalname, params), strict=True):
+            if not is_drawn:
+                item.add_marker(pytest.mark.slow)
+    yield
+    for item, is_watched in zip(items, watched([item.nodeid for item in items]), strict=True):
+        item.stash[UNWATCHED] = not is_watched
+
+
+def is_drawn_by_pairs(item: pytest.Function) -> bool:
+    """Whether a quick run has some of a test's cases only."""
+    return item.path.parent == CONTRACT or item.get_closest_marker("pairs") is not None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Stops measuring while a case runs that is not watched; it is tested all the same."""
+    tracer = sys.gettrace() if item.stash[UNWATCHED] else None
+    # Whatever else traces, a debugger say, is not ours to stop.
+    if tracer is None or not type(tracer).__module__.startswith("coverage"):
+        return (yield)
+    sys.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(tracer)

@@ -1,0 +1,125 @@
+"""A ledger that is counted on prices what all its rows cost, row for row."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from privacy import (
+    CohortSampling,
+    IntegerNoise,
+    Release,
+    RunningLedger,
+    UnsupportedEvent,
+    claimed_epsilon,
+    epsilons,
+)
+from tests.privacy._rows import FACTS
+
+DELTA = 1e-5
+ROW = Release(
+    mechanism=FACTS["upload_noise"],
+    standard_deviation=8.0,
+    clipping_norm=0.5,
+    relation="replace_one",
+    channel="sum",
+    run_id="r",
+    round_number=1,
+    attempt=1,
+    pseudonym="alice",
+    status="released",
+)
+FREE = {"status": "aborted", "left_client": False}
+COHORT = CohortSampling(kind="poisson", size=2, population=20, is_drawn=True)
+INTEGER = IntegerNoise(
+    kind="discrete_gaussian", share_deviation=4.0, shares=5, dimension=10, corrupt=1
+)
+KINDS = (
+    ROW,
+    dataclasses.replace(ROW, standard_deviation=12.0),
+    dataclasses.replace(ROW, standard_deviation=16.0, clipping_norm=1.0),
+    dataclasses.replace(ROW, count=3),
+    dataclasses.replace(ROW, channel="pool"),
+    dataclasses.replace(ROW, run_id="s", channel="metrics"),
+    dataclasses.replace(ROW, mechanism=FACTS["none"], standard_deviation=0.0, clipping_norm=0.0),
+    dataclasses.replace(ROW, mechanism=FACTS["central_noise"]),
+    dataclasses.replace(ROW, mechanism=FACTS["central_noise"], cohort=COHORT),
+    dataclasses.replace(
+        ROW, mechanism=FACTS["central_noise"], cohort=dataclasses.replace(COHORT, is_drawn=False)
+    ),
+    dataclasses.replace(ROW, mechanism=FACTS["distributed_noise"], integer_noise=INTEGER),
+)
+rows = st.builds(
+    lambda kind, name, number, attempt, is_free: dataclasses.replace(
+        kind,
+        pseudonym=name,
+        round_number=number,
+        attempt=attempt,
+        **(FREE if is_free else {}),
+    ),
+    st.sampled_from(KINDS),
+    st.sampled_from(["alice", "bob", "carol"]),
+    st.integers(1, 3),
+    st.integers(1, 2),
+    st.booleans(),
+)
+
+
+def outcome(price: object, *arguments: object) -> object:
+    """What a pricing gives, or that it refuses."""
+    try:
+        return price(*arguments)  # type: ignore[operator]
+    except UnsupportedEvent:
+        return UnsupportedEvent
+
+
+@settings(deadline=None, max_examples=150)
+@given(told=st.lists(rows, max_size=12), cuts=st.lists(st.integers(0, 12), max_size=3))
+def test_it_prices_what_all_rows_cost_however_they_were_told(
+    told: Sequence[Release], cuts: Sequence[int]
+) -> None:
+    ledger = RunningLedger()
+    for start, end in pairwise([0, *sorted(cuts), 12]):
+        ledger.add(told[start:end])
+    assert outcome(ledger.epsilons, DELTA) == outcome(epsilons, told, DELTA)
+
+
+@settings(deadline=None, max_examples=100)
+@given(told=st.lists(rows, max_size=8), planned=st.lists(rows, max_size=4))
+def test_what_is_planned_is_priced_and_not_added(
+    told: Sequence[Release], planned: Sequence[Release]
+) -> None:
+    ledger = RunningLedger(told)
+    before = outcome(ledger.epsilons, DELTA)
+    together = outcome(ledger.claimed_with, planned, DELTA)
+    assert together == outcome(claimed_epsilon, [*told, *planned], DELTA)
+    assert outcome(ledger.epsilons, DELTA) == before
+
+
+@pytest.mark.parametrize("is_free", [False, True])
+def test_a_draw_that_was_thrown_away_is_not_forgotten(is_free: bool) -> None:
+    """Counted rows tell no rounds apart, but what a second draw voids stays void."""
+    drawn = dataclasses.replace(ROW, mechanism=FACTS["central_noise"], cohort=COHORT)
+    first = [dataclasses.replace(drawn, round_number=n) for n in range(1, 30)]
+    ledger = RunningLedger(first)
+    fair = ledger.epsilons(DELTA).observer
+    again = dataclasses.replace(drawn, round_number=29, attempt=2)
+    ledger.add([again])
+    assert ledger.epsilons(DELTA) == epsilons([*first, again], DELTA)
+    assert ledger.epsilons(DELTA).observer > 2 * fair
+    thrown = [dataclasses.replace(first[-1], **FREE)] if is_free else first[-1:]
+    late = RunningLedger([again, *first[:-1], *thrown])
+    assert late.epsilons(DELTA) == epsilons([again, *first[:-1], *thrown], DELTA)
+
+
+def test_a_norm_that_adapts_makes_no_new_kind_of_row() -> None:
+    norms = [0.1 * 1.01**n for n in range(500)]
+    told = [dataclasses.replace(ROW, standard_deviation=9 * c, clipping_norm=c) for c in norms]
+    ledger = RunningLedger(told)
+    assert ledger.epsilons(DELTA) == epsilons(told, DELTA)
+    assert len(ledger._samples) == 1

@@ -1,0 +1,52 @@
+"""The walk through a new method, in CONTRIBUTING, followed by its words in a copy."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.repository._source import ROOT
+from tests.repository.conftest import copy_source, run
+
+SECTION = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("\n## A method\n")[2]
+SECTION = SECTION.partition("\n## ")[0]
+STEP = re.compile(r"^\d\. Write `([\w/.]+)`.*?^ +```\w+\n(.*?)^ +```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository, in which steps 1 to 3 were done and nothing else."""
+    target = tmp_path_factory.mktemp("walk") / "sotto"
+    copy_source(target)
+    shutil.copytree(ROOT / "tests", target / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "conftest.py", target / "conftest.py")
+    steps = STEP.findall(SECTION)
+    assert len(steps) == 3
+    for path, code in steps:
+        assert not (target / path).exists()
+        (target / path).write_text(re.sub(r"^ {3}", "", code, flags=re.MULTILINE))
+    return target
+
+
+def test_its_test_and_the_contract_suite_pass(copy: Path):
+    files, name = re.findall(r"-m pytest (tests/\S+) tests/contract -k (\w+)`", SECTION)[0]
+    # Of the contract suite one file, as the others are long.
+    suite = "tests/contract/test_contract.py"
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
+    said = run(*command, files, suite, "-k", name, cwd=copy)
+    assert int(said.split(" passed")[0].split()[-1]) > 40
+
+
+def test_its_files_are_in_the_house_style(copy: Path):
+    files = [path for path, _ in STEP.findall(SECTION) if path.endswith(".py")]
+    for command in (("check",), ("format", "--check")):
+        run(sys.executable, "-m", "ruff", *command, *files, cwd=copy)
+
+
+def test_it_is_listed_with_its_options(copy: Path):
+    listed = run(sys.executable, "-m", "platform.coordinator", "methods", "--json", cwd=copy)
+    assert '"name": "linear_probe"' in listed and '"scale"' in listed

@@ -1,0 +1,85 @@
+"""Dataclasses of the trunk are small, and named where they are made once they have many fields.
+
+A type with more fields than eight is a bag: it is handed to whoever needs three of them. What the
+user writes and what is stored are as wide as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.repository._source import ROOT, parse
+
+MOST, MOST_BY_POSITION = 8, 4
+STORED = {
+    # A row of a table that sweeps write.
+    "platform.sweeping.tidy.Record": "a stored row",
+}
+AWAITED = {
+    # To be taken apart with the mechanisms: one value each, in one file.
+    "platform.protection.uploads.Protection",
+    "platform.protection.budget.Budget",
+    "platform.protection.secure_terms.SecureTerms",
+}
+
+
+def dataclasses_of(path: Path, root: Path) -> Iterator[tuple[str, int, bool]]:
+    """Name, number of fields and whether they are keyword-only, of each dataclass of a file."""
+    module = ".".join(path.relative_to(root).with_suffix("").parts)
+    for node in ast.walk(parse(path)):
+        if not isinstance(node, ast.ClassDef):
+            continue
+        made = [ast.unparse(d) for d in node.decorator_list if is_dataclass(d)]
+        if made:
+            fields = sum(isinstance(part, ast.AnnAssign) for part in node.body)
+            yield f"{module}.{node.name}", fields, "kw_only=True" in made[0]
+
+
+def is_dataclass(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", None)
+    return name == "dataclass"
+
+
+def offences(root: Path) -> dict[str, str]:
+    """What is wrong with each dataclass under a root's `platform/`."""
+    found: dict[str, str] = {}
+    for path in sorted((root / "platform").rglob("*.py")):
+        for name, fields, by_name in dataclasses_of(path, root):
+            if fields > MOST and name not in STORED:
+                found[name] = f"it has {fields} fields; at most {MOST}"
+            elif fields > MOST_BY_POSITION and not by_name:
+                found[name] = f"it has {fields} fields and is not kw_only"
+    return found
+
+
+def test_dataclasses_are_small_and_named():
+    assert {n: why for n, why in offences(ROOT).items() if n not in AWAITED} == {}
+
+
+def test_nothing_is_awaited_that_is_there():
+    """The list of exceptions gets shorter, and is empty in the end."""
+    assert AWAITED <= offences(ROOT).keys()
+
+
+@pytest.mark.parametrize(
+    ("decorator", "fields", "is_one"),
+    [
+        ("@dataclass", 4, False),
+        ("@dataclass(frozen=True)", 5, True),
+        ("@dataclass(frozen=True, kw_only=True)", 8, False),
+        ("@dataclass(kw_only=True)", 9, True),
+        ("@dataclasses.dataclass(frozen=True)", 5, True),
+        ("@final", 20, False),
+    ],
+)
+def test_an_offence_is_found(tmp_path, decorator, fields, is_one):
+    path = tmp_path / "platform" / "one.py"
+    path.parent.mkdir()
+    body = "\n".join(f"    f{i}: int" for i in range(fields))
+    path.write_text(f"{decorator}\nclass One:\n{body}\n")
+    assert bool(offences(tmp_path)) is is_one

@@ -1,0 +1,281 @@
+"""Methods from a folder and from packages: found, recorded, held to, and never smuggled in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from methods import BrokenMethod, Registry
+from platform.bootstrap import Surroundings
+from platform.config import load_config, parse_config
+from platform.errors import ConfigError, RunStopped
+from platform.sweeping.grid import SweepRequest, build_grid
+from platform.sweeping.worker import run_cell
+from tests.contract._momentum import METHOD, PRESET, write_momentum
+from tests.trunk._runs import NONE, SMALL, Command, Storage
+
+OURS = ("method.name=momentum", NONE, "evaluation.local_twins=false")
+SHA256 = hashlib.sha256(METHOD.encode()).hexdigest()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_momentum(tmp_path / "mine")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+def ask(config: Path, storage: Storage, *more: str) -> tuple[str, ...]:
+    settings = [word for setting in OURS for word in ("--set", setting)]
+    return ("run", str(config), *settings, "--storage", storage.url, *more)
+
+
+def detail_of(storage: Storage, run_id: str) -> dict:
+    query = "SELECT detail FROM audit WHERE run_id = ? AND action = 'run.created'"
+    ((text,),) = storage.rows(query, run_id)
+    return json.loads(text)
+
+
+def test_a_folders_method_runs_and_the_records_name_its_code(
+    sotto: Command, config: Path, storage: Storage, folder: Path
+) -> None:
+    answer = sotto(*ask(config, storage, "--methods", str(folder), "--json"))
+    assert answer.code == 0, answer.err
+    run_id = answer.document["run_id"]
+    told = {"kind": "folder", "where": str(folder), "sha256": SHA256}
+    assert detail_of(storage, run_id)["method"] == told
+    effective = yaml.safe_load((storage.folder / run_id / "effective.yaml").read_text())
+    assert effective["method_from"] == told
+    # Whatever builds the method asks for the folder again; no record brings code in by itself.
+    export = ("export", run_id, "--storage", storage.url, "--output", str(folder.parent / "out"))
+    refused = sotto(*export)
+    assert refused.code == 2
+    assert refused.err.startswith(f"error: run {run_id}: its method 'momentum', which was in the")
+    assert sotto(*export, "--methods", str(folder)).code == 0
+
+
+def test_a_packaged_methods_records_say_nothing_more(storage: Storage) -> None:
+    finished = storage.run(NONE)
+    assert "method" not in detail_of(storage, finished.run_id)
+
+
+def test_a_run_goes_on_with_the_same_file_only_wherever_it_lies(
+    folder: Path, storage: Storage, tmp_path: Path
+) -> None:
+    place = Storage(storage.folder, Surroundings.with_methods(folder))
+    simulation = place.create("method={name: momentum}", NONE)
+    simulation.database.close()
+    run_id = simulation.run_id
+    with pytest.raises(ConfigError, match=rf"'momentum', which was in the folder {folder}"):
+        storage.reopen(run_id)
+    ran = tmp_path / "ran"
+    other = write_momentum(tmp_path / "other", ("VARIANTS", f"open({str(ran)!r}, 'w')\nVARIANTS"))
+    with pytest.raises(RunStopped, match=r"'momentum' is of the folder .* and was of the folder"):
+        Storage(storage.folder, Surroundings.with_methods(other)).reopen(run_id)
+    assert not ran.exists(), "code that is refused must not have run"
+    moved = write_momentum(tmp_path / "moved")
+    assert Storage(storage.folder, Surroundings.with_methods(moved)).resume(run_id).summary
+
+
+def test_a_sweep_does_not_take_over_runs_of_another_file(
+    config: Path, storage: Storage, folder: Path
+) -> None:
+    def cell():
+        request = SweepRequest(
+            configs=(str(config),),
+            methods=("momentum",),
+            settings=(NONE,),
+            folder=folder,
+            storage=storage.url,
+        )
+        return build_grid(request).cells[0]
+
+    before = cell()
+    assert before.code == SHA256
+    first = run_cell(before.run, before.code, Surroundings.with_methods(folder))
+    write_momentum(folder, ("momentum: float = 0.9", "momentum: float = 0.8"))
+    after = cell()
+    assert after.identity != before.identity
+    with pytest.raises(ConfigError, match=r"--methods: the file of 'momentum' has changed"):
+        run_cell(before.run, before.code, Surroundings.with_methods(folder))
+    assert run_cell(after.run, after.code, Surroundings.with_methods(folder)) != first
+
+
+def test_a_sweep_hands_its_workers_the_folder(
+    sotto: Command, config: Path, storage: Storage, folder: Path, tmp_path: Path
+) -> None:
+    answer = sotto(
+        *("sweep", str(config), "--method", "momentum", "--set", NONE, "--methods", str(folder)),
+        *("--storage", storage.url, "--output", str(tmp_path / "out"), "--jobs", "1"),
+    )
+    assert answer.code == 0, answer.err
+
+
+@pytest.mark.parametrize("key", ["methods", "method.methods", "method.folder", "storage.methods"])
+def test_no_key_of_a_configuration_names_code(key: str, folder: Path, config: Path) -> None:
+    surroundings = Surroundings()
+    with pytest.raises(ConfigError, match=r"is not a known"):
+        loaded = load_config(config, (f"{key}={folder}",), surroundings.sources)
+        from platform.experiment.method_building import validate_options
+
+        validate_options(surroundings.registry, loaded.method)
+
+
+@pytest.mark.parametrize(
+    "name", ["../mine/momentum", "mine.momentum", "momentum.py", "{folder}/momentum", "os"]
+)
+def test_a_name_is_no_path_and_no_module(name: str, folder: Path, tmp_path: Path) -> None:
+    registry = Registry(folder=folder)
+    with pytest.raises(ConfigError, match=r"method\.name: .* is unknown; valid: "):
+        parse_config(
+            yaml.safe_load(SMALL),
+            (f"method.name={name.format(folder=folder)}",),
+            Surroundings(registry).sources,
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nothing_of_this_name\n", "cannot be imported: ModuleNotFoundError: "),
+        ("def\n", "cannot be imported: SyntaxError: "),
+        ("raise SystemExit(0)\n", "cannot be imported: SystemExit: 0"),
+        ("1 / 0\n", "cannot be imported: ZeroDivisionError: division by zero"),
+        ("from momentum import Config\n", "cannot be imported: ModuleNotFoundError: "),
+        ("def build(config, task): ...\n", "has no frozen dataclass Config; valid: "),
+        ("class Config: ...\n", "has no frozen dataclass Config; valid: "),
+        (
+            "import dataclasses\n@dataclasses.dataclass\nclass Config: ...\n",
+            "has no frozen dataclass Config; valid: ",
+        ),
+        (
+            "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Config: ...\n",
+            "has no function build; valid: build(config, task)",
+        ),
+        (
+            "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass Config: ...\n"
+            "def build(config, task): return object()\n",
+            "builds something without needs, ",
+        ),
+    ],
+)
+def test_a_broken_module_is_one_sentence_and_exit_code_2(
+    sotto: Command, config: Path, storage: Storage, folder: Path, text: str, said: str
+) -> None:
+    (folder / "broken.py").write_text(text)
+    (folder / "broken.yaml").write_text("name: broken\n")
+    asked = [*ask(config, storage, "--methods", str(folder))]
+    asked[asked.index("method.name=momentum")] = "method.name=broken"
+    answer = sotto(*asked)
+    assert answer.code == 2
+    assert len(answer.err.splitlines()) == 1
+    assert said in answer.err and "broken" in answer.err
+    assert not storage.file.exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda folder: (folder / "promptfl.py").write_text(METHOD), "'promptfl' is a module of"),
+        (lambda folder: (folder / "my-method.py").write_text(METHOD), "'my-method.py' is no name"),
+        (lambda folder: (folder / "momentum.py").unlink(), "holds no method; valid: files NAME.py"),
+        (lambda folder: (folder / "momentum.yaml").unlink(), "'momentum' has no preset; valid is"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_refused(
+    sotto: Command, config: Path, storage: Storage, folder: Path, spoil, said: str
+) -> None:
+    spoil(folder)
+    answer = sotto(*ask(config, storage, "--methods", str(folder)))
+    assert (answer.code, len(answer.err.splitlines())) == (2, 1)
+    assert said in answer.err
+
+
+def test_what_is_no_folder_is_refused(sotto: Command, tmp_path: Path) -> None:
+    answer = sotto("methods", "--methods", str(tmp_path / "none"))
+    assert answer.code == 2
+    assert "is no folder; valid: a folder of methods" in answer.err
+
+
+def test_the_list_has_the_folders_methods_and_no_tests(sotto: Command, folder: Path) -> None:
+    for name in ("test_momentum.py", "conftest.py", "_shared.py"):
+        (folder / name).write_text("raise ImportError\n")
+    listed = sotto("methods", "--methods", str(folder), "--json").document
+    mine = {method["name"] for method in listed} - set(Registry(installed=False).available())
+    assert mine == {"momentum"}
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Installs a package with entry points: its metadata and modules lie on the path."""
+    site = tmp_path / "site"
+
+    def do(points: dict[str, str], text: str = METHOD, package: str = "others") -> Path:
+        facts = site / f"{package}-2.0.dist-info"
+        facts.mkdir(parents=True)
+        (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 2.0\n")
+        lines = [f"{name} = {value}" for name, value in points.items()]
+        (facts / "entry_points.txt").write_text("\n".join(("[sotto.methods]", *lines, "")))
+        inner = site / f"{package}_{tmp_path.name}"
+        inner.mkdir()
+        (inner / "__init__.py").write_text("")
+        (inner / "momentum.py").write_text(text)
+        (inner / "momentum.yaml").write_text(PRESET)
+        monkeypatch.syspath_prepend(str(site))
+        return inner
+
+    return do
+
+
+def test_an_installed_packages_method_runs(
+    sotto: Command, config: Path, storage: Storage, install, tmp_path: Path
+) -> None:
+    module = f"others_{tmp_path.name}.momentum"
+    install({"momentum": module})
+    answer = sotto(*ask(config, storage, "--json"))
+    assert answer.code == 0, answer.err
+    told = {"kind": "package", "where": f"others 2.0, {module}", "sha256": SHA256}
+    assert detail_of(storage, answer.document["run_id"])["method"] == told
+
+
+def test_nothing_of_a_package_is_imported_before_it_is_named(install, tmp_path: Path) -> None:
+    module = f"others_{tmp_path.name}.momentum"
+    install({"momentum": module}, "raise RuntimeError\n")
+    registry = Registry()
+    assert "momentum" in registry.available()
+    assert registry.config_type("promptfl")
+    assert module not in sys.modules
+    with pytest.raises(BrokenMethod, match=r"an entry point of others 2\.0, cannot be imported"):
+        registry.config_type("momentum")
+    assert "momentum" not in Registry(installed=False).available()
+
+
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [
+        ({"promptfl": "os"}, r"'promptfl' is a module of methods and an entry point of others 2\."),
+        ({"mine": "os:path"}, r"entry point sotto\.methods: 'mine' = 'os:path' of others 2\.0 is"),
+        ({"my-method": "os"}, r"entry point sotto\.methods: 'my-method' = 'os'"),
+    ],
+)
+def test_an_entry_point_that_cannot_be_used_is_refused(install, points, said: str) -> None:
+    install(points)
+    with pytest.raises(BrokenMethod, match=said):
+        Registry().available()
+
+
+def test_two_packages_may_not_offer_one_name(install) -> None:
+    install({"mine": "os"})
+    install({"mine": "sys"}, package="rivals")
+    with pytest.raises(BrokenMethod, match=r"'mine' is an entry point of .* and an entry point of"):
+        Registry().available()

@@ -1,0 +1,361 @@
+"""A run is the same over any transport, as clients are known by their messages alone.
+
+Whole runs with three clients, once as everybody runs them and once each with clients behind
+functions from bytes to bytes, with a new process for every message, and with messages that come
+in any order, late and twice. What a run leaves behind must be the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+
+from platform.bootstrap import create_run, reopen_run
+from platform.errors import ClientsSilent, ProtocolError
+from platform.experiment.finishing import execute
+from platform.experiment.simulation import Simulation
+from platform.parties.client import Client
+from platform.rounds.asking import TRIES
+from platform.rounds.observing import SilentObserver
+from platform.wire.messages import Stage
+from platform.wire.transport import ClientId, Dropout, InProcessTransport, Transport
+from storage import open_client_stores
+from tests.trunk._runs import FIXED, GATHERING, NONE, Finished, Storage, comparable, opened
+
+THREE = (
+    "task.clients=3",
+    "rounds=2",
+    "cohort.dropout_rate=0",
+    "pool.minimum=2",
+    "secure_aggregation.threshold=2",
+    "evaluation.local_twins=false",
+)
+RUNS: dict[str, tuple[str, ...]] = {
+    # Experts are fetched in the second round, gates stay with their clients, one client is lost.
+    "a pool under masks and noise": (*THREE, *FIXED, "rounds=3", "task.clients=4"),
+    "a pool that is made once, then personalised": (*GATHERING, *THREE, NONE),
+    "sets that all have in common": (
+        *THREE,
+        NONE,
+        "task.domains=[real, sketch]",
+        "task.held_out_domain=sketch",
+        "task.partition={kind: domain_dirichlet}",
+        "evaluation.protocol=leave_one_domain_out",
+        "evaluation.selection=best_on_validation",
+        "task.validation_share=0.5",
+        "task.shots=2",
+    ),
+}
+Carry = Callable[[InProcessTransport], Transport]
+
+
+def left_behind(run: Finished) -> dict[str, Any]:
+    """All that a run leaves, but for its name, times, and what is drawn once for each client."""
+    summary = comparable(run.summary)
+    summary["phases"] = (run.summary["phases"] or {}).get("before")
+    documents = [
+        {k: v for k, v in json.loads(text).items() if "seconds" not in k}
+        for (text,) in run.storage.rows("SELECT document FROM rounds ORDER BY round_number")
+    ]
+    ledger = "SELECT round_number, attempt, channel, status, standard_deviation FROM ledger"
+    audit = "SELECT action, channel FROM audit ORDER BY sequence"
+    return {
+        "summary": summary,
+        "documents": documents,
+        "states": run.storage.rows("SELECT round_number, blob FROM states ORDER BY round_number"),
+        "pool": sorted(run.storage.rows("SELECT generation, entry FROM pool")),
+        "ledger": sorted(run.storage.rows(ledger)),
+        "audit": run.storage.rows(audit),
+        "personal": run.personal_parts(),
+    }
+
+
+def carried(storage: Storage, carry: Carry) -> Storage:
+    surroundings = dataclasses.replace(storage.surroundings, carry=carry)
+    return dataclasses.replace(storage, surroundings=surroundings)
+
+
+def unreachable(simulation: Simulation) -> Simulation:
+    """The same run without its clients: whoever reaches for one past the transport fails."""
+    return dataclasses.replace(simulation, population=None)
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def reference(request: pytest.FixtureRequest, make_storage: Any) -> tuple[str, Finished]:
+    """Every run in one process, for reading only."""
+    place = make_storage("reference").gathering()
+    place = place if "gathering" in " ".join(RUNS[request.param]) else Storage(place.folder)
+    return request.param, place.run(*RUNS[request.param])
+
+
+def require_same(storage: Storage, reference: tuple[str, Finished], carry: Carry) -> None:
+    name, expected = reference
+    place = dataclasses.replace(storage, surroundings=expected.storage.surroundings)
+    with opened(carried(place, carry).create(*RUNS[name])) as simulation:
+        summary = execute(unreachable(simulation), SilentObserver())
+    found = left_behind(Finished(place, simulation.run_id, summary))
+    for part, value in left_behind(expected).items():
+        assert found[part] == value, part
+
+
+# --- nothing but bytes ----------------------------------------------------------------------------
+
+
+class Bytes:
+    """Functions from bytes to bytes are all it knows; every message is copied on its way."""
+
+    def __init__(self, within: InProcessTransport) -> None:
+        self.functions = {
+            name: lambda message, name=name: within._deliver("train", name, message)
+            for name in within.handlers
+        }
+        self.stages: list[Stage] = []
+
+    def exchange(
+        self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
+    ) -> Mapping[ClientId, bytes | Dropout]:
+        self.stages.append(stage)
+        replies: dict[ClientId, bytes | Dropout] = {}
+        for client, message in messages.items():
+            assert type(message) is bytes
+            reply = self.functions[client](bytes(bytearray(message)))
+            assert type(reply) in (bytes, Dropout)
+            replies[client] = reply if isinstance(reply, Dropout) else bytes(bytearray(reply))
+        return replies
+
+
+def test_a_run_whose_clients_are_functions_of_bytes(
+    storage: Storage, reference: tuple[str, Finished]
+) -> None:
+    made: list[Bytes] = []
+
+    def carry(within: InProcessTransport) -> Transport:
+        made.append(Bytes(within))
+        return made[-1]
+
+    require_same(storage, reference, carry)
+    (transport,) = made
+    assert transport.stages[0] == "join" and transport.stages[-1] == "evaluate"
+    assert "personalise" in transport.stages
+    assert ("claim" in transport.stages) is ("made once" in reference[0])
+
+
+# --- a new process for every message --------------------------------------------------------------
+
+
+def in_a_child(client: Client, message: bytes, pids: list[int]) -> bytes:
+    """The answer of a process that opens the client's store anew, answers once, and ends."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(read)
+            path = client._store._file.path
+            store = open_client_stores(path).stores[client.profile.name]
+            again = Client(client.profile, store, client._make_trainer)
+            try:
+                reply = b"A" + again.handle(message)
+            except ProtocolError:
+                reply = b"R"
+            with os.fdopen(write, "wb") as pipe:
+                pipe.write(reply)
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        reply = pipe.read()
+    os.waitpid(pid, 0)
+    pids.append(pid)
+    assert reply, "the child died"
+    if reply[:1] == b"R":
+        raise ProtocolError("message: refused")
+    return reply[1:]
+
+
+def test_a_run_with_a_new_process_for_every_message(
+    storage: Storage, reference: tuple[str, Finished]
+) -> None:
+    pids: list[int] = []
+
+    def carry(within: InProcessTransport) -> Transport:
+        clients = {name: handler.__self__ for name, handler in within.handlers.items()}
+        return dataclasses.replace(
+            within,
+            handlers={
+                name: lambda message, client=client: in_a_child(client, message, pids)
+                for name, client in clients.items()
+            },
+            # Each process makes durable what it answers.
+            stage=nullcontext,
+        )
+
+    require_same(storage, reference, carry)
+    # Join, two stages of two rounds at the least, personalise, and four times the own images.
+    assert len(pids) >= 3 * (1 + 4 + 1 + 3)
+    assert os.getpid() not in pids
+
+
+# --- in any order, late, and twice ----------------------------------------------------------------
+
+
+class Disorder:
+    """Delivers in any order, answers in another, and delivers what was delivered long ago again."""
+
+    def __init__(self, within: InProcessTransport) -> None:
+        self.within, self.rng = within, np.random.default_rng(11)
+        self.old: list[tuple[ClientId, bytes]] = []
+        self.replayed = self.refused = 0
+
+    def exchange(
+        self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
+    ) -> Mapping[ClientId, bytes | Dropout]:
+        replies: dict[ClientId, bytes | Dropout] = {}
+        for client in self.rng.permutation(sorted(messages)).tolist():
+            self._replay()
+            time.sleep(float(self.rng.random()) / 500)
+            replies[client] = self.within._deliver(stage, client, messages[client])
+            self.old.append((client, messages[client]))
+        return {client: replies[client] for client in self.rng.permutation(sorted(replies))}
+
+    def _replay(self) -> None:
+        for at in self.rng.integers(0, len(self.old), 2).tolist() if self.old else ():
+            client, message = self.old[at]
+            self.replayed += 1
+            try:
+                self.within.handlers[client](message)
+            except ProtocolError:
+                self.refused += 1
+
+
+def test_a_run_whose_messages_come_late_and_in_any_order(
+    storage: Storage, reference: tuple[str, Finished]
+) -> None:
+    made: list[Disorder] = []
+
+    def carry(within: InProcessTransport) -> Transport:
+        made.append(Disorder(within))
+        return made[-1]
+
+    require_same(storage, reference, carry)
+    (transport,) = made
+    # Old rounds' messages are refused, those of now and outside rounds are answered as before.
+    assert 0 < transport.refused < transport.replayed
+
+
+# --- silence outside rounds -----------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Deaf:
+    """Hears nothing of one client at one stage, for a while.
+
+    Attributes:
+        within: Carries the messages.
+        stage: The stage.
+        times: How often nothing comes back.
+        garbage: What comes back instead, None for silence.
+        reached: Whether the message reached the client all the same.
+    """
+
+    within: InProcessTransport
+    stage: Stage
+    times: int
+    garbage: bytes | None = None
+    reached: bool = True
+
+    def exchange(
+        self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
+    ) -> Mapping[ClientId, bytes | Dropout]:
+        name, hears = "client-00001", dict(messages)
+        is_lost = stage == self.stage and name in messages and self.times > 0
+        if is_lost and not self.reached:
+            del hears[name]
+        replies = dict(self.within.exchange(stage, hears, deadline))
+        if is_lost:
+            self.times -= 1
+            replies.pop(name, None)
+            if self.garbage is not None:
+                replies[name] = self.garbage
+        return replies
+
+
+PERSONALISED = "a pool that is made once, then personalised"
+OUTSIDE: tuple[Stage, ...] = ("join", "claim", "personalise", "evaluate")
+
+
+@pytest.fixture(scope="module")
+def gathered(make_storage: Any) -> Finished:
+    place: Storage = make_storage("gathered").gathering()
+    return place.run(*RUNS[PERSONALISED])
+
+
+@pytest.mark.parametrize(
+    ("stage", "reached"),
+    [
+        *((stage, True) for stage in OUTSIDE),
+        *(pytest.param(stage, False, marks=pytest.mark.slow) for stage in OUTSIDE),
+    ],
+)
+def test_a_message_that_is_lost_is_repeated(
+    storage: Storage, gathered: Finished, stage: Stage, reached: bool
+) -> None:
+    place = carried(
+        storage.gathering(), lambda within: Deaf(within, stage, TRIES - 1, None, reached)
+    )
+    found = left_behind(place.run(*RUNS[PERSONALISED]))
+    assert found == left_behind(gathered)
+
+
+@pytest.mark.parametrize(
+    ("stage", "garbage"),
+    [
+        *((stage, None) for stage in OUTSIDE),
+        ("evaluate", b"SOTTO"),
+        *(pytest.param(stage, b"", marks=pytest.mark.slow) for stage in OUTSIDE),
+    ],
+)
+def test_a_run_that_cannot_hear_a_client_stops_and_goes_on_later(
+    storage: Storage, gathered: Finished, stage: Stage, garbage: bytes | None
+) -> None:
+    place = storage.gathering()
+    deaf = carried(place, lambda within: Deaf(within, stage, 1_000, garbage))
+    with pytest.raises(ClientsSilent) as stopped:
+        deaf.run(*RUNS[PERSONALISED])
+    run_id = place.only_run()
+    assert f"client-00001 cannot be heard at stage {stage}" in str(stopped.value)
+    assert str(stopped.value).endswith(f"resume with --resume {run_id}")
+    # Nothing is half written: no report, and no round beyond those that are whole.
+    assert not (place.folder / run_id / "summary.json").exists()
+    rounds = {"join": 0, "evaluate": 0, "claim": 3, "personalise": 3}[stage]
+    assert len(place.rows("SELECT 1 FROM rounds")) == rounds
+    assert place.rows("SELECT status FROM runs WHERE status = 'finished'") == []
+    found, expected = left_behind(place.resume(run_id)), left_behind(gathered)
+    # Of the resumed run the log says that it was.
+    expected.pop("audit"), found.pop("audit")
+    assert found == expected
+
+
+def test_two_clients_of_one_name_stop_the_run(storage: Storage) -> None:
+    """One of them would be charged for both."""
+
+    def carry(within: InProcessTransport) -> Transport:
+        first = within.handlers["client-00000"]
+        return dataclasses.replace(within, handlers=dict.fromkeys(within.handlers, first))
+
+    with pytest.raises(Exception, match="two clients have the pseudonym"):
+        create_run(
+            storage.config(NONE),
+            SilentObserver(),
+            dataclasses.replace(storage.surroundings, carry=carry),
+        )
+    run_id = storage.only_run()
+    with opened(reopen_run(run_id, storage.url, SilentObserver(), storage.surroundings)) as again:
+        assert len(set(again.run.roll.pseudonyms.values())) == 5
