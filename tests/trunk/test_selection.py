@@ -477,7 +477,7 @@ def test_a_target_pays_for_the_coordinate(storage: Storage) -> None:
         pass
     first, second = with_metric.budget.noise_multiplier, without.budget.noise_multiplier
     assert first == pytest.approx(second)
-    one, other = with_metric.protection.mechanism, without.protection.mechanism
+    one, other = with_metric.terms.protection.mechanism, without.terms.protection.mechanism
     assert isinstance(one, UploadNoise) and isinstance(other, UploadNoise)
     ratio = one.standard_deviation / other.standard_deviation
     assert ratio == pytest.approx(math.sqrt(1.25))
@@ -516,7 +516,7 @@ def test_a_coordinate_that_the_norm_does_not_count_is_refuted(
         return protect_upload(vector, wide, grid, noise)
 
     monkeypatch.setattr(Extras, "joint_norm", lambda self, clipping_norm: clipping_norm)
-    monkeypatch.setattr("platform.protection.uploads.protect_upload", uncut)
+    monkeypatch.setattr("platform.protection.sums.protect_upload", uncut)
     whole = (*NOISED[:-1], "evaluation.metric_ratio=1.0", POOL[0])
     verdict = audit(*NOISE, *whole, canaries=2000)["sum"]
     assert not verdict.result.passed
