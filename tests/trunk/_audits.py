@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 import platform.parties.profile
-import platform.protection.uploads
+import platform.protection.sums
+import privacy.central
 import privacy.mechanisms
 import privacy.rounding
 from platform.bootstrap import RunPlan
@@ -52,7 +53,8 @@ class Auditor:
         """The run, its protection built by the code as it is now."""
         config = parse_config(yaml.safe_load(SMALL), overrides)
         protection = protect_run(config, self.base.learning.method).protection
-        return dataclasses.replace(self.base, config=config, protection=protection)
+        terms = dataclasses.replace(self.base.terms, config=config, protection=protection)
+        return dataclasses.replace(self.base, terms=terms)
 
     def __call__(self, *overrides: str, canaries: int = 500) -> Verdicts:
         """What the audit says of each channel."""
@@ -72,12 +74,12 @@ def halve_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         return dataclasses.replace(mechanism, noise_multiplier=mechanism.noise_multiplier / 2)
 
     monkeypatch.setattr(
-        platform.protection.uploads,
+        platform.protection.sums,
         "protect_upload",
         lambda vector, mechanism, grid, noise: protect_upload(vector, less(mechanism), grid, noise),
     )
     monkeypatch.setattr(
-        platform.protection.uploads,
+        privacy.central,
         "noise_for_sum",
         lambda mechanism, dimension, noise: noise_for_sum(less(mechanism), dimension, noise),
     )
@@ -109,7 +111,7 @@ def repeat_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         return mechanism.standard_deviation * np.random.default_rng(0).standard_normal(dimension)
 
     monkeypatch.setattr(platform.parties.profile, "stream", forgetful)
-    monkeypatch.setattr(platform.protection.uploads, "noise_for_sum", always)
+    monkeypatch.setattr(privacy.central, "noise_for_sum", always)
 
 
 def bare_entry(monkeypatch: pytest.MonkeyPatch) -> None:
