@@ -6,7 +6,8 @@ Real runs as they are always set up: messages, accounting, databases and cryptog
 has; only the method does not train and nothing is measured, so a round is all overhead. Each
 variant is a process of its own, one after the other, on one thread. A round's time is what the run
 itself takes between two commits: on the clock, and on the processor, which other work on the
-machine disturbs less and in which waiting for the disk does not show. `--memory` adds a run of 1,000 clients, 100 of them in a round.
+machine disturbs less and in which waiting for the disk does not show. `--memory` adds a run of
+1,000 clients, 100 of them in a round.
 
 Writes the table of `docs/results/round-overhead.md` to the standard output.
 """

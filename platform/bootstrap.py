@@ -366,7 +366,7 @@ def _simulate(
 
     handlers = {name: client.handle for name, client in population.clients.items()}
     within = InProcessTransport(
-        handlers, simulated_losses(config), stage=population.stage, tell=tell
+        handlers=handlers, losses=simulated_losses(config), stage=population.stage, tell=tell
     )
     transport = surroundings.carry(within)
     run = Run(

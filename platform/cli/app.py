@@ -16,14 +16,11 @@ import typer
 from platform.cli import exit_codes
 from platform.cli.cache_commands import cache_app
 from platform.cli.enrolment_commands import enrolment_app
-from platform.cli.options import DEFAULT_STORAGE, Json, Storage
+from platform.cli.options import ABOUT, DEFAULT_STORAGE, Json, Storage
 
 app = typer.Typer(
     name="python -m platform.coordinator",
-    help=(
-        "Sotto: private federated prompt learning. Without a command it runs the quickstart: "
-        "pFedMoAP on rendered shapes, ten clients, noised uploads under secure aggregation."
-    ),
+    help=ABOUT,
     no_args_is_help=False,
     pretty_exceptions_enable=False,
     add_completion=False,

@@ -6,6 +6,10 @@ from typing import Annotated, Final
 
 import typer
 
+ABOUT: Final = (
+    "Sotto: private federated prompt learning. Without a command it runs the quickstart: "
+    "pFedMoAP on rendered shapes, ten clients, noised uploads under secure aggregation."
+)
 DEFAULT_STORAGE: Final = "sqlite:///runs/sotto.db"
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else to stdout.")]

@@ -15,6 +15,7 @@ _BOUNDS = {
     "maximum": "at most",
     "exclusiveMaximum": "below",
 }
+_TYPES = {"array": "list", "object": "mapping"}
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,7 @@ def _values(kind: Mapping[str, Any]) -> str:
     if "enum" in kind or "const" in kind:
         return ", ".join(kind.get("enum", [kind.get("const")]))
     bounds = [f"{word} {kind[name]:g}" for name, word in _BOUNDS.items() if name in kind]
-    name = "list" if kind["type"] == "array" else kind["type"]
-    return " ".join([name, " and ".join(bounds)]).strip()
+    return " ".join([_TYPES.get(kind["type"], kind["type"]), " and ".join(bounds)]).strip()
 
 
 def _default(value: Any) -> str:

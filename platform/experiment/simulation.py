@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -115,7 +115,8 @@ def build_population(
             ),
         )
         clients[name] = Client(profile, opened.stores[name], make_trainer)
-    return Population(clients, make_trainer, opened.stage)
+    # To read there is nothing to make durable, and no file to open for it.
+    return Population(clients, make_trainer, nullcontext if read_only else opened.stage)
 
 
 def trainer_factory(config: RunConfig, device: str, protection: Protection) -> TrainerFactory:

@@ -85,7 +85,9 @@ class Client:
         self._store = store
         self._make_trainer = make_trainer
         limits, run_id = safeguards.limits, profile.run.run_id
-        self._spending = None if limits is None else OwnSpending(store, run_id, limits)
+        self._spending = (
+            None if limits is None else OwnSpending(store=store, run_id=run_id, limits=limits)
+        )
         if safeguards.credentials is not None:
             store.remember_serial(safeguards.credentials.enrolment.serial)
         self._expected = safeguards.expected or expectations_of(profile.method)

@@ -17,7 +17,7 @@ from privacy import Release, RunningLedger
 from storage import ClientStore, SessionRecord
 
 
-@dataclass
+@dataclass(kw_only=True)
 class OwnSpending:
     """One client's spending in one run.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from platform.errors import CoordinatorBehind, ProtocolError
@@ -50,7 +50,7 @@ Losses = Callable[[int, int, Sequence[ClientId]], frozenset[ClientId]]
 """Which clients of those still there are lost in a round and attempt."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class InProcessTransport:
     """All clients in this process, one after the other.
 
@@ -68,8 +68,8 @@ class InProcessTransport:
     handlers: Mapping[ClientId, Handler]
     losses: Losses
     lost_at: Stage = "train"
-    stage: Callable[[], AbstractContextManager[None]] = field(default=nullcontext, kw_only=True)
-    tell: Callable[[Stage], None] = field(default=lambda stage: None, kw_only=True)
+    stage: Callable[[], AbstractContextManager[None]] = nullcontext
+    tell: Callable[[Stage], None] = lambda stage: None
 
     def exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None

@@ -184,7 +184,11 @@ def play(
 def transport_to(clients: Mapping[ClientId, Client], setting: Setting) -> InProcessTransport:
     handlers = {name: client.handle for name, client in clients.items()}
     lost = frozenset(setting.lost)
-    return InProcessTransport(handlers, lambda round_number, attempt, cohort: lost, setting.lost_at)
+    return InProcessTransport(
+        handlers=handlers,
+        losses=lambda round_number, attempt, cohort: lost,
+        lost_at=setting.lost_at,
+    )
 
 
 def weighted_mean(vectors: Sequence[NDArray], weights: Sequence[float]) -> NDArray[np.float64]:

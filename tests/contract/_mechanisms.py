@@ -157,7 +157,9 @@ class Stage:
         lost: Collection[ClientId] = (),
     ) -> RoundOutcome:
         handlers = {name: client.handle for name, client in self.clients.items()}
-        transport = InProcessTransport(handlers, lambda number, attempt, cohort: frozenset(lost))
+        transport = InProcessTransport(
+            handlers=handlers, losses=lambda number, attempt, cohort: frozenset(lost)
+        )
         runner = RoundRunner(transport, self.protection, lambda number, attempt: central_noise())
         state = self.state()
         return runner.run(

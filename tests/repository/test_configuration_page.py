@@ -53,6 +53,7 @@ def test_a_key_says_what_it_is_in_sentences(key: Key):
         ("device", "auto, cpu, cuda", "auto"),
         ("task.domains", "list or null", "null"),
         ("task.model", "section or null", "section"),
+        ("method.server_optimizer", "mapping or null", "null"),
         ("cohort.dropout_rate", "number at least 0 and below 1", "0.0"),
         ("privacy.target_delta", "number above 0 and below 1", "1e-05"),
         ("pool.fetch", "experts", "experts"),

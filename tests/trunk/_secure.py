@@ -89,7 +89,7 @@ def frank(simulation: Simulation) -> Simulation:
     """A run whose clients' refusals are told, and not only missed."""
     inner = simulation.run.transport
     assert isinstance(inner, InProcessTransport)
-    telling = Frank(inner.handlers, inner.losses, inner.lost_at)
+    telling = Frank(handlers=inner.handlers, losses=inner.losses, lost_at=inner.lost_at)
     return over(simulation, telling)
 
 
@@ -124,7 +124,7 @@ class Cohort:
     ) -> InProcessTransport:
         gone = frozenset(lost)
         handlers = {name: client.handle for name, client in self.clients.items()}
-        return Frank(handlers, lambda *_: gone, lost_at)
+        return Frank(handlers=handlers, losses=lambda *_: gone, lost_at=lost_at)
 
     def run(self, transport: Transport | None = None) -> RoundOutcome:
         runner = RoundRunner(transport or self.transport(), self.protection)

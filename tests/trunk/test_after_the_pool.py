@@ -117,6 +117,8 @@ def test_a_collection_that_follows_fewer_rounds_is_gone_on_with(
     """
     steps = tuple(each for each in RECORDS if not each.startswith("privacy.target_epsilon"))
     asked = (*SHORT, *steps, "privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
+    # Without sampling, as its accounting is quick.
+    asked += ("privacy.sampling_probability=1.0",)
     place = storage.gathering()
     bare = ("secure_aggregation={enabled: false}", "cohort.retries=1", OS)
     with monkeypatch.context() as patch, opened(place.create(*asked, *bare)) as simulation:

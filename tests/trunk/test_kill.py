@@ -64,7 +64,8 @@ KILLS = {
 }
 LATER = {SEEDED: ("committed",), OS: ("reserved", "opened", "sum-opened")}
 """Points at which a quick run dies without noise only."""
-INTERRUPTED = "interrupted"
+INTERRUPTED, INTERRUPTED_EARLY = "interrupted", "interrupted-early"
+STANDS_FOR = {INTERRUPTED: "training", INTERRUPTED_EARLY: "joining"}
 
 
 def points(override: str) -> list[Any]:
@@ -103,10 +104,10 @@ def deaths(
         for point in chosen
         if not quick or point not in LATER.get(override, ())
     ]
-    cases.append((NONE, INTERRUPTED, signal.SIGINT))
+    cases += [(NONE, point, signal.SIGINT) for point in STANDS_FOR]
     plans, places = [], []
     for index, (override, point, number) in enumerate(cases):
-        target, nth, after = PLACES["training" if point == INTERRUPTED else point]
+        target, nth, after = PLACES[STANDS_FOR.get(point, point)]
         places.append(make_storage(f"death{index}"))
         arguments = ["run", str(config), "--set", override, "--storage", places[-1].url]
         plans.append(
@@ -212,3 +213,14 @@ def test_ctrl_c_names_the_run_and_how_to_go_on(
     answer = sotto("run", "--resume", run_id, "--storage", death.storage.url, "--json")
     assert answer.code == 0, answer.err
     assert comparable(answer.document) == comparable(plain_run.summary)
+
+
+def test_ctrl_c_before_the_first_round_names_the_run_as_well(
+    deaths: dict[tuple[str, str], Death], plain_run: Finished
+) -> None:
+    """The run is in the database, so whoever ends it is told how to go on."""
+    death = deaths[NONE, INTERRUPTED_EARLY]
+    run_id = death.storage.only_run()
+    assert death.code == 130
+    assert death.output.splitlines()[-1] == f"interrupted; resume with --resume {run_id}"
+    assert comparable(death.storage.resume(run_id).summary) == comparable(plain_run.summary)
