@@ -475,9 +475,9 @@ def test_a_target_pays_for_the_coordinate(storage: Storage) -> None:
         pass
     with opened(storage.create(*NO_POOL)) as without:
         pass
-    first, second = with_metric.budget.noise_multiplier, without.budget.noise_multiplier
+    first, second = (made.run.terms.budget.noise_multiplier for made in (with_metric, without))
     assert first == pytest.approx(second)
-    one, other = with_metric.terms.protection.mechanism, without.terms.protection.mechanism
+    one, other = (made.run.terms.protection.mechanism for made in (with_metric, without))
     assert isinstance(one, UploadNoise) and isinstance(other, UploadNoise)
     ratio = one.standard_deviation / other.standard_deviation
     assert ratio == pytest.approx(math.sqrt(1.25))
