@@ -87,7 +87,7 @@ def labels_of(simulation: Simulation) -> Mapping[str, frozenset[int]]:
     }
 
 
-def showing(profile: ClientProfile, shows: bool, **changes: Any) -> ClientProfile:
+def showing(profile: ClientProfile, shows: bool, **changes: bool) -> ClientProfile:
     """The profile of a client whose failures show, or do not."""
     safeguards = dataclasses.replace(profile.safeguards, shows_failures=shows, **changes)
     return dataclasses.replace(profile, safeguards=safeguards)

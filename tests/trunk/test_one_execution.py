@@ -350,7 +350,10 @@ class Forgetful(Frank):
 def test_a_client_may_be_another_process_at_every_message(tmp_path: Path, active: bool) -> None:
     found = cohort(tmp_path, dataclasses.replace(TERMS, active=active))
     usual = found.transport(lost=["client-00004"], lost_at="unmask")
-    outcome = found.run(Forgetful(usual.handlers, usual.losses, usual.lost_at, found))
+    telling = Forgetful(
+        handlers=usual.handlers, losses=usual.losses, lost_at=usual.lost_at, found=found
+    )
+    outcome = found.run(telling)
     np.testing.assert_allclose(outcome.summed.vector, [15.0, 15.0], atol=1e-2)
     assert outcome.survivors == tuple(found.clients)
 
