@@ -52,7 +52,8 @@ class Auditor:
         """The run, its protection built by the code as it is now."""
         config = parse_config(yaml.safe_load(SMALL), overrides)
         protection = protect_run(config, self.base.learning.method).protection
-        return dataclasses.replace(self.base, config=config, protection=protection)
+        terms = dataclasses.replace(self.base.terms, config=config, protection=protection)
+        return dataclasses.replace(self.base, terms=terms)
 
     def __call__(self, *overrides: str, canaries: int = 500) -> Verdicts:
         """What the audit says of each channel."""
