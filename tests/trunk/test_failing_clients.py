@@ -18,6 +18,7 @@ import platform.parties.totality
 from methods import Arrays, Examples, LocalResult, PoolPolicy, TensorSpec, Visibility
 from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
+from platform.parties.profile import ClientProfile
 from platform.protection.extras import Extras
 from platform.wire import messages
 from platform.wire.envelopes import Envelope
@@ -59,7 +60,7 @@ class Probe:
 
 def send(client: Client, number: int, broadcast: Arrays, experts: tuple[Arrays, ...] = ()) -> Probe:
     """Plays a round without masks with a broadcast of one's choice."""
-    envelope = Envelope(client.profile.run_id, number, 1)
+    envelope = Envelope(client.profile.run.run_id, number, 1)
     client.handle(messages.encode_invitation(Invitation(envelope, (), None)))
     assignment = Assignment(envelope, b"", broadcast, experts)
     try:
@@ -84,6 +85,12 @@ def labels_of(simulation: Simulation) -> Mapping[str, frozenset[int]]:
         name: frozenset(client.profile.data.arrays["labels"].tolist())
         for name, client in simulation.population.clients.items()
     }
+
+
+def showing(profile: ClientProfile, shows: bool, **changes: bool) -> ClientProfile:
+    """The profile of a client whose failures show, or do not."""
+    safeguards = dataclasses.replace(profile.safeguards, shows_failures=shows, **changes)
+    return dataclasses.replace(profile, safeguards=safeguards)
 
 
 def first_broadcast(simulation: Simulation) -> Arrays:
@@ -223,7 +230,7 @@ def client_of(how: str, folder: Path, mechanism: ClientMechanism, noise: str = "
     client._store.identity = dataclasses.replace(
         client._store.identity, pseudonym="p", handle_secret=b"s" * 32
     )
-    profile = dataclasses.replace(client.profile, shows_failures=False)
+    profile = showing(client.profile, shows=False)
     return Client(profile, client._store, client._make_trainer)
 
 
@@ -338,10 +345,13 @@ def test_without_a_mechanism_failures_raise(folder, how):
 
 def test_a_test_can_ask_for_failures_and_a_real_client_cannot(folder):
     client = client_of("raises", folder, UploadNoise(1.0, 2.0))
-    shown = dataclasses.replace(client.profile, shows_failures=True)
+    shown = showing(client.profile, shows=True)
     with pytest.raises(ValueError, match="nobody's"):
         play(Client(shown, client._store, client._make_trainer))
-    real = dataclasses.replace(shown, simulated=False, noise_source="os")
+    real = dataclasses.replace(
+        showing(client.profile, shows=True, simulated=False),
+        randomness=dataclasses.replace(client.profile.randomness, noise_source="os"),
+    )
     assert play(Client(real, client._store, client._make_trainer)).failures
 
 

@@ -12,10 +12,11 @@ from methods import TensorSpec
 from platform.bootstrap import Surroundings, plan_run
 from platform.errors import ConfigError
 from platform.experiment.caveats import run_warnings
+from platform.experiment.evaluation import examine, over_clients
+from platform.parties.scoring import VALIDATION as HELD
 from platform.protection.extras import FLAG, VALIDATION, Extras
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import Protection
-from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.wire.layout import Totals, build_layout
 from privacy import (
@@ -203,12 +204,9 @@ def test_the_mean_of_those_who_came(storage: Storage, mechanism: tuple[str, ...]
         *NO_POOL, *NOISED, *QUIET, *mechanism, "cohort.dropout_rate=0.4", "cohort.minimum=2"
     )
     with opened(storage.reopen(run.run_id)) as simulation:
-        federation, names = (
-            Federation(simulation.run, SilentObserver()),
-            list(simulation.population.clients),
-        )
-        start = federation.validate(federation.initial_state(), {})
-        assert start is not None
+        names, again = list(simulation.population.clients), simulation.run
+        scores = examine(again, again.terms.initial_state(), {}, [HELD])
+        start = over_clients([each.tallies[HELD] for each in scores.values()])
         documents = run.summary["rounds"]
         exact = [start.per_client, *(d["validation"]["per_client"] for d in documents)]
         for number, document in enumerate(documents, start=1):
@@ -221,7 +219,9 @@ def test_the_mean_of_those_who_came(storage: Storage, mechanism: tuple[str, ...]
             assert 0.001 < released["std"] < 0.02
         widest = {"round": 1, "mean": 0.4, "std": 0.7654}
         changed = [*documents, {**documents[0], "released_validation": widest}]
-        (text,) = (t for t in run_warnings(simulation, changed, None) if "noised validation" in t)
+        (text,) = (
+            t for t in run_warnings(simulation.run, changed, None) if "noised validation" in t
+        )
     assert "standard deviation up to 0.765;" in text
     largest = max(d["released_validation"]["std"] for d in documents)
     assert any(f"up to {largest:.3f};" in text for text in run.summary["warnings"])
@@ -247,6 +247,6 @@ def test_entries_dominate_only_where_the_sum_is_noised_jointly(
 ) -> None:
     with opened(storage.create(*NOISED, *QUIET, *POOL, *LAWS[law])) as simulation:
         (text,) = (
-            t for t in run_warnings(simulation, [], None) if "are charged beside the sum" in t
+            t for t in run_warnings(simulation.run, [], None) if "are charged beside the sum" in t
         )
     assert ("dominate what is spent" in text) is dominate

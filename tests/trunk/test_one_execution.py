@@ -341,7 +341,7 @@ class Forgetful(Frank):
 
     found: Cohort | None = None
 
-    def _deliver(self, client: str, message: bytes) -> bytes:
+    def _deliver(self, stage: str, client: str, message: bytes) -> bytes:
         assert self.found is not None
         return remade(self.found, client).handle(message)
 
@@ -350,7 +350,10 @@ class Forgetful(Frank):
 def test_a_client_may_be_another_process_at_every_message(tmp_path: Path, active: bool) -> None:
     found = cohort(tmp_path, dataclasses.replace(TERMS, active=active))
     usual = found.transport(lost=["client-00004"], lost_at="unmask")
-    outcome = found.run(Forgetful(usual.handlers, usual.losses, usual.lost_at, found))
+    telling = Forgetful(
+        handlers=usual.handlers, losses=usual.losses, lost_at=usual.lost_at, found=found
+    )
+    outcome = found.run(telling)
     np.testing.assert_allclose(outcome.summed.vector, [15.0, 15.0], atol=1e-2)
     assert outcome.survivors == tuple(found.clients)
 
@@ -409,9 +412,10 @@ def test_a_client_that_has_used_a_newer_enrolment_refuses_an_older(five: Cohort)
     """An older file has keys that were revoked since, and lacks those that took their place."""
     names = tuple(five.clients)
     old = five.clients[names[0]]
-    credentials = old.profile.credentials
+    credentials = old.profile.safeguards.credentials
     assert credentials is not None and credentials.enrolment.serial == len(names)
     older = dataclasses.replace(credentials, enrolment=enrolled(names[:-1]))
-    profile = dataclasses.replace(old.profile, credentials=older)
+    guarded = dataclasses.replace(old.profile.safeguards, credentials=older)
+    profile = dataclasses.replace(old.profile, safeguards=guarded)
     with pytest.raises(InvalidRecordError, match="has serial 4, but this client has used 5"):
         Client(profile, open_client_store(old._store._file.path), old._make_trainer)

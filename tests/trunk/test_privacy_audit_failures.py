@@ -120,7 +120,7 @@ def test_a_failure_without_a_charge_is_refuted(storage: Storage, monkeypatch):
     original = Client._reserve
 
     def unless_failed(self: Client, *arguments: Any) -> None:
-        if not self._store.failures(self.profile.run_id):
+        if not self._store.failures(self.profile.run.run_id):
             original(self, *arguments)
 
     monkeypatch.setattr(Client, "_reserve", unless_failed)
