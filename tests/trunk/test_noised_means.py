@@ -70,7 +70,7 @@ def test_calibration_starts_where_the_joint_norm_allows_it(
 ) -> None:
     """The grid's step follows the joint norm: C may lie just below where it is halved."""
     given = (*LAWS[law], *BESIDE[beside], f"privacy.clipping_norm={norm}")
-    mechanism = bare.plan(*NO_POOL, *given).protection.mechanism
+    mechanism = bare.plan(*NO_POOL, *given).terms.protection.mechanism
     assert isinstance(mechanism, DistributedNoise | IntegerUploadNoise)
     assert mechanism.noise_multiplier > 1.0
 
@@ -81,7 +81,7 @@ def test_an_entry_with_noise_of_its_own_has_a_grid_of_its_own(
     pooled: Auditor, law: str, norm: float
 ) -> None:
     given = (*LAWS[law], *METRIC, *ADAPTIVE, POOL[0], f"privacy.clipping_norm={norm}")
-    protection = pooled.plan(*given).protection
+    protection = pooled.plan(*given).terms.protection
     assert isinstance(protection.pool_mechanism, IntegerUploadNoise)
     assert protection.pool_mechanism.clipping_norm == norm
 
@@ -177,13 +177,13 @@ def test_a_secret_number_and_noise_alone_tell_no_mean(survivors: int, hides_size
 def test_what_counts_on_a_secret_number(
     bare: Auditor, overrides: tuple[str, ...], hides: bool
 ) -> None:
-    assert bare.plan(*NO_POOL, *NOISED, *QUIET, *overrides).protection.hides_size is hides
+    assert bare.plan(*NO_POOL, *NOISED, *QUIET, *overrides).terms.protection.hides_size is hides
 
 
 def test_a_number_that_the_report_states_is_no_secret(pooled: Auditor) -> None:
     """With a pool nothing amplifies, so nothing is withheld."""
     given = (*NOISED, *QUIET, *SECRET, POOL[0])
-    assert pooled.plan(*given).protection.hides_size is False
+    assert pooled.plan(*given).terms.protection.hides_size is False
 
 
 # --- runs -----------------------------------------------------------------------------------------

@@ -469,7 +469,7 @@ def test_a_target_pays_for_the_coordinate(storage: Storage) -> None:
         pass
     with opened(storage.create(*NO_POOL)) as without:
         pass
-    first, second = with_metric.budget.noise_multiplier, without.budget.noise_multiplier
+    first, second = with_metric.terms.budget.noise_multiplier, without.terms.budget.noise_multiplier
     assert first == pytest.approx(second)
     one, other = with_metric.protection.mechanism, without.protection.mechanism
     assert isinstance(one, UploadNoise) and isinstance(other, UploadNoise)
