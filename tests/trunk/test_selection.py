@@ -475,11 +475,7 @@ def test_a_target_pays_for_the_coordinate(storage: Storage) -> None:
         pass
     with opened(storage.create(*NO_POOL)) as without:
         pass
-<<<<<<< HEAD
     first, second = (made.run.terms.budget.noise_multiplier for made in (with_metric, without))
-=======
-    first, second = with_metric.terms.budget.noise_multiplier, without.terms.budget.noise_multiplier
->>>>>>> w/parties
     assert first == pytest.approx(second)
     one, other = (made.run.terms.protection.mechanism for made in (with_metric, without))
     assert isinstance(one, UploadNoise) and isinstance(other, UploadNoise)
