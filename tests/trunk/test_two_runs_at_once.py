@@ -18,8 +18,8 @@ from platform.wire.envelopes import Envelope
 from platform.wire.messages import Invitation
 from privacy import BudgetExhausted, RunningLedger
 from tests.contract._driving import quick_folder
-from tests.trunk.test_hostile_assignments import client_of, good
 from tests.trunk.test_hostile_assignments import Method as AnyMethod
+from tests.trunk.test_hostile_assignments import client_of, good
 
 DELTA = 1e-5
 
