@@ -54,7 +54,7 @@ from platform.experiment.second_phase import (
     require_second_phase,
 )
 from platform.experiment.simulation import Simulation, build_population
-from platform.parties.enrolment import read_enrolment
+from platform.parties.enrolment import enrolment_of, fingerprint_of
 from platform.parties.profile import RunNames
 from platform.protection.budget import Budget
 from platform.protection.building import amplifying_cohorts, protect_run, weighing
@@ -131,7 +131,8 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
             versions_json=json.dumps(facts),
         )
         trail = AuditTrail(uow.audit, run_id)
-        trail.run_created(digest, _enrolment_of(plan), config.phase_two_of, code)
+        known = enrolment_of(config, plan.terms.protection.terms)
+        trail.run_created(digest, fingerprint_of(known), config.phase_two_of, code)
     observer.run_created(run_id)
     return _simulate(plan, run_id, database, observer, surroundings)
 
@@ -190,7 +191,8 @@ def reopen_run(
     config = config.model_copy(update={"storage": StorageConfig(url=url)})
     plan = _plan(config, observer, surroundings)
     if not read_only:
-        require_same_enrolment(run_id, created.detail.get("enrolment"), _enrolment_of(plan))
+        known = enrolment_of(config, plan.terms.protection.terms)
+        require_same_enrolment(run_id, created.detail.get("enrolment"), fingerprint_of(known))
     observer.run_created(run_id)
     simulation = _simulate(plan, run_id, database, observer, surroundings)
     require_same_run(simulation.run, database, simulation.folder)
@@ -349,7 +351,7 @@ def _simulate(
     """Return a run that can be held, its clients in this process, each behind its messages.
 
     Raises:
-        ClientsSilent: If one does not introduce itself.
+        RunStopped: If one does not introduce itself, or not as one of this run.
     """
     config, evaluation = plan.terms.config, plan.learning.evaluation
     folder = run_folder(config.storage.url, run_id)
@@ -369,11 +371,12 @@ def _simulate(
         handlers=handlers, losses=simulated_losses(config), stage=population.stage, tell=tell
     )
     transport = surroundings.carry(within)
+    enrolled = enrolment_of(config, plan.terms.protection.terms)
     run = Run(
         run_id=run_id,
         source_id=source,
         terms=plan.terms,
-        roll=call_roll(transport, run_id, tuple(population.clients)),
+        roll=call_roll(transport, run_id, tuple(population.clients), enrolled),
         transport=transport,
         records=records_in(database),
         measure=partial(measure_round, evaluation),
@@ -386,13 +389,6 @@ def _simulate(
         learning=plan.learning,
         population=population,
     )
-
-
-def _enrolment_of(plan: RunPlan) -> str | None:
-    path, terms = plan.terms.config.secure_aggregation.enrolment, plan.terms.protection.terms
-    if path is None or terms is None or not terms.active:
-        return None
-    return read_enrolment(Path(path)).fingerprint
 
 
 def _run_id(config: RunConfig, now: datetime) -> str:

@@ -235,6 +235,8 @@ class Client:
         reply = encode_upload(upload)
         # All of it or nothing: a vector may leave only with its charge, and once.
         with self._store.atomically():
+            if self._spending is not None:
+                self._spending.require_still(asked.known, self._releases(envelope, protection))
             added = self._reserve(envelope, protection, prepared)
             self._store.put_pending(
                 profile.run.run_id, *attempt, personal=ready.personal, experts=ready.experts

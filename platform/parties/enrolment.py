@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from platform.config import RunConfig
 from platform.disk.files import write_bytes, written
 from platform.errors import ConfigError
+from platform.protection.secure_terms import SecureTerms
 from privacy import Authentication
 from privacy.secure_aggregation import (
     Credentials,
@@ -39,6 +41,23 @@ def read_enrolment(path: Path) -> Enrolment:
         ) from error
     except Authentication as error:
         raise ConfigError(f"secure_aggregation.enrolment: {str(path)!r}: {error}") from error
+
+
+def enrolment_of(config: RunConfig, terms: SecureTerms | None) -> Enrolment | None:
+    """Return the enrolment of a run, None against a semi-honest server.
+
+    Raises:
+        ConfigError: If the file is missing or not a canonical enrolment.
+    """
+    path = config.secure_aggregation.enrolment
+    if path is None or terms is None or not terms.active:
+        return None
+    return read_enrolment(Path(path))
+
+
+def fingerprint_of(enrolment: Enrolment | None) -> str | None:
+    """Return what people compare, None without a file."""
+    return None if enrolment is None else enrolment.fingerprint
 
 
 def write_enrolment(path: Path, enrolment: Enrolment) -> None:

@@ -92,10 +92,8 @@ class OutsideRounds:
         if (envelope.round_number, envelope.attempt, envelope.committed) != (0, 0, None):
             raise ProtocolError("message: the roll is called before the first round")
         credentials, store = self.states.profile.safeguards.credentials, self.states.store
-        key, serial = b"", 0
-        if credentials is not None:
-            key, serial = credentials.identity.public, credentials.enrolment.serial
-        return encode_introduction(Introduction(envelope, store.identity.pseudonym, key, serial))
+        key = b"" if credentials is None else credentials.identity.public
+        return encode_introduction(Introduction(envelope, store.identity.pseudonym, key))
 
     def _claim(self, notice: PoolNotice) -> bytes:
         require_last_round_over(self.expected, notice.envelope)

@@ -61,6 +61,19 @@ class OwnSpending:
             life = RunningLedger(as_releases(self.store.rows(), self.limits.mechanisms))
         self.limits.require(self._counted, life, fresh)
 
+    def require_still(self, newest: SessionRecord | None, planned: Sequence[Release]) -> None:
+        """Refuse a release that a limit of all runs leaves no room for any more.
+
+        The client may have been invited by several runs, each of which could afford one attempt
+        alone. To be called in the transaction that writes the release.
+
+        Raises:
+            BudgetExhausted: Naming the limit.
+            UnsupportedEvent: If nothing can be promised.
+        """
+        if self.limits.lifetime_budget is not None:
+            self.require(newest, planned)
+
     def follow(
         self, before: SessionRecord | None, after: SessionRecord, added: Sequence[Release]
     ) -> None:

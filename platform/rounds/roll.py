@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from platform.errors import RunStopped
 from platform.rounds.asking import Question, ask_all
 from platform.rounds.run import Roll
 from platform.wire.envelopes import Envelope
-from platform.wire.outside_rounds import RollCall, decode_introduction, encode_roll_call
+from platform.wire.outside_rounds import (
+    Introduction,
+    RollCall,
+    decode_introduction,
+    encode_roll_call,
+)
 from platform.wire.transport import ClientId, Transport
+from privacy.secure_aggregation import Enrolment
 
 
-def call_roll(transport: Transport, run_id: str, clients: Sequence[ClientId]) -> Roll:
+def call_roll(
+    transport: Transport,
+    run_id: str,
+    clients: Sequence[ClientId],
+    enrolment: Enrolment | None = None,
+) -> Roll:
     """Return who takes part.
 
     Args:
         transport: Carries the messages.
         run_id: The run.
         clients: All clients' names on the transport, in order.
+        enrolment: Says whose keys may take part; None against a semi-honest server.
 
     Raises:
         ClientsSilent: If one does not introduce itself.
-        RunStopped: If two have one pseudonym: one of them would be charged for both.
+        RunStopped: If two have one pseudonym: one of them would be charged for both. If one has
+            not a key of its own that is enrolled: all others would refuse every round with it.
     """
     envelope = Envelope(run_id, 0, 0)
     message = encode_roll_call(RollCall(envelope))
@@ -33,8 +46,24 @@ def call_roll(transport: Transport, run_id: str, clients: Sequence[ClientId]) ->
     most = Counter(pseudonyms.values()).most_common(1)
     if most and most[0][1] > 1:
         raise RunStopped(f"run {run_id}: two clients have the pseudonym {most[0][0]}")
-    return Roll(
-        pseudonyms,
-        {client: said.public_key for client, said in told.items() if said.public_key},
-        max((said.enrolment_serial for said in told.values()), default=0),
-    )
+    keys = _keys(run_id, told, enrolment)
+    return Roll(pseudonyms, keys, 0 if enrolment is None else enrolment.serial)
+
+
+def _keys(
+    run_id: str, told: Mapping[ClientId, Introduction], enrolment: Enrolment | None
+) -> dict[ClientId, bytes]:
+    """Return the clients' keys, none where nobody may have one."""
+    owners: dict[bytes, ClientId] = {}
+    for client, said in told.items():
+        key = said.public_key
+        # What clients say decides neither whether there are signatures nor which file counts.
+        fits = not key if enrolment is None else key in enrolment.names and key not in owners
+        if not fits:
+            wanted = "no key" if enrolment is None else "an enrolled key of its own"
+            raise RunStopped(
+                f"run {run_id}: {client} does not introduce itself with {wanted}, as "
+                "secure_aggregation.enrolment would have it"
+            )
+        owners[key] = client
+    return {} if enrolment is None else {client: key for key, client in owners.items()}

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from platform.errors import ProtocolError
-from platform.wire.codec import Frame, encode_frame
+from platform.wire.codec import MAX_NAME, Frame, encode_frame
 from platform.wire.envelopes import (
     Arrays,
     Attempt,
@@ -51,13 +51,11 @@ class Introduction:
         envelope: The roll call's.
         pseudonym: The name that ledger and audit log use.
         public_key: Under which others know it in an active round; empty without.
-        enrolment_serial: Of the file that says whose key that is, 0 without one.
     """
 
     envelope: Envelope
     pseudonym: str
     public_key: bytes = b""
-    enrolment_serial: int = 0
 
 
 @dataclass(frozen=True)
@@ -158,11 +156,7 @@ def decode_roll_call(data: bytes) -> RollCall:
 
 def encode_introduction(message: Introduction) -> bytes:
     """Serialise an introduction."""
-    fields = {
-        **envelope_fields(message.envelope),
-        "pseudonym": message.pseudonym,
-        "enrolment_serial": message.enrolment_serial,
-    }
+    fields = {**envelope_fields(message.envelope), "pseudonym": message.pseudonym}
     return encode_frame(Frame("introduction", fields, {}, {"public_key": message.public_key}))
 
 
@@ -174,10 +168,12 @@ def decode_introduction(data: bytes) -> Introduction:
     """
     frame, envelope = opened(data, "introduction")
     pseudonym = frame.fields.get("pseudonym")
-    if not isinstance(pseudonym, str) or not pseudonym:
+    # It ends up in ledgers, logs and on terminals.
+    if not isinstance(pseudonym, str) or not 0 < len(pseudonym) <= MAX_NAME:
         raise ProtocolError("message: the pseudonym is missing")
-    (serial,) = integers([frame.fields.get("enrolment_serial")], 1)
-    return Introduction(envelope, pseudonym, blob(frame, "public_key"), serial)
+    if not pseudonym.isprintable():
+        raise ProtocolError("message: the pseudonym is not a name")
+    return Introduction(envelope, pseudonym, blob(frame, "public_key"))
 
 
 def encode_pool_notice(message: PoolNotice) -> bytes:

@@ -138,7 +138,7 @@ def test_a_lifetime_counts_what_it_spent(ran):
 
     def spend(budget: float, known: Mechanisms) -> None:
         limits = Limits(delta=1e-5, accountant="auto", lifetime_budget=budget, mechanisms=known)
-        OwnSpending(Store(), key.run_id, limits).require(None, planned)
+        OwnSpending(store=Store(), run_id=key.run_id, limits=limits).require(None, planned)
 
     spend(9.0, WITH_TOY)
     with pytest.raises(BudgetExhausted, match="lifetime_budget"):

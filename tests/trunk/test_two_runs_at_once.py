@@ -1,0 +1,71 @@
+"""One client in two runs at once: what it lets itself be charged in its life holds over both."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from platform.mechanisms import BUILT_IN
+from platform.parties.client import Client
+from platform.parties.profile import RunNames
+from platform.protection.ledger_rows import as_releases
+from platform.protection.limits import Limits
+from platform.wire import messages
+from platform.wire.envelopes import Envelope
+from platform.wire.messages import Invitation
+from privacy import BudgetExhausted, RunningLedger
+from tests.contract._driving import quick_folder
+from tests.trunk.test_hostile_assignments import Method as AnyMethod
+from tests.trunk.test_hostile_assignments import client_of, good
+
+DELTA = 1e-5
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with quick_folder() as found:
+        yield found
+
+
+def limited(client: Client, run_id: str, budget: float) -> Client:
+    """The same client with the same store, in another run."""
+    limits = Limits(delta=DELTA, accountant="auto", lifetime_budget=budget)
+    guarded = dataclasses.replace(client.profile.safeguards, limits=limits)
+    profile = dataclasses.replace(client.profile, run=RunNames(run_id), safeguards=guarded)
+    return Client(profile, client._store, client._make_trainer)
+
+
+def spent(client: Client) -> float:
+    life = RunningLedger(as_releases(client._store.rows(), BUILT_IN))
+    return life.claimed_with((), DELTA).epsilon
+
+
+def invitation(run_id: str) -> bytes:
+    return messages.encode_invitation(Invitation(Envelope(run_id, 1, 1), (), None))
+
+
+def assignment(run_id: str) -> bytes:
+    mine = dataclasses.replace(good(), envelope=Envelope(run_id, 1, 1))
+    return messages.encode_assignment(mine)
+
+
+def test_two_runs_that_each_could_afford_a_round_do_not_both_get_one(folder):
+    alone = client_of(AnyMethod(), folder / "alone")
+    alone = limited(alone, "run", 1e9)
+    alone.handle(invitation("run"))
+    alone.handle(assignment("run"))
+    budget = 1.1 * spent(alone)
+
+    client = client_of(AnyMethod(), folder / "both")
+    one, other = (limited(client, run_id, budget) for run_id in ("one", "other"))
+    for each, run_id in ((one, "one"), (other, "other")):
+        each.handle(invitation(run_id))
+    one.handle(assignment("one"))
+    before = client._store.rows()
+    with pytest.raises(BudgetExhausted, match="lifetime_budget"):
+        other.handle(assignment("other"))
+    assert client._store.rows() == before
+    assert spent(client) <= budget
