@@ -48,7 +48,7 @@ check: $(STAMP)  ## Lint, format, types, layering, house style and documents
 	$(PYTEST) -q tests/repository/test_layering.py tests/repository/test_rooms.py \
 		tests/repository/test_house_style.py tests/repository/test_docs.py
 
-docs: $(STAMP)  ## Write the pages of keys and of the papers' tables into build/docs
+docs: $(STAMP)  ## Write the pages of methods, keys and papers' tables into build/docs
 	$(BIN)/python -m docs.pages
 
 methods: $(STAMP)  ## Compare all methods on the embedded data, and time a step of each (an hour)

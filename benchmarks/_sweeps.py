@@ -12,10 +12,10 @@ from _scores import RESULTS
 
 from platform.sweeping.grid import Grid
 from platform.sweeping.known_runs import only_sweep_in
-from platform.sweeping.running import Outcome, SilentSweepObserver, run_cells
+from platform.sweeping.running import Outcome, SweepObserver, run_cells
 
 
-class Lines(SilentSweepObserver):
+class Lines(SweepObserver):
     """One line a run."""
 
     def __init__(self) -> None:

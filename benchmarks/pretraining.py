@@ -31,7 +31,7 @@ from open_clip.model import CLIP
 from torch import Tensor, nn
 from torch.nn import functional
 
-from methods import _tiny
+from methods.clip import tiny
 from methods.clip.text_tower import TextTower
 from platform.data.dataset import Split
 from platform.data.shapes import CLASSES, DOMAINS, Stream, shapes_dataset
@@ -118,8 +118,8 @@ def pretrain(recipe: Recipe, *, progress: Progress | None = None) -> tuple[CLIP,
     Returns:
         The model in evaluation mode, and the token ids whose rows training moved.
     """
-    model = _tiny.build(recipe.seed)
-    tower = TextTower.of(model, _tiny.NAME)
+    model = tiny.build(recipe.seed)
+    tower = TextTower.of(model, tiny.NAME)
     table = _caption_table(recipe)
     used = torch.unique(torch.cat([group.ids for group in table]))
     rows = nn.Parameter(model.token_embedding.weight.detach()[used].clone())
@@ -147,7 +147,7 @@ def zero_shot_accuracy(
         Accuracy in [0, 1], float64 (number of domains,).
     """
     with torch.inference_mode():
-        ids = _tiny.tokenizer()([template.format(name) for name in CLASSES])
+        ids = tiny.tokenizer()([template.format(name) for name in CLASSES])
         text = model.encode_text(ids, normalize=True)
         guesses = [
             (model.encode_image(block, normalize=True) @ text.T).argmax(dim=1)
@@ -159,7 +159,7 @@ def zero_shot_accuracy(
 
 def _caption_table(recipe: Recipe) -> tuple[_Captions, ...]:
     """Captions of all classes for each template, then for each style by its name."""
-    tokenise = _tiny.tokenizer()
+    tokenise = tiny.tokenizer()
     styles = [recipe.domain_template.format(DOMAIN_WORDS[d], "{}") for d in recipe.domains]
     return tuple(
         _Captions(tokenise([template.format(name) for name in CLASSES]), torch.arange(len(CLASSES)))
@@ -271,8 +271,8 @@ def _optimiser(
 
 
 def _pixels(split: Split) -> Tensor:
-    mean = torch.tensor(_tiny.CONFIG["preprocess"]["mean"])
-    std = torch.tensor(_tiny.CONFIG["preprocess"]["std"])
+    mean = torch.tensor(tiny.CONFIG["preprocess"]["mean"])
+    std = torch.tensor(tiny.CONFIG["preprocess"]["std"])
     images: NDArray[np.uint8] = split.images[np.arange(split.num_examples)]
     scaled = torch.from_numpy(images).float().div_(255.0)
     return scaled.sub_(mean).div_(std).permute(0, 3, 1, 2).contiguous()
@@ -289,7 +289,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pretraining", description=__doc__)
     parser.add_argument(
-        "--output", type=Path, default=_tiny.WEIGHTS, help="safetensors file to write"
+        "--output", type=Path, default=tiny.WEIGHTS, help="safetensors file to write"
     )
     parser.add_argument("--steps", type=int, default=Recipe.steps, help="optimiser steps")
     options = parser.parse_args(arguments)
@@ -299,10 +299,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model, token_ids = pretrain(recipe, progress=_say)
     _say(f"trained in {time.monotonic() - started:.0f} s")
     header = {"steps": str(recipe.steps), "recipe": recipe.digest, "torch": torch.__version__}
-    _tiny.save(model, options.output, token_ids=token_ids, seed=recipe.seed, header=header)
+    tiny.save(model, options.output, token_ids=token_ids, seed=recipe.seed, header=header)
     fresh = shapes_dataset(recipe.seed, 0, 25, stream=Stream.PRETRAINING).test
     for domain, accuracy in zip(
-        DOMAINS, zero_shot_accuracy(_tiny.load(options.output).eval(), fresh), strict=True
+        DOMAINS, zero_shot_accuracy(tiny.load(options.output).eval(), fresh), strict=True
     ):
         seen = "seen" if domain in recipe.domains else "unseen"
         _say(f"zero-shot {domain:10s} {100 * accuracy:5.1f} %  ({seen})")

@@ -185,7 +185,7 @@ class DBE(ModularMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Train network and shift; without a consensus the network alone, and sends the mean."""
+        """Train network and shift; without a consensus the network alone, and send the mean."""
         is_first = not has_consensus(view.broadcast)
         own = () if is_first else tuple(self.personal_layers)
         trained = self.train((*self.shared_layers, *own), view, data, trainer, rng)

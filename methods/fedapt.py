@@ -147,7 +147,7 @@ class FedAPT(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Train prompt and query together and uploads their changes."""
+        """Train prompt and query together and upload their changes."""
         objective = KeyedObjective(self.encoder, self.classes, self.config.domain_weight)
         query = ParameterGroup((QUERY,), self.config.query_learning_rate)
         learned = (query,) if self.config.domain_weight > 0 else ()

@@ -118,7 +118,7 @@ class FedGH(LgFedAvg):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Train the network under the global head, and sums up what its extractor then makes."""
+        """Train the network under the global head, and sum up what its extractor then makes."""
         trained = self.train((*self.shared_layers, *self.personal_layers), view, data, trainer, rng)
         own = {name: trained[name] for name in self.personal_layers}
         features = features_of(self, own, data)

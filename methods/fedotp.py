@@ -157,7 +157,7 @@ class FedOTP(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Train the broadcast prompt and the own ones together; uploads the former's change."""
+        """Train the broadcast prompt and the own ones together; upload the former's change."""
         # What was trained after a last release may not enter a further one.
         own = {} if self.is_decoupled else view.personal
         start = {CONTEXT: view.broadcast[CONTEXT], **own}

@@ -167,7 +167,7 @@ class GPFL(ModularMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Count the classes, trains everything together, keeps head and shares."""
+        """Count the classes, train everything together, keep head and shares."""
         shares = label_shares(data.arrays["labels"], len(self.classes))
         counted = ClientView(view.broadcast, view.experts, {**view.personal, SHARES: shares})
         trained = trainer.fit(

@@ -129,7 +129,7 @@ class Moon(FedAvg):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Train the whole network beside two that are held, and keeps it for the next round.
+        """Train the whole network beside two that are held, and keep it for the next round.
 
         With mu = 0 no other network has a say, and none is held or kept.
         """

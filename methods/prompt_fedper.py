@@ -106,7 +106,7 @@ class PromptFedPer(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Train both parts together, uploads the base's change, keeps the rest."""
+        """Train both parts together, upload the base's change, keep the rest."""
         base = view.broadcast[CONTEXT]
         trained = trainer.fit(
             SplitPromptObjective(self.encoder, self.classes),

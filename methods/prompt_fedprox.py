@@ -52,7 +52,7 @@ class PromptFedProx(PromptMethod):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Train the broadcast prompt, pulled back to it, and uploads its change."""
+        """Train the broadcast prompt, pulled back to it, and upload its change."""
         start = view.broadcast[CONTEXT]
         context = train_prompt_near(
             self,

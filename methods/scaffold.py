@@ -124,7 +124,7 @@ class Scaffold(FedAvg):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Train the network with corrected steps (Eq. 3) and renews the control variate."""
+        """Train the network with corrected steps (Eq. 3) and renew the control variate."""
         rate = trainer.learning_rate
         correction = self.tensors({n: rate * each for n, each in self.lead(view).items()})
 

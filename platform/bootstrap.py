@@ -234,7 +234,7 @@ def plan_run(
     surroundings: Surroundings,
     first: FirstRun | None = None,
 ) -> RunPlan:
-    """Build and checks everything that a run needs; only what images are encoded to is cached.
+    """Build and check everything that a run needs; only what images are encoded to is cached.
 
     Args:
         config: The run's.

@@ -32,10 +32,6 @@ class UnknownRun(PlatformError):
     """The named run is not in the database."""
 
 
-class UnreadableSummary(PlatformError):
-    """A run's summary is missing, empty or cut."""
-
-
 class ProtocolError(PlatformError):
     """A message was refused; it changed nothing."""
 

@@ -25,10 +25,6 @@ from __future__ import annotations
 class PrivacyError(Exception):
     """Root of everything that `privacy` raises on purpose."""
 
-    def diagnostics(self) -> str:
-        """Return what a person should read: the message, which never holds a secret."""
-        return str(self)
-
 
 class UnknownMechanism(PrivacyError):
     """A mechanism is asked for that is not built yet, or that nobody knows."""

@@ -60,7 +60,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def create_whole(path: Path, build: Callable[[Path], None]) -> None:
-    """Build a new database under another name, then gives it its own; an existing file stays.
+    """Build a new database under another name, then give it its own; an existing file stays.
 
     So an empty or half-made file is never one of ours that somebody is about to fill. Processes
     that want to create the same one wait for each other.

@@ -182,7 +182,7 @@ class Backbone:
             yield rows, self.to_pixels(images[rows])
 
     def embed_tokens(self, texts: Sequence[str]) -> TokenisedText:
-        """Tokenise texts and looks their tokens up.
+        """Tokenise texts and look their tokens up.
 
         Args:
             texts: At least one text.
@@ -293,7 +293,7 @@ class Backbone:
 
 
 def load_backbone(name: str, pretrained: str | None = None, device: str = "cpu") -> Backbone:
-    """Load a CLIP model and freezes it.
+    """Load a CLIP model and freeze it.
 
     Args:
         name: "sotto-tiny", which ships with the package, or a model of open_clip: a built-in name

@@ -167,7 +167,7 @@ def blocks(count: int, tokens: int) -> Iterator[slice]:
 
 
 def _round(active: _Active, capacities: Ints, rules: Rules) -> None:
-    """Assign tokens, then moves centroids and multipliers."""
+    """Assign tokens, then move centroids and multipliers."""
     distances = _distances(active.products, active.weights)
     costs = distances if rules.variant == "paper" else np.sqrt(distances)
     cheapest, least = _cheapest(costs + active.multipliers[:, :, None])

@@ -52,7 +52,7 @@ class AveragedMethod(MethodDefaults):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Train what was broadcast and uploads its change."""
+        """Train what was broadcast and upload its change."""
         groups = (ParameterGroup(tuple(view.broadcast)),)
         objective = self.training_objective()
         trained = trainer.fit(objective, view.broadcast, data.arrays, groups=groups, rng=rng)

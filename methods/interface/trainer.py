@@ -90,7 +90,7 @@ class Trainer(Protocol):
         penalty: Penalty | None = None,
         after_step: Callable[[Mapping[str, Tensor]], None] | None = None,
     ) -> Mapping[str, NDArray[Any]]:
-        """Train the parameters that a group names and returns all of them.
+        """Train the parameters that a group names and return all of them.
 
         Args:
             objective: The loss.

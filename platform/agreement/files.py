@@ -9,9 +9,7 @@ from typing import Any, Final
 
 from platform.agreement.reading import RunRecords, TrailEntry
 from platform.disk.digests import bytes_digest, document_digest
-from platform.rounds.documents import (
-    summary_text,
-)
+from platform.rounds.documents import summary_text
 
 SUMMARY: Final = "summary.json"
 FILES: Final = {

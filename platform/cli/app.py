@@ -370,7 +370,7 @@ def predict(
 
 
 def main() -> None:
-    """Run the command line and exits."""
+    """Run the command line and exit."""
     try:
         app()
     except Exception as error:

@@ -66,7 +66,7 @@ def print_audit(wanted: AuditFilter, storage: str, *, as_json: bool) -> None:
 
 
 def verify_audit(run_id: str | None, head: str | None, storage: str, *, as_json: bool) -> None:
-    """Hold the records of one run, or of all, against each other, and says all that is wrong.
+    """Hold the records of one run, or of all, against each other, and say all that is wrong.
 
     Without a run, also the list of all runs, and the folders beside the database.
 

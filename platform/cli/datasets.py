@@ -48,7 +48,7 @@ class DatasetsQuestion:
 
 
 def datasets_command(question: DatasetsQuestion, *, as_json: bool) -> None:
-    """List the data sets, shows who would have what, or checks a folder.
+    """List the data sets, show who would have what, or check a folder.
 
     Raises:
         ConfigError: If options do not go together, a name is unknown, or a configuration cannot be

@@ -28,7 +28,7 @@ def create_command(folder: Path, clients: int, *, as_json: bool) -> None:
 
 
 def key_command(path: Path, *, as_json: bool) -> None:
-    """Make a private key, or shows the public half of one that is there.
+    """Make a private key, or show the public half of one that is there.
 
     Raises:
         ConfigError: If the file holds something else.

@@ -43,7 +43,7 @@ def interruptible() -> Iterator[None]:
 
 
 def farewell(error: KeyboardInterrupt, text: str) -> typer.Exit:
-    """Say the last words and returns the exit to raise, whose code names the signal."""
+    """Say the last words and return the exit to raise, whose code names the signal."""
     # After SIGHUP there may be no terminal left to write to.
     with contextlib.suppress(OSError):
         typer.echo(text, err=True)

@@ -77,7 +77,7 @@ class SweepOptions:
 def sweep_command(
     options: SweepOptions, *, jobs: int | None, output: Path | None, as_json: bool
 ) -> None:
-    """Run what is missing of a grid and writes its tables.
+    """Run what is missing of a grid and write its tables.
 
     Raises:
         ConfigError: If a cell is not valid, or another sweep works in the folder; nothing starts.

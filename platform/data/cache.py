@@ -185,7 +185,7 @@ def _models(found: Sequence[Holding]) -> str:
 
 
 def _remove(folder: Path) -> list[OSError]:
-    """Remove what is the cache's in a folder, as far as it can be, and tells what went wrong."""
+    """Remove what is the cache's in a folder, as far as it can be, and tell what went wrong."""
     names = names_in(folder)
     # Digests first: rows without them are no segment any more.
     ours = [name for name in names if name.endswith(DIGESTS)]

@@ -27,7 +27,7 @@ _FULL_INK: Final = 16
 
 
 def digits_dataset(seed: int, image_size: int = 32) -> Dataset:
-    """Load the digits and splits them.
+    """Load the digits and split them.
 
     Args:
         seed: Seed of the split into three quarters for training and one for testing, class by

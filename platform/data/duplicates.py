@@ -40,7 +40,7 @@ class _Held:
 
 
 def require_one_label(dataset: Dataset, train: Indices, test: Indices) -> tuple[str, ...]:
-    """Refuse one image or text under two labels, and tells of one that is trained and tested on.
+    """Refuse one image or text under two labels, and tell of one that is trained and tested on.
 
     Images in memory are not looked at: published arrays have such pairs.
 

@@ -217,7 +217,7 @@ class _Filling:
         self._fitted: dict[bytes, NDArray[np.uint8]] = {}
 
     def run(self, tell: Progress) -> None:
-        """Look all images up and encodes those that are new."""
+        """Look all images up and encode those that are new."""
         total = len(self._rows)
         # The first batch of a large model takes a while.
         tell(0, total)

@@ -61,7 +61,7 @@ class TaskData:
 
 
 def load_task_data(config: RunConfig) -> TaskData:
-    """Load the data set and partitions it.
+    """Load the data set and partition it.
 
     Raises:
         ConfigError: If the data set or a domain is unknown, its files are not as they should be, or

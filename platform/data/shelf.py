@@ -156,7 +156,7 @@ class Shelf:
         return True
 
     def _map(self, number: int, place: int) -> bool:
-        """Open a segment for a row, or forgets one that is damaged, was removed or cannot be."""
+        """Open a segment for a row, or forget one that is damaged, was removed or cannot be."""
         segment, digests = self._segments[number], self._digests[number]
         try:
             rows = open_rows(segment.rows_path, len(digests.images), self._room())

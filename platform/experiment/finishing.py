@@ -37,7 +37,7 @@ from storage import StorageError, StorageFull
 
 
 def execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
-    """Run what is missing of a run, and reports it.
+    """Run what is missing of a run, and report it.
 
     Returns:
         The summary, which is also written to the run's folder.
@@ -140,7 +140,7 @@ def _documents(run: Run) -> list[Mapping[str, Any]]:
 
 
 def _close(simulation: Simulation, summary: dict[str, Any], ended_early: str | None) -> None:
-    """Write the report and says in the audit log what it was, with what it rests on.
+    """Write the report and say in the audit log what it was, with what it rests on.
 
     Files first: a finished run always has its report. Killed between the two it has not finished,
     and what goes on with it writes both anew.

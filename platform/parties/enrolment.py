@@ -78,7 +78,7 @@ def key_path(enrolment: Path, name: str) -> Path:
 
 
 def create_key(path: Path) -> Identity:
-    """Draw a new private key and writes it.
+    """Draw a new private key and write it.
 
     Raises:
         ConfigError: If there is such a file already, as a key is never overwritten, or if it

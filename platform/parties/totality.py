@@ -97,7 +97,7 @@ class Ready:
 
 
 def work(local: LocalRound, remember: Remember) -> Ready:
-    """Train and protects; a failure gives the zero vector where it must not show.
+    """Train and protect; a failure gives the zero vector where it must not show.
 
     Args:
         local: What to work with; names, shapes and dtypes are checked already.

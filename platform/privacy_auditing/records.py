@@ -115,7 +115,7 @@ class _Canary:
 
 
 def audit_training(game: RecordGame, tell: Progress) -> ChannelAudit:
-    """Play the game on a client's training and compares its noise between rounds.
+    """Play the game on a client's training and compare its noise between rounds.
 
     Args:
         game: What is audited.

@@ -115,7 +115,7 @@ class UploadGame:
 
 
 def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
-    """Play the game on one channel and tests its noise.
+    """Play the game on one channel and test its noise.
 
     Args:
         game: What is audited.

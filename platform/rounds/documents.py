@@ -40,10 +40,6 @@ ROUND_KEYS = (
 )
 
 
-SUMMARY_KEYS = frozenset({"schema_version", "run_id", "rounds", "final", "warnings"})
-"""Some of a summary's keys, without which a file is none."""
-
-
 NO_ACCURACY: Mapping[str, Any] = dict.fromkeys(("mean", "weighted", "std", "worst", "per_client"))
 """Of what nobody measured."""
 

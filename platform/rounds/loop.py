@@ -146,7 +146,7 @@ class Federation:
         *,
         lost: str | None = None,
     ) -> Progress:
-        """Measure a round that is over, commits it, and tells of it."""
+        """Measure a round that is over, commit it, and tell of it."""
         clock, mine = self._run.clock, (plan.round_number, plan.attempt)
         committed = {**after.committed, **dict.fromkeys(outcome.survivors, mine)}
         after = replace(after, completed=plan.round_number, committed=committed)

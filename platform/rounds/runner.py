@@ -69,7 +69,7 @@ class RoundRunner:
         experts: Experts,
         journal: Journal | None = None,
     ) -> RoundOutcome:
-        """Run one attempt, or goes on with it.
+        """Run one attempt, or go on with it.
 
         Args:
             plan: What is fixed.

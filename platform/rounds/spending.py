@@ -41,7 +41,7 @@ class Spending:
     _head: AuditHead | None = field(default=None, init=False, repr=False)
 
     def reserve(self, uow: UnitOfWork, plan: RoundPlan, protection: Protection) -> None:
-        """Price an attempt, then writes its spend to the ledger; nothing has left anybody yet.
+        """Price an attempt, then write its spend to the ledger; nothing has left anybody yet.
 
         Args:
             uow: The transaction in which the attempt is opened.

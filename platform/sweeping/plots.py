@@ -200,7 +200,7 @@ def _line(
 
 
 def draw(picture: Picture, folder: Path) -> list[Path]:
-    """Draw a picture into `folder` as SVG and PNG; returns the files."""
+    """Draw a picture into `folder` as SVG and PNG; return the files."""
     # Half a second to import, which no other command shall wait for.
     import matplotlib as mpl
     from matplotlib.figure import Figure

@@ -48,10 +48,10 @@ class Outcome:
 
 
 class SweepObserver(Protocol):
-    """Watches a sweep. Every method may do nothing."""
+    """Watches a sweep. Every method may do nothing, as it does where it is inherited."""
 
     def sweep_started(self, total: int, finished: int) -> None:
-        """There are so many cells, some of which had finished before."""
+        """Hear how many cells there are, and how many of them had finished before."""
         ...
 
     def cell_started(self, cell: Cell) -> None:
@@ -61,19 +61,6 @@ class SweepObserver(Protocol):
     def cell_finished(self, outcome: Outcome) -> None:
         """Hear that a cell has finished or failed."""
         ...
-
-
-class SilentSweepObserver:
-    """Watches without a word."""
-
-    def sweep_started(self, total: int, finished: int) -> None:
-        """Do nothing."""
-
-    def cell_started(self, cell: Cell) -> None:
-        """Do nothing."""
-
-    def cell_finished(self, outcome: Outcome) -> None:
-        """Do nothing."""
 
 
 def run_cells(

@@ -96,7 +96,7 @@ def _require_code(name: str, code: str | None, surroundings: Surroundings) -> No
 def run_cell(
     config: RunConfig, code: str | None = None, surroundings: Surroundings | None = None
 ) -> str:
-    """Run a cell, goes on with its unfinished run, or finds that it has finished.
+    """Run a cell, go on with its unfinished run, or find that it has finished.
 
     Args:
         config: The whole configuration.

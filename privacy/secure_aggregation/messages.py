@@ -118,7 +118,7 @@ def encode_advertised_keys(
 
 
 def decode_advertised_keys(parameters: RoundParameters, client: int, message: bytes) -> PublicKeys:
-    """Decode kind 1; raises `ProtocolViolation` as all decoders of this module do."""
+    """Decode kind 1; raise `ProtocolViolation` as all decoders of this module do."""
     envelope = Envelope(parameters, Kind.ADVERTISED_KEYS, sender=client)
     body = envelope.open(message)
     if len(body) != 2 * KEY_BYTES:

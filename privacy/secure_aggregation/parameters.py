@@ -201,11 +201,6 @@ class RoundParameters:
         """Fewest clients with which the round goes on."""
         return max(self.threshold, self.smallest_sum)
 
-    @property
-    def word_bits(self) -> int:
-        """Bits of the machine word that holds a ring element: 16, 32 or 64."""
-        return next(bits for bits in (16, 32, 64) if self.ring_bits <= bits)
-
     def holders(self, client: int) -> tuple[int, ...]:
         """Return who holds shares of a client: its neighbours and itself, ascending."""
         return self._neighbourhoods[client] if self.degree else self.clients

@@ -120,7 +120,7 @@ def per_sample_gradients(
 def encode(
     objective: Objective, parameters: Mapping[str, Tensor], trained: Collection[str]
 ) -> dict[str, Tensor]:
-    """Run the encoder on what it may read, and checks that it is differentiable if it must be.
+    """Run the encoder on what it may read, and check that it is differentiable if it must be.
 
     A trained parameter that is read without being declared would lose a part of its gradient
     unnoticed; such parameters are withheld, so that reading one is a `KeyError`.

@@ -126,7 +126,7 @@ class LocalTrainer:
         penalty: Penalty | None = None,
         after_step: AfterStep | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """Train the parameters that a group names and returns all of them.
+        """Train the parameters that a group names and return all of them.
 
         Each epoch visits a fresh permutation in batches, the last of which may be short; when
         steps are counted, epochs follow one another until they are used up.

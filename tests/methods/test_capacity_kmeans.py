@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods import _capacity_kmeans
+from methods.experts import capacity_kmeans as module
 from methods.experts.capacity_kmeans import DISCARDED, Rules, blocks, cluster, farthest_first
 
 SIZES = ((5, 2, 1.0), (17, 4, 1.0), (17, 4, 2.0), (30, 7, 0.5))
@@ -204,7 +204,7 @@ def test_every_constraint_holds_where_clusters_rest(tokens, clusters, factor, se
     labels, sizes = found.labels[0], found.sizes[0]
     assert sizes.tolist() == [int((labels == m).sum()) for m in range(clusters)]
     assert sizes.max() <= room
-    if found.rounds[0] == _capacity_kmeans.MOST_ROUNDS or (sizes == 0).any():
+    if found.rounds[0] == module.MOST_ROUNDS or (sizes == 0).any():
         return
     means = np.stack([image[0][labels == m].mean(axis=0) for m in range(clusters)])
     distances = ((image[0][:, None].astype(np.float64) - means) ** 2).sum(axis=-1)
@@ -241,7 +241,7 @@ def test_an_image_may_have_seats_of_its_own():
 
 
 def test_images_that_never_rest_are_left_as_they_are(monkeypatch):
-    monkeypatch.setattr(_capacity_kmeans, "MOST_ROUNDS", 1)
+    monkeypatch.setattr(module, "MOST_ROUNDS", 1)
     found = cluster(products(draw(3, 9)), np.array([0, 1]), Rules(1.0, 0.0))
     assert found.rounds.tolist() == [1, 1, 1]
     assert found.sizes.sum(axis=1).tolist() == (found.labels != DISCARDED).sum(axis=1).tolist()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from methods import _clip
+from methods.clip import adapter
 from platform.config import parse_config
 from platform.data.loading import load_task_data
 from platform.errors import ConfigError
@@ -41,7 +41,7 @@ def refuse(*_: object) -> None:
 def test_without_a_model_none_is_loaded(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...]
 ):
-    monkeypatch.setattr(_clip, "load_backbone", refuse)
+    monkeypatch.setattr(adapter, "load_backbone", refuse)
     finished = storage.run(*overrides)
     assert finished.summary["final"]["accuracy"]["mean"] > 0.0
 
@@ -55,7 +55,7 @@ def test_a_model_that_nobody_needs_changes_nothing(
     overrides: tuple[str, ...],
 ):
     for name in ("encode_images", "encode_tokens", "fit"):
-        monkeypatch.setattr(_clip.Backbone, name, refuse)
+        monkeypatch.setattr(adapter.Backbone, name, refuse)
     without = on_pixels if overrides is PIXELS else on_texts
     assert comparable(storage.run(*overrides, TINY).summary) == comparable(without.summary)
 

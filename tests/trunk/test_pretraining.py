@@ -11,7 +11,7 @@ import torch
 
 from benchmarks import pretraining
 from benchmarks.pretraining import DOMAIN_WORDS, Recipe, pretrain, zero_shot_accuracy
-from methods import _tiny
+from methods.clip import tiny
 from platform.data.shapes import CLASSES, DOMAINS, Stream, shapes_dataset
 
 SHORT = Recipe(steps=3, text_steps=2, easy_steps=1, batch_size=8, images=2, warmup_steps=1)
@@ -19,7 +19,7 @@ SHORT = Recipe(steps=3, text_steps=2, easy_steps=1, batch_size=8, images=2, warm
 
 @pytest.fixture(scope="module")
 def shipped():
-    return _tiny.load().eval()
+    return tiny.load().eval()
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_one_recipe_gives_one_model(short):
 
 def test_training_moves_both_towers_and_the_captions_rows_only(short):
     model, token_ids = short
-    before = _tiny.build(SHORT.seed).state_dict()
+    before = tiny.build(SHORT.seed).state_dict()
     after = model.state_dict()
     for key in (
         "visual.conv1.weight",
@@ -46,7 +46,7 @@ def test_training_moves_both_towers_and_the_captions_rows_only(short):
         assert not torch.equal(before[key], after[key]), key
     changed = (before["token_embedding.weight"] != after["token_embedding.weight"]).any(dim=1)
     moved = set(changed.nonzero().flatten().tolist())
-    tokenizer = _tiny.tokenizer()
+    tokenizer = tiny.tokenizer()
     classes = {row for name in CLASSES for row in tokenizer.encode(name)}
     assert classes <= moved <= set(token_ids)
     assert len(token_ids) < 100
@@ -86,7 +86,7 @@ def test_accuracy_is_counted_by_domain(short, monkeypatch):
     split = shapes_dataset(0, 2, 0, domains=["real", "sketch"]).train
     model, _ = short
     # An image tower that knows the answer for `real` only.
-    text = model.encode_text(_tiny.tokenizer()([f"{name}." for name in CLASSES]), normalize=True)
+    text = model.encode_text(tiny.tokenizer()([f"{name}." for name in CLASSES]), normalize=True)
     answers = torch.where(
         torch.from_numpy(split.domains)[:, None] == 0,
         text[torch.from_numpy(split.labels)],
@@ -101,7 +101,7 @@ def test_the_command_writes_a_model_that_loads(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(pretraining, "Recipe", _ShortRecipe)
     path = tmp_path / "tiny.safetensors"
     assert pretraining.main(["--output", str(path), "--steps", "2"]) == 0
-    assert _tiny.load(path)
+    assert tiny.load(path)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("zero-shot")] == list(DOMAINS)
     assert sum("(unseen)" in line for line in lines) == 2
@@ -117,7 +117,7 @@ class _ShortRecipe(Recipe):
 def test_the_shipped_weights_are_of_the_recipe_in_the_code():
     from safetensors import safe_open
 
-    with safe_open(_tiny.WEIGHTS, framework="np") as file:
+    with safe_open(tiny.WEIGHTS, framework="np") as file:
         header = file.metadata()
     assert header["recipe"] == Recipe().digest
     assert header["steps"] == str(Recipe.steps)

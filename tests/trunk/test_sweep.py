@@ -32,7 +32,7 @@ from platform.sweeping.known_runs import (
     only_worker_of,
     read_summary,
 )
-from platform.sweeping.running import Outcome, SilentSweepObserver, run_cells
+from platform.sweeping.running import Outcome, SweepObserver, run_cells
 from platform.sweeping.worker import answer_cell, run_cell
 from tests.trunk._runs import NONE, SMALL, Command, Crash, Storage, comparable, crash_at
 
@@ -57,7 +57,7 @@ def statuses(storage: Storage) -> list[tuple[str, str]]:
     return [(str(a), str(b)) for a, b in storage.rows("SELECT run_id, status FROM runs")]
 
 
-class Told(SilentSweepObserver):
+class Told(SweepObserver):
     """Keeps what it was told."""
 
     def __init__(self) -> None:

@@ -158,7 +158,7 @@ def require_distinct(paths: Iterable[str], where: str) -> None:
 
 
 def require_present(root: Path, paths: Iterable[str], where: str) -> None:
-    """Refuse listed files that are not there; lists every folder once and opens none.
+    """Refuse listed files that are not there; list every folder once and open none.
 
     Args:
         root: Folder that the paths are relative to; resolved.

@@ -43,7 +43,7 @@ INFOS = (
 
 
 def load(name: str, request: DataRequest) -> Dataset:
-    """Render `shapes`, splits `digits`, or writes `headlines`."""
+    """Render `shapes`, split `digits`, or write `headlines`."""
     known = {info.name: info.domains for info in INFOS}[name]
     domains = request.chosen_domains(name, known)
     if name == "digits":

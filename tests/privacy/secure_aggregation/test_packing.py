@@ -64,7 +64,6 @@ def test_a_machine_word_is_read_in_place(bits):
 @pytest.mark.parametrize(("bits", "word"), [(16, 2), (17, 4), (32, 4), (33, 8), (64, 8)])
 def test_the_word_is_the_smallest_that_fits(bits, word):
     assert word_type(bits).itemsize == word
-    assert 8 * word == make_parameters(3, ring_bits=bits).word_bits
 
 
 def test_reduction_keeps_the_low_bits():
