@@ -43,20 +43,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.defaults import ALL_MECHANISMS
+from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
     Examples,
     LocalResult,
-    Mechanism,
     Method,
     Objective,
     Source,
     Task,
     TensorSpec,
     Trainer,
+    Unit,
 )
 from methods.networks.extractors import NetworkConfig
 from methods.networks.features import features_of
@@ -111,7 +111,7 @@ class DBE(ModularMethod):
 
     config: Config
     combined: ClassVar[tuple[str, ...]] = (FED,)
-    admits: frozenset[Mechanism] = field(default=ALL_MECHANISMS - {"dp_sgd"}, init=False)
+    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
     couples_examples: bool = field(default=True, kw_only=True)
 
     @property

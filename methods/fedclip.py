@@ -34,15 +34,15 @@ from torch.nn import functional
 
 from methods.clip.captions import Captions
 from methods.interface.averaging import AveragedMethod
-from methods.interface.defaults import ALL_MECHANISMS
+from methods.interface.defaults import ALL_UNITS, CLIENT_ONLY
 from methods.interface.method import (
     Arrays,
     ClientView,
-    Mechanism,
     Method,
     Objective,
     Task,
     TensorSpec,
+    Unit,
     Weighting,
 )
 from methods.networks.starts import linear_start
@@ -111,13 +111,13 @@ class FedClip(AveragedMethod):
         captions: Text features.
         config: The method's options.
         classes: Class names in label order.
-        admits: Every mechanism, or, with the symmetric loss, all but `dp_sgd`.
+        units: Client and record, or, with the symmetric loss, the client only.
     """
 
     captions: Captions
     config: Config
     classes: tuple[str, ...]
-    admits: frozenset[Mechanism] = field(default=ALL_MECHANISMS, kw_only=True)
+    units: frozenset[Unit] = field(default=ALL_UNITS, kw_only=True)
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """Return weights and biases of both layers."""
@@ -193,5 +193,5 @@ def build(config: Config, task: Task) -> Method:
     captions = Captions(require_backbone(task), config.template)
     captions.require_room(task.classes)
     couples = config.loss == "symmetric"
-    admits = ALL_MECHANISMS - {"dp_sgd"} if couples else ALL_MECHANISMS
-    return FedClip(captions, config, task.classes, admits=admits, couples_examples=couples)
+    units = CLIENT_ONLY if couples else ALL_UNITS
+    return FedClip(captions, config, task.classes, units=units, couples_examples=couples)

@@ -41,18 +41,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.defaults import ALL_MECHANISMS
+from methods.interface.defaults import ALL_UNITS, CLIENT_ONLY
 from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
     Examples,
     LocalResult,
-    Mechanism,
     Method,
     Objective,
     Task,
     Trainer,
+    Unit,
 )
 from methods.networks.extractors import NetworkConfig
 from methods.networks.features import features_of
@@ -97,7 +97,7 @@ class FedCP(ModularMethod):
 
     config: Config
     combined: ClassVar[tuple[str, ...]] = (GENERIC,)
-    admits: frozenset[Mechanism] = field(default=ALL_MECHANISMS - {"dp_sgd"}, kw_only=True)
+    units: frozenset[Unit] = field(default=CLIENT_ONLY, kw_only=True)
 
     @property
     def policy_layers(self) -> Layers:
@@ -247,6 +247,6 @@ def build(config: Config, task: Task) -> Method:
         BackboneError: If the network needs a CLIP model and the task has none.
     """
     couples = config.mmd_weight > 0.0
-    refused: frozenset[Mechanism] = frozenset({"dp_sgd"} if couples or config.gumbel else ())
+    units = CLIENT_ONLY if couples or config.gumbel else ALL_UNITS
     method = FedCP.built(config, task)
-    return replace(method, couples_examples=couples, admits=ALL_MECHANISMS - refused)
+    return replace(method, couples_examples=couples, units=units)

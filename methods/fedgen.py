@@ -46,20 +46,20 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.errors import MethodError
-from methods.interface.defaults import ALL_MECHANISMS
+from methods.interface.defaults import ALL_UNITS, CLIENT_ONLY
 from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
     Examples,
     LocalResult,
-    Mechanism,
     Method,
     ParameterGroup,
     Source,
     Task,
     TensorSpec,
     Trainer,
+    Unit,
     Visibility,
 )
 from methods.networks.extractors import NetworkConfig
@@ -73,7 +73,6 @@ if TYPE_CHECKING:
     from methods.interface.method import Penalty
 
 SHARES = "label_shares"
-SEES_HEADS: frozenset[Mechanism] = frozenset(("none", "upload_noise"))
 
 
 VARIANTS = (
@@ -150,7 +149,7 @@ class FedGen(SplitMethod):
 
     config: Config
     visibility: Visibility = field(default=Visibility.PER_CLIENT, kw_only=True)
-    admits: frozenset[Mechanism] = field(default=SEES_HEADS, kw_only=True)
+    units: frozenset[Unit] = field(default=CLIENT_ONLY, kw_only=True)
 
     @property
     def shared_layers(self) -> Layers:
@@ -335,5 +334,5 @@ def build(config: Config, task: Task) -> Method:
     method = FedGen.built(config, task)
     if config.ensemble == "individual":
         return method
-    admits = ALL_MECHANISMS - {"dp_sgd"} if config.counts_labels else ALL_MECHANISMS
-    return replace(method, visibility=Visibility.AGGREGATE_ONLY, admits=admits)
+    units = CLIENT_ONLY if config.counts_labels else ALL_UNITS
+    return replace(method, visibility=Visibility.AGGREGATE_ONLY, units=units)

@@ -41,19 +41,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.errors import MethodError
-from methods.interface.defaults import ALL_MECHANISMS
+from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
     Examples,
     LocalResult,
-    Mechanism,
     Method,
     Source,
     Task,
     TensorSpec,
     Trainer,
+    Unit,
     Visibility,
     Weighting,
 )
@@ -65,7 +65,6 @@ from methods.networks.method import HEAD
 from methods.networks.server_training import ServerLoss, descend
 
 PROTOTYPES, PRESENCE = "prototypes", "presence"
-SEES_MEANS: frozenset[Mechanism] = frozenset(("none", "upload_noise"))
 Pairs = tuple[NDArray[np.float32], NDArray[np.int64]]
 """Prototypes (m, D) and their classes (m,)."""
 
@@ -99,7 +98,7 @@ class FedGH(LgFedAvg):
 
     config: Config
     visibility: Visibility = field(default=Visibility.PER_CLIENT, kw_only=True)
-    admits: frozenset[Mechanism] = field(default=SEES_MEANS, kw_only=True)
+    units: frozenset[Unit] = field(default=CLIENT_ONLY, kw_only=True)
 
     @property
     def averaged(self) -> frozenset[str]:
@@ -223,9 +222,7 @@ def build(config: Config, task: Task) -> Method:
     """
     method = FedGH.built(config, task)
     if config.prototypes == "mean":
-        return replace(
-            method, visibility=Visibility.AGGREGATE_ONLY, admits=ALL_MECHANISMS - {"dp_sgd"}
-        )
+        return replace(method, visibility=Visibility.AGGREGATE_ONLY, units=CLIENT_ONLY)
     if config.presence_floor > 1.0:
         raise MethodError(
             f"method.presence_floor: {config.presence_floor} leaves out every class where each "

@@ -28,16 +28,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.defaults import ALL_MECHANISMS
+from methods.interface.defaults import ALL_UNITS, CLIENT_ONLY
 from methods.interface.method import (
     ClientView,
     Examples,
     LocalResult,
-    Mechanism,
     Method,
     ParameterGroup,
     Task,
     Trainer,
+    Unit,
 )
 from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers, Parameters, linear, linear_layers
@@ -67,7 +67,7 @@ class FedRoD(ModularMethod):
 
     config: Config
     combined: ClassVar[tuple[str, ...]] = (GENERIC,)
-    admits: frozenset[Mechanism] = field(default=ALL_MECHANISMS, kw_only=True)
+    units: frozenset[Unit] = field(default=ALL_UNITS, kw_only=True)
 
     @property
     def shared_layers(self) -> Layers:
@@ -154,4 +154,4 @@ def build(config: Config, task: Task) -> Method:
     method = FedRoD.built(config, task)
     if config.generic_loss == "cross_entropy":
         return method
-    return replace(method, admits=ALL_MECHANISMS - {"dp_sgd"}, couples_examples=True)
+    return replace(method, units=CLIENT_ONLY, couples_examples=True)

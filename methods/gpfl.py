@@ -40,18 +40,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from methods.interface.defaults import ALL_MECHANISMS
+from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import (
     Arrays,
     ClientView,
     Examples,
     LocalResult,
-    Mechanism,
     Method,
     Objective,
     ParameterGroup,
     Task,
     Trainer,
+    Unit,
 )
 from methods.networks.extractors import NetworkConfig
 from methods.networks.labels import label_shares
@@ -88,7 +88,7 @@ class GPFL(ModularMethod):
     """Global guidance and personal tasks."""
 
     config: Config
-    admits: frozenset[Mechanism] = field(default=ALL_MECHANISMS - {"dp_sgd"}, init=False)
+    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
     couples_examples: bool = field(default=True, kw_only=True)
 
     @property

@@ -43,7 +43,6 @@ from methods.interface.method import (
     ClientView,
     Examples,
     LocalResult,
-    Mechanism,
     Method,
     Task,
     Trainer,
@@ -53,7 +52,6 @@ from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tenso
 from methods.prompts.proximal import half_norm, half_square, train_prompt_near
 
 MESSAGE = "message/"
-SEES_UPLOADS: frozenset[Mechanism] = frozenset(("none", "upload_noise", "dp_sgd"))
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,6 @@ class PromptFedAMP(PromptMethod):
     alpha: float
     has_personal_state: bool = field(default=True, init=False)
     visibility: Visibility = field(default=Visibility.PER_CLIENT, init=False)
-    admits: frozenset[Mechanism] = field(default=SEES_UPLOADS, init=False)
 
     @property
     def averaged(self) -> frozenset[str]:

@@ -36,20 +36,20 @@ from annotated_types import Gt
 from numpy.typing import NDArray
 
 from methods.fedavg import FedAvg
-from methods.interface.defaults import ALL_MECHANISMS
+from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
     Examples,
     LocalResult,
-    Mechanism,
     Method,
     ParameterGroup,
     Source,
     Task,
     TensorSpec,
     Trainer,
+    Unit,
     Weighting,
 )
 from methods.networks.blocks import blocks
@@ -85,9 +85,7 @@ class Scaffold(FedAvg):
     config: Config
     has_personal_state: bool = field(default=True, init=False)
     plain_sgd: bool = field(default=True, init=False)
-    admits: frozenset[Mechanism] = field(
-        default=ALL_MECHANISMS - frozenset(("dp_sgd",)), init=False
-    )
+    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
 
     @property
     def averaged(self) -> frozenset[str]:

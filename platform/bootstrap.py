@@ -148,7 +148,8 @@ def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> 
         folder = run_folder(url, source)
         require_files(folder, source)
         require_clients(database, config, folder)
-        begun = require_agreement(database, source).records.entries("run.created")[0]
+        agreed = require_agreement(database, source, surroundings.sources.mechanisms)
+        begun = agreed.records.entries("run.created")[0]
         code, registry = begun.detail.get("method"), surroundings.registry
         require_same_method(source, config.method.name, code, registry)
         plan = plan_run(config, observer, surroundings, FirstRun(first, database))
@@ -181,7 +182,8 @@ def reopen_run(
     if not read_only:
         database.verify_integrity()
     config = stored_config(database, run_id, surroundings)
-    created = require_agreement(database, run_id).records.entries("run.created")[0]
+    agreed = require_agreement(database, run_id, surroundings.sources.mechanisms)
+    created = agreed.records.entries("run.created")[0]
     code, registry = created.detail.get("method"), surroundings.registry
     require_same_method(run_id, config.method.name, code, registry)
     # The clients' stores lie beside the database, which may have moved since the run started.
@@ -252,11 +254,12 @@ def plan_run(
     releasing = config if first is None else first.config
     calibrated, section = protect_run(releasing, method), config.privacy
     budget = Budget(
-        section.target_delta,
-        section.target_epsilon,
-        section.accountant,
-        calibrated.noise_multiplier,
-        section.lifetime_budget,
+        delta=section.target_delta,
+        target_epsilon=section.target_epsilon,
+        accountant=section.accountant,
+        noise_multiplier=calibrated.noise_multiplier,
+        lifetime_budget=section.lifetime_budget,
+        mechanisms=config.mechanisms,
     )
     folder, size = _cache_folder(config), method.pixel_size
     encoders = cached_encoders(backbone, folder, observer.preparing, size)

@@ -24,16 +24,15 @@ from privacy.accounting import (
     support_table,
 )
 from privacy.adaptive_clipping import AdaptiveClipping
-from privacy.central import CentralNoise, noise_for_sum
+from privacy.central import CENTRAL_NOISE, CentralNoise, noise_for_sum
 from privacy.clipping import ClippedUpdate, clip
 from privacy.distributed import (
+    DISTRIBUTED_NOISE,
     SMALLEST_SCALED_NORM,
     SMALLEST_SHARE_DEVIATION,
     DistributedNoise,
-    calibrate_distributed_noise,
     default_scale,
     protect_share,
-    release_of_share,
     required_ring_bits,
     smallest_multiplier,
 )
@@ -54,7 +53,6 @@ from privacy.errors import (
 from privacy.events import (
     CHANNELS,
     COHORT_KINDS,
-    MECHANISMS,
     NOISE_KINDS,
     RELATIONS,
     SAMPLINGS,
@@ -63,49 +61,55 @@ from privacy.events import (
     CohortKind,
     CohortSampling,
     IntegerNoise,
-    Mechanism,
     NoiseKind,
+    Protected,
     Relation,
     Release,
+    ReleaseKey,
     Sampling,
     Status,
+    reserved,
 )
+from privacy.facts import MechanismFacts, Unit
 from privacy.grids import Grid, SignedGrid
 from privacy.integer_upload import IntegerUploadNoise
 from privacy.mechanisms import (
+    NONE,
+    UPLOAD_NOISE,
     NoProtection,
     ProtectedUpload,
     UploadNoise,
-    protect,
-    release,
-    value_bound,
 )
 from privacy.noised_metric import NoisedMetric
 from privacy.quantisation import Quantised, Quantiser
 from privacy.randomness import NoiseSource, SeededNoise, SystemNoise
-from privacy.record_level import DpSgd, release_of_fits
+from privacy.record_level import DP_SGD, DpSgd
 from privacy.signal_to_noise import SignalToNoise, signal_to_noise
 from privacy.uploads import (
     ClientMechanism,
-    NoisyMechanism,
     grid_of,
     noise_in_sum,
     protect_upload,
     release_of_upload,
+    require_mechanism,
     with_clipping_norm,
 )
 
 __all__ = [
     "ACCOUNTANTS",
+    "CENTRAL_NOISE",
     "CHANNELS",
     "COHORT_KINDS",
-    "MECHANISMS",
+    "DISTRIBUTED_NOISE",
+    "DP_SGD",
     "NOISE_KINDS",
+    "NONE",
     "RELATIONS",
     "SAMPLINGS",
     "SMALLEST_SCALED_NORM",
     "SMALLEST_SHARE_DEVIATION",
     "STATUSES",
+    "UPLOAD_NOISE",
     "Accountant",
     "AdaptiveClipping",
     "Authentication",
@@ -125,20 +129,21 @@ __all__ = [
     "IntegerNoise",
     "IntegerUploadNoise",
     "InvalidShare",
-    "Mechanism",
+    "MechanismFacts",
     "NoProtection",
     "NoiseKind",
     "NoiseSource",
     "NoisedMetric",
-    "NoisyMechanism",
     "NonFiniteUpdate",
     "PrivacyError",
+    "Protected",
     "ProtectedUpload",
     "ProtocolViolation",
     "Quantised",
     "Quantiser",
     "Relation",
     "Release",
+    "ReleaseKey",
     "RunningLedger",
     "Sampling",
     "SeededNoise",
@@ -149,13 +154,13 @@ __all__ = [
     "Support",
     "SystemNoise",
     "ThresholdNotMet",
+    "Unit",
     "UnknownMechanism",
     "UnsupportedEvent",
     "UploadNoise",
     "UploadSaturated",
     "accountant_table",
     "calibrate",
-    "calibrate_distributed_noise",
     "calibrate_noise_multiplier",
     "claimed_epsilon",
     "clip",
@@ -165,18 +170,15 @@ __all__ = [
     "grid_of",
     "noise_for_sum",
     "noise_in_sum",
-    "protect",
     "protect_share",
     "protect_upload",
-    "release",
-    "release_of_fits",
-    "release_of_share",
     "release_of_upload",
     "require_affordable",
+    "require_mechanism",
     "required_ring_bits",
+    "reserved",
     "signal_to_noise",
     "smallest_multiplier",
     "support_table",
-    "value_bound",
     "with_clipping_norm",
 ]

@@ -14,9 +14,10 @@ size that came out would tell whether somebody was drawn.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +27,27 @@ from privacy._validate import (
     require_not_negative,
     require_positive,
 )
-from privacy.distributed import SMALLEST_SCALED_NORM, ring_for
+from privacy.distributed import SMALLEST_SCALED_NORM, rescaled, ring_for, ring_of
 from privacy.errors import CalibrationError
-from privacy.events import RELATIONS, Channel, CohortSampling, Relation, Release, Status
+from privacy.events import RELATIONS, Protected, Relation
+from privacy.facts import MechanismFacts
+from privacy.grids import Grid, SignedGrid
 from privacy.mechanisms import ProtectedUpload
 from privacy.quantisation import LARGEST_RING
 from privacy.randomness import NoiseSource, require_noise_source
 from privacy.rounding import LARGEST_NORM, clip_to_grid, in_ring, squared_norm_after_rounding
+
+CENTRAL_NOISE = MechanismFacts(
+    name="central_noise",
+    unit="client",
+    is_in_steps=False,
+    is_shared_out=False,
+    is_bare_to_server=True,
+    may_amplify=True,
+    # No accountant amplifies integer noise by sampling; rows with it may be priced without.
+    on_the_grid="may",
+)
+"""What `central_noise` means in a ledger: the server sees the sum before its noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +61,14 @@ class CentralNoise:
         scale: Steps of the grid per unit of the update.
         relation: What a neighbour is: sensitivity is twice the bound after rounding under
             replace_one, else once.
+        facts: What a release means in the ledger.
     """
 
     clipping_norm: float
     noise_multiplier: float
     scale: float
     relation: Relation = "replace_one"
+    facts: MechanismFacts = CENTRAL_NOISE
 
     def __post_init__(self) -> None:
         """Refuse numbers that mean nothing and grids too coarse for the norm."""
@@ -73,6 +90,46 @@ class CentralNoise:
     def standard_deviation(self) -> float:
         """Of the noise on each coordinate of the sum, in the units of the update."""
         return self.noise_multiplier * self.clipping_norm
+
+    @property
+    def client_deviation(self) -> float:
+        """No noise leaves a client."""
+        return 0.0
+
+    @property
+    def divides_by(self) -> Literal["planned"]:
+        """The number of clients that came out is not noised, so that nothing is divided by it."""
+        return "planned"
+
+    def around(self, clipping_norm: float) -> CentralNoise:
+        """Return the same noise around another norm."""
+        scale = rescaled(self, clipping_norm)
+        return dataclasses.replace(self, clipping_norm=clipping_norm, scale=scale)
+
+    def grid(self, dimension: int, *, bits: int, clients: int) -> Grid:
+        """Return the integer grid, in a ring that holds the clipped updates."""
+        ring = central_ring_bits(self, dimension=dimension, clients=clients)
+        return SignedGrid(self.scale, ring, clients)
+
+    def protect(self, vector: NDArray[Any], grid: Grid, noise: NoiseSource) -> ProtectedUpload:
+        """Clip and round; see `protect_for_centre`."""
+        return protect_for_centre(vector, self, ring_bits=ring_of(self, grid), noise=noise)
+
+    def noise_in_sum(self, clients: int) -> float:
+        """Return the coordinator's noise, whoever is in the sum."""
+        return self.standard_deviation
+
+    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> NDArray[np.float64]:
+        """Return what the coordinator adds; see the function of this name."""
+        return noise_for_sum(self, dimension, noise)
+
+    def protected(self, dimension: int) -> Protected:
+        """Return the sum's noise and the bound after rounding."""
+        return Protected(
+            standard_deviation=self.standard_deviation,
+            clipping_norm=self.rounded_norm(dimension),
+            relation=self.relation,
+        )
 
     def rounded_norm(self, dimension: int) -> float:
         """Return the bound on an update's L2 norm after rounding, in the units of the update."""
@@ -134,51 +191,3 @@ def noise_for_sum(
         TypeError: `noise` is not a noise source (a bare generator is none).
     """
     return mechanism.standard_deviation * require_noise_source(noise).standard_normal(dimension)
-
-
-def release_to_centre(
-    mechanism: CentralNoise,
-    dimension: int,
-    *,
-    run_id: str,
-    round_number: int,
-    attempt: int,
-    pseudonym: str,
-    channel: Channel = "sum",
-    status: Status = "reserved",
-    cohort: CohortSampling | None = None,
-) -> Release:
-    """Return the ledger row for one client's part in one centrally noised sum.
-
-    Args:
-        mechanism: What protects the sum once it is noised.
-        dimension: Coordinates of the update; the bound after rounding depends on it.
-        run_id: The run.
-        round_number: The round.
-        attempt: Which try of it.
-        pseudonym: The client, as its ledger calls it.
-        channel: The sum; nobody adds noise to anything else and it is refused.
-        status: "reserved" before anything is sent.
-        cohort: How the round's clients were drawn, where that may amplify.
-
-    Raises:
-        ValueError: `channel` is not "sum".
-    """
-    if channel != "sum":
-        raise ValueError(
-            f"channel is {channel!r}; it must be 'sum' under 'central_noise', which noises nothing "
-            "else"
-        )
-    return Release(
-        mechanism="central_noise",
-        standard_deviation=mechanism.standard_deviation,
-        clipping_norm=mechanism.rounded_norm(dimension),
-        relation=mechanism.relation,
-        channel=channel,
-        run_id=run_id,
-        round_number=round_number,
-        attempt=attempt,
-        pseudonym=pseudonym,
-        status=status,
-        cohort=cohort,
-    )

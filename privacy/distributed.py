@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 
@@ -30,27 +30,32 @@ from privacy._validate import (
     require_not_negative,
     require_positive,
 )
-from privacy.accounting import Accountant, calibrate
 from privacy.errors import CalibrationError
 from privacy.events import (
     NOISE_KINDS,
     RELATIONS,
-    Channel,
     IntegerNoise,
     NoiseKind,
+    Protected,
     Relation,
-    Release,
-    Status,
 )
+from privacy.facts import MechanismFacts
+from privacy.grids import Grid, SignedGrid
 from privacy.integer_noise import (
     LARGEST_DEVIATION,
     discrete_gaussian_from,
     skellam_from,
 )
-from privacy.mechanisms import ProtectedUpload
+from privacy.mechanisms import ProtectedUpload, wrong_grid
 from privacy.quantisation import LARGEST_RING, SMALLEST_RING
 from privacy.randomness import NoiseSource
-from privacy.rounding import LARGEST_NORM, clip_to_grid, in_ring, squared_norm_after_rounding
+from privacy.rounding import (
+    LARGEST_NORM,
+    OnGrid,
+    clip_to_grid,
+    in_ring,
+    squared_norm_after_rounding,
+)
 
 SMALLEST_SHARE_DEVIATION = 1.5
 """In steps of the grid: what sums of discrete Gaussians cost beyond one Gaussian is 9e-6 here (at
@@ -61,6 +66,17 @@ SMALLEST_SCALED_NORM = 1_000.0
 
 _DEFAULT_SCALED_NORM = 2.0**16
 _LOG_WRAP = 40.0 * math.log(2.0)
+
+DISTRIBUTED_NOISE = MechanismFacts(
+    name="distributed_noise",
+    unit="client",
+    is_in_steps=False,
+    is_shared_out=True,
+    is_bare_to_server=False,
+    may_amplify=False,
+    on_the_grid="must",
+)
+"""What `distributed_noise` means in a ledger: only a sum of shares has enough noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +94,7 @@ class DistributedNoise:
             Skellam exactly, discrete Gaussian ones have the lighter tail.
         relation: What a neighbour is: sensitivity is twice the bound after rounding under
             replace_one, else once.
+        facts: What a release means in the ledger.
     """
 
     clipping_norm: float
@@ -87,6 +104,7 @@ class DistributedNoise:
     scale: float
     kind: NoiseKind = "discrete_gaussian"
     relation: Relation = "replace_one"
+    facts: MechanismFacts = DISTRIBUTED_NOISE
 
     def __post_init__(self) -> None:
         """Refuse what means nothing, and grids too coarse for the theorems to be of use."""
@@ -131,9 +149,78 @@ class DistributedNoise:
         """Of one client's noise, in steps of the grid."""
         return self.standard_deviation * self.scale / math.sqrt(self.shares)
 
+    @property
+    def client_deviation(self) -> float:
+        """Of one client's share, in the units of the update."""
+        return self.share_deviation / self.scale
+
+    @property
+    def divides_by(self) -> Literal["survivors"]:
+        """A lost client takes its share with it; `minimum_survivors` shares are enough."""
+        return "survivors"
+
+    def around(self, clipping_norm: float) -> DistributedNoise:
+        """Return the same noise around another norm."""
+        scale = rescaled(self, clipping_norm)
+        return dataclasses.replace(self, clipping_norm=clipping_norm, scale=scale)
+
+    def grid(self, dimension: int, *, bits: int, clients: int) -> Grid:
+        """Return the integer grid, in a ring that holds updates and shares."""
+        ring = required_ring_bits(self, dimension=dimension, clients=clients)
+        return SignedGrid(self.scale, ring, clients)
+
+    def protect(self, vector: NDArray[Any], grid: Grid, noise: NoiseSource) -> ProtectedUpload:
+        """Clip, round and add a share; see `protect_share`."""
+        return protect_share(vector, self, ring_bits=ring_of(self, grid), noise=noise)
+
+    def noise_in_sum(self, clients: int) -> float:
+        """Return the shares of all who are in the sum, together."""
+        return self.share_deviation / self.scale * math.sqrt(clients)
+
+    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> None:
+        """Nobody adds anything: the shares are in."""
+        return None
+
+    def protected(self, dimension: int) -> Protected:
+        """Return the noise that is certain in a sum, and the bound after rounding."""
+        return Protected(
+            standard_deviation=self.standard_deviation,
+            clipping_norm=self.rounded_norm(dimension),
+            relation=self.relation,
+            integer_noise=IntegerNoise(
+                kind=self.kind,
+                share_deviation=self.share_deviation,
+                shares=self.shares,
+                dimension=dimension,
+                corrupt=self.corrupt,
+            ),
+        )
+
     def rounded_norm(self, dimension: int) -> float:
         """Return the bound on an update's L2 norm after rounding, in the units of the update."""
         return math.sqrt(squared_norm_after_rounding(self.scaled_norm, dimension)) / self.scale
+
+
+def ring_of(mechanism: OnGrid, grid: Grid) -> int:
+    """Return the ring of a mechanism's grid.
+
+    Raises:
+        TypeError: It is a grid of another kind.
+        ValueError: It has another scale, so that the sum would be opened wrongly.
+    """
+    if not isinstance(grid, SignedGrid):
+        raise wrong_grid(mechanism, grid)
+    if grid.scale != mechanism.scale:
+        raise ValueError(f"the grid's scale is {grid.scale:g}; it must be {mechanism.scale:g}")
+    return grid.bits
+
+
+def rescaled(mechanism: OnGrid, clipping_norm: float) -> float:
+    """Return the scale on which another norm has as many steps, so that a release costs the same.
+
+    A scale chosen anew would move the cost by some 1e-5, out of a budget that it was calibrated to.
+    """
+    return mechanism.scaled_norm / clipping_norm
 
 
 def default_scale(clipping_norm: float) -> float:
@@ -225,116 +312,6 @@ def largest_sum(mechanism: DistributedNoise, *, dimension: int, clients: int) ->
     noise = deviation * math.sqrt(2.0 * exponent) + exponent / 3.0
     longest = math.sqrt(squared_norm_after_rounding(mechanism.scaled_norm, dimension))
     return clients * longest + noise
-
-
-def release_of_share(
-    mechanism: DistributedNoise,
-    dimension: int,
-    *,
-    run_id: str,
-    round_number: int,
-    attempt: int,
-    pseudonym: str,
-    channel: Channel = "sum",
-    status: Status = "reserved",
-) -> Release:
-    """Return the ledger row for one client's part in one sum, reserved unless said otherwise.
-
-    Args:
-        mechanism: What protects the sum.
-        dimension: Coordinates of the update; the bound after rounding depends on it.
-        run_id: The run.
-        round_number: The round.
-        attempt: Which try of it.
-        pseudonym: The client, as its ledger calls it.
-        channel: Where the sum goes; a pool entry is no sum and is refused.
-        status: "reserved" before anything is sent.
-    """
-    return Release(
-        mechanism="distributed_noise",
-        standard_deviation=mechanism.standard_deviation,
-        clipping_norm=mechanism.rounded_norm(dimension),
-        relation=mechanism.relation,
-        channel=channel,
-        run_id=run_id,
-        round_number=round_number,
-        attempt=attempt,
-        pseudonym=pseudonym,
-        status=status,
-        integer_noise=IntegerNoise(
-            kind=mechanism.kind,
-            share_deviation=mechanism.share_deviation,
-            shares=mechanism.shares,
-            dimension=dimension,
-            corrupt=mechanism.corrupt,
-        ),
-    )
-
-
-def calibrate_distributed_noise(
-    target_epsilon: float,
-    target_delta: float,
-    *,
-    rounds: int,
-    dimension: int,
-    clipping_norm: float,
-    minimum_survivors: int,
-    corrupt: int,
-    scale: float,
-    kind: NoiseKind = "discrete_gaussian",
-    relation: Relation = "replace_one",
-    accountant: Accountant = "auto",
-) -> DistributedNoise:
-    """Find the least noise with which so many sums fit the target, and give the whole mechanism.
-
-    Args:
-        target_epsilon: What the whole run may cost one client.
-        target_delta: Strictly between 0 and 1.
-        rounds: Planned rounds, spare attempts included; one release each.
-        dimension: Coordinates of the update.
-        clipping_norm: As in `DistributedNoise`, like all that follow.
-        minimum_survivors: m_min.
-        corrupt: c.
-        scale: Steps of the grid per unit.
-        kind: Law of a share.
-        relation: What a neighbour is.
-        accountant: Who will price the run.
-
-    Returns:
-        The mechanism. Where even the least noise that the grid allows is more than enough, that.
-
-    Raises:
-        CalibrationError: Nothing is planned, or no noise that the grid allows reaches the target.
-    """
-    if rounds < 1:
-        raise CalibrationError(f"rounds is {rounds}; it must be at least 1")
-
-    def build(noise_multiplier: float) -> DistributedNoise:
-        return DistributedNoise(
-            clipping_norm=clipping_norm,
-            noise_multiplier=noise_multiplier,
-            minimum_survivors=minimum_survivors,
-            corrupt=corrupt,
-            scale=scale,
-            kind=kind,
-            relation=relation,
-        )
-
-    def planned(noise_multiplier: float) -> list[Release]:
-        row = release_of_share(
-            build(noise_multiplier),
-            dimension,
-            run_id="planned",
-            round_number=0,
-            attempt=0,
-            pseudonym="planned",
-        )
-        return [dataclasses.replace(row, count=rounds)]
-
-    smallest = smallest_multiplier(clipping_norm * scale, minimum_survivors - corrupt)
-    return build(
-        calibrate(planned, target_epsilon, target_delta, smallest=smallest, accountant=accountant)
-    )
 
 
 def smallest_multiplier(scaled_norm: float, shares: int = 1) -> float:

@@ -19,8 +19,8 @@ from typing import Literal, get_args
 
 from privacy._validate import require_member, require_not_negative, require_positive
 from privacy.errors import UnknownMechanism
+from privacy.facts import MechanismFacts
 
-Mechanism = Literal["none", "dp_sgd", "upload_noise", "distributed_noise", "central_noise"]
 Relation = Literal["replace_one", "add_or_remove_one"]
 Sampling = Literal["none", "poisson"]
 Channel = Literal["sum", "pool", "metrics"]
@@ -28,15 +28,12 @@ Status = Literal["reserved", "released", "aborted"]
 NoiseKind = Literal["discrete_gaussian", "skellam"]
 CohortKind = Literal["poisson", "fixed_size"]
 
-MECHANISMS: tuple[str, ...] = get_args(Mechanism)
 RELATIONS: tuple[str, ...] = get_args(Relation)
 SAMPLINGS: tuple[str, ...] = get_args(Sampling)
 CHANNELS: tuple[str, ...] = get_args(Channel)
 STATUSES: tuple[str, ...] = get_args(Status)
 NOISE_KINDS: tuple[str, ...] = get_args(NoiseKind)
 COHORT_KINDS: tuple[str, ...] = get_args(CohortKind)
-
-_MAY_BE_INTEGER = ("upload_noise", "distributed_noise", "central_noise")
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -104,11 +101,31 @@ class CohortSampling:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReleaseKey:
+    """Which release it is: no two rows of a ledger have the same key.
+
+    Attributes:
+        run_id: The run, whatever its form.
+        round_number: The round, from 0 or 1 as the platform counts.
+        attempt: Which try of that round; each draws fresh noise and is charged.
+        pseudonym: The client, under the name that its ledger uses.
+        channel: Where it goes: the secure sum, the expert pool or the metrics. A pool entry that is
+            the very same noised vector as the update is on the sum channel.
+    """
+
+    run_id: str
+    round_number: int
+    attempt: int
+    pseudonym: str
+    channel: Channel = "sum"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Release:
     """One thing that leaves, or may have left, one client: a row of the ledger.
 
     Attributes:
-        mechanism: What protects it.
+        mechanism: What protects it, as facts that its name stands for.
         standard_deviation: Of the noise on each coordinate, in the units of the update; 0 under
             `none`, which costs infinity.
         clipping_norm: C, the bound on the L2 norm of what was noised, in the same units; 0 where
@@ -133,7 +150,7 @@ class Release:
             only under `central_noise` and on the sum channel.
     """
 
-    mechanism: Mechanism
+    mechanism: MechanismFacts
     standard_deviation: float
     clipping_norm: float
     relation: Relation
@@ -152,9 +169,10 @@ class Release:
 
     def __post_init__(self) -> None:
         """Refuse words outside the vocabulary and numbers that mean nothing."""
-        if self.mechanism not in MECHANISMS:
+        if not isinstance(self.mechanism, MechanismFacts):
+            # A bare name says nothing that could be priced; the type checker is not everywhere.
             raise UnknownMechanism(
-                f"mechanism is {self.mechanism!r}; valid are {', '.join(MECHANISMS)}"
+                f"mechanism is {self.mechanism!r}; it must be the facts that a mechanism declares"
             )
         require_member(RELATIONS, relation=self.relation)
         require_member(CHANNELS, channel=self.channel)
@@ -169,9 +187,10 @@ class Release:
         self._require_consistent()
 
     def _require_consistent(self) -> None:
-        if self.mechanism == "none" and self.standard_deviation:
-            raise ValueError("standard_deviation must be 0 under mechanism 'none', which has none")
-        if self.mechanism != "none":
+        name = self.mechanism.name
+        if not self.mechanism.claims and self.standard_deviation:
+            raise ValueError(f"standard_deviation must be 0 under {name!r}, which adds no noise")
+        if self.mechanism.claims:
             require_positive(clipping_norm=self.clipping_norm)
         if self.sampling == "none" and self.sampling_probability != 1.0:
             raise ValueError("sampling_probability must be 1 where sampling is 'none'")
@@ -183,25 +202,41 @@ class Release:
         if self.count < 1:
             raise ValueError(f"count is {self.count}; it must be at least 1")
         self._require_consistent_integers()
-        if self.cohort is not None and (self.mechanism, self.channel) != ("central_noise", "sum"):
-            raise ValueError("cohort must be None but for a sum under 'central_noise'")
+        if self.cohort is not None and not (self.mechanism.may_amplify and self.channel == "sum"):
+            raise ValueError(
+                f"cohort must be None on channel {self.channel!r} under {name!r}; secret draws "
+                "amplify only sums that are noised by the coordinator"
+            )
         if self.cohort is not None and self.sampling != "none":
             raise ValueError("sampling must be 'none' beside a cohort, which is drawn instead")
+        if not self.mechanism.noises_alone and self.channel != "sum":
+            raise ValueError(
+                f"channel is {self.channel!r}; it must be 'sum' under {name!r}, which protects "
+                "sums only"
+            )
         if not self.left_client and self.status != "aborted":
             raise ValueError(f"left_client can be false only beside 'aborted', not {self.status!r}")
 
     def _require_consistent_integers(self) -> None:
+        facts = self.mechanism
         if self.integer_noise is None:
-            if self.mechanism == "distributed_noise":
-                raise ValueError("integer_noise must be given under 'distributed_noise'")
+            if facts.on_the_grid == "must":
+                raise ValueError(f"integer_noise must be given under {facts.name!r}")
             return
-        if self.mechanism not in _MAY_BE_INTEGER:
-            raise ValueError(f"integer_noise must be None under {self.mechanism!r}")
-        if self.mechanism == "distributed_noise" and self.channel == "pool":
-            raise ValueError(
-                "channel must not be 'pool' under 'distributed_noise', which protects sums only"
-            )
+        if facts.on_the_grid == "never":
+            raise ValueError(f"integer_noise must be None under {facts.name!r}")
         require_positive(standard_deviation=self.standard_deviation)
+
+    @property
+    def key(self) -> ReleaseKey:
+        """Which release it is."""
+        return ReleaseKey(
+            run_id=self.run_id,
+            round_number=self.round_number,
+            attempt=self.attempt,
+            pseudonym=self.pseudonym,
+            channel=self.channel,
+        )
 
     @property
     def sensitivity(self) -> float:
@@ -212,3 +247,60 @@ class Release:
     def charged(self) -> bool:
         """Whether it counts towards epsilon: everything but an abort that nothing left."""
         return self.left_client
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protected:
+    """What protects a release, in the numbers that its row states.
+
+    Attributes:
+        standard_deviation: As in `Release`, like all that follow.
+        clipping_norm: C.
+        relation: What a neighbour is.
+        sampling_probability: Of the batches' Poisson coins; 1 where nothing is sampled.
+        count: Compositions that the row stands for.
+        integer_noise: What the noise is made of, where it is made of integers.
+    """
+
+    standard_deviation: float
+    clipping_norm: float
+    relation: Relation
+    sampling_probability: float = 1.0
+    count: int = 1
+    integer_noise: IntegerNoise | None = None
+
+
+def reserved(
+    key: ReleaseKey,
+    mechanism: MechanismFacts,
+    protected: Protected,
+    cohort: CohortSampling | None = None,
+) -> Release:
+    """Return the ledger row of what is about to leave a client; every mechanism's row is made here.
+
+    Args:
+        key: Which release it is.
+        mechanism: What protects it.
+        protected: In which numbers.
+        cohort: How the round's clients were drawn, where that may amplify.
+
+    Raises:
+        ValueError: The mechanism protects nothing on that channel, or in those numbers.
+    """
+    return Release(
+        mechanism=mechanism,
+        standard_deviation=protected.standard_deviation,
+        clipping_norm=protected.clipping_norm,
+        relation=protected.relation,
+        channel=key.channel,
+        run_id=key.run_id,
+        round_number=key.round_number,
+        attempt=key.attempt,
+        pseudonym=key.pseudonym,
+        status="reserved",
+        sampling="poisson" if protected.sampling_probability < 1.0 else "none",
+        sampling_probability=protected.sampling_probability,
+        count=protected.count,
+        integer_noise=protected.integer_noise,
+        cohort=cohort,
+    )

@@ -9,15 +9,18 @@ floating-point noise (Mironov 2012) have nothing to look at.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from privacy.distributed import DistributedNoise, protect_share, release_of_share
-from privacy.events import Channel, Relation, Release, Status
-from privacy.mechanisms import ProtectedUpload
+from privacy.distributed import DistributedNoise, protect_share, rescaled, ring_of
+from privacy.events import Protected, Relation
+from privacy.facts import MechanismFacts
+from privacy.grids import Grid
+from privacy.mechanisms import UPLOAD_NOISE, ProtectedUpload
 from privacy.randomness import NoiseSource
 
 
@@ -31,12 +34,14 @@ class IntegerUploadNoise:
         scale: Steps of the grid per unit of the update.
         relation: What a neighbour is: sensitivity is twice the bound after rounding under
             replace_one, else once.
+        facts: What a release means in the ledger.
     """
 
     clipping_norm: float
     noise_multiplier: float
     scale: float
     relation: Relation = "replace_one"
+    facts: MechanismFacts = UPLOAD_NOISE
 
     def __post_init__(self) -> None:
         """Refuse noise or a grid so coarse that no theorem covers it."""
@@ -64,44 +69,38 @@ class IntegerUploadNoise:
         """Of the noise on each coordinate, in the units of the update."""
         return self.share.standard_deviation
 
+    @property
+    def client_deviation(self) -> float:
+        """All of the noise."""
+        return self.standard_deviation
 
-def protect_integer_upload(
-    vector: NDArray[Any], mechanism: IntegerUploadNoise, *, ring_bits: int, noise: NoiseSource
-) -> ProtectedUpload:
-    """Turn an update into ring elements that may be shown to anybody; see `protect_share`."""
-    return protect_share(vector, mechanism.share, ring_bits=ring_bits, noise=noise)
+    @property
+    def divides_by(self) -> Literal["survivors"]:
+        """A lost client takes its noise with it, and a mean is over those who are in the sum."""
+        return "survivors"
 
+    def around(self, clipping_norm: float) -> IntegerUploadNoise:
+        """Return the same noise around another norm."""
+        scale = rescaled(self, clipping_norm)
+        return dataclasses.replace(self, clipping_norm=clipping_norm, scale=scale)
 
-def release_of_integer_upload(
-    mechanism: IntegerUploadNoise,
-    dimension: int,
-    *,
-    run_id: str,
-    round_number: int,
-    attempt: int,
-    pseudonym: str,
-    channel: Channel = "sum",
-    status: Status = "reserved",
-) -> Release:
-    """Return the ledger row for one upload, reserved unless said otherwise.
+    def grid(self, dimension: int, *, bits: int, clients: int) -> Grid:
+        """Return the integer grid, in a ring that holds updates and noise."""
+        return self.share.grid(dimension, bits=bits, clients=clients)
 
-    Args:
-        mechanism: What protects it.
-        dimension: Coordinates of the update; the bound after rounding depends on it.
-        run_id: The run.
-        round_number: The round.
-        attempt: Which try of it.
-        pseudonym: The client, as its ledger calls it.
-        channel: Where it goes; unlike a share it may go to the pool.
-        status: "reserved" before anything is sent.
-    """
-    row = release_of_share(
-        mechanism.share,
-        dimension,
-        run_id=run_id,
-        round_number=round_number,
-        attempt=attempt,
-        pseudonym=pseudonym,
-        status=status,
-    )
-    return dataclasses.replace(row, mechanism="upload_noise", channel=channel)
+    def protect(self, vector: NDArray[Any], grid: Grid, noise: NoiseSource) -> ProtectedUpload:
+        """Turn an update into ring elements that may be shown to anybody; see `protect_share`."""
+        # The grid is this mechanism's, so an error about it names this one.
+        return protect_share(vector, self.share, ring_bits=ring_of(self, grid), noise=noise)
+
+    def noise_in_sum(self, clients: int) -> float:
+        """Return all clients' noise together."""
+        return self.standard_deviation * math.sqrt(clients)
+
+    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> None:
+        """Nobody adds anything: all of the noise is in."""
+        return None
+
+    def protected(self, dimension: int) -> Protected:
+        """Return the noise of one upload, and the bound after rounding."""
+        return self.share.protected(dimension)

@@ -13,8 +13,10 @@ refused: an error that depends on values that were noised tells nothing more tha
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,64 +29,36 @@ from privacy._validate import (
     require_positive,
 )
 from privacy.clipping import clip
-from privacy.errors import UploadSaturated
-from privacy.events import RELATIONS, Channel, Relation, Release, Status
+from privacy.errors import UnknownMechanism, UploadSaturated
+from privacy.events import RELATIONS, Protected, Relation
+from privacy.facts import MechanismFacts
+from privacy.grids import Grid
 from privacy.quantisation import Quantiser
 from privacy.randomness import NoiseSource, require_noise_source
 
 _SATURATION_PROBABILITY = 2.0**-41
 
+NONE = MechanismFacts(
+    name="none",
+    unit=None,
+    is_in_steps=False,
+    is_shared_out=False,
+    is_bare_to_server=False,
+    may_amplify=False,
+    on_the_grid="never",
+)
+"""What `none` means in a ledger: something left, and nothing bounds what it tells."""
 
-@dataclass(frozen=True)
-class NoProtection:
-    """Mechanism `none`: the upload is quantised as it is, and epsilon is infinite.
-
-    Attributes:
-        value_bound: Largest absolute coordinate that can be carried.
-        relation: Kept so that every release names one; it changes nothing here.
-        cuts: Whether a coordinate beyond the bound is cut to it and counted, as under `dp_sgd`, in
-            place of being refused.
-    """
-
-    value_bound: float
-    relation: Relation = "replace_one"
-    cuts: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse a bound that carries nothing."""
-        require_positive(value_bound=self.value_bound)
-        require_member(RELATIONS, relation=self.relation)
-
-
-@dataclass(frozen=True)
-class UploadNoise:
-    """Mechanism `upload_noise`: clip the upload and add Gaussian noise to it on the client.
-
-    Attributes:
-        clipping_norm: C, in the units of the update.
-        noise_multiplier: Standard deviation of the noise over C; 0 is allowed, and then epsilon
-            is infinite.
-        relation: What a neighbour is: sensitivity is 2C under replace_one, else C.
-    """
-
-    clipping_norm: float
-    noise_multiplier: float
-    relation: Relation = "replace_one"
-
-    def __post_init__(self) -> None:
-        """Refuse numbers that mean nothing."""
-        require_positive(clipping_norm=self.clipping_norm)
-        require_not_negative(noise_multiplier=self.noise_multiplier)
-        require_member(RELATIONS, relation=self.relation)
-
-    @property
-    def standard_deviation(self) -> float:
-        """Of the noise on each coordinate, in the units of the update."""
-        return self.noise_multiplier * self.clipping_norm
-
-
-FloatMechanism = NoProtection | UploadNoise
-"""What is done to an upload on the reals, before it is quantised."""
+UPLOAD_NOISE = MechanismFacts(
+    name="upload_noise",
+    unit="client",
+    is_in_steps=False,
+    is_shared_out=False,
+    is_bare_to_server=False,
+    may_amplify=False,
+    on_the_grid="may",
+)
+"""What `upload_noise` means in a ledger: all of the noise is in what one client sends."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,40 +78,191 @@ class ProtectedUpload:
     saturated: int
 
 
-def protect(
-    vector: NDArray[Any],
-    mechanism: FloatMechanism,
-    quantiser: Quantiser,
-    noise: NoiseSource | None,
-) -> ProtectedUpload:
-    """Apply a mechanism to an upload, in the order that its guarantee needs.
+@dataclass(frozen=True)
+class NoProtection:
+    """Mechanism `none`: the upload is quantised as it is, and epsilon is infinite.
 
-    Formal guarantee under `UploadNoise`: `levels` is a function of the Gaussian mechanism's output
-    with sensitivity 2C (replace_one) or C (add_or_remove_one) and the mechanism's standard
-    deviation, provided that `noise.protects`. Under `NoProtection` there is none.
-
-    Args:
-        vector: The update as one flat vector of shape (n,): all tensors, difference to what was
-            broadcast.
-        mechanism: What to do.
-        quantiser: How coordinates become integers; take its bound from `value_bound`.
-        noise: Where the noise comes from; may be None only where none is drawn.
-
-    Returns:
-        The integers to mask and send, with what stays on the client.
-
-    Raises:
-        NonFiniteUpdate: A coordinate is NaN or infinite.
-        UploadSaturated: Under `NoProtection` a coordinate is beyond the quantiser's bound and is
-            not to be cut; the error carries the index of the worst.
-        TypeError: Noise is needed and `noise` is not a noise source (a bare generator is none).
+    Attributes:
+        value_bound: Largest absolute coordinate that can be carried.
+        relation: Kept so that every release names one; it changes nothing here.
+        cuts: Whether a coordinate beyond the bound is cut to it and counted, as under `dp_sgd`, in
+            place of being refused.
+        facts: What a release means in the ledger.
     """
-    if isinstance(mechanism, NoProtection):
-        return _carry(finite_vector(vector), quantiser, cuts=mechanism.cuts)
-    clipped = clip(vector, mechanism.clipping_norm)
-    noised = clipped.vector + _draw(mechanism.standard_deviation, clipped.vector.size, noise)
-    quantised = quantiser.quantise(noised)
-    return ProtectedUpload(quantised.levels, clipped.norm, clipped.was_clipped, quantised.saturated)
+
+    value_bound: float
+    relation: Relation = "replace_one"
+    cuts: bool = False
+    facts: MechanismFacts = NONE
+
+    def __post_init__(self) -> None:
+        """Refuse a bound that carries nothing."""
+        require_positive(value_bound=self.value_bound)
+        require_member(RELATIONS, relation=self.relation)
+
+    @property
+    def clipping_norm(self) -> None:
+        """Nothing is clipped."""
+        return None
+
+    @property
+    def client_deviation(self) -> float:
+        """No noise."""
+        return 0.0
+
+    @property
+    def divides_by(self) -> Literal["survivors"]:
+        """A mean is over those who are in the sum."""
+        return "survivors"
+
+    def around(self, clipping_norm: float) -> NoReturn:
+        """Refuse: nothing is clipped."""
+        raise UnknownMechanism("NoProtection clips nothing, so it has no other clipping_norm")
+
+    def reach(self, dimension: int) -> float:
+        """Return the bound of the configuration."""
+        require_positive(dimension=dimension)
+        return self.value_bound
+
+    def grid(self, dimension: int, *, bits: int, clients: int) -> Grid:
+        """Return evenly spaced levels up to the bound."""
+        return Quantiser(self.reach(dimension), bits)
+
+    def protect(
+        self, vector: NDArray[Any], grid: Grid, noise: NoiseSource | None
+    ) -> ProtectedUpload:
+        """Quantise; see `privacy.protect_upload`.
+
+        Raises:
+            NonFiniteUpdate: A coordinate is NaN or infinite.
+            UploadSaturated: A coordinate is beyond the bound and is not to be cut; the error
+                carries the index of the worst.
+        """
+        return _carry(finite_vector(vector), _quantiser(self, grid), cuts=self.cuts)
+
+    def noise_in_sum(self, clients: int) -> float:
+        """Return 0."""
+        return 0.0
+
+    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> None:
+        """Nobody adds anything."""
+        return None
+
+    def protected(self, dimension: int) -> Protected:
+        """Return that there is neither noise nor bound."""
+        return Protected(standard_deviation=0.0, clipping_norm=0.0, relation=self.relation)
+
+
+@dataclass(frozen=True)
+class UploadNoise:
+    """Mechanism `upload_noise`: clip the upload and add Gaussian noise to it on the client.
+
+    Attributes:
+        clipping_norm: C, in the units of the update.
+        noise_multiplier: Standard deviation of the noise over C; 0 is allowed, and then epsilon
+            is infinite.
+        relation: What a neighbour is: sensitivity is 2C under replace_one, else C.
+        facts: What a release means in the ledger.
+    """
+
+    clipping_norm: float
+    noise_multiplier: float
+    relation: Relation = "replace_one"
+    facts: MechanismFacts = UPLOAD_NOISE
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that mean nothing."""
+        require_positive(clipping_norm=self.clipping_norm)
+        require_not_negative(noise_multiplier=self.noise_multiplier)
+        require_member(RELATIONS, relation=self.relation)
+
+    @property
+    def standard_deviation(self) -> float:
+        """Of the noise on each coordinate, in the units of the update."""
+        return self.noise_multiplier * self.clipping_norm
+
+    @property
+    def client_deviation(self) -> float:
+        """All of the noise."""
+        return self.standard_deviation
+
+    @property
+    def divides_by(self) -> Literal["survivors"]:
+        """A lost client takes its noise with it, and a mean is over those who are in the sum."""
+        return "survivors"
+
+    def around(self, clipping_norm: float) -> UploadNoise:
+        """Return the same noise around another norm."""
+        return dataclasses.replace(self, clipping_norm=clipping_norm)
+
+    def reach(self, dimension: int) -> float:
+        """Return as far as a noised coordinate may reach: C + k standard deviations.
+
+        A clipped coordinate is within C. By the union bound over coordinates the noise passes k
+        standard deviations with probability at most 2 n Phi(-k); k makes that 2^-40 / 2.
+
+        Args:
+            dimension: n, coordinates of the upload, at least 1.
+        """
+        require_positive(dimension=dimension)
+        headroom = -float(ndtri(_SATURATION_PROBABILITY / (2.0 * dimension)))
+        return self.clipping_norm + headroom * self.standard_deviation
+
+    def grid(self, dimension: int, *, bits: int, clients: int) -> Grid:
+        """Return evenly spaced levels, as the noise is on the reals."""
+        return Quantiser(self.reach(dimension), bits)
+
+    def protect(
+        self, vector: NDArray[Any], grid: Grid, noise: NoiseSource | None
+    ) -> ProtectedUpload:
+        """Clip, add noise and quantise, in the order that the guarantee needs.
+
+        Formal guarantee: `levels` is a function of the Gaussian mechanism's output with sensitivity
+        2C (replace_one) or C (add_or_remove_one) and `standard_deviation`, provided that
+        `noise.protects`.
+
+        Raises:
+            NonFiniteUpdate: A coordinate is NaN or infinite.
+            TypeError: Noise is needed and `noise` is not a noise source (a bare generator is none).
+        """
+        quantiser = _quantiser(self, grid)
+        clipped = clip(vector, self.clipping_norm)
+        noised = clipped.vector + _draw(self.standard_deviation, clipped.vector.size, noise)
+        quantised = quantiser.quantise(noised)
+        return ProtectedUpload(
+            quantised.levels, clipped.norm, clipped.was_clipped, quantised.saturated
+        )
+
+    def noise_in_sum(self, clients: int) -> float:
+        """Return all clients' noise together."""
+        return self.standard_deviation * math.sqrt(clients)
+
+    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> None:
+        """Nobody adds anything: all of the noise is in."""
+        return None
+
+    def protected(self, dimension: int) -> Protected:
+        """Return noise and norm of one upload."""
+        return Protected(
+            standard_deviation=self.standard_deviation,
+            clipping_norm=self.clipping_norm,
+            relation=self.relation,
+        )
+
+
+FloatMechanism = NoProtection | UploadNoise
+"""What is done to an upload on the reals, before it is quantised."""
+
+
+def wrong_grid(mechanism: object, grid: Grid) -> TypeError:
+    """Return the error that a grid is not one of this mechanism's."""
+    return TypeError(f"a {type(grid).__name__} is not the grid of {type(mechanism).__name__}")
+
+
+def _quantiser(mechanism: FloatMechanism, grid: Grid) -> Quantiser:
+    if not isinstance(grid, Quantiser):
+        raise wrong_grid(mechanism, grid)
+    return grid
 
 
 def _draw(standard_deviation: float, size: int, noise: NoiseSource | None) -> NDArray[np.float64]:
@@ -156,68 +281,8 @@ def _carry(vector: NDArray[np.float64], quantiser: Quantiser, *, cuts: bool) -> 
             "raise the bound",
             index=worst,
             saturated=quantised.saturated,
+            value_bound=quantiser.value_bound,
         )
     return ProtectedUpload(
         quantised.levels, float(np.linalg.norm(vector)), False, quantised.saturated
-    )
-
-
-def value_bound(mechanism: FloatMechanism, dimension: int) -> float:
-    """Return the quantiser's bound: as far as a protected coordinate may reach.
-
-    A clipped coordinate is within C. By the union bound over coordinates the noise passes k
-    standard deviations with probability at most 2 n Phi(-k); k is chosen to make that 2^-40 / 2.
-
-    Args:
-        mechanism: What is done to the upload.
-        dimension: n, its number of coordinates, at least 1.
-
-    Returns:
-        `C + k sd` under `UploadNoise`, with which some coordinate saturates with probability below
-        2^-40; the bound of the configuration under `NoProtection`.
-
-    Raises:
-        ValueError: `dimension` is not positive.
-    """
-    require_positive(dimension=dimension)
-    if isinstance(mechanism, NoProtection):
-        return mechanism.value_bound
-    headroom = -float(ndtri(_SATURATION_PROBABILITY / (2.0 * dimension)))
-    return mechanism.clipping_norm + headroom * mechanism.standard_deviation
-
-
-def release(
-    mechanism: FloatMechanism,
-    *,
-    channel: Channel,
-    run_id: str,
-    round_number: int,
-    attempt: int,
-    pseudonym: str,
-    status: Status = "reserved",
-) -> Release:
-    """Return the ledger row for one upload under `mechanism`, reserved unless said otherwise.
-
-    Args:
-        mechanism: What protects the upload.
-        channel: "sum", also for a pool entry that is the very same noised vector; "pool" for one
-            with noise of its own.
-        run_id: The run.
-        round_number: The round.
-        attempt: Which try of it.
-        pseudonym: The client, as its ledger calls it.
-        status: "reserved" before anything is sent.
-    """
-    noised = mechanism if isinstance(mechanism, UploadNoise) else None
-    return Release(
-        mechanism="upload_noise" if noised else "none",
-        standard_deviation=noised.standard_deviation if noised else 0.0,
-        clipping_norm=noised.clipping_norm if noised else 0.0,
-        relation=mechanism.relation,
-        channel=channel,
-        run_id=run_id,
-        round_number=round_number,
-        attempt=attempt,
-        pseudonym=pseudonym,
-        status=status,
     )

@@ -15,7 +15,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from privacy._validate import require_member, require_not_negative, require_positive
-from privacy.events import RELATIONS, Relation, Release, Status
+from privacy.events import RELATIONS, Protected, Relation
+from privacy.facts import MechanismFacts
+
+DP_SGD = MechanismFacts(
+    name="dp_sgd",
+    unit="record",
+    is_in_steps=True,
+    is_shared_out=False,
+    is_bare_to_server=False,
+    may_amplify=False,
+    on_the_grid="never",
+)
+"""What `dp_sgd` means in a ledger: all that leaves is computed from noised steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +44,7 @@ class DpSgd:
         expected_batch_size: What the noised sum is divided by, in place of the size drawn.
         relation: What a neighbour is: one record more or less (sensitivity C), or another one in
             its place (2C).
+        facts: What a release means in the ledger.
     """
 
     noise_multiplier: float
@@ -40,6 +53,7 @@ class DpSgd:
     steps: int
     expected_batch_size: float
     relation: Relation = "add_or_remove_one"
+    facts: MechanismFacts = DP_SGD
 
     def __post_init__(self) -> None:
         """Refuse numbers that mean nothing."""
@@ -61,44 +75,16 @@ class DpSgd:
         """Of the noise on each coordinate of the sum of clipped gradients."""
         return self.noise_multiplier * self.clipping_norm
 
+    def protected(self) -> Protected:
+        """Return one fit, in the numbers of its ledger row.
 
-def release_of_fits(
-    mechanism: DpSgd,
-    *,
-    run_id: str,
-    round_number: int,
-    attempt: int,
-    pseudonym: str,
-    status: Status = "reserved",
-    fits: int = 1,
-) -> Release:
-    """Return the ledger row for the training of one client in one round.
-
-    Upload and pool entry are computed from what training gave, so this one row on the sum channel
-    covers both, as it covers the personal state that later rounds start from.
-
-    Args:
-        mechanism: How the client trains.
-        run_id: The run.
-        round_number: The round.
-        attempt: Which try of it.
-        pseudonym: The client, as its ledger calls it.
-        status: "reserved" before anything is sent.
-        fits: How often the method trains on the data in a round.
-    """
-    is_sampled = mechanism.sampling_probability < 1.0
-    return Release(
-        mechanism="dp_sgd",
-        standard_deviation=mechanism.standard_deviation,
-        clipping_norm=mechanism.clipping_norm,
-        relation=mechanism.relation,
-        channel="sum",
-        run_id=run_id,
-        round_number=round_number,
-        attempt=attempt,
-        pseudonym=pseudonym,
-        status=status,
-        sampling="poisson" if is_sampled else "none",
-        sampling_probability=mechanism.sampling_probability,
-        count=mechanism.steps * fits,
-    )
+        Upload and pool entry are computed from what training gave, so one row covers both, as it
+        covers the personal state that later rounds start from.
+        """
+        return Protected(
+            standard_deviation=self.standard_deviation,
+            clipping_norm=self.clipping_norm,
+            relation=self.relation,
+            sampling_probability=self.sampling_probability,
+            count=self.steps,
+        )

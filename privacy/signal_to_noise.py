@@ -38,11 +38,6 @@ class SignalToNoise:
     low: float
     high: float
 
-    @property
-    def is_detected(self) -> bool:
-        """Whether noise alone would seldom look like that."""
-        return self.low > 0.0
-
 
 def signal_to_noise(aggregate: NDArray[np.float64], standard_deviation: float) -> SignalToNoise:
     """Return the 95% confidence interval of a noised aggregate's signal-to-noise ratio.

@@ -1,50 +1,99 @@
 """One door to every mechanism that treats a client's upload: how it is carried, noised and charged.
 
-The mechanisms themselves are in modules of their own; here is only which function belongs to
-which. One that is not listed is refused by the type checker and, at run time, by
-`UnknownMechanism`.
+A mechanism is whatever has all that `ClientMechanism` asks for. Here is what holds for each of
+them, whichever it is; what they do is in modules of their own.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from typing import Any, NoReturn
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
 from privacy._validate import require_positive
-from privacy.central import CentralNoise, central_ring_bits, protect_for_centre, release_to_centre
-from privacy.distributed import (
-    DistributedNoise,
-    protect_share,
-    release_of_share,
-    required_ring_bits,
-)
 from privacy.errors import UnknownMechanism
-from privacy.events import Channel, CohortSampling, Release
-from privacy.grids import Grid, SignedGrid
-from privacy.integer_upload import (
-    IntegerUploadNoise,
-    protect_integer_upload,
-    release_of_integer_upload,
-)
-from privacy.mechanisms import (
-    NoProtection,
-    ProtectedUpload,
-    UploadNoise,
-    protect,
-    release,
-    value_bound,
-)
-from privacy.quantisation import Quantiser
+from privacy.events import CohortSampling, Protected, Relation, Release, ReleaseKey, reserved
+from privacy.facts import MechanismFacts
+from privacy.grids import Grid
+from privacy.mechanisms import ProtectedUpload
 from privacy.randomness import NoiseSource, require_noise_source
 
-ClientMechanism = NoProtection | UploadNoise | IntegerUploadNoise | DistributedNoise | CentralNoise
-"""What can be done to an upload on the client."""
 
-NoisyMechanism = UploadNoise | IntegerUploadNoise | DistributedNoise | CentralNoise
-"""Those whose uploads cost a finite epsilon."""
+@runtime_checkable
+class ClientMechanism(Protocol):
+    """What is done to one vector between a client and the sum, and what of it may be said.
+
+    What it clips (`clipping_norm`, `around`), what it adds (`protect`, `client_deviation`,
+    `noise_for_sum`), what it releases (`facts`, `protected`), what the sum carries (`grid`,
+    `noise_in_sum`) and how a lost client changes that (`divides_by`).
+    """
+
+    @property
+    def facts(self) -> MechanismFacts:
+        """What a release means in the ledger."""
+        ...
+
+    @property
+    def relation(self) -> Relation:
+        """What a neighbour is."""
+        ...
+
+    @property
+    def clipping_norm(self) -> float | None:
+        """C, in the units of the update; None where nothing is clipped."""
+        ...
+
+    @property
+    def client_deviation(self) -> float:
+        """Of the noise that leaves one client on each coordinate, in the units of the update."""
+        ...
+
+    @property
+    def divides_by(self) -> Literal["survivors", "planned"]:
+        """What a sum is divided by: clients that are in it, or those that it was planned for."""
+        ...
+
+    def around(self, clipping_norm: float) -> Self:
+        """Return the same mechanism around another norm, at the same cost."""
+        ...
+
+    def grid(self, dimension: int, *, bits: int, clients: int) -> Grid:
+        """Return the grid on which so many coordinates of so many clients travel and are summed."""
+        ...
+
+    def protect(self, vector: NDArray[Any], grid: Grid, noise: NoiseSource) -> ProtectedUpload:
+        """Clip, add the client's noise, and put the result on the grid."""
+        ...
+
+    def noise_in_sum(self, clients: int) -> float:
+        """Return the deviation of all noise on a coordinate of a finished sum of so many."""
+        ...
+
+    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> NDArray[np.float64] | None:
+        """Return what the coordinator adds to a sum; None where it adds nothing."""
+        ...
+
+    def protected(self, dimension: int) -> Protected:
+        """Return the numbers of the ledger row of one upload of so many coordinates."""
+        ...
+
+
+def require_mechanism(mechanism: object) -> ClientMechanism:
+    """Return a mechanism that has all that one must have.
+
+    Raises:
+        UnknownMechanism: Something is missing.
+    """
+    if not isinstance(mechanism, ClientMechanism):
+        # Names of what a protocol asks for, without what every class has.
+        asked = sorted(name for name in vars(ClientMechanism) if not name.startswith("_"))
+        missing = [name for name in asked if not hasattr(mechanism, name)]
+        raise UnknownMechanism(
+            f"{type(mechanism).__name__} is no mechanism for uploads: it has no "
+            f"{', '.join(missing)}"
+        )
+    return mechanism
 
 
 def grid_of(mechanism: ClientMechanism, dimension: int, *, bits: int, clients: int) -> Grid:
@@ -58,21 +107,9 @@ def grid_of(mechanism: ClientMechanism, dimension: int, *, bits: int, clients: i
 
     Raises:
         CalibrationError: No ring holds the sum.
+        UnknownMechanism: It is no mechanism.
     """
-    match mechanism:
-        case NoProtection() | UploadNoise():
-            return Quantiser(value_bound(mechanism, dimension), bits)
-        case IntegerUploadNoise():
-            share = mechanism.share
-            ring = required_ring_bits(share, dimension=dimension, clients=clients)
-            return SignedGrid(mechanism.scale, ring, clients)
-        case DistributedNoise():
-            ring = required_ring_bits(mechanism, dimension=dimension, clients=clients)
-            return SignedGrid(mechanism.scale, ring, clients)
-        case CentralNoise():
-            ring = central_ring_bits(mechanism, dimension=dimension, clients=clients)
-            return SignedGrid(mechanism.scale, ring, clients)
-    _refuse(mechanism)
+    return require_mechanism(mechanism).grid(dimension, bits=bits, clients=clients)
 
 
 def protect_upload(
@@ -91,47 +128,18 @@ def protect_upload(
         NonFiniteUpdate: A coordinate is NaN or infinite.
         UploadSaturated: Under `NoProtection` a coordinate is beyond the bound.
         TypeError: `noise` is not a noise source, or `grid` is of another kind.
+        UnknownMechanism: It is no mechanism.
         ValueError: `grid` has another scale, so the sum would be opened wrongly.
     """
+    # Before the mechanism is asked: one that draws no noise itself would not notice.
     require_noise_source(noise)
-    match mechanism:
-        case NoProtection() | UploadNoise():
-            if not isinstance(grid, Quantiser):
-                raise _wrong_kind(mechanism, grid)
-            return protect(vector, mechanism, grid, noise)
-        case IntegerUploadNoise():
-            ring = _ring_of(mechanism, grid)
-            return protect_integer_upload(vector, mechanism, ring_bits=ring, noise=noise)
-        case DistributedNoise():
-            ring = _ring_of(mechanism, grid)
-            return protect_share(vector, mechanism, ring_bits=ring, noise=noise)
-        case CentralNoise():
-            ring = _ring_of(mechanism, grid)
-            return protect_for_centre(vector, mechanism, ring_bits=ring, noise=noise)
-    _refuse(mechanism)
-
-
-def _ring_of(mechanism: IntegerUploadNoise | DistributedNoise | CentralNoise, grid: Grid) -> int:
-    if not isinstance(grid, SignedGrid):
-        raise _wrong_kind(mechanism, grid)
-    if grid.scale != mechanism.scale:
-        raise ValueError(f"the grid's scale is {grid.scale:g}; it must be {mechanism.scale:g}")
-    return grid.bits
-
-
-def _wrong_kind(mechanism: ClientMechanism, grid: Grid) -> TypeError:
-    return TypeError(f"a {type(grid).__name__} is not the grid of {type(mechanism).__name__}")
+    return require_mechanism(mechanism).protect(vector, grid, noise)
 
 
 def release_of_upload(
     mechanism: ClientMechanism,
     dimension: int,
-    *,
-    channel: Channel,
-    run_id: str,
-    round_number: int,
-    attempt: int,
-    pseudonym: str,
+    key: ReleaseKey,
     cohort: CohortSampling | None = None,
 ) -> Release:
     """Return the ledger row for one upload, reserved.
@@ -139,37 +147,19 @@ def release_of_upload(
     Args:
         mechanism: What protects it.
         dimension: Coordinates of the update.
-        channel: Where it goes.
-        run_id: The run.
-        round_number: The round.
-        attempt: Which try of it.
-        pseudonym: The client, as its ledger calls it.
-        cohort: How the round's clients were drawn; under `CentralNoise` only.
+        key: Which release it is.
+        cohort: How the round's clients were drawn, where that may amplify.
 
     Raises:
-        ValueError: The channel is none of the mechanism's, or a cohort is given beside another.
+        UnknownMechanism: It is no mechanism.
+        ValueError: The channel is none of the mechanism's, or a cohort is given that amplifies
+            nothing under it.
     """
-    if cohort is not None and not isinstance(mechanism, CentralNoise):
-        raise ValueError(f"cohort must be None under {type(mechanism).__name__}")
-    key: dict[str, Any] = {
-        "run_id": run_id,
-        "round_number": round_number,
-        "attempt": attempt,
-        "pseudonym": pseudonym,
-    }
-    match mechanism:
-        case NoProtection() | UploadNoise():
-            return release(mechanism, channel=channel, **key)
-        case IntegerUploadNoise():
-            return release_of_integer_upload(mechanism, dimension, channel=channel, **key)
-        case DistributedNoise():
-            return release_of_share(mechanism, dimension, channel=channel, **key)
-        case CentralNoise():
-            return release_to_centre(mechanism, dimension, channel=channel, cohort=cohort, **key)
-    _refuse(mechanism)
+    found = require_mechanism(mechanism)
+    return reserved(key, found.facts, found.protected(dimension), cohort)
 
 
-def with_clipping_norm(mechanism: NoisyMechanism, clipping_norm: float) -> NoisyMechanism:
+def with_clipping_norm(mechanism: ClientMechanism, clipping_norm: float) -> ClientMechanism:
     """Return the same mechanism around another norm: noise and grid go with it.
 
     Noise multiplier and norm in steps of the grid stay, so a release costs what it did and what
@@ -180,13 +170,7 @@ def with_clipping_norm(mechanism: NoisyMechanism, clipping_norm: float) -> Noisy
         ValueError: `clipping_norm` is not finite and positive, or too small for any grid.
     """
     require_positive(clipping_norm=clipping_norm)
-    match mechanism:
-        case UploadNoise():
-            return dataclasses.replace(mechanism, clipping_norm=clipping_norm)
-        case IntegerUploadNoise() | DistributedNoise() | CentralNoise():
-            scale = mechanism.scaled_norm / clipping_norm
-            return dataclasses.replace(mechanism, clipping_norm=clipping_norm, scale=scale)
-    _refuse(mechanism)
+    return require_mechanism(mechanism).around(clipping_norm)
 
 
 def noise_in_sum(mechanism: ClientMechanism, clients: int) -> float:
@@ -194,17 +178,4 @@ def noise_in_sum(mechanism: ClientMechanism, clients: int) -> float:
 
     Rounding to the grid is not counted. 0 where there is none.
     """
-    match mechanism:
-        case NoProtection():
-            return 0.0
-        case UploadNoise() | IntegerUploadNoise():
-            return mechanism.standard_deviation * math.sqrt(clients)
-        case DistributedNoise():
-            return mechanism.share_deviation / mechanism.scale * math.sqrt(clients)
-        case CentralNoise():
-            return mechanism.standard_deviation
-    _refuse(mechanism)
-
-
-def _refuse(mechanism: object) -> NoReturn:
-    raise UnknownMechanism(f"{type(mechanism).__name__} is no mechanism for uploads")
+    return require_mechanism(mechanism).noise_in_sum(clients)

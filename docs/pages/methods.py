@@ -17,10 +17,10 @@ import yaml
 from docs.pages.markdown import table
 from methods import Method, Registry, Task, Visibility
 from methods.clip.adapter import load_backbone
-from methods.interface.defaults import ALL_MECHANISMS
 from platform.config import PACKAGED_CONFIGS, MethodConfig
 from platform.data.shapes import CLASSES, DOMAINS
-from platform.experiment.method_building import validate_options
+from platform.experiment.method_building import is_admitted, validate_options
+from platform.mechanisms import BUILT_IN
 
 BESIDE = Path(__file__).resolve().parents[1] / "methods.md"
 HEAD = (
@@ -71,12 +71,13 @@ def row(registry: Registry, name: str, task: Task) -> tuple[str, ...]:
 
 def mechanisms(method: Method) -> str:
     """Return all, all but one, or those that are admitted."""
-    if method.admits == ALL_MECHANISMS:
+    admitted = {found.name for found in BUILT_IN if is_admitted(method, found)}
+    if admitted == set(BUILT_IN.names):
         return "all"
-    refused = sorted(ALL_MECHANISMS - method.admits)
+    refused = sorted(set(BUILT_IN.names) - admitted)
     if len(refused) == 1:
         return f"all but `{refused[0]}`"
-    return ", ".join(f"`{name}`" for name in sorted(method.admits))
+    return ", ".join(f"`{name}`" for name in sorted(admitted))
 
 
 def section(registry: Registry, name: str) -> str:

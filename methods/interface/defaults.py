@@ -14,17 +14,17 @@ from methods.interface.method import (
     ClientView,
     Examples,
     LocalResult,
-    Mechanism,
     Need,
     PoolPolicy,
     TensorSpec,
     Trainer,
+    Unit,
     Visibility,
 )
 
-ALL_MECHANISMS: frozenset[Mechanism] = frozenset(
-    ("none", "dp_sgd", "upload_noise", "distributed_noise", "central_noise")
-)
+ALL_UNITS: frozenset[Unit] = frozenset(("client", "record"))
+CLIENT_ONLY: frozenset[Unit] = frozenset(("client",))
+"""Of a method that sees data past noised steps, or joins the records of a batch."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class MethodDefaults:
     needs: frozenset[Need] = field(default=frozenset({"features"}), init=False)
     pixel_size: int | None = field(default=None, init=False)
     visibility: Visibility = field(default=Visibility.AGGREGATE_ONLY, init=False)
-    admits: frozenset[Mechanism] = field(default=ALL_MECHANISMS, init=False)
+    units: frozenset[Unit] = field(default=ALL_UNITS, init=False)
     couples_examples: bool = field(default=False, kw_only=True)
     has_personal_state: bool = field(default=True, init=False)
     decouples: bool = field(default=False, init=False)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from methods.clip.adapter import Backbone
     from methods.interface.trainer import Penalty as Penalty
 
-Mechanism = Literal["none", "dp_sgd", "upload_noise", "distributed_noise", "central_noise"]
+Unit = Literal["client", "record"]
 Need = Literal["features", "tokens", "pixels", "text", "domains"]
 
 
@@ -198,8 +198,12 @@ class Method(Protocol):
         ...
 
     @property
-    def admits(self) -> frozenset[Mechanism]:
-        """The mechanisms that the method may run under."""
+    def units(self) -> frozenset[Unit]:
+        """Units of privacy that its releases can be given.
+
+        A client always can be one: its whole upload is noised. A record can where only noised steps
+        see data, and each step's loss is a sum over records.
+        """
         ...
 
     @property

@@ -14,12 +14,12 @@ from methods.interface.method import (
     ClientView,
     Examples,
     LocalResult,
-    Mechanism,
     Method,
     Need,
     PoolPolicy,
     TensorSpec,
     Trainer,
+    Unit,
     Visibility,
 )
 
@@ -50,9 +50,9 @@ class OverMethod:
         return self.base.visibility
 
     @property
-    def admits(self) -> frozenset[Mechanism]:
+    def units(self) -> frozenset[Unit]:
         """The base's."""
-        return self.base.admits
+        return self.base.units
 
     @property
     def couples_examples(self) -> bool:

@@ -18,6 +18,7 @@ from platform.agreement.statements import statement_disagreements
 from platform.agreement.stores import config_of, read_own_ledgers
 from platform.config import RunConfig
 from platform.errors import RecordsDisagree
+from platform.mechanisms import BUILT_IN, Mechanisms
 from privacy import PrivacyError
 from storage import (
     AuditChainBroken,
@@ -34,12 +35,13 @@ TRIES: Final = 5
 Fault = RecordsDisagree | AuditChainBroken
 
 
-def require_agreement(database: Database, run_id: str) -> Agreed:
+def require_agreement(database: Database, run_id: str, mechanisms: Mechanisms = BUILT_IN) -> Agreed:
     """Check that all records of a run tell the same, and those of its first run.
 
     Args:
         database: Where the run is; its folder lies beside the file.
         run_id: The run.
+        mechanisms: All that configuration and ledger may name.
 
     Returns:
         What was checked, from which whatever is stated of the run follows.
@@ -50,14 +52,17 @@ def require_agreement(database: Database, run_id: str) -> Agreed:
         DatabaseBusy: If it is being written to all the time.
         NotFound: If there is no such run.
     """
-    agreed, faults = _patiently(database, run_id, None)
+    agreed, faults = _patiently(database, run_id, None, mechanisms)
     if agreed is None or faults:
         raise faults[0]
     return agreed
 
 
 def faults_of(
-    database: Database, run_id: str, head: AuditHead | None = None
+    database: Database,
+    run_id: str,
+    head: AuditHead | None = None,
+    mechanisms: Mechanisms = BUILT_IN,
 ) -> tuple[AuditHead | None, list[Fault]]:
     """Return all that is wrong with a run's records, most telling first.
 
@@ -65,6 +70,7 @@ def faults_of(
         database: Where the run is; its folder lies beside the file.
         run_id: The run.
         head: The end of its audit chain at some earlier time, None if nobody kept one.
+        mechanisms: All that configuration and ledger may name.
 
     Returns:
         The end of the chain now, None where it does not hold, and every fault.
@@ -73,7 +79,7 @@ def faults_of(
         DatabaseBusy: If it is being written to all the time.
         NotFound: If there is no such run.
     """
-    agreed, faults = _patiently(database, run_id, head)
+    agreed, faults = _patiently(database, run_id, head, mechanisms)
     return (None if agreed is None else agreed.records.head), faults
 
 
@@ -81,8 +87,7 @@ def disagreements(
     records: RunRecords,
     own: Sequence[OwnLedger] | None,
     rounds_then: Sequence[RoundRecord],
-    *,
-    kept: int,
+    config: RunConfig,
 ) -> Iterator[str]:
     """Yield where the records of one run do not tell the same, most telling first.
 
@@ -90,29 +95,34 @@ def disagreements(
         records: The coordinator's.
         own: The clients' own ledgers, None where they are not to be had.
         rounds_then: The rounds that were over before `own` was read.
-        kept: Generations of the pool that are kept.
+        config: The run's configuration.
     """
     yield from run_disagreements(records)
-    yield from round_disagreements(records, kept)
+    yield from round_disagreements(records, config.pool.generations)
     yield from attempt_disagreements(records)
-    yield from ledger_disagreements(records)
+    yield from ledger_disagreements(records, config.mechanisms)
     if own is not None:
         yield from client_disagreements(records, own, rounds_then)
     yield from ending_disagreements(records)
 
 
 def _patiently(
-    database: Database, run_id: str, head: AuditHead | None
+    database: Database, run_id: str, head: AuditHead | None, mechanisms: Mechanisms
 ) -> tuple[Agreed | None, list[Fault]]:
     """Read once more where a client of a run that goes on wrote to its store meanwhile."""
     for _ in range(TRIES - 1):
         with suppress(DatabaseBusy):
-            return _examine(database, run_id, head)
-    return _examine(database, run_id, head)
+            return _examine(database, run_id, head, mechanisms)
+    return _examine(database, run_id, head, mechanisms)
 
 
 def _examine(
-    database: Database, run_id: str, head: AuditHead | None, *, second: str | None = None
+    database: Database,
+    run_id: str,
+    head: AuditHead | None,
+    mechanisms: Mechanisms,
+    *,
+    second: str | None = None,
 ) -> tuple[Agreed | None, list[Fault]]:
     """Return what could be read, and all that is wrong with it.
 
@@ -125,14 +135,14 @@ def _examine(
     faults: list[Fault] = []
     agreed: Agreed | None = None
     try:
-        config = config_of(run)
+        config = config_of(run, mechanisms)
         source = config.phase_two_of
         if source is not None and second is not None:
             raise ValueError(f"it is a second phase itself, so run {second} cannot be its second")
         if source is not None:
-            faults += _examine(database, source, None, second=run_id)[1]
+            faults += _examine(database, source, None, mechanisms, second=run_id)[1]
         agreed, own, rounds_then = _read(database, run_id, config, head)
-        found = disagreements(agreed.records, own, rounds_then, kept=config.pool.generations)
+        found = disagreements(agreed.records, own, rounds_then, config)
         faults += [RecordsDisagree(run_id, problem) for problem in found]
         agreed, problems = _files(agreed, database)
         faults += [RecordsDisagree(run_id, problem) for problem in problems]

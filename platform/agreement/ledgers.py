@@ -6,16 +6,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from platform.agreement.reading import RunRecords, TrailEntry
+from platform.mechanisms import Mechanisms
 from platform.protection.ledger_rows import as_releases
 from platform.rounds.audit_trail import release_facts, reserved_detail
+from privacy import UnknownMechanism
 from storage import LedgerRow
 
 Key = tuple[int, int, str]
 """Round, attempt and channel: what one audit entry reserves."""
 
 
-def ledger_disagreements(records: RunRecords) -> Iterator[str]:
-    """Yield where the ledger has other rows than were reserved, or settles them otherwise."""
+def ledger_disagreements(records: RunRecords, mechanisms: Mechanisms) -> Iterator[str]:
+    """Yield where the ledger has other rows than were reserved, or settles them otherwise.
+
+    Args:
+        records: Of the run.
+        mechanisms: All that a row may name; a row that names another agrees with nothing.
+    """
     reserved: dict[object, list[TrailEntry]] = {}
     for item in records.entries("release.reserved"):
         key = (item.entry.round, item.detail.get("attempt"), item.entry.channel)
@@ -26,7 +33,7 @@ def ledger_disagreements(records: RunRecords) -> Iterator[str]:
         if len(entries) != 1:
             yield f"the ledger has {_of(key, rows)}, which {len(entries)} audit entries reserved"
             continue
-        yield from _facts(key, rows, entries[0])
+        yield from _facts(rows, entries[0], mechanisms)
     for entry in (left for several in reserved.values() for left in several):
         yield f"{entry.name} reserved releases of round {entry.entry.round}, which the ledger lacks"
     yield from _settled(records, groups)
@@ -53,9 +60,15 @@ def _of(key: Key, rows: Sequence[LedgerRow]) -> str:
     return f"{len(rows)} rows of round {key[0]}, attempt {key[1]}, channel {key[2]}"
 
 
-def _facts(key: Key, rows: Sequence[LedgerRow], entry: TrailEntry) -> Iterator[str]:
+def _facts(rows: Sequence[LedgerRow], entry: TrailEntry, mechanisms: Mechanisms) -> Iterator[str]:
+    first = rows[0]
+    key = first.round_number, first.attempt, first.channel
     stated = {name: value for name, value in entry.detail.items() if name not in _OF_ALL}
-    releases = as_releases(rows)
+    try:
+        releases = as_releases(rows, mechanisms)
+    except UnknownMechanism as error:
+        yield f"ledger {place(first)} cannot be priced: {error}"
+        return
     for row, release in zip(rows, releases, strict=True):
         own = release_facts(release)
         for name in sorted({*own, *stated}):

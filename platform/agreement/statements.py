@@ -9,7 +9,7 @@ from typing import Any, Final
 from platform.agreement.reading import Agreed, RunRecords
 from platform.config import RunConfig
 from platform.protection.ledger_rows import as_releases
-from platform.rounds.documents import SCHEMA_VERSION, UNITS, epsilon_document, shown_round
+from platform.rounds.documents import SCHEMA_VERSION, epsilon_document, shown_round
 from privacy import Epsilons, epsilons
 from storage import LedgerRow
 
@@ -24,7 +24,7 @@ def price(rows: Sequence[LedgerRow], config: RunConfig) -> Epsilons:
         UnsupportedEvent: If the ledger's releases cannot be priced together.
     """
     section = config.privacy
-    return epsilons(as_releases(rows), section.target_delta, section.accountant)
+    return epsilons(as_releases(rows, config.mechanisms), section.target_delta, section.accountant)
 
 
 def statement_disagreements(
@@ -70,7 +70,7 @@ def unfinished_document(agreed: Agreed) -> dict[str, Any]:
         "method": config.method.name,
         "dataset": config.task.dataset,
         "mechanism": config.privacy.mechanism,
-        "unit": UNITS[config.privacy.mechanism],
+        "unit": config.mechanism.facts.unit,
         "delta": config.privacy.target_delta,
         "accountant": spent.accountant,
         "epsilon": epsilon_document(spent),

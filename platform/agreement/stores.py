@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from platform.agreement.clients import OwnLedger
-from platform.config import RunConfig, parse_config
+from platform.config import RunConfig, Sources, parse_config
 from platform.errors import ConfigError, RecordsDisagree
+from platform.mechanisms import Mechanisms
 from platform.parties.store_files import client_names, stores_file
 from storage import RunRecord, open_client_stores
 
@@ -28,14 +29,14 @@ def stored_tree(run: RunRecord) -> dict[str, Any]:
     return tree
 
 
-def config_of(run: RunRecord) -> RunConfig:
-    """Return the configuration in a run's row.
+def config_of(run: RunRecord, mechanisms: Mechanisms) -> RunConfig:
+    """Return the configuration in a run's row, checked against these mechanisms.
 
     Raises:
         RecordsDisagree: If it is none.
     """
     try:
-        return parse_config(stored_tree(run))
+        return parse_config(stored_tree(run), sources=Sources(mechanisms=mechanisms))
     except (ConfigError, TypeError) as error:
         raise RecordsDisagree(run.run_id, f"its configuration is not valid: {error}") from error
 

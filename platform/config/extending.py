@@ -66,7 +66,7 @@ def change(tree: Mapping[str, Any], changes: Mapping[str, Any], sources: Sources
         name = method.get("name", before.get("name"))
         if name != before.get("name"):
             changed["method"] = read_preset(name, sources)
-    if isinstance(privacy, dict) and privacy.get("mechanism") == "none":
+    if isinstance(privacy, dict) and sources.mechanisms.claims_nothing(privacy.get("mechanism")):
         changed = without_noise_keys(changed)
     return _merge(changed, changes)
 

@@ -14,6 +14,7 @@ import yaml
 from methods import Registry
 from platform.config.plain_yaml import read_yaml, yaml_problem
 from platform.errors import ConfigError
+from platform.mechanisms import BUILT_IN, Mechanisms
 
 PACKAGED_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 _SENTENCE_END: Final = re.compile(r"\.\s+(?=[A-Z`])")
@@ -21,17 +22,19 @@ _SENTENCE_END: Final = re.compile(r"\.\s+(?=[A-Z`])")
 
 @dataclass(frozen=True)
 class Sources:
-    """Where configurations and method presets lie.
+    """What a configuration is read with.
 
     Attributes:
         configs: Packaged configurations.
         presets: Those of this package's methods.
         registry: Knows where the presets of methods from outside lie.
+        mechanisms: The privacy mechanisms that there are.
     """
 
     configs: Path = PACKAGED_CONFIGS
     presets: Path = PACKAGED_CONFIGS / "methods"
     registry: Registry = field(default_factory=Registry)
+    mechanisms: Mechanisms = BUILT_IN
 
 
 def packaged_names(sources: Sources) -> Iterator[str]:

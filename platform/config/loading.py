@@ -2,8 +2,8 @@
 
 Overrides are applied to what a file and all that it extends say together, in two passes.
 Setting `method.name` replaces the whole method section by the method's preset, and setting
-`privacy.mechanism` to `none` drops the keys that mean nothing then; both happen before any other
-override, whatever the order on the command line.
+`privacy.mechanism` to one without noise drops the keys that mean nothing then; both happen before
+any other override, whatever the order on the command line.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from platform.config.extending import read_whole, without_noise_keys
 from platform.config.files import Sources, find_config, read_preset
 from platform.config.plain_yaml import DEEPEST, dump_yaml, read_yaml, yaml_problem
 from platform.config.run import RunConfig
+from platform.config.schema import MECHANISMS
 from platform.errors import ConfigError
 
 
@@ -52,7 +53,7 @@ def parse_config(
     where = sources or Sources()
     merged = _apply(dict(tree), [_parse_override(text) for text in overrides], where)
     try:
-        return RunConfig.model_validate(_tuples(merged))
+        return RunConfig.model_validate(_tuples(merged), context={MECHANISMS: where.mechanisms})
     except ValidationError as error:
         raise ConfigError(sentence(error.errors()[0])) from error
 
@@ -87,7 +88,7 @@ def _apply(
         if path == ("method", "name"):
             tree["method"] = read_preset(value, sources)
         else:
-            if path == ("privacy", "mechanism") and value == "none":
+            if path == ("privacy", "mechanism") and sources.mechanisms.claims_nothing(value):
                 tree = without_noise_keys(tree)
             rest.append((path, value))
     for path, value in rest:

@@ -6,6 +6,7 @@ Each rule gives one sentence that names the field, its value and what is valid.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
 from platform.config.schema import RunSections
 
@@ -20,43 +21,44 @@ NOISE_KEYS = (
 )
 """Keys of `privacy` that mean nothing without noise."""
 
-DISTRIBUTIONS = {
-    "upload_noise": ("gaussian", "discrete_gaussian"),
-    "distributed_noise": ("discrete_gaussian", "skellam"),
-    "central_noise": ("gaussian",),
-    "dp_sgd": ("gaussian",),
-}
-"""Laws of noise that are built, and priced, under each mechanism."""
+
+def unknown_mechanism(config: RunSections) -> Iterator[str]:
+    """Yield that there is no such mechanism; no other rule can be asked then."""
+    name, valid = config.privacy.mechanism, config.mechanisms.names
+    if name not in valid:
+        yield f"privacy.mechanism: {name!r} is not valid; valid: {', '.join(valid)}"
 
 
 def privacy_problems(config: RunSections) -> Iterator[str]:
     """Yield contradictions within `privacy` and between it and other sections."""
-    mechanism = config.privacy.mechanism
+    mechanism = config.mechanism
     yield from _release(config)
     yield from _selection(config)
     yield from _pool_norm(config)
-    if mechanism == "none":
+    yield from _relation(config)
+    if not mechanism.facts.claims:
         yield from _without_noise(config)
         return
     if config.secure_aggregation.largest_weight is not None:
         yield (
             f"secure_aggregation.largest_weight: {config.secure_aggregation.largest_weight} has no "
-            f"meaning under privacy.mechanism = {mechanism}, where all weigh alike; leave it out"
+            f"meaning under privacy.mechanism = {mechanism.name}, where all weigh alike; leave it "
+            "out"
         )
     yield from _amount_of_noise(config)
     yield from _noise_distribution(config)
     yield from _pool(config)
-    if mechanism == "dp_sgd":
-        yield from _dp_sgd(config)
-    else:
-        yield from _client_unit(config)
-    if mechanism == "distributed_noise":
-        yield from _distributed_noise(config)
+    if mechanism.facts.is_in_steps:
+        yield from _noised_steps(config)
+    if mechanism.clips_uploads:
+        yield from _clipped_uploads(config)
+    if mechanism.needs_masks:
+        yield from _masks(config)
     yield from _cohort_sampling(config)
 
 
 def _release(config: RunSections) -> Iterator[str]:
-    section, mechanism = config.evaluation, config.privacy.mechanism
+    section, mechanism = config.evaluation, config.mechanism
     if section.release == "none":
         if section.metric_ratio is not None:
             yield (
@@ -64,15 +66,15 @@ def _release(config: RunSections) -> Iterator[str]:
                 "evaluation.release = none; leave it out or set evaluation.release to noised"
             )
         return
-    if mechanism == "none":
+    if not mechanism.facts.claims:
         yield (
-            "evaluation.release: noised has no meaning under privacy.mechanism = none, which adds "
-            "no noise; valid: none"
+            f"evaluation.release: noised has no meaning under privacy.mechanism = {mechanism.name},"
+            " which adds no noise; valid: none"
         )
-    if mechanism == "dp_sgd":
+    if mechanism.facts.is_in_steps:
         yield (
-            "evaluation.release: noised is not available under dp_sgd, whose noise is in the "
-            "training steps while a validation accuracy would carry none; valid: none"
+            f"evaluation.release: noised is not available under {mechanism.name}, whose noise is "
+            "in the training steps while a validation accuracy would carry none; valid: none"
         )
     if config.cohort.sampling == "poisson":
         yield (
@@ -88,14 +90,16 @@ def _release(config: RunSections) -> Iterator[str]:
 
 
 def _selection(config: RunSections) -> Iterator[str]:
-    mechanism, section = config.privacy.mechanism, config.evaluation
+    mechanism, section = config.mechanism, config.evaluation
     if section.selection == "last":
         return
-    if mechanism != "none" and section.release == "none":
-        valid = "last" if mechanism == "dp_sgd" else "last, or evaluation.release: noised"
+    if mechanism.facts.claims and section.release == "none":
+        takes_along = mechanism.clips_uploads
+        valid = "last, or evaluation.release: noised" if takes_along else "last"
         yield (
             "evaluation.selection: best_on_validation would choose the model by accuracies that "
-            f"carry no noise, which privacy.mechanism = {mechanism} does not cover; valid: {valid}"
+            f"carry no noise, which privacy.mechanism = {mechanism.name} does not cover; valid: "
+            f"{valid}"
         )
     if not config.task.validation_share:
         yield (
@@ -114,7 +118,8 @@ def _without_noise(config: RunSections) -> Iterator[str]:
         value = getattr(config.privacy, name)
         if value is not None:
             yield (
-                f"privacy.{name}: {value} has no meaning under privacy.mechanism = none; leave it "
+                f"privacy.{name}: {value} has no meaning under privacy.mechanism = "
+                f"{config.mechanism.name}; leave it "
                 "out or choose a mechanism"
             )
     if config.cohort.sampling == "poisson":
@@ -128,7 +133,7 @@ def _amount_of_noise(config: RunSections) -> Iterator[str]:
             "privacy.noise_multiplier: give exactly one of privacy.noise_multiplier and "
             f"privacy.target_epsilon under {section.mechanism}"
         )
-    if section.personal == "decoupled" and section.mechanism != "dp_sgd":
+    if section.personal == "decoupled" and not config.mechanism.facts.is_in_steps:
         yield (
             f"privacy.personal: decoupled has no meaning under {section.mechanism}, which bounds "
             "the upload whatever it was trained from; valid: joint"
@@ -136,7 +141,7 @@ def _amount_of_noise(config: RunSections) -> Iterator[str]:
 
 
 def _noise_distribution(config: RunSections) -> Iterator[str]:
-    valid = DISTRIBUTIONS[config.privacy.mechanism]
+    valid = config.mechanism.distributions
     if config.noise_distribution not in valid:
         yield (
             f"privacy.noise_distribution: {config.noise_distribution} is not available under "
@@ -145,36 +150,50 @@ def _noise_distribution(config: RunSections) -> Iterator[str]:
 
 
 def _pool(config: RunSections) -> Iterator[str]:
-    mechanism, noise = config.privacy.mechanism, config.pool.noise
-    if noise == "same" and mechanism in ("distributed_noise", "central_noise"):
-        yield (
-            f"pool.noise: 'same' under {mechanism} would put an entry into the pool that has not "
-            "all of the noise; valid: independent"
-        )
-    if noise == "independent" and mechanism == "dp_sgd":
-        yield (
-            "pool.noise: 'independent' has no meaning under dp_sgd, whose entries are made of "
-            "noised steps; valid: same"
-        )
+    mechanism, noise = config.mechanism, config.pool.noise
+    if noise is None or noise in mechanism.entry_noise:
+        return
+    match noise:
+        case "same":
+            yield (
+                f"pool.noise: 'same' under {mechanism.name} would put an entry into the pool that "
+                "has not all of the noise; valid: independent"
+            )
+        case "independent":
+            yield (
+                f"pool.noise: 'independent' has no meaning under {mechanism.name}, whose entries "
+                "are made of noised steps; valid: same"
+            )
+        case _:
+            assert_never(noise)
 
 
 def _pool_norm(config: RunSections) -> Iterator[str]:
-    mechanism, norm = config.privacy.mechanism, config.pool.clipping_norm
-    if norm is not None and mechanism in ("none", "dp_sgd"):
+    mechanism, norm = config.mechanism, config.pool.clipping_norm
+    if norm is not None and not mechanism.clips_uploads:
         yield (
-            f"pool.clipping_norm: {norm} has no meaning under privacy.mechanism = {mechanism}, "
-            "which clips no pool entry; valid: null"
+            f"pool.clipping_norm: {norm} has no meaning under privacy.mechanism = "
+            f"{mechanism.name}, which clips no pool entry; valid: null"
         )
 
 
-def _client_unit(config: RunSections) -> Iterator[str]:
+def _relation(config: RunSections) -> Iterator[str]:
+    valid, own = config.mechanism.relations, config.privacy.relation
+    if own is not None and own not in valid:
+        yield (
+            f"privacy.relation: {own} is not available under {config.privacy.mechanism}; valid: "
+            f"{', '.join(valid)}"
+        )
+
+
+def _clipped_uploads(config: RunSections) -> Iterator[str]:
     section = config.privacy
     if section.clipping_norm is None:
         yield f"privacy.clipping_norm: is missing; {section.mechanism} needs a number above 0"
     if section.sampling_probability is not None:
         yield (
-            "privacy.sampling_probability: is for the batches of dp_sgd; leave it out under "
-            f"{section.mechanism}"
+            f"privacy.sampling_probability: is for the batches of {_noised_in_steps(config)}; "
+            f"leave it out under {section.mechanism}"
         )
     if config.secure_aggregation.value_bound is not None:
         yield (
@@ -183,46 +202,52 @@ def _client_unit(config: RunSections) -> Iterator[str]:
         )
 
 
-def _dp_sgd(config: RunSections) -> Iterator[str]:
-    section = config.privacy
+def _noised_in_steps(config: RunSections) -> str:
+    """Return the mechanisms whose noise is in the steps, for a sentence."""
+    return " or ".join(m.name for m in config.mechanisms if m.facts.is_in_steps)
+
+
+def _noised_steps(config: RunSections) -> Iterator[str]:
+    section, name = config.privacy, config.privacy.mechanism
     if section.clipping_norm is not None:
         yield (
-            f"privacy.clipping_norm: {section.clipping_norm} would clip uploads, which dp_sgd does "
+            f"privacy.clipping_norm: {section.clipping_norm} would clip uploads, which {name} does "
             "not need; leave it out and set privacy.per_sample_clipping_norm"
         )
     if section.per_sample_clipping_norm is None:
-        yield "privacy.per_sample_clipping_norm: is missing; dp_sgd needs a number above 0"
+        yield f"privacy.per_sample_clipping_norm: is missing; {name} needs a number above 0"
     if section.sampling_probability is None:
         yield (
-            "privacy.sampling_probability: is missing; dp_sgd needs the same number above 0 and at "
-            "most 1 for all clients, as batch size over number of examples would tell the latter"
+            f"privacy.sampling_probability: is missing; {name} needs the same number above 0 and "
+            "at most 1 for all clients, as batch size over number of examples would tell the latter"
         )
     if config.training.local_steps is None:
         yield (
             "training.local_epochs: would make the number of noised steps depend on the number of "
-            "examples, which no noise covers; dp_sgd needs training.local_steps"
+            f"examples, which no noise covers; {name} needs training.local_steps"
         )
     if section.adaptive_clipping is not None:
         yield (
-            "privacy.adaptive_clipping: follows the norms of uploads, which dp_sgd does not clip; "
+            f"privacy.adaptive_clipping: follows the norms of uploads, which {name} does not clip; "
             "leave it out"
         )
 
 
-def _distributed_noise(config: RunSections) -> Iterator[str]:
+def _masks(config: RunSections) -> Iterator[str]:
     if not config.secure_aggregation.enabled:
         yield (
             "secure_aggregation.enabled: false shows every client's own share of the noise with "
-            "its update; distributed_noise needs true"
+            f"its update; {config.privacy.mechanism} needs true"
         )
 
 
 def _cohort_sampling(config: RunSections) -> Iterator[str]:
     if config.cohort.sampling != "poisson":
         return
-    if config.privacy.mechanism != "central_noise":
+    if not config.mechanism.facts.may_amplify:
+        amplifying = " or ".join(m.name for m in config.mechanisms if m.facts.may_amplify)
         yield (
-            "cohort.sampling: poisson amplifies only against the observer of central_noise; "
+            f"cohort.sampling: poisson amplifies only against the observer of {amplifying}; "
             f"valid under {config.privacy.mechanism}: fixed_size"
         )
         return

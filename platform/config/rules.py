@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from platform.config.privacy_rules import privacy_problems
+from platform.config.privacy_rules import privacy_problems, unknown_mechanism
 from platform.config.schema import RunSections
 
 _RANDOM = ("dirichlet", "domain_dirichlet", "shared_ratio")
@@ -33,6 +33,7 @@ def require_consistent(config: RunSections) -> None:
 
 
 def _problems(config: RunSections) -> Iterator[str]:
+    yield from unknown_mechanism(config)
     yield from _partition(config)
     yield from _protocol(config)
     yield from _training(config)

@@ -7,9 +7,9 @@ sections are in `RunConfig`. The method's own options are validated against the 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from platform.config.sections import (
     CohortConfig,
@@ -23,6 +23,11 @@ from platform.config.sections import (
     TaskConfig,
     TrainingConfig,
 )
+from platform.mechanisms import BUILT_IN, EntryNoise, Mechanism, Mechanisms, NoiseDistribution
+from privacy import Relation
+
+MECHANISMS = "mechanisms"
+"""Under which name a validation is given the mechanisms, where not the built-in ones."""
 
 
 class AdaptiveClippingConfig(Section):
@@ -39,14 +44,12 @@ class AdaptiveClippingConfig(Section):
 class PrivacyConfig(Section):
     """What protects an upload. See `docs/privacy.md`."""
 
-    mechanism: Literal["none", "dp_sgd", "upload_noise", "distributed_noise", "central_noise"] = (
-        "none"
-    )
+    mechanism: Annotated[str, Field(json_schema_extra={"enum": list(BUILT_IN.names)})] = "none"
     """Where noise is added: in every local step (`dp_sgd`), all of it on the client
     (`upload_noise`), a share on each client (`distributed_noise`) or on the coordinator
     (`central_noise`); see docs/privacy.md.
     """
-    relation: Literal["replace_one", "add_or_remove_one"] | None = None
+    relation: Relation | None = None
     """Of neighbouring data sets; null: `replace_one` where a client is the unit,
     `add_or_remove_one` under `dp_sgd`.
     """
@@ -69,7 +72,7 @@ class PrivacyConfig(Section):
     """With which each example is in a batch, on its own coin; the same for all clients. Required
     under `dp_sgd`.
     """
-    noise_distribution: Literal["gaussian", "discrete_gaussian", "skellam"] | None = None
+    noise_distribution: NoiseDistribution | None = None
     """`discrete_gaussian` also under `upload_noise`, `skellam` under `distributed_noise` only;
     null: `discrete_gaussian` under `distributed_noise`, else `gaussian`.
     """
@@ -141,7 +144,7 @@ class PoolConfig(Section):
 
     fetch: Literal["experts"] = "experts"
     """The coordinator picks a client's experts."""
-    noise: Literal["same", "independent"] | None = None
+    noise: EntryNoise | None = None
     """`same`: the pool entry is the noised upload itself, one charge; `independent`: noise of its
     own, two charges. An entry of a pool that is made once, after the last round, always has its own
     noise, and one charge. Null: `same` where the client adds all of the noise, or none.
@@ -193,6 +196,27 @@ class RunSections(Section):
     seeds: SeedConfig = SeedConfig()
     storage: StorageConfig = StorageConfig()
 
+    _mechanisms: Mechanisms = PrivateAttr(default=BUILT_IN)
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Take the mechanisms that this configuration is checked against, where others are."""
+        if context is not None:
+            self._mechanisms = context[MECHANISMS]
+
+    @property
+    def mechanisms(self) -> Mechanisms:
+        """All mechanisms that there are: rows of a ledger may name any of them."""
+        return self._mechanisms
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The run's.
+
+        Raises:
+            UnknownMechanism: There is none of the configured name, which is refused first.
+        """
+        return self._mechanisms.named(self.privacy.mechanism)
+
     def seed_of(self, purpose: str) -> int:
         """Return the seed of one purpose: its own in `seeds`, else the run's."""
         own: int | None = getattr(self.seeds, purpose)
@@ -216,17 +240,16 @@ class RunSections(Section):
         depending on how many were there hangs the whole sum on one client's coin.
         """
         drawn = self.cohort.sampling == "poisson" or self.cohort_size < self.task.clients
-        is_central = self.privacy.mechanism == "central_noise"
+        amplifies = self.mechanism.facts.may_amplify
         always = self.cohort.minimum == 1 and self.cohort.retries == 0
-        return drawn and is_central and always and not self.secure_aggregation.enabled
+        return drawn and amplifies and always and not self.secure_aggregation.enabled
 
     @property
-    def noise_distribution(self) -> Literal["gaussian", "discrete_gaussian", "skellam"]:
-        """The law of the noise, by default the mechanism's usual one."""
+    def noise_distribution(self) -> NoiseDistribution | None:
+        """The law of the noise, by default the mechanism's usual one; None without noise."""
         if self.privacy.noise_distribution is not None:
             return self.privacy.noise_distribution
-        shared_out = self.privacy.mechanism == "distributed_noise"
-        return "discrete_gaussian" if shared_out else "gaussian"
+        return next(iter(self.mechanism.distributions), None)
 
     @property
     def lost_per_round(self) -> int:
@@ -240,16 +263,13 @@ class RunSections(Section):
         return configured if configured is not None else default_threshold(self.cohort_size)
 
     @property
-    def relation(self) -> Literal["replace_one", "add_or_remove_one"]:
-        """The neighbouring relation, by default that of the mechanism's unit."""
-        if self.privacy.relation is not None:
-            return self.privacy.relation
-        return "add_or_remove_one" if self.privacy.mechanism == "dp_sgd" else "replace_one"
+    def relation(self) -> Relation:
+        """The neighbouring relation, by default the mechanism's usual one."""
+        own = self.privacy.relation
+        return self.mechanism.relations[0] if own is None else own
 
     @property
-    def pool_noise(self) -> Literal["same", "independent"]:
+    def pool_noise(self) -> EntryNoise:
         """Whether a pool entry carries the sum's noise or its own."""
-        if self.pool.noise is not None:
-            return self.pool.noise
-        shared = ("none", "upload_noise", "dp_sgd")
-        return "same" if self.privacy.mechanism in shared else "independent"
+        own = self.pool.noise
+        return self.mechanism.entry_noise[0] if own is None else own

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from platform.experiment.selection import best_on_validation
+from platform.mechanisms import Circumstances
 from platform.rounds.phases import has_collection
 from platform.rounds.run import Run
-from privacy import NoProtection
 
 OF_RUN: Final = "the run "
 ENDED_EARLY: Final = f"{OF_RUN}ended before round "
@@ -70,40 +70,31 @@ def _privacy(run: Run) -> Iterator[str]:
     clients = config.task.clients
     if not run.terms.protection.run_channels:
         return
-    if section.mechanism == "none":
-        yield "mechanism none: epsilon is infinite; nothing bounds what an upload reveals"
+    facts = config.mechanism.facts
+    if not facts.claims:
+        yield f"mechanism {facts.name}: epsilon is infinite; nothing bounds what an upload reveals"
         return
     if section.noise_source == "seeded":
         yield "noise_source seeded: the noise can be recomputed from the seed; it protects nobody"
-    if section.mechanism != "dp_sgd" and section.target_delta > 1 / clients:
+    if facts.unit == "client" and section.target_delta > 1 / clients:
         yield f"delta {section.target_delta:g} is above 1/clients = {1 / clients:g}"
     if config.noise_distribution == "gaussian":
         yield (
-            f"{section.mechanism} draws floating-point noise: attacks on its lowest bits are not "
-            "covered"
+            f"{facts.name} draws floating-point noise: attacks on its lowest bits are not covered"
         )
     yield from _mechanism(run)
 
 
 def _mechanism(run: Run) -> Iterator[str]:
-    section, corrupt = run.terms.config.privacy, run.terms.config.secure_aggregation.corrupt
-    if section.mechanism == "central_noise":
-        yield "central_noise trusts the coordinator: epsilon against the server is infinite"
-    if section.mechanism == "distributed_noise":
-        terms = run.terms.protection.terms
-        obeys = "" if terms is not None and terms.active else "it follows the protocol and "
-        yield (
-            f"distributed_noise: epsilon for server holds if {obeys}at most {corrupt} clients "
-            "collude with it"
-        )
-        if corrupt < 1:
-            yield (
-                "distributed_noise with secure_aggregation.corrupt = 0: a peer knows its own share "
-                "of the noise, so epsilon for peers is infinite"
-            )
-    if run.terms.protection.pool_mechanism is not None:
+    mechanism, terms = run.terms.config.mechanism, run.terms.protection.terms
+    corrupt = run.terms.config.secure_aggregation.corrupt
+    yield from mechanism.caveats(
+        Circumstances(corrupt, is_active=terms is not None and terms.active)
+    )
+    entries = run.terms.protection.entries
+    if entries is not None and entries.mechanism is not None:
         # Where the sum's noise is the client's own as well, both cost alike.
-        dominates = section.mechanism in ("distributed_noise", "central_noise")
+        dominates = not mechanism.facts.noises_alone
         yield "pool entries carry noise of their own and are charged beside the sum" + (
             "; they dominate what is spent" if dominates else ""
         )
@@ -122,7 +113,7 @@ def _pool(run: Run, documents: Sequence[Mapping[str, Any]], *, is_made: bool) ->
     if rules.policy.fixed:
         yield from _fixed_pool(run, is_made=is_made)
         return
-    if run.terms.protection.masked and run.terms.protection.pool_noise == "same":
+    if run.terms.protection.masked and not run.terms.protection.has_own_entry_noise:
         yield (
             "pool.noise same: the coordinator reads every survivor's upload by name, as a pool "
             "entry; secure aggregation hides nothing here that epsilon does not bound"
@@ -154,7 +145,7 @@ def _fixed_pool(run: Run, *, is_made: bool) -> Iterator[str]:
             "of that data, such as its classes, and only epsilon bounds how much"
         )
     collection = run.terms.protection.collection
-    if collection is not None and not isinstance(collection.mechanism, NoProtection):
+    if collection is not None and collection.mechanism.facts.claims:
         yield (
             "pool entries carry noise of their own and are charged once for each attempt, beside "
             "the sums of all rounds"
@@ -183,8 +174,8 @@ def _aggregation(run: Run) -> Iterator[str]:
 
 def _selection(run: Run, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     config, protection = run.terms.config, run.terms.protection
-    if protection.metric is not None:
-        yield from _noised_means(documents, hides_size=protection.hides_size)
+    if protection.extras.metric is not None:
+        yield from _noised_means(documents, hides_size=protection.sums.hides_size)
     chosen = config.evaluation.selection == "best_on_validation"
     if chosen and best_on_validation(config, documents) is None:
         yield "evaluation.selection: best_on_validation had no round to choose from"

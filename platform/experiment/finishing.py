@@ -83,7 +83,7 @@ def _execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
     newcomers = measure_newcomers(simulation, progress.state)
     local = None if run.source_id else measure_twins(simulation, observer, documents)
     simulation.database.verify_integrity()
-    require_agreement(simulation.database, run.run_id)
+    require_agreement(simulation.database, run.run_id, run.terms.config.mechanisms)
     findings = Findings(
         final=final, local=local, newcomers=newcomers, before=before, personalising=seconds
     )
@@ -99,7 +99,8 @@ def _execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
 
 def _summary_of(simulation: Simulation, run_id: str) -> Mapping[str, Any]:
     """Return a finished run's summary, which agrees with its records."""
-    summary = require_agreement(simulation.database, run_id).summary
+    mechanisms = simulation.run.terms.config.mechanisms
+    summary = require_agreement(simulation.database, run_id, mechanisms).summary
     if summary is None:
         raise RecordsDisagree(run_id, "it has finished, and has no summary")
     return summary

@@ -20,10 +20,9 @@ from platform.config import MethodConfig, RunConfig
 from platform.config.loading import sentence
 from platform.errors import ConfigError
 from platform.experiment.evaluation import EvaluationPlan
+from platform.mechanisms import Mechanism
 
 PROVIDED_NEEDS = frozenset({"features", "tokens", "pixels", "text", "domains"})
-SEES_UPLOADS = ("none", "upload_noise", "dp_sgd")
-"""Mechanisms under which an individual upload may be shown to the server."""
 
 
 def validate_options(registry: Registry, config: MethodConfig) -> object:
@@ -163,12 +162,13 @@ def _optimised(method: Method, config: RunConfig) -> Method:
 
 def _require_fitting(method: Method, config: RunConfig, name: str) -> None:
     mechanism = config.privacy.mechanism
-    if mechanism not in method.admits:
+    admitted = [found.name for found in config.mechanisms if is_admitted(method, found)]
+    if mechanism not in admitted:
         individual = method.visibility is Visibility.PER_CLIENT
         why = ", which needs each client's own update at the server" if individual else ""
         raise ConfigError(
             f"privacy.mechanism: {mechanism!r} is not admitted by {name}{why}; valid: "
-            f"{', '.join(sorted(method.admits))}"
+            f"{', '.join(sorted(admitted))}"
         )
     missing = method.needs - PROVIDED_NEEDS
     if missing:
@@ -189,7 +189,15 @@ def _require_fitting(method: Method, config: RunConfig, name: str) -> None:
             "entries are differences to one broadcast; valid: one of the two"
         )
     if method.visibility is Visibility.PER_CLIENT:
-        _require_visible(name, mechanism, config)
+        _require_visible(name, config)
+
+
+def is_admitted(method: Method, mechanism: Mechanism) -> bool:
+    """Return whether a method's releases can be protected so, by what both declare."""
+    unit, shown = mechanism.facts.unit, mechanism.shows_uploads
+    if method.visibility is Visibility.PER_CLIENT and not shown:
+        return False
+    return unit is None or unit in method.units
 
 
 def _require_model(method: Method, config: RunConfig) -> None:
@@ -240,12 +248,7 @@ def require_classes(method: Method, evaluation: EvaluationPlan) -> None:
             ) from error
 
 
-def _require_visible(name: str, mechanism: str, config: RunConfig) -> None:
-    if mechanism not in SEES_UPLOADS:
-        raise ConfigError(
-            f"method.name: {name} needs each client's update, which privacy.mechanism = "
-            f"{mechanism} does not protect; valid: {', '.join(SEES_UPLOADS)}"
-        )
+def _require_visible(name: str, config: RunConfig) -> None:
     if config.secure_aggregation.enabled:
         raise ConfigError(
             f"secure_aggregation.enabled: true hides each client's update, which {name} needs; "

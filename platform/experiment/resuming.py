@@ -10,6 +10,7 @@ from platform.errors import RunStopped
 from platform.protection.ledger_rows import as_row
 from platform.protection.uploads import Protection
 from platform.rounds.run import Run
+from privacy import ReleaseKey
 from storage import Database, LedgerRow
 
 SIZES = ("standard_deviation", "clipping_norm")
@@ -74,14 +75,16 @@ def require_spent_elsewhere(run: Run, database: Database) -> None:
     with run.records.read() as uow:
         rows = uow.ledger.rows_of(tuple(run.roll.pseudonyms.values()))
     for run_id in sorted({row.run_id for row in rows} - {run.run_id}):
-        require_agreement(database, run_id)
+        require_agreement(database, run_id, run.terms.config.mechanisms)
 
 
 def _require_same_rows(run_id: str, protection: Protection, charged: Sequence[LedgerRow]) -> None:
-    releases = protection.releases(run_id=run_id, round_number=1, attempt=1, pseudonym="any")
+    releases = protection.releases(
+        ReleaseKey(run_id=run_id, round_number=1, attempt=1, pseudonym="any")
+    )
     planned = {row.channel: row for row in map(as_row, releases)}
     # Norm and noise of a round follow from what came before it where the norm adapts.
-    facts = FACTS if protection.adaptive is None else FACTS[: -len(SIZES)]
+    facts = FACTS if protection.extras.adaptive is None else FACTS[: -len(SIZES)]
     for row in charged:
         now = planned.get(row.channel)
         if now is None:

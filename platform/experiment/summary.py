@@ -23,7 +23,6 @@ from platform.rounds.documents import (
     MEASURES,
     ROUND_KEYS,
     SCHEMA_VERSION,
-    UNITS,
     epsilon_document,
     json_number,
     shown_round,
@@ -72,8 +71,8 @@ def summary_document(
     """
     final, local, newcomers = findings.final.test, findings.local, findings.newcomers
     epsilon, accountants = Spending(run).price(), Spending(run).accountants()
-    config, mechanism = run.terms.config, run.terms.config.privacy.mechanism
-    protected = mechanism != "none"
+    config, mechanism = run.terms.config, run.terms.config.mechanism
+    protected = mechanism.facts.claims
     shown = [shown_round(document) for document in rounds]
     # The collection sums nothing and trains no shared tensor.
     trained = in_rounds(shown)
@@ -85,8 +84,8 @@ def summary_document(
         "config": config.name,
         "method": config.method.name,
         "dataset": config.task.dataset,
-        "unit": UNITS[mechanism],
-        "mechanism": mechanism,
+        "unit": mechanism.facts.unit,
+        "mechanism": mechanism.name,
         "relation": config.relation if protected else None,
         "sampling": sampling_assumption(run) if protected else None,
         "noise_distribution": config.noise_distribution if protected else None,

@@ -43,7 +43,7 @@ from platform.wire.messages import (
     encode_relay,
     encode_upload,
 )
-from privacy import Authentication, ProtocolViolation, Release
+from privacy import Authentication, ProtocolViolation, Release, ReleaseKey
 from privacy.secure_aggregation import (
     ClientState,
     Confirmed,
@@ -304,8 +304,10 @@ class Client:
 
     def _releases(self, envelope: Envelope, protection: Protection) -> tuple[Release, ...]:
         return protection.releases(
-            run_id=self.profile.run.run_id,
-            round_number=envelope.round_number,
-            attempt=envelope.attempt,
-            pseudonym=self.pseudonym,
+            ReleaseKey(
+                run_id=self.profile.run.run_id,
+                round_number=envelope.round_number,
+                attempt=envelope.attempt,
+                pseudonym=self.pseudonym,
+            )
         )

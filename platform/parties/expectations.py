@@ -192,7 +192,7 @@ def _is_attempt(expected: Expectations, attempt: Attempt) -> bool:
 
 def _require_norm(protection: Protection, round_number: int, norm: float | None) -> None:
     """Refuse a clipping norm that no fractions of clipped updates lead to."""
-    adaptive, start = protection.adaptive, protection.clipping_norm
+    adaptive, start = protection.extras.adaptive, protection.clipping_norm
     if norm is None or adaptive is None or start is None:
         # Whether there must be one is checked where it is applied.
         return

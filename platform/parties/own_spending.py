@@ -51,12 +51,14 @@ class OwnSpending:
         known = {row.channel for row in self.store.rows(self.run_id, place)}
         fresh = [release for release in planned if release.channel not in known]
         if self._counted is None or self._after != newest:
-            self._counted = RunningLedger(as_releases(self.store.rows(self.run_id)))
+            self._counted = RunningLedger(
+                as_releases(self.store.rows(self.run_id), self.limits.mechanisms)
+            )
             self._after = newest
         life = self._counted
         if self.limits.lifetime_budget is not None:
             # Other runs of this client have sessions of their own.
-            life = RunningLedger(as_releases(self.store.rows()))
+            life = RunningLedger(as_releases(self.store.rows(), self.limits.mechanisms))
         self.limits.require(self._counted, life, fresh)
 
     def follow(

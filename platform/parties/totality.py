@@ -45,7 +45,7 @@ from platform.wire.codec import encode_arrays
 from platform.wire.entries import entry_base
 from platform.wire.envelopes import Attempt
 from platform.wire.experts import encode_experts
-from privacy import NoiseSource, NonFiniteUpdate, NoProtection
+from privacy import NoiseSource, NonFiniteUpdate
 
 Result = TypeVar("Result")
 Remember = Callable[[str], None]
@@ -235,7 +235,7 @@ def _validate(local: LocalRound) -> float | None:
     The experts are those of the last round, as for every measurement between two rounds.
     """
     images = local.profile.measured.own.get(VALIDATION)
-    if local.protection.metric is None or images is None:
+    if local.protection.extras.metric is None or images is None:
         return None
     return accuracy(local.profile.method, view_of(local.broadcast, local.state), images)
 
@@ -260,7 +260,7 @@ def _hides_in_round(profile: ClientProfile, protection: Protection, error: Excep
     if protection.training is not None:
         # The trainer raises it there for nothing but what noised steps returned.
         return isinstance(error, NonFiniteUpdate)
-    return not isinstance(protection.mechanism, NoProtection)
+    return protection.mechanism.facts.claims
 
 
 def _hides_afterwards(profile: ClientProfile, error: Exception) -> bool:

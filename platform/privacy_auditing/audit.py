@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from platform.bootstrap import RunPlan
 from platform.errors import ConfigError
@@ -21,7 +20,7 @@ from platform.privacy_auditing.failures import FailureAudit, FailureGame, audit_
 from platform.privacy_auditing.outcome import ChannelAudit, Progress
 from platform.privacy_auditing.records import RecordGame, audit_training
 from platform.privacy_auditing.uploads import UploadGame, audit_upload
-from privacy import Channel, Release
+from privacy import Channel, Release, ReleaseKey
 
 FAMILY_WISE_ERROR = 1e-6
 SHARE_OF_FAILURES = 1e-3
@@ -85,9 +84,7 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
                 profile=profile,
                 channel=channel,
                 # Under `same` a pool entry is the upload itself and has no row of its own.
-                charge=charges.get(channel, charges["sum"])
-                if "sum" in charges
-                else charges[channel],
+                charge=charges[channel if channel in charges else "sum"],
                 canaries=plan.canaries,
                 error=error,
             ),
@@ -113,11 +110,14 @@ def _charges(plan: AuditPlan) -> tuple[Release, ...]:
     Without amplification.
     """
     protection = plan.run.terms.protection
-    key: dict[str, Any] = {"run_id": AUDIT, "attempt": 1, "pseudonym": AUDIT}
-    rows = protection.at(protection.clipping_norm).releases(round_number=1, **key)
+    rows = protection.at(protection.clipping_norm).releases(_key(1))
     if protection.collection is None:
         return rows
-    return rows + protection.collection.releases(round_number=2, **key)
+    return rows + protection.collection.releases(_key(2))
+
+
+def _key(round_number: int) -> ReleaseKey:
+    return ReleaseKey(run_id=AUDIT, round_number=round_number, attempt=1, pseudonym=AUDIT)
 
 
 def _collecting(plan: AuditPlan) -> RunPlan:

@@ -44,7 +44,6 @@ from platform.wire.messages import (
     encode_invitation,
     encode_relay,
 )
-from privacy import CentralNoise, noise_in_sum
 from privacy.auditing import AuditError, verify_distribution, verify_noise_variance
 from storage import open_client_store
 
@@ -227,8 +226,8 @@ def _play(game: FailureGame, told: _Told, data: Examples, number: int, streams: 
         # Its own, so that noise from a seed is its own.
         name=f"audit-{streams:05d}",
         data=data,
-        protection=replace(protection, masked=False, terms=None),
-        measured=MeasuredSets({} if protection.metric is None else {VALIDATION: validation}),
+        protection=replace(protection, sums=replace(protection.sums, masked=False, terms=None)),
+        measured=MeasuredSets({} if protection.extras.metric is None else {VALIDATION: validation}),
     )
     make_trainer = trainer_factory(game.run.terms.config, learning.device, protection)
     with tempfile.TemporaryDirectory(prefix="sotto-audit-") as folder:
@@ -276,9 +275,7 @@ def _problems(protection: Protection, uploads: Sequence[Vector], error: float) -
     samples = np.concatenate([np.zeros(0), *uploads])
     if not samples.size:
         return ()
-    # Where the coordinator noises the sum, a client adds nothing.
-    is_bare = isinstance(protection.mechanism, CentralNoise)
-    deviation = 0.0 if is_bare else noise_in_sum(protection.mechanism, 1)
+    deviation = protection.mechanism.client_deviation
     if not deviation:
         return problems_of((partial(_require_zero, samples),))
     return problems_of(

@@ -1,11 +1,11 @@
 """The client's game: canary updates through the very code that protects an upload or a pool entry.
 
-What an adversary sees of a canary differs by mechanism:
+What an adversary sees of a canary differs by where the mechanism has its noise:
 
-- `upload_noise`: the upload itself, as the server would have it without masks.
-- `distributed_noise`: the sum of the canary's share and those of the other honest clients of the
-  smallest sum that may be opened. Clients that collude know their shares and would subtract them.
-- `central_noise`: the sum after the coordinator's noise, which is what peers and observer see.
+- In what one client sends: the upload itself, as the server would have it without masks.
+- In shares: the sum of the canary's share and those of the other honest clients of the smallest sum
+  that may be opened. Clients that collude know their shares and would subtract them.
+- After the sum: the sum with the coordinator's noise, which is what peers and observer see.
 - A pool entry is seen as it is stored.
 
 Each canary is sent as if in a round of its own, so that noise comes from where a round's noise
@@ -42,12 +42,7 @@ from platform.protection.uploads import Prepared, Protection
 from platform.rounds.noise import coordinator_noise
 from platform.wire.layout import Totals
 from platform.wire.vectors import Spec, flatten, unflatten, vector_length
-from privacy import (
-    CentralNoise,
-    Channel,
-    DistributedNoise,
-    Release,
-)
+from privacy import Channel, Release, UnknownMechanism
 from privacy.auditing import (
     Claim,
     ClientScores,
@@ -102,7 +97,7 @@ class UploadGame:
     @property
     def clipping_norm(self) -> float:
         """C of the update alone, without the flag, or of the pool entry."""
-        if self.channel == "pool" and self.protection.pool_noise == "independent":
+        if self.channel == "pool" and self.protection.has_own_entry_noise:
             return self.charge.clipping_norm
         adapted, norm = self.protection.clipping_norm, self.run.terms.config.privacy.clipping_norm
         return adapted or norm or self.charge.clipping_norm
@@ -199,8 +194,8 @@ def _noise_of_round(
 ) -> tuple[Vector, list[Vector]]:
     """Return a channel's noise, and what the same client put into the sum if it must be another."""
     protection = game.protection
-    is_separate = game.channel == "pool" and protection.pool_noise == "independent"
-    if not is_separate or isinstance(protection.mechanism, CentralNoise):
+    is_separate = game.channel == "pool" and protection.has_own_entry_noise
+    if not is_separate or protection.mechanism.facts.is_bare_to_server:
         return _seen(game, nothing, round_number), []
     prepared = _prepare(game, game.profile, nothing, round_number)
     own, other = _opened(game, prepared), prepared.vector[: nothing.size]
@@ -212,11 +207,14 @@ def _seen(game: UploadGame, vector: Vector, round_number: int) -> Vector:
     protection, prepare = game.protection, partial(_prepare, game, round_number=round_number)
     if game.channel == "pool":
         return _opened(game, prepare(game.profile, vector))
-    match protection.mechanism:
-        case DistributedNoise():
-            return _sum(game, vector, _honest_shares(game), prepare).sums
-        case CentralNoise():
-            return _noised_sum(game, _sum(game, vector, 2, prepare), round_number)
+    facts = protection.mechanism.facts
+    if facts.is_shared_out:
+        return _sum(game, vector, _honest_shares(game), prepare).sums
+    if facts.is_bare_to_server:
+        return _noised_sum(game, _sum(game, vector, 2, prepare), round_number)
+    if not facts.noises_alone:
+        # Whoever looks at another place sees another noise than this would be judged by.
+        raise UnknownMechanism(f"nothing is known of where {facts.name} can be seen")
     return prepare(game.profile, vector).vector
 
 
@@ -245,7 +243,7 @@ def _sum(
     if not protection.masked:
         totals = layout.sum_plain([one.vector for one in sent], [EXAMPLES] * clients)
         return _without_others(game, totals)
-    grid = protection.grid()
+    grid = protection.sums.grid()
     levels = [layout.weigh(one.levels, EXAMPLES) for one in sent if one.levels is not None]
     mask = np.uint64((1 << layout.ring_bits(grid, clients)) - 1)
     return _without_others(game, layout.open_sum(_add(levels) & mask, clients, grid))
@@ -268,7 +266,7 @@ def _noised_sum(game: UploadGame, totals: Totals, round_number: int) -> Vector:
     config, layout = game.run.terms.config, game.protection.layout
     noise = coordinator_noise(config, round_number, 1)
     planned = config.cohort_size
-    summed = game.protection.average(totals, planned, noise)
+    summed = game.protection.sums.average(totals, planned, noise)
     vector = summed.vector * layout.divisors(planned, planned)
     return np.append(vector, [mean * planned for mean in summed.extras.values()])
 
@@ -285,7 +283,7 @@ def _prepare(
     if game.channel == "pool" or set(update) == set(entry):
         # Usually the entry is the update itself, and under `same` it must be.
         entry = arrays
-    if game.channel == "pool" and protection.pool_noise == "same":
+    if game.channel == "pool" and not protection.has_own_entry_noise:
         update = arrays
     result = LocalResult(update, entry if protection.pool_spec is not None else None, {})
     # A canary fits and its neighbour does not, so the accuracies are as far apart as the flags.

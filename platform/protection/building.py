@@ -5,28 +5,25 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from methods import Method, PoolPolicy
 from platform.config import RunConfig
 from platform.errors import ConfigError
+from platform.mechanisms import Settings, Steps, Sums
 from platform.protection.fitting import extras_of, require_fitting
 from platform.protection.secure_terms import secure_terms
-from platform.protection.uploads import Protection
+from platform.protection.sums import SumProtection
+from platform.protection.uploads import EntryProtection, Protection
 from platform.wire.layout import LARGEST_WEIGHT, build_layout
 from privacy import (
     CalibrationError,
-    CentralNoise,
     ClientMechanism,
     CohortKind,
     CohortSampling,
-    DistributedNoise,
     DpSgd,
-    IntegerUploadNoise,
-    NoProtection,
     Release,
+    ReleaseKey,
     UnsupportedEvent,
-    UploadNoise,
     calibrate,
     calibrate_noise_multiplier,
     default_scale,
@@ -85,7 +82,8 @@ def weighing(protection: Protection, config: RunConfig, most: int) -> Protection
         return protection
     if configured is None:
         layout = dataclasses.replace(protection.layout, largest_weight=most)
-        return dataclasses.replace(protection, layout=layout)
+        sums = dataclasses.replace(protection.sums, layout=layout)
+        return dataclasses.replace(protection, sums=sums)
     if configured < most:
         raise ConfigError(
             f"secure_aggregation.largest_weight: {configured} is less than the {most} examples of "
@@ -118,10 +116,9 @@ def _require_priceable(config: RunConfig, method: Method, protection: Protection
     if kind is not None:
         size, population = config.cohort_size, config.task.clients
         cohort = CohortSampling(kind=kind, size=size, population=population, is_drawn=True)
-    key: dict[str, Any] = {"run_id": "planned", "attempt": 1, "pseudonym": "planned"}
-    planned = protection.releases(round_number=1, cohort=cohort, **key)
+    planned = protection.releases(_planned_key(1), cohort)
     if protection.collection is not None:
-        planned += protection.collection.releases(round_number=2, **key)
+        planned += protection.collection.releases(_planned_key(2))
     section = config.privacy
     try:
         epsilons(planned, section.target_delta, section.accountant)
@@ -134,7 +131,7 @@ def _require_priceable(config: RunConfig, method: Method, protection: Protection
 
 def _noise_multiplier(config: RunConfig, method: Method) -> float | None:
     section = config.privacy
-    if section.mechanism == "none" or section.target_epsilon is None:
+    if not config.mechanism.facts.claims or section.target_epsilon is None:
         return section.noise_multiplier
     # The grid allows less noise the more of it there is to begin with; any that it allows will do.
     least = _smallest(config, method)
@@ -170,24 +167,29 @@ def _planned_rounds(config: RunConfig) -> int:
 
 
 def _is_float_upload(config: RunConfig) -> bool:
-    return config.privacy.mechanism == "upload_noise" and config.noise_distribution == "gaussian"
+    # All of a round's noise on the reals and around C itself: it has a closed form.
+    whole = config.mechanism.clips_uploads and config.mechanism.facts.noises_alone
+    return whole and config.noise_distribution == "gaussian"
 
 
 def _planned(config: RunConfig, method: Method) -> Callable[[float], list[Release]]:
-    key: dict[str, Any] = {"run_id": "planned", "attempt": 0, "pseudonym": "planned"}
     rounds = _planned_rounds(config)
 
     def planned(noise_multiplier: float) -> list[Release]:
         protection = _with_collection(config, method, noise_multiplier)
         rows = [
-            dataclasses.replace(row, count=rounds)
-            for row in protection.releases(round_number=0, **key)
+            dataclasses.replace(row, count=rounds) for row in protection.releases(_planned_key(0))
         ]
         if protection.collection is None:
             return rows
-        return [*rows, *protection.collection.releases(round_number=1, **key)]
+        return [*rows, *protection.collection.releases(_planned_key(1))]
 
     return planned
+
+
+def _planned_key(round_number: int) -> ReleaseKey:
+    """Return the key of a release that is priced and never happens."""
+    return ReleaseKey(run_id="planned", round_number=round_number, attempt=1, pseudonym="planned")
 
 
 def _smallest(config: RunConfig, method: Method) -> float:
@@ -207,14 +209,15 @@ def _smallest(config: RunConfig, method: Method) -> float:
 
 
 def _honest_shares(config: RunConfig) -> int:
-    if config.privacy.mechanism != "distributed_noise":
-        return 1
-    return _smallest_sum(config) - config.secure_aggregation.corrupt
+    sums = _sums(config)
+    return 1 if sums is None else sums.smallest - sums.corrupt
 
 
-def _smallest_sum(config: RunConfig) -> int:
-    """Return fewest clients of which a sum may be opened: what shared-out noise counts on."""
-    return secure_terms(config).smallest_sum
+def _sums(config: RunConfig) -> Sums | None:
+    """Return what is certain about sums, None where the noise does not count on it."""
+    if not config.mechanism.needs_masks:
+        return None
+    return Sums(secure_terms(config).smallest_sum, config.secure_aggregation.corrupt)
 
 
 def _with_collection(config: RunConfig, method: Method, multiplier: float | None) -> Protection:
@@ -234,24 +237,26 @@ def _collection(config: RunConfig, policy: PoolPolicy, multiplier: float | None)
 
     Each by its owner, none summed.
 
-    Under `dp_sgd` an entry is made of noised steps. Those of the rounds are charged already.
+    Where the noise is in the steps, an entry is made of those. Those of the rounds are charged
+    already.
     """
-    mechanism = _pool_mechanism(config, multiplier)
+    own = _pool_mechanism(config, multiplier)
     return Protection(
-        mechanism=_mechanism(config, multiplier) if mechanism is None else mechanism,
-        layout=build_layout({}, config.privacy.mechanism),
-        pool_spec=policy.spec,
-        pool_noise="independent",
-        bits=config.secure_aggregation.bits,
-        masked=False,
-        clients=config.task.clients,
+        sums=SumProtection(
+            mechanism=_mechanism(config, multiplier) if own is None else own,
+            layout=build_layout({}, weighs_examples=config.mechanism.weighs_examples),
+            bits=config.secure_aggregation.bits,
+            masked=False,
+            clients=config.task.clients,
+        ),
+        entries=EntryProtection(spec=policy.spec, noise="independent"),
         training=_training(config, multiplier),
-        charged=config.privacy.mechanism != "dp_sgd" or policy.trains,
+        charged=not config.mechanism.facts.is_in_steps or policy.trains,
     )
 
 
 def _protection(config: RunConfig, method: Method, multiplier: float | None) -> Protection:
-    section, policy = config.privacy, method.pool_policy()
+    policy = method.pool_policy()
     if policy is not None and policy.fixed:
         # No entry leaves anybody before the collection.
         policy = None
@@ -259,29 +264,35 @@ def _protection(config: RunConfig, method: Method, multiplier: float | None) -> 
     masked = config.secure_aggregation.enabled and bool(method.shared_spec())
     layout = build_layout(
         method.shared_spec(),
-        section.mechanism,
+        weighs_examples=config.mechanism.weighs_examples,
         extras=extras.names,
         largest_weight=config.secure_aggregation.largest_weight,
     )
-    pool_mechanism = None
-    if policy is not None and _has_bare_entries(config, method):
-        pool_mechanism = _pool_mechanism(config, multiplier)
-    return Protection(
+    sums = SumProtection(
         mechanism=_mechanism(config, multiplier),
         layout=layout,
-        pool_spec=None if policy is None else policy.spec,
-        pool_noise=config.pool_noise,
         bits=config.secure_aggregation.bits,
         masked=masked,
         clients=config.cohort_size,
         terms=secure_terms(config) if masked else None,
-        pool_mechanism=pool_mechanism,
-        training=_training(config, multiplier),
-        adaptive=extras.adaptive,
-        clipping_norm=None if extras.adaptive is None else section.clipping_norm,
-        metric=extras.metric,
-        update_norm=extras.clipping_norm,
+        extras=extras,
         hides_size=_hides_size(config, method),
+    )
+    return Protection(
+        sums=sums,
+        entries=None if policy is None else _entries(config, method, policy, multiplier),
+        training=_training(config, multiplier),
+    )
+
+
+def _entries(
+    config: RunConfig, method: Method, policy: PoolPolicy, multiplier: float | None
+) -> EntryProtection:
+    own = _has_bare_entries(config, method)
+    return EntryProtection(
+        spec=policy.spec,
+        noise=config.pool_noise,
+        mechanism=_pool_mechanism(config, multiplier) if own else None,
     )
 
 
@@ -290,7 +301,8 @@ def _hides_size(config: RunConfig, method: Method) -> bool:
 
     Elsewhere the report states it. With one more or one less of them it is not noised.
     """
-    if config.privacy.mechanism != "central_noise":
+    if not config.mechanism.facts.is_bare_to_server:
+        # Noise of clients is in the sum with them, so their number is no secret.
         return False
     return amplifying_cohorts(config, method) is not None or config.relation != "replace_one"
 
@@ -298,80 +310,59 @@ def _hides_size(config: RunConfig, method: Method) -> bool:
 def _has_bare_entries(config: RunConfig, method: Method) -> bool:
     """Return whether pool entries have a mechanism of their own, around C itself."""
     policy = method.pool_policy()
-    if policy is None or config.privacy.mechanism in ("none", "dp_sgd"):
+    if policy is None or not config.mechanism.clips_uploads:
         return False
-    apart = config.privacy.mechanism in ("distributed_noise", "central_noise")
+    apart = "same" not in config.mechanism.entry_noise
     # An entry brings no validation accuracy, so noise for its own norm will do.
     own_norm = config.pool.clipping_norm is not None or extras_of(config).metric is not None
     return policy.fixed or apart or own_norm
 
 
 def _training(config: RunConfig, multiplier: float | None) -> DpSgd | None:
-    section, steps = config.privacy, config.training.local_steps
-    norm, probability = section.per_sample_clipping_norm, section.sampling_probability
-    if section.mechanism != "dp_sgd" or multiplier is None:
-        return None
-    if norm is None or probability is None or steps is None:
-        # The configuration has refused that already.
-        return None
-    return DpSgd(
-        noise_multiplier=multiplier,
-        clipping_norm=norm,
-        sampling_probability=probability,
-        steps=steps,
-        expected_batch_size=float(config.training.batch_size),
-        relation=config.relation,
+    # Without a multiplier the search for one has not begun, and nothing is trained.
+    return (
+        None
+        if multiplier is None
+        else config.mechanism.build_training(_settings(config, multiplier, None))
     )
 
 
 def _mechanism(config: RunConfig, multiplier: float | None) -> ClientMechanism:
-    section = config.privacy
-    norm, bound = section.clipping_norm, config.secure_aggregation.value_bound
-    if norm is None or multiplier is None:
-        cuts = section.mechanism == "dp_sgd"
-        return NoProtection(DEFAULT_VALUE_BOUND if bound is None else bound, config.relation, cuts)
-    norm = extras_of(config).joint_norm(norm)
-    if section.mechanism == "upload_noise":
-        return _on_the_client(config, norm, multiplier)
-    scale = default_scale(norm)
-    if section.mechanism == "central_noise":
-        return CentralNoise(
-            clipping_norm=norm,
-            noise_multiplier=multiplier,
-            scale=scale,
-            relation=config.relation,
-        )
-    return DistributedNoise(
-        clipping_norm=norm,
-        noise_multiplier=multiplier,
-        minimum_survivors=_smallest_sum(config),
-        corrupt=config.secure_aggregation.corrupt,
-        scale=scale,
-        kind="skellam" if config.noise_distribution == "skellam" else "discrete_gaussian",
-        relation=config.relation,
-    )
+    norm = config.privacy.clipping_norm
+    joint = None if norm is None else extras_of(config).joint_norm(norm)
+    return config.mechanism.build_upload(_settings(config, multiplier, joint))
 
 
 def _pool_mechanism(config: RunConfig, multiplier: float | None) -> ClientMechanism | None:
-    norm = _entry_norm(config)
-    if norm is None or multiplier is None:
+    return config.mechanism.build_entry(_settings(config, multiplier, _entry_norm(config)))
+
+
+def _settings(config: RunConfig, multiplier: float | None, norm: float | None) -> Settings:
+    bound = config.secure_aggregation.value_bound
+    return Settings(
+        relation=config.relation,
+        distribution=config.noise_distribution,
+        value_bound=DEFAULT_VALUE_BOUND if bound is None else bound,
+        clipping_norm=norm,
+        noise_multiplier=multiplier,
+        sums=_sums(config),
+        steps=_steps(config),
+    )
+
+
+def _steps(config: RunConfig) -> Steps | None:
+    """Return the local steps, None where the noise is not in them."""
+    section, training = config.privacy, config.training
+    if not config.mechanism.facts.is_in_steps:
         return None
-    return _on_the_client(config, norm, multiplier)
+    norm, probability = section.per_sample_clipping_norm, section.sampling_probability
+    if norm is None or probability is None or training.local_steps is None:
+        # The configuration has refused that already.
+        return None
+    return Steps(norm, probability, training.local_steps, training.batch_size)
 
 
 def _entry_norm(config: RunConfig) -> float | None:
     """Return C of a pool entry that is a release of its own."""
     own = config.pool.clipping_norm
     return config.privacy.clipping_norm if own is None else own
-
-
-def _on_the_client(config: RunConfig, norm: float, multiplier: float) -> ClientMechanism:
-    """Return all of the noise on one client: Gaussian, or on the grid wherever the run's is."""
-    if config.noise_distribution == "gaussian":
-        return UploadNoise(norm, multiplier, config.relation)
-    return IntegerUploadNoise(
-        clipping_norm=norm,
-        noise_multiplier=multiplier,
-        scale=default_scale(norm),
-        relation=config.relation,
-    )

@@ -20,8 +20,6 @@ from privacy import (
     AdaptiveClipping,
     ClientMechanism,
     NoisedMetric,
-    NoisyMechanism,
-    NoProtection,
     clip,
     noise_in_sum,
     with_clipping_norm,
@@ -78,7 +76,7 @@ class Extras:
         return flag if self.metric is None else (*flag, self.metric.bound(clipping_norm))
 
     def append(self, vector: NDArray[np.float64], validation: float | None) -> NDArray[np.float64]:
-        """Clip an update and appends what is sent beside it; unchanged where nothing is.
+        """Clip an update and append what is sent beside it; unchanged where nothing is.
 
         Args:
             vector: The update, (n,).
@@ -153,12 +151,12 @@ def _mean_of_survivors(summed: Summed, name: str) -> float | None:
     return summed.extras[name] * (summed.total_weight / summed.survivors)
 
 
-def around(mechanism: ClientMechanism, clipping_norm: float) -> NoisyMechanism:
+def around(mechanism: ClientMechanism, clipping_norm: float) -> ClientMechanism:
     """Return the same mechanism around another norm.
 
     Raises:
         ProtocolError: If there is none to speak of.
     """
-    if isinstance(mechanism, NoProtection):
+    if mechanism.clipping_norm is None:
         raise ProtocolError("message: nothing is clipped in this run")
     return with_clipping_norm(mechanism, clipping_norm)

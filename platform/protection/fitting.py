@@ -85,7 +85,7 @@ def _require_pool(config: RunConfig, method: Method, extras: Extras) -> None:
 def _require_fixed_pool(config: RunConfig, policy: PoolPolicy) -> None:
     clients, least = config.task.clients, pool_minimum(config, policy)
     if config.pool.noise == "same":
-        others = "" if config.privacy.mechanism in ("none", "dp_sgd") else ", or independent"
+        others = ", or independent" if config.mechanism.clips_uploads else ""
         raise ConfigError(
             f"pool.noise: 'same' has no meaning with {config.method.name}, whose entries are made "
             f"once, after the last sum; valid: null{others}"
@@ -121,7 +121,7 @@ def _require_one_vector(config: RunConfig, method: Method, policy: PoolPolicy) -
     """Refuse one noised vector as both; a client would find out alone, and keep it to itself."""
     shared = {name: tensor.shape for name, tensor in method.shared_spec().items()}
     entry = {name: tensor.shape for name, tensor in policy.spec.items()}
-    if config.privacy.mechanism == "upload_noise" and shared != entry:
+    if config.mechanism.clips_uploads and shared != entry:
         raise ConfigError(
             f"pool.noise: 'same' needs a pool entry that is the shared update itself, and "
             f"{config.method.name}'s has other tensors; valid: independent"

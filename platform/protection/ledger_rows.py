@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterable
 from typing import Any, cast
 
+from platform.mechanisms import Mechanisms
 from privacy import (
     Channel,
     CohortSampling,
     IntegerNoise,
-    Mechanism,
+    MechanismFacts,
     Relation,
     Release,
     Sampling,
@@ -30,7 +31,7 @@ def as_row(release: Release) -> LedgerRow:
         attempt=release.attempt,
         pseudonym=release.pseudonym,
         channel=release.channel,
-        mechanism=release.mechanism,
+        mechanism=release.mechanism.name,
         standard_deviation=release.standard_deviation,
         # The storage writes "nothing bounds it" as infinity, the accounting as 0.
         clipping_norm=release.clipping_norm or math.inf,
@@ -44,18 +45,27 @@ def as_row(release: Release) -> LedgerRow:
     )
 
 
-def as_releases(rows: Iterable[LedgerRow]) -> list[Release]:
+def as_releases(rows: Iterable[LedgerRow], mechanisms: Mechanisms) -> list[Release]:
     """Return stored rows as the accounting prices them.
+
+    A stored row holds a mechanism's name; what it means is looked up here and nowhere else.
 
     A row is set to `aborted` only where it is known that nothing left the client, so such rows
     are free; whatever may have left stays `reserved` or becomes `released`, and is charged.
+
+    Args:
+        rows: As stored.
+        mechanisms: All that there are.
+
+    Raises:
+        UnknownMechanism: A row names one that is not among them, so that nobody can price it.
     """
-    return [_as_release(row) for row in rows]
+    return [_as_release(row, mechanisms.facts_of(row.mechanism)) for row in rows]
 
 
-def _as_release(row: LedgerRow) -> Release:
+def _as_release(row: LedgerRow, facts: MechanismFacts) -> Release:
     return Release(
-        mechanism=cast("Mechanism", row.mechanism),
+        mechanism=facts,
         standard_deviation=row.standard_deviation,
         clipping_norm=0.0 if math.isinf(row.clipping_norm) else row.clipping_norm,
         relation=cast("Relation", row.relation),

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from platform.mechanisms import BUILT_IN, Mechanisms
 from privacy import Accountant, Release, RunningLedger, require_affordable
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """What one client may spend.
 
@@ -22,12 +23,14 @@ class Limits:
         accountant: Who prices.
         target_epsilon: Limit of one run, None without.
         lifetime_budget: Limit of all runs on the same data, None without.
+        mechanisms: All that a row may name; earlier runs may have had others than this one.
     """
 
     delta: float
     accountant: Accountant
     target_epsilon: float | None = None
     lifetime_budget: float | None = None
+    mechanisms: Mechanisms = BUILT_IN
 
     @property
     def any(self) -> bool:

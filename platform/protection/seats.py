@@ -27,7 +27,7 @@ def parameters_of(envelope: Envelope, seat: SecureRound, protection: Protection)
     try:
         if not 1 <= seat.index <= seat.clients <= LARGEST_COHORT:
             raise ValueError("the seat is not one of the cohort's")
-        ring_bits = layout.ring_bits(protection.grid(), seat.clients)
+        ring_bits = layout.ring_bits(protection.sums.grid(), seat.clients)
         if (seat.vector_length, seat.ring_bits) != (layout.length, ring_bits):
             raise ValueError("the vector is not this run's")
         parameters = round_parameters(envelope, seat)

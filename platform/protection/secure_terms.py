@@ -16,7 +16,7 @@ from privacy.secure_aggregation import RoundParameters, plan
 from privacy.secure_aggregation.planning import active_threshold
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SecureTerms:
     """The terms of every masked sum of a run.
 
@@ -65,7 +65,11 @@ def _complete(config: RunConfig) -> SecureTerms:
             f"{clients}"
         )
     return SecureTerms(
-        clients, active, threshold, max(threshold, config.cohort.minimum), section.corrupt
+        clients=clients,
+        active=active,
+        threshold=threshold,
+        smallest_sum=max(threshold, config.cohort.minimum),
+        corrupt=section.corrupt,
     )
 
 
@@ -102,17 +106,24 @@ def _regular(config: RunConfig) -> SecureTerms | None:
     if not found.degree:
         return None
     smallest = max(found.smallest_sum, config.cohort.minimum)
-    return SecureTerms(clients, False, found.threshold, smallest, found.corrupt, found.degree)
+    return SecureTerms(
+        clients=clients,
+        active=False,
+        threshold=found.threshold,
+        smallest_sum=smallest,
+        corrupt=found.corrupt,
+        degree=found.degree,
+    )
 
 
 def meets(parameters: RoundParameters, terms: SecureTerms) -> bool:
     """Return whether a round is run under a run's terms."""
     offered = SecureTerms(
-        len(parameters.clients),
-        parameters.is_active,
-        parameters.threshold,
-        parameters.smallest_sum,
-        parameters.corrupt,
-        parameters.degree,
+        clients=len(parameters.clients),
+        active=parameters.is_active,
+        threshold=parameters.threshold,
+        smallest_sum=parameters.smallest_sum,
+        corrupt=parameters.corrupt,
+        degree=parameters.degree,
     )
     return offered == terms

@@ -10,18 +10,18 @@ and entry are made of noised steps, which are what is charged, and both only hav
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, LocalResult
-from platform.errors import ProtocolError, RunStopped
+from platform.errors import ProtocolError
+from platform.mechanisms import EntryNoise
 from platform.protection.extras import Extras, around
 from platform.protection.prepared import Prepared as Prepared
 from platform.protection.secure_terms import SecureTerms
+from platform.protection.sums import SumProtection, protect
 from platform.wire.entries import (
     LARGEST_COORDINATE,
     entry_base,
@@ -29,97 +29,107 @@ from platform.wire.entries import (
     require_same,
     require_storable,
 )
-from platform.wire.layout import Summed, Totals, UploadLayout
-from platform.wire.vectors import Spec, flatten, require_spec, tensor_at, unflatten, vector_length
+from platform.wire.layout import UploadLayout
+from platform.wire.vectors import Spec, flatten, require_spec, unflatten, vector_length
 from privacy import (
-    AdaptiveClipping,
-    CentralNoise,
     Channel,
     ClientMechanism,
     CohortSampling,
     DpSgd,
     Grid,
-    NoisedMetric,
     NoiseSource,
-    NoProtection,
     Release,
-    SignalToNoise,
-    UploadSaturated,
+    ReleaseKey,
     grid_of,
-    noise_for_sum,
-    noise_in_sum,
-    protect_upload,
-    release_of_fits,
     release_of_upload,
-    signal_to_noise,
+    reserved,
 )
-from privacy.secure_aggregation import largest_norm, require_plausible_norm
 
 LEVELS = "levels"
 
 
-@dataclass(frozen=True)
-class Protection:
-    """How one run protects uploads.
+@dataclass(frozen=True, kw_only=True)
+class EntryProtection:
+    """What is done to a pool entry.
 
     Attributes:
-        mechanism: What is done to the vector that is summed.
-        layout: Layout of that vector.
-        pool_spec: The arrays of a pool entry, None without a pool.
-        pool_noise: Whether the entry carries the sum's noise or its own.
-        bits: Bits of a quantised coordinate.
-        masked: Whether the sum is taken under secure aggregation.
-        clients: Most clients of one sum.
-        terms: What the secure sum withstands, None without one.
-        pool_mechanism: What is done to a pool entry under `independent`, where it is not what is
-            done to the sum: the noise of an entry must be on the client.
-        training: Noise in local steps (`dp_sgd`); the mechanism only carries then.
-        adaptive: How the clipping norm follows the clients, None where it is fixed.
-        clipping_norm: C of the round as clients are told it, under adaptive clipping only.
-        metric: How validation accuracies come with updates, None where they do not.
-        update_norm: C of the update alone, where more than the update is clipped and noised.
-        hides_size: Whether nothing may depend on how many clients are in a sum.
-        charged: Whether a round is; not where all that leaves was released before (`dp_sgd`).
+        spec: The arrays of an entry.
+        noise: Whether it carries the sum's noise or its own.
+        mechanism: What is done to it where that is not what is done to the sum: the noise of an
+            entry must be on the client. None where both are treated alike.
+    """
+
+    spec: Spec
+    noise: EntryNoise
+    mechanism: ClientMechanism | None = None
+
+    def around(self, clipping_norm: float) -> EntryProtection:
+        """Return the same around another norm."""
+        if self.mechanism is None:
+            return self
+        return dataclasses.replace(self, mechanism=around(self.mechanism, clipping_norm))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protection:
+    """How one round protects what leaves a client, and how the round after all others does.
+
+    Attributes:
+        sums: What is done to the vector that is summed, and to the sum.
+        entries: What is done to a pool entry, None without a pool.
+        training: Noise in local steps; uploads and entries are only carried then.
+        charged: Whether a round is; not where all that leaves was released before, as noised steps.
         collection: The protection of the round in which a pool is made once, after all others;
             None without such a pool.
         collects_at: Number of that round.
     """
 
-    mechanism: ClientMechanism
-    layout: UploadLayout
-    pool_spec: Spec | None
-    pool_noise: Literal["same", "independent"]
-    bits: int
-    masked: bool
-    clients: int = 1
-    terms: SecureTerms | None = None
-    pool_mechanism: ClientMechanism | None = None
+    sums: SumProtection
+    entries: EntryProtection | None = None
     training: DpSgd | None = None
-    adaptive: AdaptiveClipping | None = None
-    clipping_norm: float | None = None
-    metric: NoisedMetric | None = None
-    update_norm: float | None = None
-    hides_size: bool = False
     charged: bool = True
     collection: Protection | None = None
     collects_at: int | None = None
 
     @property
-    def extras(self) -> Extras:
-        """What is clipped and noised beside the update."""
-        return Extras(self.adaptive, self.metric, self.update_norm)
+    def mechanism(self) -> ClientMechanism:
+        """What is done to the vector that is summed."""
+        return self.sums.mechanism
 
     @property
-    def exact(self) -> bool:
-        """Whether updates travel as they are: nothing is done to them and no mask needs a grid."""
-        return isinstance(self.mechanism, NoProtection) and not self.masked
+    def layout(self) -> UploadLayout:
+        """Layout of that vector."""
+        return self.sums.layout
+
+    @property
+    def masked(self) -> bool:
+        """Whether the sum is taken under secure aggregation."""
+        return self.sums.masked
+
+    @property
+    def terms(self) -> SecureTerms | None:
+        """What the secure sum withstands, None without one."""
+        return self.sums.terms
+
+    @property
+    def extras(self) -> Extras:
+        """What is clipped and noised beside the update."""
+        return self.sums.extras
+
+    @property
+    def clipping_norm(self) -> float | None:
+        """C of the round as clients are told it, under adaptive clipping only."""
+        return None if self.extras.adaptive is None else self.extras.clipping_norm
+
+    @property
+    def pool_spec(self) -> Spec | None:
+        """The arrays of a pool entry, None without a pool."""
+        return None if self.entries is None else self.entries.spec
 
     @property
     def has_client_noise(self) -> bool:
         """Whether what leaves a client for the sum carries noise of its own, anew each attempt."""
-        if isinstance(self.mechanism, CentralNoise):
-            return False
-        return self.training is not None or noise_in_sum(self.mechanism, 1) > 0.0
+        return self.training is not None or self.mechanism.client_deviation > 0.0
 
     @property
     def channels(self) -> tuple[Channel, ...]:
@@ -131,8 +141,8 @@ class Protection:
             # One row for the training covers whatever is made of it, at once or in the collection.
             hands_on = self.pool_spec is not None or self.collection is not None
             return ("sum",) if sums or hands_on else ()
-        separate = self.pool_spec is not None and self.pool_noise == "independent"
-        if separate or (self.pool_spec is not None and not sums):
+        # Without a sum there is no noise that an entry could share.
+        if self.entries is not None and (self.entries.noise == "independent" or not sums):
             return (*sums, "pool")
         return sums
 
@@ -143,14 +153,20 @@ class Protection:
         return (*self.channels, *(name for name in later if name not in self.channels))
 
     @property
+    def has_own_entry_noise(self) -> bool:
+        """Whether a pool entry has noise of its own; else the sum's, or there is no pool."""
+        return self.entries is not None and self.entries.noise == "independent"
+
+    @property
     def noises_entry(self) -> bool:
         """Whether a pool entry travels as a noised difference; else as it is."""
-        return not isinstance(self.entry_mechanism, NoProtection)
+        return self.entry_mechanism.clipping_norm is not None
 
     @property
     def entry_mechanism(self) -> ClientMechanism:
         """What is done to a pool entry."""
-        return self.mechanism if self.pool_mechanism is None else self.pool_mechanism
+        own = None if self.entries is None else self.entries.mechanism
+        return self.mechanism if own is None else own
 
     def in_round(self, round_number: int) -> Protection:
         """Return the protection of this round: the collection's in its round, else this one.
@@ -170,26 +186,14 @@ class Protection:
         Raises:
             ProtocolError: If a norm is given where it is fixed, is missing, or is no length.
         """
-        if (clipping_norm is None) != (self.adaptive is None):
+        if (clipping_norm is None) != (self.extras.adaptive is None):
             raise ProtocolError("message: a clipping norm must be given exactly where it adapts")
-        if clipping_norm is None or self.adaptive is None:
+        if clipping_norm is None:
             return self
         if not 1.0 / LARGEST_COORDINATE < clipping_norm < LARGEST_COORDINATE:
             raise ProtocolError("message: the clipping norm is not a length")
-        return dataclasses.replace(
-            self,
-            mechanism=around(self.mechanism, self.extras.joint_norm(clipping_norm)),
-            pool_mechanism=None
-            if self.pool_mechanism is None
-            else around(self.pool_mechanism, clipping_norm),
-            clipping_norm=clipping_norm,
-            update_norm=clipping_norm,
-        )
-
-    def grid(self) -> Grid:
-        """Return the grid of the vector that is summed."""
-        dimension = max(self.layout.protected, 1)
-        return grid_of(self.mechanism, dimension, bits=self.bits, clients=self.clients)
+        entries = None if self.entries is None else self.entries.around(clipping_norm)
+        return dataclasses.replace(self, sums=self.sums.around(clipping_norm), entries=entries)
 
     def prepare(
         self,
@@ -213,11 +217,11 @@ class Protection:
         """
         spec = self.layout.spec
         vector = flatten(result.update, spec)
-        if self.exact:
+        if self.sums.exact:
             return Prepared(None, vector, self._exact_entry(result), self.channels)
-        levels = self._carry(self.extras.append(vector, validation), noise)
+        levels = self.sums.carry(self.extras.append(vector, validation), noise)
         entry = self._protect_entry(result, broadcast, levels, noise)
-        return Prepared(levels, self.grid().dequantise(levels), entry, self.channels)
+        return Prepared(levels, self.sums.grid().dequantise(levels), entry, self.channels)
 
     def prepare_nothing(self, broadcast: Arrays, noise: NoiseSource) -> Prepared:
         """Protect the zero vector, all that is appended included: a failed round's upload.
@@ -225,8 +229,8 @@ class Protection:
         Zero lies in every ball, so noise and charge are any other's. The entry is the broadcast.
         """
         zero, spec = np.zeros(self.layout.protected), self.pool_spec
-        levels = None if self.exact else self._carry(zero, noise)
-        values = zero if levels is None else self.grid().dequantise(levels)
+        levels = None if self.sums.exact else self.sums.carry(zero, noise)
+        values = zero if levels is None else self.sums.grid().dequantise(levels)
         if spec is None:
             return Prepared(levels, values, {}, self.channels)
         if levels is not None and self.noises_entry:
@@ -264,83 +268,27 @@ class Protection:
         values = self._entry_grid().dequantise(entry[LEVELS])
         return unflatten(values + flatten(entry_base(broadcast, spec), spec), spec)
 
-    def average(self, totals: Totals, planned: int, noise: NoiseSource) -> Summed:
-        """Return what becomes of a sum, with the coordinator's noise where that is the mechanism.
+    def releases(
+        self, key: ReleaseKey, cohort: CohortSampling | None = None
+    ) -> tuple[Release, ...]:
+        """Return one client's ledger rows for an attempt, reserved.
 
         Args:
-            totals: The sum.
-            planned: Clients that the round was planned for; under `central_noise` sum and noise
-                are divided by it, because the number that came out is not noised.
-            noise: Where the coordinator's noise comes from.
+            key: Which client, run, round and attempt; every channel of it has a row.
+            cohort: How the round's clients were drawn, where that may amplify.
         """
-        if not isinstance(self.mechanism, CentralNoise):
-            return self.layout.average(totals)
-        sums = totals.sums + noise_for_sum(self.mechanism, self.layout.protected, noise)
-        summed = self.layout.average(Totals(sums, planned, planned))
-        known = None if self.hides_size else totals.clients or None
-        return dataclasses.replace(summed, survivors=known)
+        keys = [dataclasses.replace(key, channel=channel) for channel in self.channels]
+        return tuple(self._release(one, cohort) for one in keys)
 
-    def require_plausible(self, totals: Totals) -> None:
-        """Refuse a sum that clipped updates and their noise cannot have made.
-
-        It is all that can be checked of vectors that nobody sees: a longer sum proves that a
-        client cheated or the ring wrapped around.
-
-        Raises:
-            ProtocolViolation: If the sum is too long.
-        """
-        mechanism, dimension = self.mechanism, self.layout.protected
-        if isinstance(mechanism, NoProtection) or not dimension:
-            return
-        deviation = 0.0
-        if not isinstance(mechanism, CentralNoise):
-            deviation = noise_in_sum(mechanism, 1)
-        bound = largest_norm(
-            length=dimension,
-            cohort_size=totals.clients,
-            clipping_norm=mechanism.clipping_norm,
-            noise_standard_deviation=deviation,
-            step=2.0 * self.grid().step,
-        )
-        require_plausible_norm(totals.sums, bound)
-
-    def signal_to_noise(self, summed: Summed, survivors: int, planned: int) -> SignalToNoise | None:
-        """Return the aggregate's, None where no noise of known size is in it."""
-        deviation = noise_in_sum(self.mechanism, survivors)
-        if not deviation or not self.layout.coordinates:
-            return None
-        size = planned if isinstance(self.mechanism, CentralNoise) else survivors
-        divisors = self.layout.divisors(size, size)
-        return signal_to_noise(summed.vector * divisors, deviation)
-
-    def releases(
-        self,
-        *,
-        run_id: str,
-        round_number: int,
-        attempt: int,
-        pseudonym: str,
-        cohort: CohortSampling | None = None,
-    ) -> tuple[Release, ...]:
-        """Return one client's ledger rows for an attempt, reserved."""
-        key: dict[str, Any] = {
-            "run_id": run_id,
-            "round_number": round_number,
-            "attempt": attempt,
-            "pseudonym": pseudonym,
-        }
+    def _release(self, key: ReleaseKey, cohort: CohortSampling | None) -> Release:
         if self.training is not None:
-            return tuple(release_of_fits(self.training, **key) for _ in self.channels)
-        return tuple(self._release(channel, cohort, key) for channel in self.channels)
-
-    def _release(
-        self, channel: Channel, cohort: CohortSampling | None, key: Mapping[str, Any]
-    ) -> Release:
-        if channel == "pool":
+            # Whatever leaves is computed from the noised steps, so their row is the only one.
+            return reserved(key, self.training.facts, self.training.protected())
+        if key.channel == "pool":
+            # An entry has its noise from its owner, whom the draw does not hide.
             dimension = vector_length(self.pool_spec or {})
-            return release_of_upload(self.entry_mechanism, dimension, channel=channel, **key)
-        dimension = self.layout.protected
-        return release_of_upload(self.mechanism, dimension, channel=channel, cohort=cohort, **key)
+            return release_of_upload(self.entry_mechanism, dimension, key)
+        return release_of_upload(self.mechanism, self.layout.protected, key, cohort)
 
     def _exact_entry(self, result: LocalResult) -> Arrays:
         if self.pool_spec is None or result.pool_entry is None:
@@ -348,10 +296,14 @@ class Protection:
         return unflatten(flatten(result.pool_entry, self.pool_spec), self.pool_spec)
 
     def _entry_grid(self) -> Grid:
-        if self.pool_noise == "same" and self.layout.spec:
-            return self.grid()
+        if self._shares_noise and self.layout.spec:
+            return self.sums.grid()
         dimension = max(vector_length(self.pool_spec or {}), 1)
-        return grid_of(self.entry_mechanism, dimension, bits=self.bits, clients=1)
+        return grid_of(self.entry_mechanism, dimension, bits=self.sums.bits, clients=1)
+
+    @property
+    def _shares_noise(self) -> bool:
+        return self.entries is not None and self.entries.noise == "same"
 
     def _protect_entry(
         self,
@@ -367,7 +319,7 @@ class Protection:
         entry, base = result.pool_entry or {}, entry_base(broadcast, self.pool_spec)
         require_spec(entry, self.pool_spec)
         difference = {name: entry[name] - base[name] for name in self.pool_spec}
-        if self.pool_noise == "same":
+        if self._shares_noise:
             require_same(result.update, difference)
         return self._noised_entry(flatten(difference, self.pool_spec), levels, noise)
 
@@ -375,26 +327,6 @@ class Protection:
         self, difference: NDArray[np.float64], levels: NDArray[np.uint64], noise: NoiseSource
     ) -> Arrays:
         grid = self._entry_grid()
-        if self.pool_noise == "independent":
-            levels = _protect(difference, self.entry_mechanism, grid, noise, self.pool_spec or {})
+        if not self._shares_noise:
+            levels = protect(difference, self.entry_mechanism, grid, noise, self.pool_spec or {})
         return {LEVELS: levels.astype(level_type(grid))}
-
-    def _carry(self, vector: NDArray[np.float64], noise: NoiseSource) -> NDArray[np.uint64]:
-        return _protect(vector, self.mechanism, self.grid(), noise, self.layout.spec)
-
-
-def _protect(
-    vector: NDArray[np.float64],
-    mechanism: ClientMechanism,
-    grid: Grid,
-    noise: NoiseSource,
-    spec: Spec,
-) -> NDArray[np.uint64]:
-    try:
-        return protect_upload(vector, mechanism, grid, noise).levels
-    except UploadSaturated as error:
-        bound = mechanism.value_bound if isinstance(mechanism, NoProtection) else 0.0
-        raise RunStopped(
-            f"secure_aggregation.value_bound: {bound:g} is too small for tensor "
-            f"{tensor_at(error.index, spec)!r}; raise it"
-        ) from error

@@ -171,7 +171,7 @@ def release_facts(release: Release) -> dict[str, Any]:
     return {
         "attempt": release.attempt,
         "clipping_norm": release.clipping_norm,
-        "mechanism": release.mechanism,
+        "mechanism": release.mechanism.name,
         "relation": release.relation,
         "standard_deviation": release.standard_deviation,
         **_particulars(release),

@@ -17,16 +17,6 @@ SCHEMA_VERSION = 1
 ADVERSARIES = ("server", "peers", "observer")
 
 
-UNITS = {
-    "none": None,
-    "dp_sgd": "record",
-    "upload_noise": "client",
-    "distributed_noise": "client",
-    "central_noise": "client",
-}
-"""Whom a mechanism's epsilon is about."""
-
-
 MEASURES = (
     "bytes_up",
     "bytes_down",

@@ -205,7 +205,7 @@ class Federation:
             unflatten(outcome.summed.vector, spec),
             outcome.summed.total_weight,
             cohort_size=int(outcome.summed.total_weight)
-            if terms.config.privacy.mechanism == "central_noise"
+            if terms.protection.mechanism.divides_by == "planned"
             else len(outcome.survivors),
             population=terms.config.task.clients,
             individual=None

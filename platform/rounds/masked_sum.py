@@ -78,7 +78,7 @@ def seat_of(protection: Protection, plan: RoundPlan, index: int) -> SecureRound:
     Raises:
         ValueError: If the attempt has no secure sum.
     """
-    layout, grid, clients = protection.layout, protection.grid(), len(plan.cohort)
+    layout, grid, clients = protection.layout, protection.sums.grid(), len(plan.cohort)
     if plan.secure is None:
         raise ValueError("there is no secure sum in this attempt")
     return SecureRound(

@@ -190,8 +190,8 @@ class RoundRunner:
         answers = exchange("unmask", exchange.relays(result.relays), decode_disclosure)
         finished = secure.advance({c: d.payload for c, d in answers.items()})[0].finished()
         survivors = secure.names(finished.survivors)
-        totals = layout.open_sum(finished.total, len(survivors), exchange.protection.grid())
-        exchange.protection.require_plausible(totals)
+        totals = layout.open_sum(finished.total, len(survivors), exchange.protection.sums.grid())
+        exchange.protection.sums.require_plausible(totals)
         return self._outcome(exchange, survivors, totals, answers)
 
     def _open_plain(self, exchange: Exchange, ask: Ask) -> RoundOutcome:
@@ -247,7 +247,7 @@ class RoundRunner:
         void = _entries_problem(protection, collected, len(survivors))
         kept = () if void is not None or protection.pool_spec is None else collected
         uploads = tuple(PoolUpload(d.handle, d.entry) for d in kept)
-        summed = protection.average(
+        summed = protection.sums.average(
             totals, plan.planned_size, self.noise_of(plan.round_number, plan.attempt)
         )
         return RoundOutcome(
@@ -259,7 +259,7 @@ class RoundRunner:
             traffic=exchange.traffic(),
             readings=Readings(
                 protection.extras.clipped_fraction(summed),
-                protection.signal_to_noise(summed, len(survivors), plan.planned_size),
+                protection.sums.signal_to_noise(summed, len(survivors), plan.planned_size),
                 protection.extras.noised_mean(summed, protection.mechanism),
             ),
         )

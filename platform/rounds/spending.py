@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from platform.mechanisms import Mechanisms
 from platform.protection.ledger_rows import as_releases, as_row
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
@@ -15,6 +16,7 @@ from privacy import (
     CohortSampling,
     Epsilons,
     Release,
+    ReleaseKey,
     RunningLedger,
     accountant_table,
     claimed_epsilon,
@@ -83,7 +85,7 @@ class Spending:
         """Return what every accountant says about the worst client, in every round it was in."""
         run, budget = self.run, self.run.terms.budget
         with run.records.read() as uow:
-            releases = as_releases(uow.ledger.rows(run.source))
+            releases = as_releases(uow.ledger.rows(run.source), self._mechanisms)
         ledgers: dict[str, list[Release]] = {}
         for release in releases:
             if release.cohort is None or release.cohort.is_drawn:
@@ -96,11 +98,15 @@ class Spending:
         )
         return accountant_table(worst, budget.delta)
 
+    @property
+    def _mechanisms(self) -> Mechanisms:
+        return self.run.terms.config.mechanisms
+
     def _spent(self, uow: UnitOfWork) -> RunningLedger:
         source = self.run.source
         head = uow.audit.head(source)
         if self._counted is None or self._head != head:
-            self._counted = RunningLedger(as_releases(uow.ledger.rows(source)))
+            self._counted = RunningLedger(as_releases(uow.ledger.rows(source), self._mechanisms))
             self._head = head
         return self._counted
 
@@ -110,7 +116,7 @@ class Spending:
         if self.run.terms.budget.lifetime_budget is None:
             return spent
         # Other runs move other chains, so nothing that was counted before is known to be all.
-        return RunningLedger(as_releases(uow.ledger.rows_of(pseudonyms)))
+        return RunningLedger(as_releases(uow.ledger.rows_of(pseudonyms), self._mechanisms))
 
     def _releases(self, plan: RoundPlan, protection: Protection) -> list[Release]:
         run, everybody = self.run, self.run.roll.clients
@@ -120,11 +126,13 @@ class Spending:
             release
             for client in charged
             for release in protection.releases(
-                run_id=run.run_id,
-                round_number=plan.round_number,
-                attempt=plan.attempt,
-                pseudonym=run.roll.pseudonyms[client],
-                cohort=self._sampling(is_drawn=client in plan.cohort),
+                ReleaseKey(
+                    run_id=run.run_id,
+                    round_number=plan.round_number,
+                    attempt=plan.attempt,
+                    pseudonym=run.roll.pseudonyms[client],
+                ),
+                self._sampling(is_drawn=client in plan.cohort),
             )
         ]
 

@@ -177,19 +177,19 @@ class UploadLayout:
 
 def build_layout(
     spec: Spec,
-    mechanism: str,
     *,
+    weighs_examples: bool,
     extras: tuple[str, ...] = (),
     largest_weight: int | None = None,
 ) -> UploadLayout:
-    """Return the layout of a method's uploads under a mechanism.
+    """Return the layout of a method's uploads.
 
     Args:
         spec: The shared tensors.
-        mechanism: Weights apply under `none` only.
+        weighs_examples: Whether the mechanism lets clients weigh by their examples.
         extras: Names of the coordinates that follow the update's own.
         largest_weight: Of the run, where it is known already.
     """
     by_examples = any(t.weighting is Weighting.EXAMPLES for t in spec.values())
     most = LARGEST_WEIGHT if largest_weight is None else largest_weight
-    return UploadLayout(spec, mechanism == "none" and by_examples, extras, most)
+    return UploadLayout(spec, weighs_examples and by_examples, extras, most)

@@ -32,7 +32,7 @@ class Transport(Protocol):
     def exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
     ) -> Mapping[ClientId, bytes | Dropout]:
-        """Send each client its message and waits.
+        """Send each client its message and wait.
 
         Args:
             stage: The stage all messages belong to.
@@ -48,6 +48,24 @@ class Transport(Protocol):
 Handler = Callable[[bytes], bytes]
 Losses = Callable[[int, int, Sequence[ClientId]], frozenset[ClientId]]
 """Which clients of those still there are lost in a round and attempt."""
+
+
+def answer(handler: Handler, message: bytes) -> bytes | Dropout:
+    """Return what a client answers, or that it does not; every transport delivers by this.
+
+    Raises:
+        CoordinatorBehind: If the client knows of a newer commit than the message.
+    """
+    try:
+        return handler(message)
+    except CoordinatorBehind:
+        # Every client would hang up, one after the other, and nobody would know why.
+        raise
+    except ProtocolError:
+        return Dropout("the client refused the message")
+    except BudgetExhausted:
+        # Elsewhere it would hang up; what it has spent is nobody's business.
+        return Dropout("the client takes no part (its own budget)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,29 +98,21 @@ class InProcessTransport:
         if clients and stage == self.lost_at:
             lost = self._lost(messages[clients[0]], clients)
         with self.stage():
-            answers = {
+            replies = {
                 client: Dropout("no answer (simulated loss)")
                 if client in lost
                 else self._deliver(stage, client, messages[client])
                 for client in clients
             }
         # Only now: an answer may leave when the charge for it is on the disk.
-        return answers
+        return replies
 
     def _lost(self, message: bytes, clients: Sequence[ClientId]) -> frozenset[ClientId]:
         _, envelope = peek(message)
         return self.losses(envelope.round_number, envelope.attempt, clients)
 
     def _deliver(self, stage: Stage, client: ClientId, message: bytes) -> bytes | Dropout:
-        try:
-            answer = self.handlers[client](message)
-        except CoordinatorBehind:
-            # Every client would hang up, one after the other, and nobody would know why.
-            raise
-        except ProtocolError:
-            return Dropout("the client refused the message")
-        except BudgetExhausted:
-            # Elsewhere it would hang up; what it has spent is nobody's business.
-            return Dropout("the client takes no part (its own budget)")
-        self.tell(stage)
-        return answer
+        reply = answer(self.handlers[client], message)
+        if not isinstance(reply, Dropout):
+            self.tell(stage)
+        return reply

@@ -181,16 +181,16 @@ def _require_priceable(
     require_probability(delta=delta)
     require_member(ACCOUNTANTS, accountant=accountant)
     ledger = [row for rows in clients for row in rows]
-    units = {row.mechanism == "dp_sgd" for row in ledger if row.mechanism != "none"}
-    if len(units) > 1:
+    named = {row.mechanism.unit: row.mechanism.name for row in ledger if row.mechanism.claims}
+    if len(named) > 1:
         raise UnsupportedEvent(
-            "a ledger mixes dp_sgd, whose unit is a record, with noise whose unit is a client; "
-            "one epsilon has one unit"
+            f"a ledger mixes {named['record']}, whose unit is a record, with noise whose unit is a "
+            "client; one epsilon has one unit"
         )
     for release in ledger:
-        if release.sampling != "none" and release.mechanism != "dp_sgd":
+        if release.sampling != "none" and not release.mechanism.is_in_steps:
             raise UnsupportedEvent(
-                f"sampling {release.sampling!r} amplifies nothing under {release.mechanism!r}"
+                f"sampling {release.sampling!r} amplifies nothing under {release.mechanism.name!r}"
             )
 
 
@@ -198,15 +198,16 @@ def _shown(rows: Sequence[Release], delta: float, accountant: Accountant) -> _Sh
     seen = [row for row in rows if row.charged and (row.cohort is None or row.cohort.is_drawn)]
     return _Shown(
         price(compose(seen, no_cohort), delta, accountant),
-        any(row.mechanism == "central_noise" for row in seen),
+        any(row.mechanism.is_bare_to_server for row in seen),
         any(map(_bares_to_peers, seen)),
     )
 
 
 def _bares_to_peers(release: Release) -> bool:
-    if release.mechanism != "distributed_noise" or release.integer_noise is None:
+    if not release.mechanism.is_shared_out:
         return False
-    return release.integer_noise.corrupt < 1
+    # A peer knows its own share; without a row of shares nothing says that others are enough.
+    return release.integer_noise is None or release.integer_noise.corrupt < 1
 
 
 def _observed(
@@ -219,7 +220,7 @@ def _observed(
     such rows without a cohort, because no row says what a method keeps.
     """
     void = {row.run_id for row in rows if row.charged and row.channel == "pool"}.union(redrawn)
-    last = [row for row in rows if row.channel != "metrics" or row.mechanism == "dp_sgd"]
+    last = [row for row in rows if row.channel != "metrics" or row.mechanism.is_in_steps]
     unamplified = price(compose(last, no_cohort), delta, accountant)
     try:
         composition = compose(last, lambda row: row.run_id not in void)
@@ -235,7 +236,7 @@ def _redrawn_runs(ledger: Sequence[Release]) -> frozenset[str]:
     Which draws are thrown away may depend on them, so the draw that stays is not a fair one. That
     the earlier attempt was free of charge does not help.
     """
-    sums = [row for row in ledger if row.mechanism == "central_noise" and row.channel == "sum"]
+    sums = [row for row in ledger if row.mechanism.may_amplify and row.channel == "sum"]
     first: dict[tuple[str, int], int] = {}
     for row in sums:
         key = row.run_id, row.round_number

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from privacy.errors import UnsupportedEvent
 from privacy.events import CohortSampling, IntegerNoise, Relation, Release
 
+# Far above the last bit of a float64 and far below what any calibration resolves (1e-6).
 _DIGITS = 12
 
 
@@ -129,6 +130,8 @@ def compose(
         UnsupportedEvent: Relations are mixed, or integer noise is to be amplified by sampling.
     """
     charged = [row for row in releases if row.charged]
+    # One release without noise makes everything else worthless; its relation and sampling do not
+    # matter any more, and no accountant is asked about an infinite loss.
     if not all(map(_noise_to_clip, charged)):
         return Composition(charged[0].relation, (), is_noised=False)
     relations = sorted({row.relation for row in charged})
@@ -136,19 +139,24 @@ def compose(
         raise UnsupportedEvent(
             "a ledger mixes the relations replace_one and add_or_remove_one; one epsilon has one"
         )
+    # An empty ledger costs nothing under either.
     relation = relations[0] if relations else "replace_one"
     plain: Counter[tuple[float, float]] = Counter()
     integer: Counter[tuple[float, IntegerNoise]] = Counter()
     fixed_size: Counter[tuple[float, int, int]] = Counter()
     for row in charged:
+        # Without amplification the client counts as if it were in every round: an upper bound,
+        # whatever the draw was.
         cohort = _cohort(row) if is_amplified(row) else None
         noise = _noise_to_clip(row)
         if row.integer_noise is not None:
+            # Of which shares a sum is made changes its price, at the same variance.
             _require_unsampled(row, cohort)
             integer[noise, row.integer_noise] += row.count
         elif cohort is not None and cohort.kind == "fixed_size":
             fixed_size[noise, cohort.size, cohort.population] += row.count
         else:
+            # Either coin is one for each that may take part, so the theorem is the same.
             coin = cohort.probability if cohort is not None else row.sampling_probability
             plain[noise, round_digits(coin)] += row.count
     return Composition(
@@ -161,6 +169,7 @@ def compose(
 
 def _cohort(release: Release) -> CohortSampling | None:
     """Return how the cohort was drawn, unless everybody was."""
+    # A cohort of all amplifies nothing, and the theorem on fixed sizes does not cover it.
     cohort = release.cohort
     return cohort if cohort is not None and cohort.size < cohort.population else None
 
@@ -171,11 +180,12 @@ def _require_unsampled(release: Release, cohort: CohortSampling | None) -> None:
 
 
 def _noise_to_clip(release: Release) -> float:
+    # Before the division: without noise there may be no clipping norm either.
     if release.standard_deviation == 0.0:
         return 0.0
     return round_digits(release.standard_deviation / release.clipping_norm)
 
 
 def round_digits(value: float, digits: int = _DIGITS) -> float:
-    """Return round a positive number to that many significant digits; 0 and infinity stay."""
+    """Return a positive number rounded to that many significant digits; 0 and infinity stay."""
     return float(f"{value:.{digits - 1}e}") if math.isfinite(value) else value

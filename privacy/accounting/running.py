@@ -86,7 +86,7 @@ class RunningLedger:
         return facts
 
     def _note_draw(self, release: Release) -> None:
-        if (release.mechanism, release.channel) != ("central_noise", "sum"):
+        if not (release.mechanism.may_amplify and release.channel == "sum"):
             return
         key = release.run_id, release.round_number
         first, charged = self._draws.get(key, (release.attempt, -1))

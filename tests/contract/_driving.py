@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from methods import Arrays, Examples, LocalResult, Method, PoolPolicy
 from platform.parties.client import Client
 from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards
-from platform.protection.uploads import Protection
+from platform.protection.sums import SumProtection
+from platform.protection.uploads import EntryProtection, Protection
 from platform.rounds.plan import RoundFacts, RoundOutcome, RoundPlan
 from platform.rounds.runner import RoundRunner
 from platform.wire.envelopes import Attempt
@@ -107,16 +108,14 @@ def pool_of_rounds(method: Method) -> PoolPolicy | None:
 
 
 def make_protection(method: Method, setting: Setting) -> Protection:
-    name = "none" if isinstance(setting.mechanism, NoProtection) else "upload_noise"
-    layout, policy = build_layout(method.shared_spec(), name), pool_of_rounds(method)
-    return Protection(
-        mechanism=setting.mechanism,
-        layout=layout,
-        pool_spec=None if policy is None else policy.spec,
-        pool_noise=setting.pool_noise,
-        bits=BITS,
-        masked=setting.masked and layout.coordinates > 0,
-    )
+    weighs, policy = not setting.mechanism.facts.claims, pool_of_rounds(method)
+    layout = build_layout(method.shared_spec(), weighs_examples=weighs)
+    masked = setting.masked and layout.coordinates > 0
+    sums = SumProtection(mechanism=setting.mechanism, layout=layout, bits=BITS, masked=masked)
+    if policy is None:
+        return Protection(sums=sums)
+    entries = EntryProtection(spec=policy.spec, noise=setting.pool_noise)
+    return Protection(sums=sums, entries=entries)
 
 
 def make_clients(

@@ -228,13 +228,21 @@ def set_stage(
 
 def why_refused(case: Case, method: Method, asked: Asked) -> str | None:
     """The reason that must be given, None where the combination is admitted."""
-    if asked.mechanism not in method.admits:
+    if not admitted(method, asked):
         return "privacy.mechanism: "
     if method.visibility is Visibility.PER_CLIENT and asked.masks:
         return "secure_aggregation.enabled: true hides each client's update"
     if asked.decoupled and not method.decouples:
         return "privacy.personal: "
     return None
+
+
+def admitted(method: Method, asked: Asked) -> bool:
+    """By the words of the methods' page: who sees uploads, and whose data they are made of."""
+    if asked.mechanism in ("distributed_noise", "central_noise"):
+        return method.visibility is not Visibility.PER_CLIENT and "client" in method.units
+    unit = {"none": None, "dp_sgd": "record", "upload_noise": "client"}[asked.mechanism]
+    return unit is None or unit in method.units
 
 
 def needs_own_entry_noise(method: Method, asked: Asked) -> bool:

@@ -26,6 +26,7 @@ from methods import (
     Visibility,
     Weighting,
 )
+from methods.interface.defaults import ALL_UNITS
 from platform.config import MethodConfig
 from platform.errors import ConfigError
 from platform.experiment.method_building import validate_options
@@ -48,7 +49,6 @@ from tests.contract.conftest import (
 )
 
 NEEDS = {"features", "tokens", "pixels", "text", "domains"}
-MECHANISMS = {"none", "dp_sgd", "upload_noise", "distributed_noise", "central_noise"}
 OTHER_CLASSES = ("house", "lightning", "drop", "old grey flower", "cross")
 
 
@@ -143,9 +143,8 @@ def test_the_interface(method: Method):
     assert isinstance(method.needs, frozenset)
     assert method.needs <= NEEDS
     assert isinstance(method.visibility, Visibility)
-    assert isinstance(method.admits, frozenset)
-    assert "none" in method.admits
-    assert method.admits <= MECHANISMS
+    assert isinstance(method.units, frozenset)
+    assert method.units <= ALL_UNITS
     for spec in method.shared_spec().values():
         assert isinstance(spec, TensorSpec)
         assert isinstance(spec.weighting, Weighting)
@@ -155,11 +154,6 @@ def test_the_interface(method: Method):
     if policy is not None:
         assert policy.spec
         assert policy.k >= 1
-
-
-def test_a_method_that_needs_single_updates_admits_no_mechanism_that_hides_them(method: Method):
-    if method.visibility is Visibility.PER_CLIENT:
-        assert not method.admits & {"distributed_noise", "central_noise"}
 
 
 def test_an_example_is_prepared_alone_and_always_in_the_same_way(method: Method):
@@ -179,7 +173,7 @@ def test_an_example_is_prepared_alone_and_always_in_the_same_way(method: Method)
 
 def test_a_loss_of_a_whole_batch_is_not_trained_on_records(method: Method):
     if method.couples_examples:
-        assert "dp_sgd" not in method.admits
+        assert "record" not in method.units
 
 
 def test_a_loss_is_of_one_example_unless_it_is_announced(method: Method):

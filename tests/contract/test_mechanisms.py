@@ -28,6 +28,7 @@ from tests.contract._mechanisms import (
     RUN,
     THRESHOLD,
     Asked,
+    admitted,
     build,
     central_noise,
     configure,
@@ -98,7 +99,7 @@ def test_a_round_is_right_or_refused(case: Case, asked: Asked, task, method: Met
     overrides = ["pool.noise=independent"] if needs_own_entry_noise(method, asked) else []
     config = configure(case, asked, *overrides)
     in_rounds = pool_of_rounds(method) is not None
-    if overrides and in_rounds and asked.mechanism in method.admits:
+    if overrides and in_rounds and admitted(method, asked):
         # Else every client would fail alone, and nobody would hear of it.
         with pytest.raises(ConfigError, match=r"^pool\.noise: 'same' needs"):
             protect_run(configure(case, asked), build(case, config, task))
@@ -126,7 +127,7 @@ def test_a_round_is_right_or_refused(case: Case, asked: Asked, task, method: Met
     assert (error <= rounding + 7 * deviation_of_sum(asked)).all()
     if spec:
         assert np.abs(expected).max() > 4 * rounding, "the comparison would pass on nothing"
-        assert stage.protection.signal_to_noise(outcome.summed, 3, 3) is None or (
+        assert stage.protection.sums.signal_to_noise(outcome.summed, 3, 3) is None or (
             asked.mechanism not in ("none", "dp_sgd")
         )
     _require_entries(stage, outcome, method)

@@ -44,7 +44,7 @@ class Honest:
     needs: frozenset = frozenset({"features"})
     pixel_size: int | None = None
     visibility: Visibility = Visibility.AGGREGATE_ONLY
-    admits: frozenset = frozenset({"none", "dp_sgd"})
+    units: frozenset = frozenset({"client", "record"})
     has_personal_state: bool = True
     decouples: bool = False
     couples_examples: bool = False

@@ -58,7 +58,7 @@ class Loss:
 class Toy(MethodDefaults):
     config: Config
     shape: tuple
-    admits: frozenset = field(default=frozenset({"none", "upload_noise"}), init=False)
+    units: frozenset = field(default=frozenset({"client"}), init=False)
     has_personal_state: bool = field(default=False, init=False)
 
     def shared_spec(self):
@@ -170,7 +170,7 @@ def test_a_toy_method_is_protected_like_any_other(tmp_path, surroundings):
 
 def test_a_mechanism_that_the_toy_method_does_not_admit_is_refused(tmp_path, surroundings):
     (tmp_path / surroundings.registry.package / "toy.py").write_text(
-        METHOD.replace(', "upload_noise"}', "}")
+        METHOD.replace('frozenset({"client"})', "frozenset()")
     )
     config = config_of(
         tmp_path,

@@ -238,7 +238,7 @@ def test_the_module_is_the_shift_for_pools():
 def test_records_are_not_protected_one_by_one():
     method = build()
     assert method.couples_examples
-    assert method.admits == {"none", "upload_noise", "distributed_noise", "central_noise"}
+    assert method.units == {"client"}
 
 
 @pytest.mark.parametrize(

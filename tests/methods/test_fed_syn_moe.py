@@ -96,7 +96,7 @@ def test_everything_is_trained_in_one_fit():
     assert (networks.learning_rate, gate.learning_rate) == (None, 0.3)
     assert set(networks.names) | set(gate.names) == {*view.broadcast, *view.personal}
     assert all(name.startswith("moe.") for name in gate.names)
-    assert build().admits >= {"dp_sgd", "central_noise"}
+    assert build().units == {"client", "record"}
 
 
 def test_all_three_move_and_only_the_shared_part_leaves():

@@ -165,4 +165,4 @@ def test_the_body_alone_is_no_network():
 def test_its_module_is_the_head_that_was_fine_tuned():
     assert build().refines
     assert set(build(fine_tune="all").module_layers) == set(HEAD)
-    assert "dp_sgd" in build().admits
+    assert "record" in build().units

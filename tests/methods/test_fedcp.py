@@ -291,5 +291,4 @@ def test_noise_is_for_training_alone_and_only_if_asked():
 def test_what_the_options_admit(options, couples, private):
     method = fedcp.build(fedcp.Config(**options), Task(CLASSES, ("one",), 4))
     assert method.couples_examples == couples
-    rest = {"none", "upload_noise", "distributed_noise", "central_noise"}
-    assert method.admits == rest | ({"dp_sgd"} if private else set())
+    assert method.units == {"client"} | ({"record"} if private else set())

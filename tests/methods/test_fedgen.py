@@ -324,9 +324,9 @@ def test_only_what_is_asked_for_is_sent():
     assert SHARES not in {**bare.shared_spec(), **bare.init_server(rng())}
     assert single.visibility is Visibility.PER_CLIENT
     assert mean.visibility is bare.visibility is Visibility.AGGREGATE_ONLY
-    assert single.admits == {"none", "upload_noise"}
-    assert mean.admits == {"none", "upload_noise", "distributed_noise", "central_noise"}
-    assert bare.admits == {*mean.admits, "dp_sgd"}
+    assert single.units == {"client"}
+    assert mean.units == {"client"}
+    assert bare.units == {"client", "record"}
     state = single.init_server(rng())
     with pytest.raises(MethodError, match=r"aggregate\.individual is None; valid"):
         single.server_update(state, aggregate(update_of(state), individual=False), (), rng())

@@ -213,9 +213,9 @@ def test_a_head_without_prototypes_stays(kind, flags):
 def test_what_the_server_must_see():
     single, mean = build(), build(prototypes="mean")
     assert single.visibility is Visibility.PER_CLIENT
-    assert single.admits == {"none", "upload_noise"}
+    assert single.units == {"client"}
     assert mean.visibility is Visibility.AGGREGATE_ONLY
-    assert mean.admits == {"none", "upload_noise", "distributed_noise", "central_noise"}
+    assert mean.units == {"client"}
     with pytest.raises(MethodError, match=r"aggregate\.individual is None; valid"):
         single.server_update(zero_head(), aggregate(ONE, individual=False), (), rng())
 

@@ -126,6 +126,6 @@ def test_noised_steps_are_those_that_are_charged(steps):
 def test_it_is_fedper_to_everybody_else():
     method = build()
     assert (method.refines, method.gated_width) == (False, 4)
-    assert method.admits == plain().admits
+    assert method.units == plain().units
     assert set(method.module_layers) == set(HEAD)
     assert set(method.shared_spec()) == set(BODY)

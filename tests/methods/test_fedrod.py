@@ -181,7 +181,7 @@ def test_heads_are_shared_and_kept():
 
 def test_counts_of_labels_are_no_part_of_record_level_privacy():
     """One example's label changes the loss of all others."""
-    assert build().admits == {"none", "upload_noise", "distributed_noise", "central_noise"}
+    assert build().units == {"client"}
     assert build().couples_examples
-    assert "dp_sgd" in build(generic_loss="cross_entropy").admits
+    assert "record" in build(generic_loss="cross_entropy").units
     assert not build(generic_loss="cross_entropy").couples_examples

@@ -208,4 +208,4 @@ def test_a_fresh_valve_normalises_without_scale_or_shift():
 def test_records_are_not_protected_one_by_one():
     method = build()
     assert method.couples_examples
-    assert method.admits == {"none", "upload_noise", "distributed_noise", "central_noise"}
+    assert method.units == {"client"}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from methods import ClientView, Examples, Registry, Task, pfedprompt, promptfl
+from methods import ClientView, Examples, Registry, Task, Visibility, pfedprompt, promptfl
 from methods.pfedprompt import FEATURES, LABELS, Config, attend
 from methods.prompts.prompt import CONTEXT, as_tensor
 from platform.config import MethodConfig
@@ -165,8 +165,8 @@ def test_the_memory_is_a_copy_of_the_clients_own_examples(task, examples):
 
 
 def test_every_mechanism_is_admitted(task):
-    every = {"none", "dp_sgd", "upload_noise", "distributed_noise", "central_noise"}
-    assert build(task).admits == every
+    assert build(task).units == {"client", "record"}
+    assert build(task).visibility is Visibility.AGGREGATE_ONLY
 
 
 @pytest.mark.parametrize(

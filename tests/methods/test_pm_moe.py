@@ -158,7 +158,7 @@ def test_rounds_are_the_bases_to_the_bit(base):
         assert got.keys() == expected.keys()
         assert all(np.array_equal(got[n], expected[n]) for n in expected)
     for name in (
-        *("needs", "pixel_size", "visibility", "admits", "couples_examples"),
+        *("needs", "pixel_size", "visibility", "units", "couples_examples"),
         *("has_personal_state", "decouples", "plain_sgd"),
         *("learns", "anchored", "averaged", "closed_classes"),
     ):
@@ -289,7 +289,7 @@ ON_RECORDS = {
 def test_what_goes_into_the_pool_under_dp_sgd_was_released(base):
     """The data is sealed: the entry is what noised steps gave, before or now, or a constant."""
     method = build(base, {**SMALL, **ON_RECORDS[base]})
-    assert "dp_sgd" in method.admits
+    assert "record" in method.units
     for rounds in (0, 1):
         result = train_privately(
             method.contribute,
@@ -304,4 +304,4 @@ def test_what_goes_into_the_pool_under_dp_sgd_was_released(base):
 
 @pytest.mark.parametrize("base", ["fedrod", "fedgh", "gpfl", "fedcp", "dbe"])
 def test_a_base_that_joins_records_is_not_trained_on_them(base):
-    assert "dp_sgd" not in build(base).admits
+    assert "record" not in build(base).units

@@ -218,7 +218,7 @@ def test_it_starts_without_controls_and_refuses_noised_steps():
     assert set(kept) == {CONTROL + name for name in LAYERS}
     assert not any(value.any() for value in kept.values())
     assert not any(state[name].any() for name in kept)
-    assert method.admits == {"none", "upload_noise", "distributed_noise", "central_noise"}
+    assert method.units == {"client"}
 
 
 def test_it_predicts_as_fedavg_from_the_same_network():

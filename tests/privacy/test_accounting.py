@@ -23,11 +23,12 @@ from privacy.accounting.gaussian import delta_at, epsilon_at, log_delta_at
 from privacy.accounting.headline import first_supporting
 from privacy.errors import UnsupportedEvent
 from privacy.events import Release
+from tests.privacy._rows import FACTS
 
 
 def release(z: float, **changes: Any) -> Release:
     row = Release(
-        mechanism="upload_noise",
+        mechanism=FACTS["upload_noise"],
         standard_deviation=z * 0.3,
         clipping_norm=0.3,
         relation="add_or_remove_one",
@@ -46,7 +47,7 @@ def rounds(z: float, count: int, **changes: Any) -> list[Release]:
 
 
 def poisson(z: float, q: float, count: int, **changes: Any) -> list[Release]:
-    kept = {"mechanism": "central_noise", "sampling": "poisson", "sampling_probability": q}
+    kept = {"mechanism": FACTS["central_noise"], "sampling": "poisson", "sampling_probability": q}
     return rounds(z, count, **kept | changes)
 
 
@@ -197,7 +198,7 @@ def test_empty_ledger_costs_nothing_and_noiseless_release_everything(
     silent = release(1.0, status="aborted", left_client=False)
     assert epsilon([], 1e-5, accountant).epsilon == 0.0
     assert epsilon([silent], 1e-5, accountant).epsilon == 0.0
-    bare = release(1.0, mechanism="none", standard_deviation=0.0, clipping_norm=0.0)
+    bare = release(1.0, mechanism=FACTS["none"], standard_deviation=0.0, clipping_norm=0.0)
     without_noise = release(0.0)
     for leak in (bare, without_noise):
         result = epsilon([*rounds(5.0, 3), leak], 1e-5, accountant)
@@ -277,7 +278,7 @@ def test_unsupported_events_never_pass_silently() -> None:
 
 
 def test_the_first_accountant_that_supports_everything_speaks() -> None:
-    sampled = compose([*poisson(1.0, 0.1, 2), release(3.0, mechanism="central_noise")])
+    sampled = compose([*poisson(1.0, 0.1, 2), release(3.0, mechanism=FACTS["central_noise"])])
     assert first_supporting(sampled, 1e-5, ("exact", "rdp", "pld")).accountant == "rdp"
     replaced = compose(poisson(1.0, 0.1, 2, relation="replace_one"))
     with pytest.raises(UnsupportedEvent, match=r"exact: .*sampled.* rdp: .*refuses"):

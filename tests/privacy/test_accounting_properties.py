@@ -31,6 +31,7 @@ from privacy.accounting import Epsilons, epsilons
 from privacy.accounting.composition import Composition, FixedSizeTerm, Term
 from privacy.accounting.headline import price
 from privacy.events import CohortSampling, IntegerNoise, Release
+from tests.privacy._rows import FACTS
 
 RDP_TOLERANCE = 1e-6
 RDP_TOLERANCE_ELSEWHERE = 0.25
@@ -154,14 +155,14 @@ COHORT = CohortSampling(kind="fixed_size", size=5, population=40, is_drawn=True)
 def row(kind: str, **changes: Any) -> Release:
     """A row of one of the kinds that a ledger of whole clients may mix."""
     own: dict[str, dict[str, Any]] = {
-        "upload": {"mechanism": "upload_noise"},
-        "entry": {"mechanism": "upload_noise", "channel": "pool"},
-        "metrics": {"mechanism": "upload_noise", "channel": "metrics"},
-        "shared": {"mechanism": "distributed_noise", "integer_noise": NOISE},
-        "whole": {"mechanism": "central_noise"},
-        "drawn": {"mechanism": "central_noise", "cohort": COHORT},
+        "upload": {"mechanism": FACTS["upload_noise"]},
+        "entry": {"mechanism": FACTS["upload_noise"], "channel": "pool"},
+        "metrics": {"mechanism": FACTS["upload_noise"], "channel": "metrics"},
+        "shared": {"mechanism": FACTS["distributed_noise"], "integer_noise": NOISE},
+        "whole": {"mechanism": FACTS["central_noise"]},
+        "drawn": {"mechanism": FACTS["central_noise"], "cohort": COHORT},
         "missed": {
-            "mechanism": "central_noise",
+            "mechanism": FACTS["central_noise"],
             "cohort": dataclasses.replace(COHORT, is_drawn=False),
         },
     }

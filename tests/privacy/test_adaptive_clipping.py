@@ -19,8 +19,8 @@ from privacy import (
     SeededNoise,
     grid_of,
     protect_upload,
-    release_of_upload,
 )
+from tests.privacy._rows import release_of
 
 FINITE = st.floats(-1e6, 1e6)
 VECTORS = hnp.arrays(np.float64, st.integers(0, 30), elements=FINITE)
@@ -83,7 +83,7 @@ def test_what_is_noised_is_within_the_norm_of_the_ledger(
     grid = grid_of(mechanism, flagged.size, bits=16, clients=1)
     noise = SeededNoise(np.random.default_rng(seed))
     sent = grid.dequantise(protect_upload(flagged, mechanism, grid, noise).levels)
-    row = release_of_upload(
+    row = release_of(
         mechanism,
         flagged.size,
         channel="sum",

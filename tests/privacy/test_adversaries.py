@@ -10,7 +10,9 @@ import pytest
 from privacy.accounting import epsilon, epsilons
 from privacy.errors import UnsupportedEvent
 from privacy.events import Release
-from privacy.mechanisms import NoProtection, UploadNoise, release
+from privacy.facts import MechanismFacts
+from privacy.mechanisms import NoProtection, UploadNoise
+from tests.privacy._rows import FACTS, release_of
 
 NOISE = UploadNoise(clipping_norm=0.5, noise_multiplier=4.0)
 DELTA = 1e-5
@@ -18,7 +20,7 @@ DELTA = 1e-5
 
 def row(pseudonym: str, **changes: Any) -> Release:
     fields = {"channel": "sum", "run_id": "r", "round_number": 1, "attempt": 0}
-    return release(changes.pop("mechanism", NOISE), pseudonym=pseudonym, **fields | changes)
+    return release_of(changes.pop("mechanism", NOISE), pseudonym=pseudonym, **fields | changes)
 
 
 def cost(*releases: Release) -> float:
@@ -77,8 +79,8 @@ def test_none_is_infinite_for_who_sees_it_and_nothing_released_is_zero() -> None
     assert nothing.accountant == "exact"
 
 
-@pytest.mark.parametrize("mechanism", ["upload_noise", "central_noise"])
-def test_coins_for_records_amplify_no_client(mechanism: str) -> None:
+@pytest.mark.parametrize("mechanism", [FACTS["upload_noise"], FACTS["central_noise"]])
+def test_coins_for_records_amplify_no_client(mechanism: MechanismFacts) -> None:
     fields = {name: getattr(row("a"), name) for name in Release.__dataclass_fields__}
     sampled = {"mechanism": mechanism, "sampling": "poisson", "sampling_probability": 0.1}
     with pytest.raises(UnsupportedEvent, match="amplifies nothing"):

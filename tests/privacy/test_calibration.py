@@ -18,12 +18,13 @@ from privacy.accounting import (
 from privacy.accounting.calibration import smallest_fit
 from privacy.errors import BudgetExhausted, CalibrationError
 from privacy.events import Relation, Release
-from privacy.mechanisms import UploadNoise, release
+from privacy.mechanisms import UploadNoise
+from tests.privacy._rows import release_of
 
 
 def planned(mechanism: UploadNoise, count: int, pseudonym: str = "a") -> list[Release]:
     return [
-        release(
+        release_of(
             mechanism,
             channel="sum",
             run_id="r",

@@ -23,8 +23,9 @@ from privacy import (
     epsilon,
     noise_for_sum,
 )
-from privacy.central import central_ring_bits, protect_for_centre, release_to_centre
+from privacy.central import central_ring_bits, protect_for_centre
 from privacy.randomness import NoiseSource
+from tests.privacy._rows import release_of
 
 BASE = CentralNoise(clipping_norm=0.5, noise_multiplier=2.0, scale=4_096.0)
 DIMENSION = 50_000
@@ -40,7 +41,7 @@ def seeded(seed: int = 0) -> SeededNoise:
 
 def row(how: CentralNoise, dimension: int = 10_000, **changes: Any) -> Any:
     fields = {"run_id": "r", "round_number": 3, "attempt": 1, "pseudonym": "a"}
-    return release_to_centre(how, dimension, **fields | changes)
+    return release_of(how, dimension, **fields | changes)
 
 
 # --------------------------------------------------------------------------- what clients send
@@ -168,7 +169,11 @@ def test_the_row_by_hand() -> None:
     found = row(how)
     assert found.clipping_norm == pytest.approx(math.sqrt(1_003_550) / 500.0)
     assert found.sensitivity == 2.0 * found.clipping_norm
-    assert (found.mechanism, found.channel, found.status) == ("central_noise", "sum", "reserved")
+    assert (found.mechanism.name, found.channel, found.status) == (
+        "central_noise",
+        "sum",
+        "reserved",
+    )
     assert (found.standard_deviation, found.integer_noise, found.cohort) == (3.0, None, None)
     assert (found.run_id, found.round_number, found.attempt, found.pseudonym) == ("r", 3, 1, "a")
     single = row(dataclasses.replace(how, relation="add_or_remove_one"), status="released")

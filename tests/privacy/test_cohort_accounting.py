@@ -29,6 +29,7 @@ from privacy.accounting.composition import FixedSizeTerm, compose, no_cohort
 from privacy.accounting.gaussian import epsilon_at
 from privacy.errors import BudgetExhausted, UnsupportedEvent
 from privacy.events import CohortSampling, IntegerNoise, Release
+from tests.privacy._rows import FACTS
 
 DELTA = 1e-5
 relations = pytest.mark.parametrize("relation", ["replace_one", "add_or_remove_one"])
@@ -44,7 +45,7 @@ def missed(kind: Any = "poisson", size: int = 10, population: int = 100) -> Coho
 
 def row(z: float = 4.0, **changes: Any) -> Release:
     fields: dict[str, Any] = {
-        "mechanism": "central_noise",
+        "mechanism": FACTS["central_noise"],
         "standard_deviation": 0.3 * z,
         "clipping_norm": 0.3,
         "relation": "replace_one",
@@ -60,7 +61,7 @@ def row(z: float = 4.0, **changes: Any) -> Release:
 
 
 def entry(**changes: Any) -> Release:
-    fields = {"mechanism": "upload_noise", "channel": "pool", "cohort": None}
+    fields = {"mechanism": FACTS["upload_noise"], "channel": "pool", "cohort": None}
     return row(**fields | changes)
 
 
@@ -404,7 +405,7 @@ def test_the_theorem_s_sums_keep_their_digits_in_between(noise: float, size: int
 
 
 def test_the_claim_is_against_the_strongest_adversary_that_it_names() -> None:
-    upload = row(mechanism="upload_noise", cohort=None)
+    upload = row(mechanism=FACTS["upload_noise"], cohort=None)
     assert epsilons([upload], DELTA).claimed == epsilons([upload], DELTA).server < math.inf
     central = rounds(2)
     assert epsilons(central, DELTA).claimed == epsilons(central, DELTA).peers == gaussian(4.0, 2)
@@ -421,7 +422,7 @@ def shared_noise(corrupt: int) -> Release:
     noise = IntegerNoise(
         kind="skellam", share_deviation=1_000.0, shares=50, dimension=64, corrupt=corrupt
     )
-    return row(mechanism="distributed_noise", cohort=None, integer_noise=noise)
+    return row(mechanism=FACTS["distributed_noise"], cohort=None, integer_noise=noise)
 
 
 def test_shared_noise_claims_against_the_server() -> None:
@@ -438,8 +439,8 @@ def test_shared_noise_claims_against_the_server() -> None:
     [
         [],
         rounds(3),
-        [row(mechanism="none", standard_deviation=0.0, cohort=None)],
-        [row(), row(mechanism="none", standard_deviation=0.0, cohort=None)],
+        [row(mechanism=FACTS["none"], standard_deviation=0.0, cohort=None)],
+        [row(), row(mechanism=FACTS["none"], standard_deviation=0.0, cohort=None)],
         [row(standard_deviation=0.0)],
         [shared_noise(0), row(pseudonym="b")],
         [row(cohort=missed()), entry(pseudonym="b")],
@@ -454,7 +455,7 @@ def test_without_noise_everything_is_infinite_for_who_sees_it() -> None:
     assert result.server == result.peers == result.observer == result.claimed == math.inf
     unseen = epsilons([row(standard_deviation=0.0, cohort=missed())], DELTA)
     assert (unseen.server, unseen.peers, unseen.observer) == (0.0, 0.0, math.inf)
-    bare = epsilons([row(mechanism="none", standard_deviation=0.0, cohort=None)], DELTA)
+    bare = epsilons([row(mechanism=FACTS["none"], standard_deviation=0.0, cohort=None)], DELTA)
     assert bare.claimed == math.inf
 
 

@@ -18,16 +18,16 @@ from privacy import (
     CalibrationError,
     DistributedNoise,
     NonFiniteUpdate,
+    Release,
     SeededNoise,
     SignedGrid,
     SystemNoise,
-    calibrate_distributed_noise,
+    calibrate,
     calibrate_noise_multiplier,
     clip,
     default_scale,
     epsilon,
     protect_share,
-    release_of_share,
     required_ring_bits,
     smallest_multiplier,
 )
@@ -35,6 +35,7 @@ from privacy.distributed import largest_sum
 from privacy.errors import SensitivityViolation
 from privacy.randomness import NoiseSource
 from privacy.rounding import round_conditionally, squared_norm_after_rounding
+from tests.privacy._rows import release_of
 
 ALPHA = 1e-9
 DIMENSION = 4_000
@@ -78,7 +79,7 @@ def open_sum(
 
 def row(how: DistributedNoise, dimension: int = DIMENSION, **changes: Any) -> Any:
     fields = {"run_id": "r", "round_number": 1, "attempt": 0, "pseudonym": "a"}
-    return release_of_share(how, dimension, **fields | changes)
+    return release_of(how, dimension, **fields | changes)
 
 
 # ------------------------------------------------------------------------------ noise of the sum
@@ -358,7 +359,7 @@ def test_the_least_noise_allowed_is_allowed() -> None:
 
 
 def test_a_pool_entry_is_no_sum() -> None:
-    with pytest.raises(ValueError, match="channel must not be 'pool'"):
+    with pytest.raises(ValueError, match="channel is 'pool'; it must be 'sum'"):
         row(mechanism(), channel="pool")
 
 
@@ -373,6 +374,22 @@ PLAN: dict[str, Any] = {
 }
 
 
+def calibrated(target: float, rounds: int, **plan: Any) -> DistributedNoise:
+    """The least noise with which so many sums fit the target, as a run is calibrated."""
+    plan = dict(plan)
+    dimension = plan.pop("dimension")
+
+    def planned(multiplier: float) -> list[Release]:
+        how = DistributedNoise(noise_multiplier=multiplier, **plan)
+        return [dataclasses.replace(row(how, dimension), count=rounds)]
+
+    least = smallest_multiplier(
+        plan["clipping_norm"] * plan["scale"], plan["minimum_survivors"] - plan["corrupt"]
+    )
+    found = calibrate(planned, target, 1e-5, smallest=least)
+    return DistributedNoise(noise_multiplier=found, **plan)
+
+
 def spend(how: DistributedNoise, rounds: int) -> float:
     rows = [row(how, 2_048, round_number=number) for number in range(rounds)]
     return epsilon(rows, 1e-5).epsilon
@@ -383,7 +400,7 @@ def spend(how: DistributedNoise, rounds: int) -> float:
 @pytest.mark.parametrize(("target", "rounds"), [(0.5, 1), (8.0, 10), (30.0, 3)])
 def test_calibrated_noise_just_fits(kind: str, relation: Any, target: float, rounds: int) -> None:
     plan = PLAN | {"kind": kind, "relation": relation}
-    how = calibrate_distributed_noise(target, 1e-5, rounds=rounds, **plan)
+    how = calibrated(target, rounds, **plan)
     assert spend(how, rounds) <= target
     less = dataclasses.replace(how, noise_multiplier=how.noise_multiplier * (1 - 3e-6))
     assert spend(less, rounds) > target
@@ -395,7 +412,7 @@ def test_calibrated_noise_just_fits(kind: str, relation: Any, target: float, rou
 
 
 def test_a_target_that_the_grid_overfulfils_gives_the_least_noise() -> None:
-    how = calibrate_distributed_noise(1e9, 1e-5, rounds=1, **PLAN | {"scale": 4_000.0})
+    how = calibrated(1e9, 1, **PLAN | {"scale": 4_000.0})
     assert how.share_deviation == pytest.approx(1.5, rel=1e-6)
 
 
@@ -422,11 +439,10 @@ def test_the_smallest_multiplier_is_allowed_and_nothing_below(
     [
         (math.nan, {}, "target_epsilon is nan"),
         (0.0, {}, "target_epsilon is 0"),
-        (1.0, {"rounds": 0}, "rounds is 0"),
         (1.0, {"corrupt": 60}, "minimum_survivors is 60"),
         (1e-5, {"scale": 2.0**28}, "to 2\\^21"),
     ],
 )
 def test_calibration_refuses(target: float, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(CalibrationError, match=message):
-        calibrate_distributed_noise(target, 1e-5, **{"rounds": 1} | PLAN | changes)
+        calibrated(target, 1, **PLAN | changes)

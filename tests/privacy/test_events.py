@@ -10,9 +10,10 @@ import pytest
 
 from privacy.errors import UnknownMechanism
 from privacy.events import CohortSampling, Release
+from tests.privacy._rows import FACTS
 
 ROW: dict[str, Any] = {
-    "mechanism": "upload_noise",
+    "mechanism": FACTS["upload_noise"],
     "standard_deviation": 0.6,
     "clipping_norm": 0.3,
     "relation": "replace_one",
@@ -63,14 +64,14 @@ def test_aborts_are_charged_unless_said_otherwise() -> None:
         {"clipping_norm": 0.0},
         {"round_number": -1},
         {"attempt": -1},
-        {"mechanism": "none"},  # with noise
+        {"mechanism": FACTS["none"]},  # with noise
         {"sampling_probability": 0.5},  # without sampling
         {"sampling": "poisson", "sampling_probability": 0.0},
         {"sampling": "poisson", "sampling_probability": 1.5},
         {"left_client": False},  # while reserved
         {"left_client": False, "status": "released"},
         {"count": 0},
-        {"mechanism": "none", "standard_deviation": 0.0, "clipping_norm": -1.0},
+        {"mechanism": FACTS["none"], "standard_deviation": 0.0, "clipping_norm": -1.0},
     ],
     ids=str,
 )
@@ -84,7 +85,7 @@ COHORT = CohortSampling(kind="poisson", size=3, population=12, is_drawn=False)
 
 def test_cohorts_know_their_chance() -> None:
     assert math.isclose(COHORT.probability, 0.25)
-    assert Release(**ROW | {"mechanism": "central_noise", "cohort": COHORT}).cohort == COHORT
+    assert Release(**ROW | {"mechanism": FACTS["central_noise"], "cohort": COHORT}).cohort == COHORT
 
 
 @pytest.mark.parametrize(
@@ -103,11 +104,15 @@ def test_cohorts_that_mean_nothing_are_refused(changes: dict[str, Any], message:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({}, "cohort must be None but for a sum under 'central_noise'"),
-        ({"mechanism": "central_noise", "channel": "pool"}, "cohort must be None"),
-        ({"mechanism": "central_noise", "channel": "metrics"}, "cohort must be None"),
+        ({}, "cohort must be None on channel 'sum' under 'upload_noise'"),
+        ({"mechanism": FACTS["central_noise"], "channel": "pool"}, "cohort must be None"),
+        ({"mechanism": FACTS["central_noise"], "channel": "metrics"}, "cohort must be None"),
         (
-            {"mechanism": "central_noise", "sampling": "poisson", "sampling_probability": 0.5},
+            {
+                "mechanism": FACTS["central_noise"],
+                "sampling": "poisson",
+                "sampling_probability": 0.5,
+            },
             "sampling must be 'none' beside a cohort",
         ),
     ],
@@ -118,7 +123,7 @@ def test_rows_that_no_draw_amplifies_have_no_cohort(changes: dict[str, Any], mes
 
 
 def test_unknown_mechanisms_are_refused() -> None:
-    with pytest.raises(UnknownMechanism, match="valid are none, dp_sgd"):
+    with pytest.raises(UnknownMechanism, match="'magic'; it must be the facts"):
         Release(**ROW | {"mechanism": "magic"})
 
 

@@ -24,11 +24,10 @@ from privacy import (
     default_scale,
     epsilon,
     epsilons,
-    release,
-    release_of_share,
 )
 from privacy.accounting.composition import IntegerTerm, compose
 from privacy.accounting.integer import first_line, second_line, tau
+from tests.privacy._rows import FACTS, release_of
 
 DELTA = 1e-5
 kinds = pytest.mark.parametrize("kind", ["discrete_gaussian", "skellam"])
@@ -37,7 +36,7 @@ kinds = pytest.mark.parametrize("kind", ["discrete_gaussian", "skellam"])
 def on_the_grid(kind: Any, share: float, shares: int, shift: int, **changes: Any) -> Release:
     """A release of one coordinate whose norm after rounding is `shift` steps of the grid."""
     fields: dict[str, Any] = {
-        "mechanism": "distributed_noise",
+        "mechanism": FACTS["distributed_noise"],
         "standard_deviation": share * math.sqrt(shares),
         "clipping_norm": float(shift),
         "relation": "add_or_remove_one",
@@ -237,7 +236,7 @@ HOW = DistributedNoise(
 
 def row(how: DistributedNoise = HOW, dimension: int = 2_048, **changes: Any) -> Release:
     fields = {"run_id": "r", "round_number": 1, "attempt": 0, "pseudonym": "a"}
-    return release_of_share(how, dimension, **fields | changes)
+    return release_of(how, dimension, **fields | changes)
 
 
 def cost(*rows: Release) -> float:
@@ -263,7 +262,9 @@ def test_rdp_speaks_and_the_others_say_why_not(kind: Any) -> None:
 def test_on_a_fine_grid_it_costs_what_gaussian_noise_does(kind: Any, relation: Any) -> None:
     integer = row(dataclasses.replace(HOW, kind=kind, relation=relation))
     plain = UploadNoise(0.3, 4.0, relation)
-    gaussian = release(plain, channel="sum", run_id="r", round_number=1, attempt=0, pseudonym="a")
+    gaussian = release_of(
+        plain, channel="sum", run_id="r", round_number=1, attempt=0, pseudonym="a"
+    )
     assert cost(integer) == pytest.approx(epsilon([gaussian], DELTA, "rdp").epsilon, rel=3e-3)
     assert cost(integer) > epsilon([gaussian], DELTA).epsilon
 
@@ -300,7 +301,7 @@ def test_rows_compose_in_any_order_and_by_count() -> None:
 
 
 def test_pool_entries_with_their_own_gaussian_noise_add_up() -> None:
-    entry = release(
+    entry = release_of(
         UploadNoise(0.3, 8.0),
         channel="pool",
         run_id="r",
@@ -351,7 +352,7 @@ def test_integer_noise_on_a_client_alone_is_a_single_share() -> None:
         kind="discrete_gaussian", share_deviation=1_000.0, shares=1, dimension=512
     )
     upload = dataclasses.replace(
-        row(), mechanism="upload_noise", channel="pool", integer_noise=single
+        row(), mechanism=FACTS["upload_noise"], channel="pool", integer_noise=single
     )
     [found] = compose([upload]).integer_terms
     ratio = upload.sensitivity / upload.standard_deviation
@@ -390,8 +391,8 @@ def test_integer_noise_that_means_nothing_is_refused(changes: dict[str, Any]) ->
     ("changes", "message"),
     [
         ({"integer_noise": None}, "integer_noise must be given"),
-        ({"mechanism": "dp_sgd"}, "must be None under 'dp_sgd'"),
-        ({"mechanism": "none", "standard_deviation": 0.0}, "must be None under 'none'"),
+        ({"mechanism": FACTS["dp_sgd"]}, "must be None under 'dp_sgd'"),
+        ({"mechanism": FACTS["none"], "standard_deviation": 0.0}, "must be None under 'none'"),
         ({"channel": "pool"}, "protects sums only"),
         ({"standard_deviation": 0.0}, "standard_deviation is 0"),
     ],
@@ -406,7 +407,7 @@ def test_rows_hold_what_the_mechanism_is() -> None:
     found = row()
     noise = found.integer_noise
     assert noise is not None
-    assert (found.mechanism, found.channel, found.status) == (
+    assert (found.mechanism.name, found.channel, found.status) == (
         "distributed_noise",
         "sum",
         "reserved",

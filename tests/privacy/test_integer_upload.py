@@ -22,8 +22,8 @@ from privacy import (
     epsilon,
     protect_share,
 )
-from privacy.integer_upload import protect_integer_upload, release_of_integer_upload
 from privacy.randomness import NoiseSource
+from tests.privacy._rows import release_of
 
 DELTA = 1e-5
 ALPHA = 1e-9
@@ -42,14 +42,14 @@ def seeded(seed: int = 0) -> SeededNoise:
 
 def row(how: IntegerUploadNoise, dimension: int = 1, **changes: Any) -> Any:
     fields = {"run_id": "r", "round_number": 3, "attempt": 1, "pseudonym": "a"}
-    return release_of_integer_upload(how, dimension, **fields | changes)
+    return release_of(how, dimension, **fields | changes)
 
 
 def steps(
     update: NDArray[np.float64], how: IntegerUploadNoise, noise: NoiseSource
 ) -> NDArray[np.float64]:
     """What leaves, in steps of the grid."""
-    levels = protect_integer_upload(update, how, ring_bits=64, noise=noise).levels
+    levels = how.protect(update, SignedGrid(how.scale, 64, 1), noise).levels
     return np.asarray(SignedGrid(1.0, 64, 1).dequantise(levels))
 
 
@@ -124,7 +124,7 @@ def test_it_is_distributed_noise_of_a_single_share(kind: str) -> None:
     share = DistributedNoise(
         clipping_norm=2.0, noise_multiplier=0.7, minimum_survivors=1, corrupt=0, scale=500.0
     )
-    one = protect_integer_upload(update, mechanism(), ring_bits=32, noise=seeded(3))
+    one = mechanism().protect(update, SignedGrid(500.0, 32, 1), seeded(3))
     other = protect_share(update, share, ring_bits=32, noise=seeded(3))
     np.testing.assert_array_equal(one.levels, other.levels)
     assert (one.norm, one.was_clipped) == (other.norm, True)
@@ -141,7 +141,11 @@ def test_the_row_by_hand() -> None:
     assert found.clipping_norm == pytest.approx(math.sqrt(1_003_550) / 500.0)
     assert found.sensitivity == 2.0 * found.clipping_norm
     assert found.standard_deviation == pytest.approx(1.4)
-    assert (found.mechanism, found.channel, found.status) == ("upload_noise", "sum", "reserved")
+    assert (found.mechanism.name, found.channel, found.status) == (
+        "upload_noise",
+        "sum",
+        "reserved",
+    )
     assert (found.run_id, found.round_number, found.attempt, found.pseudonym) == ("r", 3, 1, "a")
     noise = found.integer_noise
     assert noise.share_deviation == pytest.approx(700.0)

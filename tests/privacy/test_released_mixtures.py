@@ -20,6 +20,7 @@ from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
 from privacy import CohortKind, CohortSampling, Release, epsilon
+from tests.privacy._rows import FACTS
 
 Law = Mapping[float, float]
 """Mean of the released number to its probability."""
@@ -90,7 +91,7 @@ def true_epsilon(one: Law, other: Law, noise: float) -> float:
 def claimed(noise: float, how: CohortKind, size: int, population: int, relation: Relation) -> float:
     """What the observer is told of one round."""
     row = Release(
-        mechanism="central_noise",
+        mechanism=FACTS["central_noise"],
         standard_deviation=noise,
         clipping_norm=1.0,
         relation=relation,

@@ -19,10 +19,11 @@ from privacy import (
     claimed_epsilon,
     epsilons,
 )
+from tests.privacy._rows import FACTS
 
 DELTA = 1e-5
 ROW = Release(
-    mechanism="upload_noise",
+    mechanism=FACTS["upload_noise"],
     standard_deviation=8.0,
     clipping_norm=0.5,
     relation="replace_one",
@@ -45,13 +46,13 @@ KINDS = (
     dataclasses.replace(ROW, count=3),
     dataclasses.replace(ROW, channel="pool"),
     dataclasses.replace(ROW, run_id="s", channel="metrics"),
-    dataclasses.replace(ROW, mechanism="none", standard_deviation=0.0, clipping_norm=0.0),
-    dataclasses.replace(ROW, mechanism="central_noise"),
-    dataclasses.replace(ROW, mechanism="central_noise", cohort=COHORT),
+    dataclasses.replace(ROW, mechanism=FACTS["none"], standard_deviation=0.0, clipping_norm=0.0),
+    dataclasses.replace(ROW, mechanism=FACTS["central_noise"]),
+    dataclasses.replace(ROW, mechanism=FACTS["central_noise"], cohort=COHORT),
     dataclasses.replace(
-        ROW, mechanism="central_noise", cohort=dataclasses.replace(COHORT, is_drawn=False)
+        ROW, mechanism=FACTS["central_noise"], cohort=dataclasses.replace(COHORT, is_drawn=False)
     ),
-    dataclasses.replace(ROW, mechanism="distributed_noise", integer_noise=INTEGER),
+    dataclasses.replace(ROW, mechanism=FACTS["distributed_noise"], integer_noise=INTEGER),
 )
 rows = st.builds(
     lambda kind, name, number, attempt, is_free: dataclasses.replace(
@@ -103,7 +104,7 @@ def test_what_is_planned_is_priced_and_not_added(
 @pytest.mark.parametrize("is_free", [False, True])
 def test_a_draw_that_was_thrown_away_is_not_forgotten(is_free: bool) -> None:
     """Counted rows tell no rounds apart, but what a second draw voids stays void."""
-    drawn = dataclasses.replace(ROW, mechanism="central_noise", cohort=COHORT)
+    drawn = dataclasses.replace(ROW, mechanism=FACTS["central_noise"], cohort=COHORT)
     first = [dataclasses.replace(drawn, round_number=n) for n in range(1, 30)]
     ledger = RunningLedger(first)
     fair = ledger.epsilons(DELTA).observer

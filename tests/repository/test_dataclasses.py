@@ -19,12 +19,6 @@ STORED = {
     # A row of a table that sweeps write.
     "platform.sweeping.tidy.Record": "a stored row",
 }
-AWAITED = {
-    # To be taken apart with the mechanisms: one value each, in one file.
-    "platform.protection.uploads.Protection",
-    "platform.protection.budget.Budget",
-    "platform.protection.secure_terms.SecureTerms",
-}
 
 
 def dataclasses_of(path: Path, root: Path) -> Iterator[tuple[str, int, bool]]:
@@ -58,12 +52,7 @@ def offences(root: Path) -> dict[str, str]:
 
 
 def test_dataclasses_are_small_and_named():
-    assert {n: why for n, why in offences(ROOT).items() if n not in AWAITED} == {}
-
-
-def test_nothing_is_awaited_that_is_there():
-    """The list of exceptions gets shorter, and is empty in the end."""
-    assert AWAITED <= offences(ROOT).keys()
+    assert offences(ROOT) == {}
 
 
 @pytest.mark.parametrize(

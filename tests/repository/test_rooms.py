@@ -17,7 +17,7 @@ from tests.repository.test_layering import absolute, imported
 
 # From the ground up. Rooms of one floor do not know each other.
 FLOORS = (
-    {"errors"},
+    {"errors", "mechanisms"},
     {"config", "disk", "wire"},
     {"protection"},
     {"data", "parties", "rounds"},

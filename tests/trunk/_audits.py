@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 import platform.parties.profile
-import platform.protection.uploads
+import platform.protection.sums
+import privacy.central
 import privacy.mechanisms
 import privacy.rounding
 from platform.bootstrap import RunPlan
@@ -73,12 +74,12 @@ def halve_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         return dataclasses.replace(mechanism, noise_multiplier=mechanism.noise_multiplier / 2)
 
     monkeypatch.setattr(
-        platform.protection.uploads,
+        platform.protection.sums,
         "protect_upload",
         lambda vector, mechanism, grid, noise: protect_upload(vector, less(mechanism), grid, noise),
     )
     monkeypatch.setattr(
-        platform.protection.uploads,
+        privacy.central,
         "noise_for_sum",
         lambda mechanism, dimension, noise: noise_for_sum(less(mechanism), dimension, noise),
     )
@@ -110,7 +111,7 @@ def repeat_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         return mechanism.standard_deviation * np.random.default_rng(0).standard_normal(dimension)
 
     monkeypatch.setattr(platform.parties.profile, "stream", forgetful)
-    monkeypatch.setattr(platform.protection.uploads, "noise_for_sum", always)
+    monkeypatch.setattr(privacy.central, "noise_for_sum", always)
 
 
 def bare_entry(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from platform.parties.client import Client
 from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards
 from platform.parties.store_files import client_names
 from platform.protection.secure_terms import SecureTerms
+from platform.protection.sums import SumProtection
 from platform.protection.uploads import Protection
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from platform.rounds.runner import RoundRunner
@@ -40,7 +41,7 @@ class Numbered:
     length: int = 2
     needs: frozenset = frozenset()
     visibility: Visibility = Visibility.AGGREGATE_ONLY
-    admits: frozenset = frozenset({"none", "upload_noise"})
+    units: frozenset = frozenset({"client"})
     plain_sgd: bool = False
 
     def shared_spec(self):
@@ -149,16 +150,16 @@ def cohort(
     """
     method, names = Numbered(length), client_names(terms.clients)
     known = enrolled(names) if terms.active else Enrolment()
-    name = "none" if isinstance(mechanism, NoProtection) else "upload_noise"
+    weighs = not mechanism.facts.claims
     protection = Protection(
-        mechanism=mechanism,
-        layout=build_layout(method.shared_spec(), name),
-        pool_spec=None,
-        pool_noise="same",
-        bits=BITS,
-        masked=True,
-        clients=terms.clients,
-        terms=terms,
+        sums=SumProtection(
+            mechanism=mechanism,
+            layout=build_layout(method.shared_spec(), weighs_examples=weighs),
+            bits=BITS,
+            masked=True,
+            clients=terms.clients,
+            terms=terms,
+        )
     )
     clients = {}
     for number, client in enumerate(names, start=1):

@@ -10,14 +10,13 @@ from privacy import (
     CohortSampling,
     DistributedNoise,
     DpSgd,
+    ReleaseKey,
     UploadNoise,
-    release,
-    release_of_fits,
     release_of_upload,
+    reserved,
 )
 
-KEY = {"run_id": "run", "round_number": 2, "attempt": 1, "pseudonym": "ada"}
-SUM = {**KEY, "channel": "sum"}
+KEY = ReleaseKey(run_id="run", round_number=2, attempt=1, pseudonym="ada")
 STEPS = DpSgd(
     noise_multiplier=1.0,
     clipping_norm=1.0,
@@ -54,17 +53,17 @@ class Log:
 @pytest.mark.parametrize(
     ("row", "more"),
     [
-        (release(UploadNoise(0.5, 1.5), **SUM), {}),
+        (release_of_upload(UploadNoise(0.5, 1.5), 8, KEY), {}),
         (
-            release_of_fits(STEPS, **KEY),
+            reserved(KEY, STEPS.facts, STEPS.protected()),
             {"count": 3, "sampling": "poisson", "probability": 0.1},
         ),
         (
-            release_of_upload(SHARES, 8, **SUM),
+            release_of_upload(SHARES, 8, KEY),
             {"noise": "discrete_gaussian", "shares": 6},
         ),
         (
-            release_of_upload(CENTRAL, 8, cohort=DRAWN, **SUM),
+            release_of_upload(CENTRAL, 8, KEY, DRAWN),
             {"cohorts": "poisson", "size": 5},
         ),
     ],

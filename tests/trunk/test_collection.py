@@ -30,7 +30,7 @@ from platform.wire.experts import encode_entry, handle
 from platform.wire.messages import decode_disclosure, encode_disclosure
 from platform.wire.secure_round import SumTerms
 from platform.wire.transport import InProcessTransport
-from privacy import claimed_epsilon
+from privacy import ReleaseKey, claimed_epsilon
 from storage import PoolEntry
 from tests._plans import a_plan
 from tests.trunk._runs import (
@@ -217,7 +217,7 @@ def test_calibration_of_shared_out_noise_counts_the_entry(storage: Storage) -> N
     rows = [
         row
         for number in (1, 2, COLLECTED)
-        for row in protection.in_round(number).releases(round_number=number, **key)
+        for row in protection.in_round(number).releases(ReleaseKey(round_number=number, **key))
     ]
     assert [row.channel for row in rows] == ["sum", "sum", "pool"]
     assert 7.99 < claimed_epsilon(rows, 1e-5, "auto").epsilon <= 8.0
@@ -573,8 +573,9 @@ def test_a_client_takes_the_rounds_purpose_from_its_number_alone(storage: Storag
         everybody, facts = tuple(simulation.population.clients), RoundFacts(collects=True)
         plan = a_plan(simulation.run_id, (1, 1), everybody, terms=SumTerms(3), facts=facts)
         method, state = simulation.run.terms.method, simulation.run.terms.initial_state()
+        sums = dataclasses.replace(protection.sums, masked=False)
         telling = frank(simulation).run.transport
-        runner = RoundRunner(telling, dataclasses.replace(protection, masked=False))
+        runner = RoundRunner(telling, dataclasses.replace(protection, sums=sums))
         with pytest.raises(ProtocolError, match="masks"):
             runner.run(plan, lambda client: method.broadcast(state, client), lambda handles: ())
 

@@ -60,7 +60,7 @@ def test_the_entries_sum_is_the_securely_opened_sum_bit_for_bit(stores: Path) ->
     levels = [entry.astype(np.uint64) for entry in reading.entries.values()]
     assert len({tuple(level) for level in levels}) == len(levels) == 5
     total = np.sum(levels, axis=0, dtype=np.uint64)
-    totals = protection.layout.open_sum(total, len(levels), protection.grid())
+    totals = protection.layout.open_sum(total, len(levels), protection.sums.grid())
     recomputed = protection.layout.average(totals).vector
     assert recomputed.tobytes() == opened_mean.tobytes()
 

@@ -291,7 +291,7 @@ def test_appended_coordinates_of_a_failed_round_are_zero(extras):
     protection = dataclasses.replace(
         bare,
         pool_spec=None,
-        layout=build_layout(SPEC, "upload_noise", extras=extras.names),
+        layout=build_layout(SPEC, weighs_examples=False, extras=extras.names),
         adaptive=extras.adaptive,
         metric=extras.metric,
         update_norm=1.0,
@@ -299,7 +299,7 @@ def test_appended_coordinates_of_a_failed_round_are_zero(extras):
     noise = SeededNoise(np.random.default_rng(0))
     vector = protection.prepare_nothing(START, noise).vector
     assert vector.shape == (6,)
-    assert np.abs(vector).max() <= protection.grid().step
+    assert np.abs(vector).max() <= protection.sums.grid().step
     fits = protection.prepare(LocalResult(ZERO, None, {}), START, noise, validation=0.0).vector
     assert abs(fits[-1]) > 0.05
 

@@ -41,7 +41,7 @@ def test_a_simulation_takes_it_from_the_data(storage: Storage) -> None:
     with opened(storage.create(*SMALL)) as simulation:
         layout, grid = (
             simulation.run.terms.protection.layout,
-            simulation.run.terms.protection.grid(),
+            simulation.run.terms.protection.sums.grid(),
         )
         assert layout.weighted
         assert layout.largest_weight == most_examples(simulation) == 4
@@ -85,7 +85,8 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def make(method: Any, setting: Any) -> Any:
         protection = original(method, setting)
         layout = dataclasses.replace(protection.layout, largest_weight=4)
-        return dataclasses.replace(protection, layout=layout)
+        sums = dataclasses.replace(protection.sums, layout=layout)
+        return dataclasses.replace(protection, sums=sums)
 
     monkeypatch.setattr(_driving, "make_protection", make)
     return iter(())

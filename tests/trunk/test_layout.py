@@ -31,27 +31,27 @@ def masked_sum(layout: UploadLayout, vectors, weights) -> np.ndarray:
 
 @pytest.mark.parametrize(("mechanism", "weighted"), [("none", True), ("upload_noise", False)])
 def test_weights_apply_without_a_mechanism_only(mechanism, weighted):
-    layout = build_layout(SPEC, mechanism)
+    layout = build_layout(SPEC, weighs_examples=mechanism == "none")
     assert layout.weighted is weighted
     assert layout.coordinates == 4
     assert layout.length == 4 + weighted
 
 
 def test_no_weight_where_no_tensor_asks_for_one():
-    assert not build_layout({"b": SPEC["b"], "c": SPEC["c"]}, "none").weighted
-    assert not build_layout({}, "none").weighted
-    assert build_layout({}, "none").length == 0
+    assert not build_layout({"b": SPEC["b"], "c": SPEC["c"]}, weighs_examples=True).weighted
+    assert not build_layout({}, weighs_examples=True).weighted
+    assert build_layout({}, weighs_examples=True).length == 0
 
 
 def test_a_plain_sum_by_hand():
-    layout = build_layout(SPEC, "none")
+    layout = build_layout(SPEC, weighs_examples=True)
     summed = layout.average(layout.sum_plain(VECTORS, WEIGHTS))
     np.testing.assert_allclose(summed.vector, MEANS, atol=1e-15)
     assert summed.total_weight == 4.0
 
 
 def test_a_plain_sum_under_a_mechanism_by_hand():
-    layout = build_layout(SPEC, "upload_noise")
+    layout = build_layout(SPEC, weighs_examples=False)
     summed = layout.average(layout.sum_plain(VECTORS, WEIGHTS))
     np.testing.assert_allclose(summed.vector, PLAIN_MEANS, atol=1e-15)
     assert summed.total_weight == 2.0
@@ -59,16 +59,16 @@ def test_a_plain_sum_under_a_mechanism_by_hand():
 
 def test_weighted_levels_by_hand():
     """Averaged levels are tripled, uniform and summed ones are not; the weight comes last."""
-    layout = build_layout(SPEC, "none")
+    layout = build_layout(SPEC, weighs_examples=True)
     levels = np.array([10, 20, 30, 40], np.uint64)
     assert layout.weigh(levels, 3).tolist() == [30, 60, 30, 40, 3]
     assert layout.weigh(levels, 3).dtype == np.uint64
-    assert build_layout(SPEC, "upload_noise").weigh(levels, 3).tolist() == [10, 20, 30, 40]
+    assert build_layout(SPEC, weighs_examples=False).weigh(levels, 3).tolist() == [10, 20, 30, 40]
 
 
 @pytest.mark.parametrize("mechanism", ["none", "upload_noise"])
 def test_a_masked_sum_is_within_half_a_step_of_a_mean(mechanism):
-    layout = build_layout(SPEC, mechanism)
+    layout = build_layout(SPEC, weighs_examples=mechanism == "none")
     total = masked_sum(layout, VECTORS, WEIGHTS)
     opened = layout.average(layout.open_sum(total, 2, QUANTISER))
     plain = layout.average(layout.sum_plain(VECTORS, WEIGHTS))
@@ -80,7 +80,7 @@ def test_a_masked_sum_is_within_half_a_step_of_a_mean(mechanism):
 @pytest.mark.parametrize("mechanism", ["none", "upload_noise"])
 def test_many_clients(mechanism):
     rng = np.random.default_rng(0)
-    layout = build_layout(SPEC, mechanism)
+    layout = build_layout(SPEC, weighs_examples=mechanism == "none")
     vectors, weights = list(rng.uniform(-1, 1, (50, 4))), rng.integers(1, 900, 50).tolist()
     total = masked_sum(layout, vectors, weights)
     opened = layout.average(layout.open_sum(total, 50, QUANTISER))
@@ -92,17 +92,17 @@ def test_many_clients(mechanism):
 @pytest.mark.parametrize("weight", [0, -1, LARGEST_WEIGHT + 1])
 def test_a_weight_out_of_range_is_refused(weight):
     with pytest.raises(ProtocolError, match=f"weight: {weight} "):
-        build_layout(SPEC, "none").weigh(np.zeros(4, np.uint64), weight)
+        build_layout(SPEC, weighs_examples=True).weigh(np.zeros(4, np.uint64), weight)
 
 
 @pytest.mark.parametrize("weight", [0, 9, 2**20])
 def test_a_weight_above_the_run_s_largest_is_refused(weight):
-    layout = build_layout(SPEC, "none", largest_weight=8)
+    layout = build_layout(SPEC, weighs_examples=True, largest_weight=8)
     with pytest.raises(ProtocolError, match=r"it must be 1 to 8, the most examples"):
         layout.weigh(np.zeros(4, np.uint64), weight)
     layout.weigh(np.zeros(4, np.uint64), 8)
     # Without weights nobody's number of examples matters.
-    build_layout(SPEC, "upload_noise", largest_weight=8).require_weight(weight)
+    build_layout(SPEC, weighs_examples=False, largest_weight=8).require_weight(weight)
 
 
 @pytest.mark.parametrize(
@@ -123,15 +123,18 @@ def test_a_weight_above_the_run_s_largest_is_refused(weight):
     ],
 )
 def test_the_ring_is_as_small_as_the_largest_weight_allows(bits, clients, largest, ring):
-    layout, grid = build_layout(SPEC, "none", largest_weight=largest), Quantiser(1.0, bits)
+    layout, grid = (
+        build_layout(SPEC, weighs_examples=True, largest_weight=largest),
+        Quantiser(1.0, bits),
+    )
     assert layout.ring_bits(grid, clients) == ring
-    assert build_layout(SPEC, "upload_noise").ring_bits(grid, 10) == max(16, bits + 4)
+    assert build_layout(SPEC, weighs_examples=False).ring_bits(grid, 10) == max(16, bits + 4)
 
 
 @pytest.mark.parametrize(("clients", "largest"), [(10, 2**20), (32, 8), (33, 8), (7, 3), (1, 5)])
 def test_the_largest_sum_does_not_wrap_around(clients, largest):
     """Every client at the top level with the largest weight: the sum opens as it was put in."""
-    layout = build_layout(SPEC, "none", largest_weight=largest)
+    layout = build_layout(SPEC, weighs_examples=True, largest_weight=largest)
     ring = layout.ring_bits(QUANTISER, clients)
     levels = np.full(4, QUANTISER.largest_level, np.uint64)
     total = clients * layout.weigh(levels, largest).astype(object)
@@ -144,13 +147,13 @@ def test_the_largest_sum_does_not_wrap_around(clients, largest):
 
 def test_a_sum_without_any_weight_is_refused():
     """Clients that claim no example at all cannot turn the state into NaN."""
-    layout = build_layout(SPEC, "none")
+    layout = build_layout(SPEC, weighs_examples=True)
     with pytest.raises((PlatformError, PrivacyError), match="weight"):
         layout.average(layout.open_sum(np.zeros(5, np.uint64), 2, QUANTISER))
 
 
 def test_a_sum_that_no_clients_can_have_made_is_refused():
-    layout = build_layout(SPEC, "none")
+    layout = build_layout(SPEC, weighs_examples=True)
     total = masked_sum(layout, VECTORS, WEIGHTS)
     total[0] = 4 * 255 + 1
     with pytest.raises(ProtocolViolation):

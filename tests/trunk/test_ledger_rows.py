@@ -14,19 +14,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import storage
+from platform.mechanisms import BUILT_IN
 from platform.protection.ledger_rows import as_releases, as_row
 from privacy import (
+    CENTRAL_NOISE,
+    DISTRIBUTED_NOISE,
+    DP_SGD,
     CohortSampling,
     IntegerNoise,
     NoProtection,
     Release,
+    ReleaseKey,
     UploadNoise,
-    release,
+    release_of_upload,
 )
 from privacy.events import (
     CHANNELS,
     COHORT_KINDS,
-    MECHANISMS,
     NOISE_KINDS,
     RELATIONS,
     SAMPLINGS,
@@ -59,8 +63,10 @@ COHORT = st.tuples(COUNT, COUNT).flatmap(
 @st.composite
 def reserved_releases(draw: st.DrawFn) -> Release:
     """Any release that the accounting's types allow, of status `reserved`."""
-    mechanism = draw(st.sampled_from(MECHANISMS))
-    channels = ("sum", "metrics") if mechanism == "distributed_noise" else CHANNELS
+    facts = draw(st.sampled_from([one.facts for one in BUILT_IN]))
+    mechanism = facts.name
+    only_sums = mechanism in ("distributed_noise", "central_noise")
+    channels = ("sum",) if only_sums else CHANNELS
     channel = draw(st.sampled_from(channels))
     integers = {
         "none": st.none(),
@@ -71,7 +77,7 @@ def reserved_releases(draw: st.DrawFn) -> Release:
     cohort = draw(st.none() | COHORT) if can_be_drawn else None
     sampling = draw(st.sampled_from(SAMPLINGS)) if cohort is None else "none"
     return Release(
-        mechanism=mechanism,
+        mechanism=facts,
         standard_deviation=0.0 if mechanism == "none" else draw(POSITIVE),
         clipping_norm=draw(st.just(0.0) | POSITIVE if mechanism == "none" else POSITIVE),
         relation=draw(st.sampled_from(RELATIONS)),
@@ -90,10 +96,10 @@ def reserved_releases(draw: st.DrawFn) -> Release:
 
 
 EXAMPLES: dict[str, Release] = {
-    "upload": release(UploadNoise(0.5, 1.5), **FACTS),
-    "none": release(NoProtection(8.0), **FACTS),
+    "upload": release_of_upload(UploadNoise(0.5, 1.5), 8, ReleaseKey(**FACTS)),
+    "none": release_of_upload(NoProtection(8.0), 8, ReleaseKey(**FACTS)),
     "record-level": Release(
-        mechanism="dp_sgd",
+        mechanism=DP_SGD,
         standard_deviation=0.8,
         clipping_norm=1.0,
         relation="add_or_remove_one",
@@ -104,7 +110,7 @@ EXAMPLES: dict[str, Release] = {
         **FACTS,
     ),
     "distributed": Release(
-        mechanism="distributed_noise",
+        mechanism=DISTRIBUTED_NOISE,
         standard_deviation=0.8,
         clipping_norm=1.0,
         relation="replace_one",
@@ -115,7 +121,7 @@ EXAMPLES: dict[str, Release] = {
         **FACTS,
     ),
     "central": Release(
-        mechanism="central_noise",
+        mechanism=CENTRAL_NOISE,
         standard_deviation=0.8,
         clipping_norm=1.0,
         relation="replace_one",
@@ -150,7 +156,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(made=reserved_releases())
 def test_a_row_holds_every_fact_of_a_release(made: Release) -> None:
-    assert as_releases([as_row(made)]) == [made]
+    assert as_releases([as_row(made)], BUILT_IN) == [made]
 
 
 @settings(
@@ -163,8 +169,8 @@ def test_a_release_survives_the_coordinators_ledger(
     # Never committed, so each example finds an empty ledger.
     with database.unit_of_work() as unit:
         unit.ledger.reserve([as_row(made)])
-        assert as_releases(unit.ledger.rows("run")) == [made]
-        assert as_releases(unit.ledger.rows_of(["ada"])) == [made]
+        assert as_releases(unit.ledger.rows("run"), BUILT_IN) == [made]
+        assert as_releases(unit.ledger.rows_of(["ada"]), BUILT_IN) == [made]
 
 
 @settings(deadline=None, max_examples=30)
@@ -174,7 +180,7 @@ def test_a_release_survives_a_clients_own_ledger(
 ) -> None:
     store = storage.open_client_store(tmp_path_factory.mktemp("client") / "client.db")
     store.reserve_release(as_row(made), payload=b"noised")
-    assert as_releases(store.rows()) == [made]
+    assert as_releases(store.rows(), BUILT_IN) == [made]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -193,8 +199,8 @@ def test_a_release_of_each_mechanism_is_committed_and_settled(
         unit.commit()
     released = dataclasses.replace(made, status="released")
     with database.unit_of_work(read_only=True) as unit:
-        assert as_releases(unit.ledger.rows_of([name])) == [released]
-    assert as_releases(store.rows()) == [released]
+        assert as_releases(unit.ledger.rows_of([name]), BUILT_IN) == [released]
+    assert as_releases(store.rows(), BUILT_IN) == [released]
 
 
 def test_the_columns_of_a_row_are_worked_by_hand() -> None:
@@ -234,14 +240,14 @@ def test_the_columns_of_a_row_are_worked_by_hand() -> None:
 def test_what_nothing_bounds_is_infinity_in_a_row() -> None:
     made = dataclasses.replace(EXAMPLES["none"], clipping_norm=0.0)
     assert as_row(made).clipping_norm == math.inf
-    assert as_releases([as_row(made)]) == [made]
+    assert as_releases([as_row(made)], BUILT_IN) == [made]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_aborted_row_is_free_and_a_reserved_one_is_not(name: str) -> None:
     row = as_row(EXAMPLES[name])
-    (reserved,) = as_releases([row])
-    (aborted,) = as_releases([dataclasses.replace(row, status="aborted")])
+    (reserved,) = as_releases([row], BUILT_IN)
+    (aborted,) = as_releases([dataclasses.replace(row, status="aborted")], BUILT_IN)
     assert reserved.charged
     assert not aborted.charged
     assert aborted == dataclasses.replace(reserved, status="aborted", left_client=False)

@@ -15,6 +15,7 @@ from platform.experiment.caveats import run_warnings
 from platform.experiment.evaluation import examine, over_clients
 from platform.parties.scoring import VALIDATION as HELD
 from platform.protection.extras import FLAG, VALIDATION, Extras
+from platform.protection.sums import SumProtection
 from platform.protection.uploads import Protection
 from platform.rounds.observing import SilentObserver
 from platform.wire.layout import Totals, build_layout
@@ -82,8 +83,8 @@ def test_an_entry_with_noise_of_its_own_has_a_grid_of_its_own(
 ) -> None:
     given = (*LAWS[law], *METRIC, *ADAPTIVE, POOL[0], f"privacy.clipping_norm={norm}")
     protection = pooled.plan(*given).terms.protection
-    assert isinstance(protection.pool_mechanism, IntegerUploadNoise)
-    assert protection.pool_mechanism.clipping_norm == norm
+    assert isinstance(protection.entries.mechanism, IntegerUploadNoise)
+    assert protection.entries.mechanism.clipping_norm == norm
 
 
 # --- what is divided by whom ----------------------------------------------------------------------
@@ -97,22 +98,21 @@ def central(multiplier: float, *, hides_size: bool = False) -> Protection:
     adaptive, metric = AdaptiveClipping(flag_ratio=FLAG_RATIO), NoisedMetric(ratio=RATIO)
     extras = Extras(adaptive, metric, C)
     norm = extras.joint_norm(C)
+    layout = build_layout({"a": TensorSpec((2,))}, weighs_examples=False, extras=extras.names)
     return Protection(
-        mechanism=CentralNoise(
-            clipping_norm=norm,
-            noise_multiplier=multiplier,
-            scale=default_scale(norm),
-            relation="replace_one",
-        ),
-        layout=build_layout({"a": TensorSpec((2,))}, "central_noise", extras=extras.names),
-        pool_spec=None,
-        pool_noise="independent",
-        bits=32,
-        masked=False,
-        adaptive=adaptive,
-        metric=metric,
-        update_norm=C,
-        hides_size=hides_size,
+        sums=SumProtection(
+            mechanism=CentralNoise(
+                clipping_norm=norm,
+                noise_multiplier=multiplier,
+                scale=default_scale(norm),
+                relation="replace_one",
+            ),
+            layout=layout,
+            bits=32,
+            masked=False,
+            extras=extras,
+            hides_size=hides_size,
+        )
     )
 
 
@@ -120,7 +120,7 @@ def averaged(how: Protection, survivors: int, seed: int = 0) -> Any:
     """Three are planned, each of those who came fitted and says 0.9: 0.6 and 1.5 x 0.8."""
     one = np.array([0.3, -0.6, FLAG_RATIO * C, RATIO * C * 0.8])
     noise = SeededNoise(np.random.default_rng(seed))
-    return how.average(Totals(survivors * one, survivors, survivors), 3, noise)
+    return how.sums.average(Totals(survivors * one, survivors, survivors), 3, noise)
 
 
 @pytest.mark.parametrize("survivors", [1, 2, 3, 5])
@@ -177,13 +177,15 @@ def test_a_secret_number_and_noise_alone_tell_no_mean(survivors: int, hides_size
 def test_what_counts_on_a_secret_number(
     bare: Auditor, overrides: tuple[str, ...], hides: bool
 ) -> None:
-    assert bare.plan(*NO_POOL, *NOISED, *QUIET, *overrides).terms.protection.hides_size is hides
+    assert (
+        bare.plan(*NO_POOL, *NOISED, *QUIET, *overrides).terms.protection.sums.hides_size is hides
+    )
 
 
 def test_a_number_that_the_report_states_is_no_secret(pooled: Auditor) -> None:
     """With a pool nothing amplifies, so nothing is withheld."""
     given = (*NOISED, *QUIET, *SECRET, POOL[0])
-    assert pooled.plan(*given).terms.protection.hides_size is False
+    assert pooled.plan(*given).terms.protection.sums.hides_size is False
 
 
 # --- runs -----------------------------------------------------------------------------------------

@@ -18,7 +18,13 @@ from platform.parties.client import Client
 from platform.parties.enrolment import read_enrolment, write_enrolment
 from platform.protection.secure_terms import SecureTerms
 from platform.rounds.observing import SilentObserver
-from platform.wire.messages import decode_invitation, decode_relay, encode_invitation, encode_relay
+from platform.wire.messages import (
+    Stage,
+    decode_invitation,
+    decode_relay,
+    encode_invitation,
+    encode_relay,
+)
 from platform.wire.transport import InProcessTransport
 from storage import InvalidRecordError, open_client_store
 from tests.trunk._runs import Crash, Storage, comparable, crash_at, opened, over
@@ -341,7 +347,7 @@ class Forgetful(Frank):
 
     found: Cohort | None = None
 
-    def _deliver(self, stage: str, client: str, message: bytes) -> bytes:
+    def _deliver(self, stage: Stage, client: str, message: bytes) -> bytes:
         assert self.found is not None
         return remade(self.found, client).handle(message)
 
@@ -363,7 +369,7 @@ def test_a_sessions_secrets_are_gone_once_its_round_is_committed(five: Cohort) -
     name, client = next(iter(five.clients.items()))
     file = Path(client._store._file.path)
     assert all(seen[stage, name][1][-64:] in file.read_bytes() for stage in ("share", "unmask"))
-    client._roll((1, 1))
+    client._states.roll((1, 1))
     emptied = client._store.sessions.newest(RUN)
     assert emptied is not None and emptied.state == b""
     assert not any(

@@ -11,15 +11,17 @@ import pytest
 
 from platform.errors import RoundAborted
 from platform.parties.client import Client
+from platform.protection.extras import Extras
 from platform.protection.secure_terms import SecureTerms
+from platform.protection.sums import SumProtection
 from platform.protection.uploads import Protection
 from platform.wire.layout import Totals, build_layout
 from privacy import (
     AdaptiveClipping,
     CentralNoise,
+    ClientMechanism,
     DistributedNoise,
     IntegerUploadNoise,
-    NoisyMechanism,
     NoProtection,
     ProtocolViolation,
     SeededNoise,
@@ -33,7 +35,7 @@ LENGTH, CLIENTS = 24, 4
 TERMS = SecureTerms(clients=5, active=False, threshold=3, smallest_sum=3, corrupt=1)
 CLIPPED = {"clipping_norm": 1.0, "noise_multiplier": 0.5, "scale": 2.0**12}
 SHARED = {**CLIPPED, "minimum_survivors": 3, "corrupt": 1}
-MECHANISMS: dict[str, NoisyMechanism] = {
+MECHANISMS: dict[str, ClientMechanism] = {
     "upload": UploadNoise(1.0, 0.5),
     "upload, without noise": UploadNoise(1.0, 0.0),
     "integers": IntegerUploadNoise(**CLIPPED),
@@ -46,14 +48,17 @@ FINE = CentralNoise(**{**CLIPPED, "scale": 2.0**20})
 each_mechanism = pytest.mark.parametrize("name", MECHANISMS)
 
 
-def protection(mechanism: NoisyMechanism | NoProtection, clients: int = CLIENTS) -> Protection:
-    layout = build_layout(Numbered(LENGTH).shared_spec(), "upload_noise")
-    return Protection(mechanism, layout, None, "same", BITS, True, clients)
+def protection(mechanism: ClientMechanism, clients: int = CLIENTS) -> Protection:
+    layout = build_layout(Numbered(LENGTH).shared_spec(), weighs_examples=False)
+    sums = SumProtection(
+        mechanism=mechanism, layout=layout, bits=BITS, masked=True, clients=clients
+    )
+    return Protection(sums=sums)
 
 
 def summed(how: Protection, updates: np.ndarray, noise: SeededNoise) -> Totals:
     """The sum as a masked round opens it: levels added in the ring."""
-    grid = how.grid()
+    grid = how.sums.grid()
     levels = [protect_upload(update, how.mechanism, grid, noise).levels for update in updates]
     bits = how.layout.ring_bits(grid, len(updates))
     total = np.sum(levels, axis=0, dtype=np.uint64) & np.uint64(2**bits - 1)
@@ -72,7 +77,7 @@ def test_a_thousand_honest_rounds_pass(name: str) -> None:
         updates = rng.standard_normal((CLIENTS, LENGTH)) * 10.0 ** rng.integers(-3, 4)
         if number % 2:
             updates = np.broadcast_to(updates[0], updates.shape)
-        how.require_plausible(summed(how, updates, noise))
+        how.sums.require_plausible(summed(how, updates, noise))
 
 
 @each_mechanism
@@ -82,7 +87,7 @@ def test_the_bound_is_no_wider_than_it_says(name: str) -> None:
     vector = np.zeros(LENGTH)
     vector[0] = 7.0 * CLIENTS
     with pytest.raises(ProtocolViolation, match="the sum has norm 28"):
-        how.require_plausible(Totals(vector, CLIENTS, CLIENTS))
+        how.sums.require_plausible(Totals(vector, CLIENTS, CLIENTS))
 
 
 def test_without_noise_it_is_the_number_of_clients() -> None:
@@ -91,10 +96,10 @@ def test_without_noise_it_is_the_number_of_clients() -> None:
     for norm, passes in ((3.999, True), (4.0, True), (4.01, False)):
         vector[3] = norm
         if passes:
-            how.require_plausible(Totals(vector, CLIENTS, CLIENTS))
+            how.sums.require_plausible(Totals(vector, CLIENTS, CLIENTS))
             continue
         with pytest.raises(ProtocolViolation):
-            how.require_plausible(Totals(vector, CLIENTS, CLIENTS))
+            how.sums.require_plausible(Totals(vector, CLIENTS, CLIENTS))
 
 
 def test_survivors_count_and_not_the_cohort() -> None:
@@ -102,24 +107,28 @@ def test_survivors_count_and_not_the_cohort() -> None:
     how = protection(FINE)
     vector = np.zeros(LENGTH)
     vector[0] = 3.0
-    how.require_plausible(Totals(vector, 3, 3))
+    how.sums.require_plausible(Totals(vector, 3, 3))
     with pytest.raises(ProtocolViolation):
-        how.require_plausible(Totals(vector, 2, 2))
+        how.sums.require_plausible(Totals(vector, 2, 2))
 
 
 def test_nothing_is_promised_without_clipping() -> None:
-    protection(NoProtection(8.0)).require_plausible(Totals(np.full(LENGTH, 1e9), 4, 4))
+    protection(NoProtection(8.0)).sums.require_plausible(Totals(np.full(LENGTH, 1e9), 4, 4))
 
 
 def test_the_norm_of_the_round_counts_where_it_adapts() -> None:
     adaptive = AdaptiveClipping(quantile=0.5, learning_rate=0.2, flag_ratio=0.1)
-    layout = build_layout(Numbered(LENGTH).shared_spec(), "central_noise", extras=("clip_flag",))
-    how = dataclasses.replace(protection(FINE), layout=layout, adaptive=adaptive, clipping_norm=1.0)
+    layout = build_layout(
+        Numbered(LENGTH).shared_spec(), weighs_examples=False, extras=("clip_flag",)
+    )
+    fixed = protection(FINE)
+    extras = Extras(adaptive, None, 1.0)
+    how = Protection(sums=dataclasses.replace(fixed.sums, layout=layout, extras=extras))
     vector = np.zeros(LENGTH + 1)
     vector[0] = 6.0
-    how.at(2.0).require_plausible(Totals(vector, 4, 4))
+    how.at(2.0).sums.require_plausible(Totals(vector, 4, 4))
     with pytest.raises(ProtocolViolation):
-        how.at(1.0).require_plausible(Totals(vector, 4, 4))
+        how.at(1.0).sums.require_plausible(Totals(vector, 4, 4))
 
 
 # --- in a round -----------------------------------------------------------------------------------
@@ -129,7 +138,7 @@ class Unclipped(Client):
     """Trains as it should, and sends the largest numbers that fit."""
 
     def _upload(self, envelope, prepared, secure):
-        grid = self.profile.protection.grid()
+        grid = self.profile.protection.sums.grid()
         largest = np.full(LENGTH, grid.largest_level // 2 - 1, np.uint64)
         return super()._upload(envelope, dataclasses.replace(prepared, levels=largest), secure)
 

@@ -13,7 +13,8 @@ import re
 
 import pytest
 
-import platform.protection.building
+import platform.mechanisms.distributed_noise
+import platform.protection.sums
 import platform.protection.uploads
 import privacy.accounting.gaussian
 import privacy.accounting.rdp
@@ -161,7 +162,7 @@ def test_noise_share_not_enlarged_for_dropouts_is_refuted(audit, monkeypatch, co
         return DistributedNoise(**{**numbers, "minimum_survivors": counted, "corrupt": 0})
 
     overrides = (*NOISE, DISTRIBUTED, "secure_aggregation.corrupt=2", *kind)
-    monkeypatch.setattr(platform.protection.building, "DistributedNoise", careless)
+    monkeypatch.setattr(platform.mechanisms.distributed_noise, "DistributedNoise", careless)
     verdicts = audit(*overrides)
     assert not verdicts["sum"].result.passed
     assert "variance" in reasons(verdicts["sum"])
@@ -197,14 +198,14 @@ def test_a_flag_of_another_size_is_refuted(audit, monkeypatch):
     overrides = ("privacy.adaptive_clipping.flag_ratio=1.0", INDEPENDENT)
     assert audit(*NOISE, *overrides)["sum"].passed
     monkeypatch.setattr(AdaptiveClipping, "joint_norm", joint_norm)
-    real = platform.protection.uploads.protect_upload
+    real = platform.protection.sums.protect_upload
 
     def unclipped_flag(vector, mechanism, grid, noise):
         # As if update and flag were noised after they had been put together, unclipped.
         wide = dataclasses.replace(mechanism, clipping_norm=100.0, noise_multiplier=0.015)
         return real(vector, wide, grid, noise)
 
-    monkeypatch.setattr(platform.protection.uploads, "protect_upload", unclipped_flag)
+    monkeypatch.setattr(platform.protection.sums, "protect_upload", unclipped_flag)
     assert not audit(*NOISE, *overrides, canaries=2000)["sum"].result.passed
 
 

@@ -21,7 +21,7 @@ from platform.bootstrap import RunPlan, Surroundings, plan_run
 from platform.privacy_auditing.audit import AuditPlan, audit_run
 from platform.privacy_auditing.outcome import ChannelAudit
 from platform.rounds.observing import SilentObserver
-from privacy import SensitivityViolation, release_of_fits
+from privacy import SensitivityViolation, reserved
 from privacy.training import LocalTrainer, TrainingPlan
 from privacy.training.noisy_optimizer import NoisyOptimizer
 from tests.trunk._audits import DP_SGD, reasons, repeat_noise
@@ -93,11 +93,10 @@ def test_clip_skipped_is_refuted(plans, monkeypatch):
 def test_sensitivity_forgotten_is_refuted(plans, monkeypatch):
     """The ledger says that a record comes or goes, while records are replaced."""
 
-    def forgetful(mechanism, **key):
-        row = release_of_fits(mechanism, **key)
-        return dataclasses.replace(row, relation="add_or_remove_one")
+    def forgetful(*what):
+        return dataclasses.replace(reserved(*what), relation="add_or_remove_one")
 
-    monkeypatch.setattr(platform.protection.uploads, "release_of_fits", forgetful)
+    monkeypatch.setattr(platform.protection.uploads, "reserved", forgetful)
     assert not audited(plans["replaced"], 350).result.passed
 
 

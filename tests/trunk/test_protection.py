@@ -7,16 +7,17 @@ import pytest
 
 from methods import LocalResult, TensorSpec, UpdateSpecMismatch, Weighting
 from platform.errors import ProtocolError, RunStopped
-from platform.protection.uploads import LEVELS, Protection
+from platform.protection.sums import SumProtection
+from platform.protection.uploads import LEVELS, EntryProtection, Protection
 from platform.wire.layout import build_layout
 from privacy import (
     NonFiniteUpdate,
     NoProtection,
     Quantiser,
+    ReleaseKey,
     SeededNoise,
     SystemNoise,
     UploadNoise,
-    value_bound,
 )
 
 SPEC = {"a": TensorSpec((3,)), "b": TensorSpec((2, 2), weighting=Weighting.SUM)}
@@ -37,15 +38,16 @@ def seeded(seed: int = 0) -> SeededNoise:
 def protection(
     mechanism=NOISED, *, pool=True, noise="same", masked=True, spec=SPEC, bits=20
 ) -> Protection:
-    name = "none" if isinstance(mechanism, NoProtection) else "upload_noise"
+    layout = build_layout(spec, weighs_examples=not mechanism.facts.claims)
     return Protection(
-        mechanism, build_layout(spec, name), SPEC if pool else None, noise, bits, masked
+        sums=SumProtection(mechanism=mechanism, layout=layout, bits=bits, masked=masked),
+        entries=EntryProtection(spec=SPEC, noise=noise) if pool else None,
     )
 
 
 def step_of(guard: Protection, coordinates: int = 7) -> float:
     """Of the grid on which so many coordinates travel, after noise on the reals."""
-    return Quantiser(value_bound(guard.mechanism, coordinates), guard.bits).step
+    return Quantiser(guard.mechanism.reach(coordinates), guard.sums.bits).step
 
 
 def exact_result() -> LocalResult:
@@ -97,7 +99,7 @@ def test_independent_noise_is_a_second_release():
 def test_releases_by_hand(pool, noise, spec, expected):
     guard = protection(pool=pool, noise=noise, spec=spec)
     assert guard.channels == expected
-    rows = guard.releases(run_id="r", round_number=3, attempt=2, pseudonym="p")
+    rows = guard.releases(ReleaseKey(run_id="r", round_number=3, attempt=2, pseudonym="p"))
     assert tuple(row.channel for row in rows) == expected
     for row in rows:
         assert (row.run_id, row.round_number, row.attempt, row.pseudonym) == ("r", 3, 2, "p")
@@ -124,7 +126,7 @@ def test_noise_has_the_announced_spread():
 def test_what_is_summed_is_what_the_levels_say():
     guard = protection()
     prepared = guard.prepare(exact_result(), BROADCAST, seeded())
-    again = guard.grid().dequantise(prepared.levels)
+    again = guard.sums.grid().dequantise(prepared.levels)
     assert np.array_equal(prepared.vector, again)
 
 
@@ -151,12 +153,13 @@ def test_an_entry_that_is_not_the_update_is_refused_under_same():
 def test_an_entry_of_other_tensors_is_a_difference_to_zero():
     """A module that is not broadcast (PM-MoE): its release is the module itself."""
     guard = Protection(
-        UploadNoise(10.0, 0.0),
-        build_layout({"a": SPEC["a"]}, "upload_noise"),
-        {"m": TensorSpec((2,))},
-        "independent",
-        20,
-        True,
+        sums=SumProtection(
+            mechanism=UploadNoise(10.0, 0.0),
+            layout=build_layout({"a": SPEC["a"]}, weighs_examples=False),
+            bits=20,
+            masked=True,
+        ),
+        entries=EntryProtection(spec={"m": TensorSpec((2,))}, noise="independent"),
     )
     module = {"m": np.array([0.5, -1.5], np.float32)}
     result = LocalResult({"a": UPDATE["a"]}, module, {})
@@ -170,7 +173,7 @@ def test_an_entry_of_other_tensors_is_a_difference_to_zero():
 
 def test_without_mechanism_and_masks_everything_is_exact():
     guard = protection(NoProtection(8.0), masked=False)
-    assert guard.exact
+    assert guard.sums.exact
     prepared = guard.prepare(exact_result(), BROADCAST, seeded())
     assert prepared.levels is None
     expected = [*exact_result().update["a"], *exact_result().update["b"].ravel()]
@@ -182,7 +185,7 @@ def test_without_mechanism_and_masks_everything_is_exact():
 
 def test_without_mechanism_an_entry_is_exact_beside_a_masked_sum():
     guard = protection(NoProtection(8.0), masked=True)
-    assert not guard.exact
+    assert not guard.sums.exact
     prepared = guard.prepare(exact_result(), BROADCAST, seeded())
     assert all(np.array_equal(prepared.entry[name], ENTRY[name]) for name in SPEC)
     step = 16 / (2**20 - 1)
@@ -209,9 +212,9 @@ def test_the_bound_itself_fits():
 
 
 def test_the_bound_follows_from_the_mechanism():
-    assert protection(NoProtection(3.0)).grid() == Quantiser(3.0, 20)
-    assert protection().grid() == Quantiser(value_bound(NOISED, 7), 20)
-    assert protection(spec={}).grid() == Quantiser(value_bound(NOISED, 1), 20)
+    assert protection(NoProtection(3.0)).sums.grid() == Quantiser(3.0, 20)
+    assert protection().sums.grid() == Quantiser(NOISED.reach(7), 20)
+    assert protection(spec={}).sums.grid() == Quantiser(NOISED.reach(1), 20)
 
 
 # --- refusals -----------------------------------------------------------------------------------

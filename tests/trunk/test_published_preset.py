@@ -10,7 +10,7 @@ import pytest
 from platform.bootstrap import Surroundings, plan_run
 from platform.config import load_config
 from platform.rounds.observing import SilentObserver
-from privacy import Release, epsilons
+from privacy import Release, ReleaseKey, epsilons
 
 TOTALS = {
     # Relation, then rounds: computed with another library (dp_accounting 0.6, PLD).
@@ -27,7 +27,7 @@ def planned(relation: str, rounds: int, folder: Path) -> list[Release]:
     config = load_config(Path("published-preset"), changes)
     protection = plan_run(config, SilentObserver(), Surroundings()).terms.protection
     key = {"run_id": "run", "attempt": 1, "pseudonym": "ada"}
-    (row,) = protection.releases(round_number=1, **key)
+    (row,) = protection.releases(ReleaseKey(round_number=1, **key))
     return [dataclasses.replace(row, round_number=n) for n in range(1, rounds + 1)]
 
 

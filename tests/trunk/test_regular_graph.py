@@ -94,7 +94,8 @@ def test_every_attempt_has_a_graph_of_its_own(tmp_path: Path) -> None:
     with opened(seam_storage(tmp_path).create(*chosen)) as simulation:
         complete = Attempts(simulation, SilentObserver(), Spending(simulation))
         terms = dataclasses.replace(simulation.run.terms.protection.terms, degree=2)
-        protection = dataclasses.replace(simulation.run.terms.protection, terms=terms)
+        sums = dataclasses.replace(simulation.run.terms.protection.sums, terms=terms)
+        protection = dataclasses.replace(simulation.run.terms.protection, sums=sums)
         regular = dataclasses.replace(
             complete, simulation=dataclasses.replace(simulation, protection=protection)
         )

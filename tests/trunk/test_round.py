@@ -46,7 +46,7 @@ class Counting:
     pooled: bool = True
     needs: frozenset = frozenset()
     visibility: Visibility = Visibility.AGGREGATE_ONLY
-    admits: frozenset = frozenset({"none", "upload_noise"})
+    units: frozenset = frozenset({"client"})
 
     def shared_spec(self):
         return {"x": TensorSpec((2,))}
@@ -599,4 +599,4 @@ def test_each_client_is_told_its_own_last_commit():
 
 def test_protection_of_the_tests_is_what_it_says():
     assert make_protection(Counting(), SECURE).masked
-    assert make_protection(Counting(), PLAIN).exact
+    assert make_protection(Counting(), PLAIN).sums.exact

@@ -64,7 +64,14 @@ def test_a_large_cohort_has_the_planned_graph(corrupt: int) -> None:
     """What `secagg-plan` prints for this rate is what the run takes; the count is exact."""
     found = secure_terms(configured(100, corrupt=corrupt))
     planned = plan(100, corrupt_rate=corrupt / 100, dropout_rate=0.1)
-    assert found == SecureTerms(100, False, planned.threshold, 90, corrupt, planned.degree)
+    assert found == SecureTerms(
+        clients=100,
+        active=False,
+        threshold=planned.threshold,
+        smallest_sum=90,
+        corrupt=corrupt,
+        degree=planned.degree,
+    )
     assert 0 < found.degree < 99
 
 
@@ -151,7 +158,7 @@ def test_shared_out_noise_counts_on_the_smallest_sum(clients: int, section: dict
     tree["method"] = {"name": "coop"}
     tree["privacy"].update(mechanism="distributed_noise", clipping_norm=1.0, noise_multiplier=2.0)
     config = parse_config(tree)
-    method = dataclasses.replace(Numbered(), admits=frozenset({"distributed_noise"}))
+    method = Numbered()
     found = protect_run(config, method).protection
     terms = secure_terms(config)
     assert found.terms == terms

@@ -24,11 +24,19 @@ from platform.parties.scoring import VALIDATION as HELD
 from platform.parties.scoring import EvaluationSet, accuracy
 from platform.parties.store_files import stores_folder
 from platform.protection.extras import FLAG, VALIDATION, Extras
+from platform.protection.sums import SumProtection
 from platform.protection.uploads import Protection
 from platform.rounds.observing import SilentObserver
 from platform.wire.envelopes import peek
-from platform.wire.layout import Totals, build_layout
-from privacy import AdaptiveClipping, NoisedMetric, SeededNoise, UploadNoise, protect_upload
+from platform.wire.layout import Totals, UploadLayout, build_layout
+from privacy import (
+    AdaptiveClipping,
+    NoisedMetric,
+    ReleaseKey,
+    SeededNoise,
+    UploadNoise,
+    protect_upload,
+)
 from tests.trunk._audits import NOISE, Auditor
 from tests.trunk._runs import (
     ADAPTIVE,
@@ -282,24 +290,20 @@ JOINT = 2.5
 
 def guard(adaptive: AdaptiveClipping | None = None, **changes: Any) -> Protection:
     extras = Extras(adaptive, NoisedMetric(ratio=RATIO), C)
-    return Protection(
-        mechanism=UploadNoise(extras.joint_norm(C), MULTIPLIER),
-        layout=build_layout(SPEC, "upload_noise", extras=extras.names),
-        pool_spec=None,
-        pool_noise="independent",
-        bits=32,
-        masked=True,
-        adaptive=adaptive,
-        metric=extras.metric,
-        update_norm=C,
-        **changes,
-    )
+    layout = build_layout(SPEC, weighs_examples=False, extras=extras.names)
+    return protection_of(UploadNoise(extras.joint_norm(C), MULTIPLIER), layout, extras, **changes)
+
+
+def protection_of(
+    mechanism: UploadNoise, layout: UploadLayout, extras: Extras, **changes: Any
+) -> Protection:
+    sums = SumProtection(mechanism=mechanism, layout=layout, bits=32, masked=True, extras=extras)
+    return Protection(sums=sums, **changes)
 
 
 def bare() -> Protection:
-    return dataclasses.replace(
-        guard(), layout=build_layout(SPEC, "upload_noise"), metric=None, update_norm=None
-    )
+    layout = build_layout(SPEC, weighs_examples=False)
+    return protection_of(guard().mechanism, layout, Extras())
 
 
 def sent(how: Protection, update: np.ndarray, validation: float | None, seed: int = 0):
@@ -313,7 +317,7 @@ def test_the_coordinate_is_added_after_the_clip_and_before_the_noise(validation:
     """An update of norm 6 is scaled to C = 2; the coordinate is b (2a - 1) with b = 1.5."""
     how, update = guard(), np.array([6.0, 0, 0, 0, 0, 0])
     vector, noise = sent(how, update, validation), sent(how, np.zeros(6), 0.5)
-    step = how.grid().step
+    step = how.sums.grid().step
     np.testing.assert_allclose(
         vector - noise, [2.0, 0, 0, 0, 0, 0, 1.5 * (2 * validation - 1)], rtol=0, atol=step
     )
@@ -460,7 +464,9 @@ def test_the_ledger_counts_the_coordinate(storage: Storage) -> None:
         assert spent > 1.1 * gaussian_epsilon(4.0 * math.sqrt(1.25), number)
     with opened(storage.create(*NO_POOL, *NOISED, *FIXED, *ADAPTIVE)) as simulation:
         protection = simulation.run.terms.protection.at(2.0)
-        (row,) = protection.releases(run_id="r", round_number=1, attempt=1, pseudonym="p")
+        (row,) = protection.releases(
+            ReleaseKey(run_id="r", round_number=1, attempt=1, pseudonym="p")
+        )
         assert row.clipping_norm == pytest.approx(2.0 * math.sqrt(1.29))
         assert row.standard_deviation == pytest.approx(8.0 * math.sqrt(1.29))
 
@@ -471,12 +477,9 @@ def test_a_target_pays_for_the_coordinate(storage: Storage) -> None:
         pass
     with opened(storage.create(*NO_POOL)) as without:
         pass
-    first, second = (
-        with_metric.run.terms.budget.noise_multiplier,
-        without.run.terms.budget.noise_multiplier,
-    )
+    first, second = (made.run.terms.budget.noise_multiplier for made in (with_metric, without))
     assert first == pytest.approx(second)
-    one, other = with_metric.run.terms.protection.mechanism, without.run.terms.protection.mechanism
+    one, other = (made.run.terms.protection.mechanism for made in (with_metric, without))
     assert isinstance(one, UploadNoise) and isinstance(other, UploadNoise)
     ratio = one.standard_deviation / other.standard_deviation
     assert ratio == pytest.approx(math.sqrt(1.25))
@@ -515,7 +518,7 @@ def test_a_coordinate_that_the_norm_does_not_count_is_refuted(
         return protect_upload(vector, wide, grid, noise)
 
     monkeypatch.setattr(Extras, "joint_norm", lambda self, clipping_norm: clipping_norm)
-    monkeypatch.setattr("platform.protection.uploads.protect_upload", uncut)
+    monkeypatch.setattr("platform.protection.sums.protect_upload", uncut)
     whole = (*NOISED[:-1], "evaluation.metric_ratio=1.0", POOL[0])
     verdict = audit(*NOISE, *whole, canaries=2000)["sum"]
     assert not verdict.result.passed

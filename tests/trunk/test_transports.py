@@ -8,10 +8,9 @@ in any order, late and twice. What a run leaves behind must be the same, bit for
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -20,90 +19,20 @@ import pytest
 
 from platform.bootstrap import create_run, reopen_run
 from platform.errors import ClientsSilent, ProtocolError
-from platform.experiment.finishing import execute
-from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
 from platform.rounds.asking import TRIES
 from platform.rounds.observing import SilentObserver
 from platform.wire.messages import Stage
 from platform.wire.transport import ClientId, Dropout, InProcessTransport, Transport
 from storage import open_client_stores
-from tests.trunk._runs import FIXED, GATHERING, NONE, Finished, Storage, comparable, opened
-
-THREE = (
-    "task.clients=3",
-    "rounds=2",
-    "cohort.dropout_rate=0",
-    "pool.minimum=2",
-    "secure_aggregation.threshold=2",
-    "evaluation.local_twins=false",
-)
-RUNS: dict[str, tuple[str, ...]] = {
-    # Experts are fetched in the second round, gates stay with their clients, one client is lost.
-    "a pool under masks and noise": (*THREE, *FIXED, "rounds=3", "task.clients=4"),
-    "a pool that is made once, then personalised": (*GATHERING, *THREE, NONE),
-    "sets that all have in common": (
-        *THREE,
-        NONE,
-        "task.domains=[real, sketch]",
-        "task.held_out_domain=sketch",
-        "task.partition={kind: domain_dirichlet}",
-        "evaluation.protocol=leave_one_domain_out",
-        "evaluation.selection=best_on_validation",
-        "task.validation_share=0.5",
-        "task.shots=2",
-    ),
-}
-Carry = Callable[[InProcessTransport], Transport]
-
-
-def left_behind(run: Finished) -> dict[str, Any]:
-    """All that a run leaves, but for its name, times, and what is drawn once for each client."""
-    summary = comparable(run.summary)
-    summary["phases"] = (run.summary["phases"] or {}).get("before")
-    documents = [
-        {k: v for k, v in json.loads(text).items() if "seconds" not in k}
-        for (text,) in run.storage.rows("SELECT document FROM rounds ORDER BY round_number")
-    ]
-    ledger = "SELECT round_number, attempt, channel, status, standard_deviation FROM ledger"
-    audit = "SELECT action, channel FROM audit ORDER BY sequence"
-    return {
-        "summary": summary,
-        "documents": documents,
-        "states": run.storage.rows("SELECT round_number, blob FROM states ORDER BY round_number"),
-        "pool": sorted(run.storage.rows("SELECT generation, entry FROM pool")),
-        "ledger": sorted(run.storage.rows(ledger)),
-        "audit": run.storage.rows(audit),
-        "personal": run.personal_parts(),
-    }
-
-
-def carried(storage: Storage, carry: Carry) -> Storage:
-    surroundings = dataclasses.replace(storage.surroundings, carry=carry)
-    return dataclasses.replace(storage, surroundings=surroundings)
-
-
-def unreachable(simulation: Simulation) -> Simulation:
-    """The same run without its clients: whoever reaches for one past the transport fails."""
-    return dataclasses.replace(simulation, population=None)
+from tests.trunk._runs import NONE, Finished, Storage, opened
+from tests.trunk._transports import RUNS, carried, left_behind, require_same, run_in_process
 
 
 @pytest.fixture(scope="module", params=RUNS)
 def reference(request: pytest.FixtureRequest, make_storage: Any) -> tuple[str, Finished]:
     """Every run in one process, for reading only."""
-    place = make_storage("reference").gathering()
-    place = place if "gathering" in " ".join(RUNS[request.param]) else Storage(place.folder)
-    return request.param, place.run(*RUNS[request.param])
-
-
-def require_same(storage: Storage, reference: tuple[str, Finished], carry: Carry) -> None:
-    name, expected = reference
-    place = dataclasses.replace(storage, surroundings=expected.storage.surroundings)
-    with opened(carried(place, carry).create(*RUNS[name])) as simulation:
-        summary = execute(unreachable(simulation), SilentObserver())
-    found = left_behind(Finished(place, simulation.run_id, summary))
-    for part, value in left_behind(expected).items():
-        assert found[part] == value, part
+    return run_in_process(request.param, make_storage)
 
 
 # --- nothing but bytes ----------------------------------------------------------------------------

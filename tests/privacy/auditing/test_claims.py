@@ -20,10 +20,11 @@ from privacy.auditing import (
     play_client_unit,
     play_record_unit,
 )
+from tests.privacy._rows import FACTS
 
 DELTA = 1e-5
 ROW = Release(
-    mechanism="upload_noise",
+    mechanism=FACTS["upload_noise"],
     standard_deviation=1.0,
     clipping_norm=0.5,
     relation="replace_one",
@@ -56,7 +57,7 @@ def test_one_sampled_step_claims_its_total_variation():
     """q (2 Phi(mu / 2) - 1) for a single step, in closed form."""
     row = dataclasses.replace(
         ROW,
-        mechanism="dp_sgd",
+        mechanism=FACTS["dp_sgd"],
         relation="add_or_remove_one",
         sampling="poisson",
         sampling_probability=0.4,
@@ -70,7 +71,7 @@ def test_one_sampled_step_claims_its_total_variation():
 
 def test_integer_noise_claims_the_rows_gaussian_though_its_price_is_higher():
     noise = IntegerNoise(kind="discrete_gaussian", share_deviation=1e5, shares=4, dimension=64)
-    row = dataclasses.replace(ROW, mechanism="distributed_noise", integer_noise=noise)
+    row = dataclasses.replace(ROW, mechanism=FACTS["distributed_noise"], integer_noise=noise)
     claim = claim_of(row, DELTA)
     assert claim.mu == pytest.approx(1.0, rel=1e-9)
     assert claim.epsilon > gaussian_claim(1.0, DELTA).epsilon

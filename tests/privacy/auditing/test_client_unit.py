@@ -14,8 +14,6 @@ from privacy import (
     SeededNoise,
     SystemNoise,
     UploadNoise,
-    protect,
-    value_bound,
 )
 from privacy.auditing import (
     ClientScores,
@@ -34,10 +32,10 @@ DELTA = 1e-5
 
 def release_fn(mechanism: UploadNoise, dimension: int, noise: NoiseSource):
     """The way of an upload: clipped, noised, quantised, and read back."""
-    quantiser = Quantiser(value_bound(mechanism, dimension), 24)
+    quantiser = Quantiser(mechanism.reach(dimension), 24)
 
     def released(vector):
-        return quantiser.dequantise(protect(vector, mechanism, quantiser, noise).levels)
+        return quantiser.dequantise(mechanism.protect(vector, quantiser, noise).levels)
 
     return released
 

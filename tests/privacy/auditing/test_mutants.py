@@ -11,7 +11,7 @@ import math
 import numpy as np
 import pytest
 
-from privacy import Quantiser, SeededNoise, SystemNoise, UploadNoise, clip, protect, value_bound
+from privacy import Quantiser, SeededNoise, SystemNoise, UploadNoise, clip
 from privacy.auditing import (
     AuditError,
     audit_client_unit,
@@ -32,8 +32,8 @@ def fresh(seed: int = 17) -> SeededNoise:
 
 def send(vector, mechanism: UploadNoise, noise, *, room: UploadNoise = CLAIMED):
     """What the server reads of an upload."""
-    quantiser = Quantiser(20.0 * value_bound(room, vector.size), 32)
-    return quantiser.dequantise(protect(vector, mechanism, quantiser, noise).levels)
+    quantiser = Quantiser(20.0 * room.reach(vector.size), 32)
+    return quantiser.dequantise(mechanism.protect(vector, quantiser, noise).levels)
 
 
 def audit(release_fn):

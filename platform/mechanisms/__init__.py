@@ -1,0 +1,26 @@
+"""Privacy mechanisms as a run is configured with them: one file each, and the registry of all."""
+
+from __future__ import annotations
+
+from platform.mechanisms.mechanism import (
+    Circumstances,
+    EntryNoise,
+    Mechanism,
+    NoiseDistribution,
+    no_caveats,
+)
+from platform.mechanisms.registry import BUILT_IN, Mechanisms
+from platform.mechanisms.settings import Settings, Steps, Sums
+
+__all__ = [
+    "BUILT_IN",
+    "Circumstances",
+    "EntryNoise",
+    "Mechanism",
+    "Mechanisms",
+    "NoiseDistribution",
+    "Settings",
+    "Steps",
+    "Sums",
+    "no_caveats",
+]

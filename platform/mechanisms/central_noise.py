@@ -1,0 +1,37 @@
+"""`central_noise`: clients clip, and a trusted coordinator adds the noise to the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from platform.mechanisms.mechanism import Circumstances, Mechanism
+from platform.mechanisms.settings import Settings
+from platform.mechanisms.upload_noise import on_the_client
+from privacy import CENTRAL_NOISE as FACTS
+from privacy import CentralNoise
+
+
+def _clipped(settings: Settings) -> CentralNoise:
+    return CentralNoise(
+        clipping_norm=settings.norm,
+        noise_multiplier=settings.multiplier,
+        scale=settings.scale,
+        relation=settings.relation,
+    )
+
+
+def _caveats(circumstances: Circumstances) -> Iterator[str]:
+    yield "central_noise trusts the coordinator: epsilon against the server is infinite"
+
+
+CENTRAL_NOISE = Mechanism(
+    facts=FACTS,
+    relations=("replace_one", "add_or_remove_one"),
+    # No accountant amplifies integer noise by sampling, which is what this mechanism is for.
+    distributions=("gaussian",),
+    upload=_clipped,
+    # Nobody adds noise to an entry after its owner, so its owner does.
+    entry=on_the_client,
+    training=None,
+    caveats=_caveats,
+)

@@ -1,0 +1,39 @@
+"""`dp_sgd`: noise in every local step, for single records; what is made of it is only carried."""
+
+from __future__ import annotations
+
+from platform.mechanisms.mechanism import Mechanism, no_caveats
+from platform.mechanisms.settings import Settings
+from privacy import DP_SGD as FACTS
+from privacy import DpSgd, NoProtection
+
+
+def _carried(settings: Settings) -> NoProtection:
+    # What was noised before may be cut: an error that depends on it tells nothing more than it.
+    return NoProtection(settings.value_bound, settings.relation, cuts=True)
+
+
+def _training(settings: Settings) -> DpSgd:
+    steps = settings.steps
+    if steps is None:
+        raise ValueError("steps are missing; dp_sgd cannot be built without")
+    return DpSgd(
+        noise_multiplier=settings.multiplier,
+        clipping_norm=steps.clipping_norm,
+        sampling_probability=steps.sampling_probability,
+        steps=steps.count,
+        expected_batch_size=float(steps.batch_size),
+        relation=settings.relation,
+    )
+
+
+DP_SGD = Mechanism(
+    facts=FACTS,
+    # A client's record may be there or not; how many it has is told by nothing that it sends.
+    relations=("add_or_remove_one", "replace_one"),
+    distributions=("gaussian",),
+    upload=_carried,
+    entry=None,
+    training=_training,
+    caveats=no_caveats,
+)

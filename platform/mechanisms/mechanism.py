@@ -1,0 +1,177 @@
+"""What a mechanism is: facts that it declares, how it is built, and what a report must say of it.
+
+Everything else that a run does differently under one mechanism or another follows from the facts,
+by a rule with a reason here, and nowhere from a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from platform.mechanisms.settings import Settings
+from privacy import (
+    RELATIONS,
+    ClientMechanism,
+    DpSgd,
+    MechanismFacts,
+    Relation,
+    UnknownMechanism,
+    require_mechanism,
+)
+
+NoiseDistribution = Literal["gaussian", "discrete_gaussian", "skellam"]
+EntryNoise = Literal["same", "independent"]
+DISTRIBUTIONS: tuple[str, ...] = get_args(NoiseDistribution)
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What a mechanism's own caveats may depend on.
+
+    Attributes:
+        corrupt: Clients that may collude with the server.
+        is_active: Whether secure aggregation withstands a server that lies.
+    """
+
+    corrupt: int
+    is_active: bool
+
+
+def no_caveats(circumstances: Circumstances) -> Iterator[str]:
+    """Yield nothing: the facts say all that a report must."""
+    return iter(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """One privacy mechanism. Nothing has a default: all of it is declared.
+
+    Attributes:
+        facts: What a row means in the ledger: name, unit, and who sees what without its noise.
+        relations: What a neighbour may be; the first unless the configuration says otherwise.
+        distributions: Laws of noise that are built and priced; the first unless the configuration
+            says otherwise. None where there is no noise.
+        upload: Builds what is done to the vector that is summed.
+        entry: Builds what is done to a pool entry that has noise of its own, all of it on the
+            client; None where entries have none, or are made of noised steps.
+        training: Builds the noise of local steps; None where the noise is not in them.
+        caveats: What a report must say of this mechanism beside what follows from the facts.
+    """
+
+    facts: MechanismFacts
+    relations: tuple[Relation, ...]
+    distributions: tuple[NoiseDistribution, ...]
+    upload: Callable[[Settings], ClientMechanism]
+    entry: Callable[[Settings], ClientMechanism] | None
+    training: Callable[[Settings], DpSgd] | None
+    caveats: Callable[[Circumstances], Iterator[str]]
+
+    def __post_init__(self) -> None:
+        """Refuse declarations that are missing or contradict each other."""
+        facts, name = self.facts, self.facts.name
+        _require_words(f"{name}: relations", self.relations, RELATIONS)
+        if facts.claims or self.distributions:
+            _require_words(f"{name}: distributions", self.distributions, DISTRIBUTIONS)
+        if self.distributions and not facts.claims:
+            raise ValueError(f"{name}: distributions must be empty where nothing is claimed")
+        if (facts.on_the_grid == "must") == ("gaussian" in self.distributions) and facts.claims:
+            raise ValueError(f"{name}: gaussian is on the reals, and on_the_grid says otherwise")
+        if facts.on_the_grid == "never" and set(self.distributions) - {"gaussian"}:
+            raise ValueError(f"{name}: only gaussian is on the reals, where on_the_grid is 'never'")
+        if (self.training is not None) != facts.is_in_steps:
+            raise ValueError(f"{name}: training must be given exactly where is_in_steps")
+        if (self.entry is not None) != (facts.claims and not facts.is_in_steps):
+            raise ValueError(f"{name}: entry must be given exactly where uploads are noised")
+
+    @property
+    def name(self) -> str:
+        """The word in configuration and ledger."""
+        return self.facts.name
+
+    @property
+    def clips_uploads(self) -> bool:
+        """Whether uploads are clipped; else nothing is, or gradients of single records are."""
+        return self.facts.unit == "client"
+
+    @property
+    def shows_uploads(self) -> bool:
+        """Whether one client's upload may be shown to the server.
+
+        Where it has all the noise itself, and where nothing is claimed.
+        """
+        return self.facts.noises_alone
+
+    @property
+    def needs_masks(self) -> bool:
+        """Whether only sums may be seen: a share of the noise protects nobody alone."""
+        return self.facts.is_shared_out
+
+    @property
+    def weighs_examples(self) -> bool:
+        """Whether clients may weigh by their examples; else a weight would tell how many."""
+        return not self.facts.claims
+
+    @property
+    def entry_noise(self) -> tuple[EntryNoise, ...]:
+        """How a pool entry may be noised; the first unless the configuration says otherwise.
+
+        The noise of an upload serves the entry too where it is all there and in both.
+        """
+        if self.facts.is_in_steps:
+            return ("same",)
+        return ("same", "independent") if self.facts.noises_alone else ("independent",)
+
+    def build_upload(self, settings: Settings) -> ClientMechanism:
+        """Build what is done to the vector that is summed.
+
+        Raises:
+            CalibrationError: The numbers mean too little or too much noise for the grid.
+            UnknownMechanism: What was built is no mechanism, or another one.
+        """
+        built = require_mechanism(self.upload(settings))
+        # Under noised steps uploads are only carried, and training has the row.
+        expected = self.facts if not self.facts.is_in_steps else None
+        if expected is not None and built.facts != expected:
+            raise UnknownMechanism(
+                f"{self.name} builds an upload whose ledger rows would say {built.facts.name}"
+            )
+        return built
+
+    def build_entry(self, settings: Settings) -> ClientMechanism | None:
+        """Build what is done to a pool entry with noise of its own; None where there is none.
+
+        Raises:
+            CalibrationError: As for `build_upload`.
+            UnknownMechanism: What was built does not noise an entry that is seen alone.
+        """
+        if self.entry is None:
+            return None
+        built = require_mechanism(self.entry(settings))
+        if not (built.facts.claims and built.facts.noises_alone):
+            raise UnknownMechanism(
+                f"{self.name} builds pool entries under {built.facts.name}, which protects no "
+                "entry that is seen alone"
+            )
+        return built
+
+    def build_training(self, settings: Settings) -> DpSgd | None:
+        """Build the noise of local steps; None where it is not in them.
+
+        Raises:
+            UnknownMechanism: Its ledger rows would say another mechanism.
+        """
+        if self.training is None:
+            return None
+        built = self.training(settings)
+        if built.facts != self.facts:
+            raise UnknownMechanism(
+                f"{self.name} builds training whose ledger rows would say {built.facts.name}"
+            )
+        return built
+
+
+def _require_words(name: str, found: tuple[str, ...], valid: tuple[str, ...]) -> None:
+    if not found or len(set(found)) != len(found) or not set(found) <= set(valid):
+        raise ValueError(f"{name} are {found}; they must be some of {', '.join(valid)}")

@@ -1,0 +1,24 @@
+"""`none`: uploads are carried as they are, and epsilon is infinite."""
+
+from __future__ import annotations
+
+from platform.mechanisms.mechanism import Mechanism, no_caveats
+from platform.mechanisms.settings import Settings
+from privacy import NONE as FACTS
+from privacy import NoProtection
+
+
+def _upload(settings: Settings) -> NoProtection:
+    return NoProtection(settings.value_bound, settings.relation)
+
+
+NONE = Mechanism(
+    facts=FACTS,
+    # Rows name one though nothing is claimed, so that runs with and without noise look alike.
+    relations=("replace_one", "add_or_remove_one"),
+    distributions=(),
+    upload=_upload,
+    entry=None,
+    training=None,
+    caveats=no_caveats,
+)

@@ -1,0 +1,32 @@
+"""`upload_noise`: each client clips its upload and adds all of the noise itself."""
+
+from __future__ import annotations
+
+from platform.mechanisms.mechanism import Mechanism, no_caveats
+from platform.mechanisms.settings import Settings
+from privacy import UPLOAD_NOISE as FACTS
+from privacy import IntegerUploadNoise, UploadNoise
+
+
+def on_the_client(settings: Settings) -> UploadNoise | IntegerUploadNoise:
+    """Build all of the noise on one client: Gaussian, or on the grid wherever the run's is."""
+    if settings.distribution == "gaussian":
+        return UploadNoise(settings.norm, settings.multiplier, settings.relation)
+    # Skellam too: a single share of it costs the same as the discrete Gaussian, with more tail.
+    return IntegerUploadNoise(
+        clipping_norm=settings.norm,
+        noise_multiplier=settings.multiplier,
+        scale=settings.scale,
+        relation=settings.relation,
+    )
+
+
+UPLOAD_NOISE = Mechanism(
+    facts=FACTS,
+    relations=("replace_one", "add_or_remove_one"),
+    distributions=("gaussian", "discrete_gaussian"),
+    upload=on_the_client,
+    entry=on_the_client,
+    training=None,
+    caveats=no_caveats,
+)

@@ -1,0 +1,46 @@
+"""The walk through a new transport, in CONTRIBUTING, followed by its words in a copy."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.repository._source import ROOT
+from tests.repository.conftest import copy_source, run
+
+SECTION = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("\n## A transport\n")[2]
+SECTION = SECTION.partition("\n## ")[0]
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository, in which steps 1 and 2 were done and nothing else."""
+    target = tmp_path_factory.mktemp("walk") / "sotto"
+    copy_source(target)
+    shutil.copytree(ROOT / "tests", target / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "conftest.py", target / "conftest.py")
+    written = re.findall(
+        r"^\d\. Write `([a-z_/]+\.py)`.*?```python\n(.*?)```", SECTION, re.MULTILINE | re.DOTALL
+    )
+    assert len(written) == 2
+    for path, code in written:
+        (target / path).write_text(code)
+    return target
+
+
+def test_its_tests_pass(copy: Path):
+    (file,) = re.findall(r"-m pytest (\S+?)`", SECTION)
+    said = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file, cwd=copy)
+    assert "4 passed" in said
+
+
+def test_its_files_are_in_the_house_style(copy: Path):
+    files = re.findall(r"^\d\. Write `([a-z_/]+\.py)`", SECTION, re.MULTILINE)
+    for command in (("check",), ("format", "--check")):
+        ruff = [sys.executable, "-m", "ruff", *command, "--no-cache", *files]
+        subprocess.run(ruff, cwd=copy, check=True)

@@ -1,0 +1,370 @@
+"""A mechanism is one value in one file: one from outside runs, and all that must know of it does.
+
+What does not know a mechanism refuses it. Nothing takes it for another one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from platform import mechanisms
+from platform.agreement import faults_of, require_agreement
+from platform.bootstrap import Surroundings, create_run, plan_run, reopen_run
+from platform.config import Sources, parse_config
+from platform.disk.opening import open_existing
+from platform.errors import ConfigError, RecordsDisagree
+from platform.experiment.finishing import execute
+from platform.mechanisms import BUILT_IN, Mechanism, Mechanisms, Settings, Steps, Sums
+from platform.parties.own_spending import OwnSpending
+from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
+from platform.protection.ledger_rows import as_releases
+from platform.protection.limits import Limits
+from platform.rounds.observing import SilentObserver
+from privacy import (
+    BudgetExhausted,
+    MechanismFacts,
+    ReleaseKey,
+    UnknownMechanism,
+    UploadNoise,
+    epsilons,
+    release_of_upload,
+)
+from storage import LedgerRow
+from tests.trunk._runs import SMALL, Finished, Storage, opened
+from tests.trunk._toy_mechanism import FACTS, TOY_NOISE, ToyNoise, build
+
+WITH_TOY = BUILT_IN.adding(TOY_NOISE)
+TOY = ("privacy.mechanism=toy_noise",)
+GIVEN = (*TOY, "privacy.target_epsilon=null", "privacy.noise_multiplier=4.0")
+OWN_ENTRIES = ("pool.noise=independent",)
+
+
+def surroundings(*more: Mechanism) -> Surroundings:
+    return Surroundings(sources=Sources(mechanisms=BUILT_IN.adding(*more)))
+
+
+def tree_of(url: str) -> dict[str, Any]:
+    return {**yaml.safe_load(SMALL), "storage": {"url": url}}
+
+
+def config(storage: Storage, *overrides: str, mechanism: Mechanism = TOY_NOISE):
+    sources = surroundings(mechanism).sources
+    return parse_config(tree_of(storage.url), overrides, sources)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Storage, Finished]]:
+    """A whole run under the toy mechanism, calibrated to a budget."""
+    storage = Storage(tmp_path_factory.mktemp("toy"), surroundings(TOY_NOISE))
+    simulation = create_run(config(storage, *TOY), SilentObserver(), storage.surroundings)
+    with opened(simulation):
+        yield (
+            storage,
+            Finished(storage, simulation.run.run_id, execute(simulation, SilentObserver())),
+        )
+
+
+def test_its_ledger_says_its_own_name(ran):
+    storage, run = ran
+    rows = storage.rows("SELECT DISTINCT mechanism, channel, status FROM ledger")
+    assert set(rows) == {("toy_noise", "sum", "released"), ("toy_noise", "sum", "reserved")}
+    assert (run.summary["mechanism"], run.summary["unit"]) == ("toy_noise", "client")
+    assert run.summary["relation"] == "replace_one"
+
+
+def test_its_epsilon_is_that_of_its_noise(ran, tmp_path):
+    """Gaussian noise of one multiplier costs the same whatever the mechanism is called."""
+    storage, run = ran
+    spent = run.summary["final"]["epsilon"]
+    assert 7.9 < spent["server"] <= 8.0
+    assert spent["server"] == spent["peers"] == spent["observer"]
+    (row,) = storage.rows("SELECT DISTINCT standard_deviation, clipping_norm FROM ledger")
+    other = Storage(tmp_path).run()
+    assert other.summary["final"]["epsilon"] == spent
+    (same,) = other.storage.rows("SELECT DISTINCT standard_deviation, clipping_norm FROM ledger")
+    assert row == same
+
+
+def test_the_report_says_its_own_caveat_and_those_of_its_facts(ran):
+    warnings = ran[1].summary["warnings"]
+    assert "toy_noise is for tests and for nobody's data" in warnings
+    assert any(one.startswith("toy_noise draws floating-point noise") for one in warnings)
+
+
+def test_its_records_agree_where_it_is_known_and_nowhere_else(ran):
+    storage, run = ran
+    database = open_existing(storage.url)
+    try:
+        agreed = require_agreement(database, run.run_id, WITH_TOY)
+        assert agreed.config.mechanism is TOY_NOISE
+        with pytest.raises((ConfigError, RecordsDisagree), match="'toy_noise'"):
+            require_agreement(database, run.run_id)
+        assert faults_of(database, run.run_id, None, WITH_TOY)[1] == []
+    finally:
+        database.close()
+
+
+def test_it_is_resumed_where_it_is_known_and_nowhere_else(ran):
+    storage, run = ran
+    with opened(storage.reopen(run.run_id)) as simulation:
+        assert execute(simulation, SilentObserver()) == run.summary
+    with pytest.raises(ConfigError, match=r"privacy\.mechanism: 'toy_noise' is not valid; valid: "):
+        reopen_run(run.run_id, storage.url, SilentObserver(), Surroundings())
+
+
+def test_a_lifetime_counts_what_it_spent(ran):
+    """A client reads rows of mechanisms that the run which asks it does not have."""
+    storage, run = ran
+    database = open_existing(storage.url)
+    try:
+        with database.unit_of_work(read_only=True) as uow:
+            spent = uow.ledger.rows(run.run_id)
+    finally:
+        database.close()
+    key = ReleaseKey(run_id="next", round_number=1, attempt=1, pseudonym=spent[0].pseudonym)
+    mine = [row for row in spent if row.pseudonym == key.pseudonym]
+    planned = [release_of_upload(UploadNoise(1.0, 4.0), 8, key)]
+
+    class Store:
+        def rows(self, run_id: str | None = None, place: object = None) -> list[LedgerRow]:
+            return [row for row in mine if run_id in (None, row.run_id)]
+
+    def spend(budget: float, known: Mechanisms) -> None:
+        limits = Limits(delta=1e-5, accountant="auto", lifetime_budget=budget, mechanisms=known)
+        OwnSpending(Store(), key.run_id, limits).require(None, planned)
+
+    spend(9.0, WITH_TOY)
+    with pytest.raises(BudgetExhausted, match="lifetime_budget"):
+        spend(8.0, WITH_TOY)
+    with pytest.raises(UnknownMechanism, match="'toy_noise'"):
+        spend(9.0, BUILT_IN)
+
+
+def test_the_audit_judges_it(tmp_path):
+    storage = Storage(tmp_path, surroundings(TOY_NOISE))
+    run = plan_run(config(storage, *GIVEN, *OWN_ENTRIES), SilentObserver(), storage.surroundings)
+    plan = AuditPlan(run, canaries=120)
+    verdicts = audit_run(plan, lambda *told: None)
+    assert {(one.channel, one.mechanism, one.passed) for one in verdicts} == {
+        ("sum", "toy_noise", True),
+        ("pool", "toy_noise", True),
+    }
+    assert audit_failing(plan).passed
+
+
+def test_the_audit_refutes_it_where_it_forgets_half_of_its_noise(tmp_path):
+    def quiet(settings: Settings) -> ToyNoise:
+        built = build(settings)
+
+        @dataclasses.dataclass(frozen=True)
+        class Quiet(ToyNoise):
+            def protect(self, vector, grid, noise):
+                return ToyNoise(built.clipping_norm, built.noise_multiplier / 4, "any").protect(
+                    vector, grid, noise
+                )
+
+        return Quiet(built.clipping_norm, built.noise_multiplier, built.relation)
+
+    mechanism = dataclasses.replace(TOY_NOISE, upload=quiet, entry=quiet)
+    storage = Storage(tmp_path, surroundings(mechanism))
+    run = plan_run(
+        config(storage, *GIVEN, mechanism=mechanism), SilentObserver(), storage.surroundings
+    )
+    assert not any(one.passed for one in audit_run(AuditPlan(run, 200), lambda *told: None))
+
+
+# --- what does not know it ------------------------------------------------------------------------
+
+
+def test_a_name_that_nobody_knows_is_refused_with_those_that_are(storage: Storage):
+    with pytest.raises(ConfigError) as refused:
+        parse_config(tree_of(storage.url), TOY)
+    assert str(refused.value) == (
+        "privacy.mechanism: 'toy_noise' is not valid; valid: none, dp_sgd, upload_noise, "
+        "distributed_noise, central_noise"
+    )
+    with pytest.raises(ConfigError, match=r"central_noise, toy_noise$"):
+        parse_config(
+            tree_of(storage.url), ("privacy.mechanism=magic",), surroundings(TOY_NOISE).sources
+        )
+
+
+def test_a_stored_row_that_nobody_knows_has_no_price(ran):
+    storage, run = ran
+    database = open_existing(storage.url)
+    try:
+        with database.unit_of_work(read_only=True) as uow:
+            rows = uow.ledger.rows(run.run_id)
+    finally:
+        database.close()
+    with pytest.raises(UnknownMechanism, match=r"'toy_noise'; valid are none, dp_sgd"):
+        as_releases(rows, BUILT_IN)
+    assert epsilons(as_releases(rows, WITH_TOY), 1e-5).server <= 8.0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("privacy.noise_distribution=skellam",), "skellam is not available under toy_noise"),
+        (("privacy.relation=add_or_remove_one",), "not available under toy_noise; valid: replace"),
+        (("privacy.clipping_norm=null",), r"privacy\.clipping_norm: is missing; toy_noise needs"),
+        (("cohort.sampling=poisson",), "amplifies only against the observer of central_noise"),
+        (("privacy.personal=decoupled",), "decoupled has no meaning under toy_noise"),
+    ],
+)
+def test_configuration_reads_its_facts(storage: Storage, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        config(storage, *GIVEN, *overrides)
+
+
+# --- what it must declare -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Mechanism, MechanismFacts])
+def test_whatever_it_does_not_declare_stops_it_at_once(kind):
+    whole: Any = TOY_NOISE if kind is Mechanism else FACTS
+    declared = {f.name: getattr(whole, f.name) for f in dataclasses.fields(kind)}
+    assert kind(**declared) == whole
+    for name in declared:
+        rest = {key: value for key, value in declared.items() if key != name}
+        with pytest.raises(TypeError, match=name):
+            kind(**rest)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "two words"},
+        {"unit": "household"},
+        {"unit": None, "is_shared_out": True, "on_the_grid": "must"},
+        {"unit": "record"},
+        {"is_in_steps": True},
+        {"is_shared_out": True},
+        {"on_the_grid": "must"},
+        {"is_shared_out": True, "is_bare_to_server": True, "on_the_grid": "must"},
+        {"may_amplify": True},
+    ],
+    ids=", ".join,
+)
+def test_facts_that_contradict_each_other_are_refused(changes):
+    with pytest.raises(ValueError, match=r"\w"):
+        dataclasses.replace(FACTS, **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"relations": ()},
+        {"relations": ("swap",)},
+        {"relations": ("replace_one", "replace_one")},
+        {"distributions": ()},
+        {"distributions": ("laplace",)},
+        {"distributions": ("gaussian", "skellam")},
+        {"entry": None},
+        {"training": lambda settings: None},
+        {"facts": next(one.facts for one in BUILT_IN if one.name == "none")},
+        {"facts": next(one.facts for one in BUILT_IN if one.name == "dp_sgd")},
+        {"facts": next(one.facts for one in BUILT_IN if one.name == "distributed_noise")},
+    ],
+    ids=", ".join,
+)
+def test_declarations_that_contradict_each_other_are_refused(changes):
+    with pytest.raises(ValueError, match=r"toy_noise|none|dp_sgd|distributed_noise"):
+        dataclasses.replace(TOY_NOISE, **changes)
+
+
+SETTINGS = Settings(
+    relation="replace_one",
+    distribution="gaussian",
+    value_bound=8.0,
+    clipping_norm=1.0,
+    noise_multiplier=2.0,
+    sums=None,
+    steps=None,
+)
+
+
+def as_another(settings: Settings) -> UploadNoise:
+    """What the attack was: a new name in the configuration, and another one in the ledger."""
+    return UploadNoise(settings.norm, settings.multiplier, settings.relation)
+
+
+@pytest.mark.parametrize("part", ["upload", "entry"])
+def test_a_mechanism_that_would_be_charged_as_another_is_not_built(part: str, storage: Storage):
+    taken = dataclasses.replace(TOY_NOISE, **{part: as_another})
+    wrong = config(storage, *GIVEN, mechanism=taken)
+    if part == "entry":
+        # An entry may well have another mechanism's noise, and says so: those of sums do.
+        assert taken.build_entry(SETTINGS) == as_another(SETTINGS)
+        return
+    with pytest.raises(UnknownMechanism, match="rows would say upload_noise"):
+        create_run(wrong, SilentObserver(), surroundings(taken))
+    assert not storage.file.exists()
+
+
+def test_an_entry_of_noise_that_needs_a_sum_is_not_built():
+    central = BUILT_IN.named("central_noise")
+    exposed = dataclasses.replace(TOY_NOISE, entry=central.upload)
+    with pytest.raises(UnknownMechanism, match="protects no entry that is seen alone"):
+        exposed.build_entry(SETTINGS)
+
+
+METHODS = [name for name in vars(ToyNoise) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("missing", sorted({*METHODS, "relation", "clipping_norm"}))
+def test_a_mechanism_without_a_part_is_not_built(missing: str):
+    class Partial:
+        def __getattr__(self, name: str) -> Any:
+            if name == missing:
+                raise AttributeError(name)
+            return getattr(build(SETTINGS), name)
+
+    partial = dataclasses.replace(TOY_NOISE, upload=lambda settings: Partial())
+    with pytest.raises(UnknownMechanism, match=f"it has no {missing}"):
+        partial.build_upload(SETTINGS)
+
+
+def test_no_two_mechanisms_have_one_name():
+    with pytest.raises(ValueError, match="two mechanisms have one name"):
+        WITH_TOY.adding(TOY_NOISE)
+
+
+# --- those of this package ------------------------------------------------------------------------
+
+
+def test_every_file_of_the_folder_is_registered_and_the_other_way_round():
+    folder = Path(mechanisms.__file__).parent
+    shared = {"__init__", "mechanism", "registry", "settings"}
+    assert {path.stem for path in folder.glob("*.py")} - shared == set(BUILT_IN.names)
+
+
+FULL = dataclasses.replace(
+    SETTINGS, sums=Sums(smallest=5, corrupt=1), steps=Steps(0.5, 0.1, 3, batch_size=8)
+)
+
+
+@pytest.mark.parametrize("mechanism", tuple(BUILT_IN), ids=lambda one: one.name)
+def test_each_is_charged_under_its_own_name(mechanism: Mechanism):
+    settings = dataclasses.replace(FULL, distribution=(*mechanism.distributions, None)[0])
+    training, upload = mechanism.build_training(settings), mechanism.build_upload(settings)
+    charged = upload.facts if training is None else training.facts
+    assert charged.name == mechanism.name
+    assert math.isfinite(upload.client_deviation)
+
+
+@pytest.mark.parametrize("mechanism", tuple(BUILT_IN), ids=lambda one: one.name)
+def test_none_is_built_without_what_it_needs(mechanism: Mechanism):
+    if mechanism.name == "none":
+        return
+    bare = dataclasses.replace(FULL, clipping_norm=None, noise_multiplier=None, sums=None)
+    builder: Callable[[Settings], object] = mechanism.training or mechanism.upload
+    with pytest.raises(ValueError, match="missing"):
+        builder(dataclasses.replace(bare, steps=None))
