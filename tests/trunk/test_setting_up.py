@@ -128,7 +128,7 @@ def test_a_norm_is_sent_exactly_where_it_adapts(storage: Storage) -> None:
             with pytest.raises(ProtocolError, match="norm"):
                 following.run.terms.protection.at(norm)
     with opened(storage.create(*NO_POOL, *FIXED)) as fixed:
-        assert fixed.run.terms.protection.at(None) is fixed.protection
+        assert fixed.run.terms.protection.at(None) is fixed.run.terms.protection
         with pytest.raises(ProtocolError, match="exactly where it adapts"):
             fixed.run.terms.protection.at(1.0)
 
