@@ -228,7 +228,9 @@ NORMS = [
 def test_a_clipping_norm_is_one_that_rounds_lead_to(number: int, norm: float, fits: bool):
     adaptive = AdaptiveClipping(quantile=0.25, learning_rate=0.5)
     bare = make_protection(Method(), NOISED)
-    protection: Protection = dataclasses.replace(bare, adaptive=adaptive, clipping_norm=2.0)
+    extras = dataclasses.replace(bare.sums.extras, adaptive=adaptive, clipping_norm=2.0)
+    sums = dataclasses.replace(bare.sums, extras=extras)
+    protection: Protection = dataclasses.replace(bare, sums=sums)
     invitation = Invitation(Envelope(RUN, number, 1), (), None, float(norm))
     if fits:
         require_invitation(expectations_of(Method()), protection, invitation)

@@ -123,14 +123,14 @@ def test_a_resumed_run_goes_on_with_the_next_norm(
 
 def test_a_norm_is_sent_exactly_where_it_adapts(storage: Storage) -> None:
     with opened(storage.create(*FOLLOWING)) as following:
-        assert following.protection.at(0.5).clipping_norm == 0.5
+        assert following.run.terms.protection.at(0.5).clipping_norm == 0.5
         for norm in (None, 0.0, -1.0, float("inf"), float("nan")):
             with pytest.raises(ProtocolError, match="norm"):
-                following.protection.at(norm)
+                following.run.terms.protection.at(norm)
     with opened(storage.create(*NO_POOL, *FIXED)) as fixed:
-        assert fixed.protection.at(None) is fixed.protection
+        assert fixed.run.terms.protection.at(None) is fixed.run.terms.protection
         with pytest.raises(ProtocolError, match="exactly where it adapts"):
-            fixed.protection.at(1.0)
+            fixed.run.terms.protection.at(1.0)
 
 
 # --- decoupled ------------------------------------------------------------------------------------
