@@ -179,10 +179,13 @@ def test_refused_in_one_sentence_before_anything_is_written(storage: Storage, ca
 def test_a_client_that_is_no_simulation_takes_no_seeded_noise(storage: Storage) -> None:
     with opened(storage.create(*ONE_STEP)) as simulation:
         client = next(iter(simulation.population.clients.values()))
-        alone = dataclasses.replace(client.profile, simulated=False)
+        profile = client.profile
+        real = dataclasses.replace(profile.safeguards, simulated=False)
+        alone = dataclasses.replace(profile, safeguards=real)
         with pytest.raises(ConfigError, match=r"'seeded' protects nobody .*valid: os"):
             Client(alone, client._store, client._make_trainer)
-        safe = dataclasses.replace(alone, noise_source="os")
+        fresh = dataclasses.replace(profile.randomness, noise_source="os")
+        safe = dataclasses.replace(alone, randomness=fresh)
         assert Client(safe, client._store, client._make_trainer).pseudonym == client.pseudonym
 
 
