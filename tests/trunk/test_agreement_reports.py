@@ -180,7 +180,7 @@ def test_unfinished_run_is_reported_with_what_it_has_spent(
     assert document["run_id"] == run_id and document["finished"] is False
     assert [one["round"] for one in document["rounds"]] == list(range(1, nth))
     # The attempt in progress may have left its clients, so it is counted.
-    sigma = storage.reopen(run_id).budget.noise_multiplier
+    sigma = storage.reopen(run_id).run.terms.budget.noise_multiplier
     assert sigma is not None
     expected = gaussian_epsilon(sigma, nth)
     assert document["epsilon"]["server"] == pytest.approx(expected, rel=1e-6)

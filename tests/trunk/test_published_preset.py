@@ -25,7 +25,7 @@ def planned(relation: str, rounds: int, folder: Path) -> list[Release]:
     """What one client's ledger holds after so many rounds of the shipped configuration."""
     changes = [f"privacy.relation={relation}", f"storage.url=sqlite:///{folder}/sotto.db"]
     config = load_config(Path("published-preset"), changes)
-    protection = plan_run(config, SilentObserver(), Surroundings()).protection
+    protection = plan_run(config, SilentObserver(), Surroundings()).terms.protection
     key = {"run_id": "run", "attempt": 1, "pseudonym": "ada"}
     (row,) = protection.releases(ReleaseKey(round_number=1, **key))
     return [dataclasses.replace(row, round_number=n) for n in range(1, rounds + 1)]
