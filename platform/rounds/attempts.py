@@ -168,19 +168,20 @@ class Attempts:
     ) -> RoundOutcome:
         run, method, runner = self.run, self.run.terms.method, self._runner
         is_secret = run.terms.config.has_secret_cohorts and not plan.facts.collects
+        journal = DatabaseJournal(run.records, plan.run_id, plan.round_number, plan.attempt)
         if is_secret and not plan.cohort:
-            return runner.noise_alone(plan)
+            return runner.noise_alone(plan, journal)
         try:
             return runner.run(
                 plan,
                 lambda client: method.broadcast(progress.state, client),
                 self._experts(plan, pool),
-                DatabaseJournal(run.records, plan.run_id, plan.round_number, plan.attempt),
+                journal,
             )
         except RoundAborted as error:
             if is_secret and error.phase == "masked_input":
                 # Nobody is left, and lost clients count as zero; redrawing would tell of the draw.
-                return runner.noise_alone(plan)
+                return runner.noise_alone(plan, journal)
             raise
 
     @property

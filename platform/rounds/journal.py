@@ -4,7 +4,8 @@ An attempt is executed once. A coordinator that is started again goes on after t
 here, with the same messages, to which clients give the answers that they gave before. Of masked
 vectors the running sum and the list of their owners are enough. What is not kept is asked for
 again: answers to the last stage, because with them the sum would lie on the disk; uploads in the
-clear; and handles, because beside the pool they would say whose entries lie there.
+clear; and handles, because beside the pool they would say whose entries lie there. Noise that the
+coordinator adds is drawn once: what it has made of the sum, which is what leaves, is kept.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 from platform.disk.transactions import Records
 from platform.errors import ProtocolError
 from platform.wire.codec import Frame, decode_frame, encode_frame
+from platform.wire.layout import Summed
 from platform.wire.messages import Stage
 from platform.wire.transport import ClientId
 
@@ -125,4 +127,29 @@ def decode_stage(data: bytes) -> StageResult:
     fields: Mapping[str, int] = frame.fields
     return StageResult(
         relays=relays, state=frame.blobs["state"], up=fields["up"], down=fields["down"]
+    )
+
+
+def encode_summed(summed: Summed) -> bytes:
+    """Return what a sum came to, as bytes."""
+    fields = {
+        "total_weight": summed.total_weight,
+        "extras": dict(summed.extras),
+        "survivors": summed.survivors,
+    }
+    return encode_frame(Frame("summed", fields, {"vector": summed.vector}, {}))
+
+
+def decode_summed(data: bytes) -> Summed:
+    """Read what `encode_summed` wrote.
+
+    Raises:
+        ProtocolError: If the bytes are none.
+    """
+    frame = decode_frame(data)
+    if frame.kind != "summed":
+        raise ProtocolError("message: the stored sum is not valid")
+    fields: Mapping[str, Any] = frame.fields
+    return Summed(
+        frame.arrays["vector"], fields["total_weight"], fields["extras"], fields["survivors"]
     )

@@ -20,7 +20,13 @@ from methods import Arrays, MethodError
 from platform.errors import PlatformError, RoundAborted
 from platform.protection.uploads import Protection
 from platform.rounds.exchange import Exchange
-from platform.rounds.journal import Journal, MemoryJournal, StageResult
+from platform.rounds.journal import (
+    Journal,
+    MemoryJournal,
+    StageResult,
+    decode_summed,
+    encode_summed,
+)
 from platform.rounds.masked_sum import MaskedSum, seat_of
 from platform.rounds.plan import PoolUpload, Readings, RoundOutcome, RoundPlan
 from platform.wire.entries import LARGEST_COORDINATE
@@ -90,13 +96,13 @@ class RoundRunner:
                 phase = str(error.phase)
             raise RoundAborted(phase, str(error), uploads_asked=exchange.uploads_asked) from error
 
-    def noise_alone(self, plan: RoundPlan) -> RoundOutcome:
+    def noise_alone(self, plan: RoundPlan, journal: Journal | None = None) -> RoundOutcome:
         """Return what a round of `central_noise` yields that nobody is left in: the noise.
 
         For empty sums only. Noise in place of a sum of few would hang the sum on one client's coin.
         """
         empty = np.zeros(self.protection.layout.protected)
-        return self._outcome(self._exchange(plan), (), Totals(empty, 0, 0), {})
+        return self._outcome(self._exchange(plan, journal), (), Totals(empty, 0, 0), {})
 
     def _exchange(self, plan: RoundPlan, journal: Journal | None = None) -> Exchange:
         protection = self.protection.in_round(plan.round_number).at(plan.facts.clipping_norm)
@@ -247,9 +253,7 @@ class RoundRunner:
         void = _entries_problem(protection, collected, len(survivors))
         kept = () if void is not None or protection.pool_spec is None else collected
         uploads = tuple(PoolUpload(d.handle, d.entry) for d in kept)
-        summed = protection.sums.average(
-            totals, plan.planned_size, self.noise_of(plan.round_number, plan.attempt)
-        )
+        summed = self._averaged(exchange, totals)
         return RoundOutcome(
             survivors=survivors,
             summed=summed,
@@ -263,6 +267,23 @@ class RoundRunner:
                 protection.extras.noised_mean(summed, protection.mechanism),
             ),
         )
+
+    def _averaged(self, exchange: Exchange, totals: Totals) -> Summed:
+        """Return the sum's mean; noise that is drawn here is drawn once for an attempt.
+
+        What is measured before the round is committed tells clients of it, so an attempt that is
+        gone on with must not show the same sum under other noise.
+        """
+        plan, sums = exchange.plan, exchange.protection.sums
+
+        def draw() -> Summed:
+            noise = self.noise_of(plan.round_number, plan.attempt)
+            return sums.average(totals, plan.planned_size, noise)
+
+        if not sums.mechanism.facts.is_bare_to_server:
+            return draw()
+        kept = exchange.settled("unmask", lambda: StageResult(state=encode_summed(draw())))
+        return decode_summed(kept.state)
 
 
 def _entries_problem(
