@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from storage.client_tables import Identity, Personal, Receipts
+from storage.client_tables import Identity, Personal
 from storage.errors import DatabaseDamaged
-from storage.records import PersonalState, Receipt
+from storage.records import PersonalState
 from storage.sealing import Rows, Where
 from storage.statements import Statements
 from storage.tables import Sealed
@@ -95,9 +95,3 @@ def fill_slot(rows: OwnRows, run_id: str, slot: str, state: PersonalState) -> No
 def drop_slot(rows: OwnRows, run_id: str, slot: str) -> None:
     """Delete a personal part, if there is one."""
     rows.delete(Personal, {"run_id": run_id, "slot": slot})
-
-
-def receipts_of(rows: OwnRows, run_id: str) -> tuple[Receipt, ...]:
-    """Return a run's receipts, by round and attempt."""
-    found = rows.read(Receipts, {"run_id": run_id}, order=("round_number", "attempt"))
-    return tuple(Receipt(run_id, row.round_number, row.attempt, row.receipt) for row in found)

@@ -1,4 +1,4 @@
-"""One client's own store: who it is, its personal part, session, own ledger, tombstones, receipts.
+"""One client's own store: who it is, its personal part, session, own ledger, tombstones.
 
 It belongs to the client alone: in a federation it lies on the client's machine, in a simulation in
 a file of all clients, never in the coordinator's database. Each call is a transaction of its own,
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Literal
 
 from storage._validate import require_bytes, require_count, require_text
@@ -20,14 +20,12 @@ from storage.client_rows import (
     drop_slot,
     fill_slot,
     identity_row,
-    receipts_of,
     slot_of,
     slots_of,
 )
 from storage.client_sessions import ClientSessions
-from storage.client_tables import ClientLedger, Failures, Identity, Receipts, Tombstones
+from storage.client_tables import ClientLedger, Failures, Identity, Tombstones
 from storage.errors import (
-    AlreadyExistsError,
     ClientAheadError,
     InvalidRecordError,
     ReleaseRefusedError,
@@ -39,7 +37,6 @@ from storage.records import (
     LedgerRow,
     LedgerStatus,
     PersonalState,
-    Receipt,
 )
 
 Release = Literal["reserved", "resend"]
@@ -235,35 +232,6 @@ class ClientStore:
             where |= {"round_number": attempt[0], "attempt": attempt[1]}
         with self._transaction(read_only=True) as rows:
             return read_rows(rows, ClientLedger, where)
-
-    def add_receipt(self, run_id: str, round_number: int, attempt: int, *, receipt: bytes) -> None:
-        """Keep what the coordinator acknowledged.
-
-        Raises:
-            AlreadyExistsError: There is a different receipt of this attempt; the same is fine.
-        """
-        new = Receipt(run_id, round_number, attempt, receipt)
-        require_text(run_id=run_id)
-        require_count(round_number=round_number, attempt=attempt)
-        require_bytes(receipt=receipt)
-        with self._transaction() as rows:
-            old = [
-                known
-                for known in receipts_of(rows, run_id)
-                if (known.round_number, known.attempt) == (round_number, attempt)
-            ]
-            if not old:
-                rows.insert(Receipts, asdict(new))
-            elif old != [new]:
-                raise AlreadyExistsError(
-                    f"another receipt of round {round_number}, attempt {attempt} of run"
-                    f" {run_id!r} exists already"
-                )
-
-    def receipts(self, run_id: str) -> tuple[Receipt, ...]:
-        """Return the run's receipts, by round and attempt."""
-        with self._transaction(read_only=True) as rows:
-            return receipts_of(rows, run_id)
 
     def add_failure(self, run_id: str, round_number: int, attempt: int, *, reason: str) -> None:
         """Remember what went wrong inside the client; of an attempt the last is kept.

@@ -73,17 +73,6 @@ class Tombstones(Owned, ClientBase):
     payload_digest: Mapped[bytes]
 
 
-class Receipts(Owned, ClientBase):
-    """What the coordinator acknowledged."""
-
-    __tablename__ = "receipts"
-
-    run_id: Mapped[str] = mapped_column(primary_key=True)
-    round_number: Mapped[int] = mapped_column(primary_key=True)
-    attempt: Mapped[int] = mapped_column(primary_key=True)
-    receipt: Mapped[bytes]
-
-
 class Sessions(Owned, ClientBase):
     """The newest attempt of a run that the client answered, and how far it has come in it.
 
@@ -126,7 +115,6 @@ CLIENT_TABLES: tuple[type[Owned], ...] = (
     Personal,
     ClientLedger,
     Tombstones,
-    Receipts,
     Sessions,
     Replies,
     Failures,

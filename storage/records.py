@@ -191,16 +191,6 @@ class PersonalState(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    """What the coordinator acknowledged to a client, as opaque bytes."""
-
-    run_id: str
-    round_number: int
-    attempt: int
-    receipt: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class AttemptRecord:
     """An attempt at a round, as the coordinator has opened it.
 

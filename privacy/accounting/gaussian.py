@@ -18,7 +18,7 @@ import math
 
 from scipy.special import erfcx, ndtri
 
-from privacy._validate import require_not_negative, require_probability
+from privacy._validate import require_probability
 from privacy.accounting.composition import Composition
 from privacy.errors import UnsupportedEvent
 
@@ -72,16 +72,6 @@ def log_delta_at(epsilon: float, mu: float) -> float:
         return 0.0
     difference = float(erfcx(-a / _ROOT_TWO)) - float(erfcx(-b / _ROOT_TWO))
     return math.log(difference / 2.0) - a * a / 2.0 if difference > 0.0 else -math.inf
-
-
-def delta_at(epsilon: float, mu: float) -> float:
-    """Return delta(epsilon) of the Gaussian mechanism with sensitivity over deviation `mu`.
-
-    Raises:
-        ValueError: `epsilon` or `mu` is negative or not finite.
-    """
-    require_not_negative(epsilon=epsilon, mu=mu)
-    return math.exp(log_delta_at(epsilon, mu)) if mu > 0.0 else 0.0
 
 
 def epsilon_at(mu: float, delta: float) -> float:

@@ -9,17 +9,13 @@ from __future__ import annotations
 
 from privacy.integer_noise.laws import LARGEST_DEVIATION, SMALLEST_DEVIATION
 from privacy.integer_noise.samplers import (
-    discrete_gaussian,
     discrete_gaussian_from,
-    skellam,
     skellam_from,
 )
 
 __all__ = [
     "LARGEST_DEVIATION",
     "SMALLEST_DEVIATION",
-    "discrete_gaussian",
     "discrete_gaussian_from",
-    "skellam",
     "skellam_from",
 ]

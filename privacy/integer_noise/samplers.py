@@ -11,7 +11,6 @@ Timing depends on the draws (rejections, undecided words), not on anybody's data
 
 from __future__ import annotations
 
-import os
 from decimal import Decimal
 
 import numpy as np
@@ -35,10 +34,12 @@ _KEEP_BITS = 32
 _MARGIN = 2.0**-_KEEP_BITS + 2.0 * FLOAT_ERROR
 
 
-def discrete_gaussian(deviation: float, size: int) -> NDArray[np.int64]:
-    """Return fresh discrete Gaussian numbers from the operating system's entropy.
+def discrete_gaussian_from(entropy: Entropy, deviation: float, size: int) -> NDArray[np.int64]:
+    """Turn uniform bytes into discrete Gaussian numbers.
 
     Args:
+        entropy: Source of the bytes: the operating system's for data that is real; a recorded
+            string of them repeats the noise exactly.
         deviation: sigma; the variance is sigma^2 less a relative 1e-17 at 1.5 and above
             (Canonne, Kamath and Steinke 2020, section 3).
         size: How many, at least 0.
@@ -49,25 +50,15 @@ def discrete_gaussian(deviation: float, size: int) -> NDArray[np.int64]:
     Raises:
         ValueError: `deviation` is not between 0.25 and 2^21, or `size` is negative.
     """
-    return discrete_gaussian_from(os.urandom, deviation, size)
-
-
-def discrete_gaussian_from(entropy: Entropy, deviation: float, size: int) -> NDArray[np.int64]:
-    """Turn uniform bytes into discrete Gaussian numbers; see `discrete_gaussian`.
-
-    Args:
-        entropy: Source of the bytes; a recorded string of them repeats the noise exactly.
-        deviation: sigma.
-        size: How many.
-    """
     _require_valid(deviation, size)
     return _draw(table_of(DiscreteGaussianLaw(float(deviation))), entropy, size)
 
 
-def skellam(deviation: float, size: int) -> NDArray[np.int64]:
-    """Return fresh Skellam numbers of mean 0 from the operating system's entropy.
+def skellam_from(entropy: Entropy, deviation: float, size: int) -> NDArray[np.int64]:
+    """Turn uniform bytes into Skellam numbers of mean 0.
 
     Args:
+        entropy: As for `discrete_gaussian_from`.
         deviation: Root of the variance, which is the sum of the two Poisson means.
         size: How many, at least 0.
 
@@ -76,17 +67,6 @@ def skellam(deviation: float, size: int) -> NDArray[np.int64]:
 
     Raises:
         ValueError: `deviation` is not between 0.25 and 2^21, or `size` is negative.
-    """
-    return skellam_from(os.urandom, deviation, size)
-
-
-def skellam_from(entropy: Entropy, deviation: float, size: int) -> NDArray[np.int64]:
-    """Turn uniform bytes into Skellam numbers; see `skellam`.
-
-    Args:
-        entropy: Source of the bytes; a recorded string of them repeats the noise exactly.
-        deviation: Root of the variance.
-        size: How many.
     """
     _require_valid(deviation, size)
     poisson = _draw(table_of(PoissonLaw(float(deviation))), entropy, 2 * size)

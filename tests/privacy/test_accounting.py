@@ -19,7 +19,7 @@ from scipy import integrate, special, stats
 
 from privacy.accounting import ACCOUNTANTS, Accountant, accountant_table, epsilon
 from privacy.accounting.composition import compose
-from privacy.accounting.gaussian import delta_at, epsilon_at, log_delta_at
+from privacy.accounting.gaussian import epsilon_at, log_delta_at
 from privacy.accounting.headline import first_supporting
 from privacy.errors import UnsupportedEvent
 from privacy.events import Release
@@ -148,7 +148,8 @@ def hockey_stick(mu: float, eps: float) -> float:
 @pytest.mark.parametrize("mu", [0.05, 0.3, 1.0, 2.5, 6.0])
 @pytest.mark.parametrize("eps", [0.0, 0.1, 1.0, 4.0, 12.0])
 def test_delta_is_the_integral_that_defines_it(mu: float, eps: float) -> None:
-    assert delta_at(eps, mu) == pytest.approx(hockey_stick(mu, eps), rel=1e-7, abs=1e-14)
+    delta = math.exp(log_delta_at(eps, mu))
+    assert delta == pytest.approx(hockey_stick(mu, eps), rel=1e-7, abs=1e-14)
 
 
 @pytest.mark.parametrize("mu", [1e-3, 0.1, 1.0, 10.0, 60.0])
@@ -187,7 +188,6 @@ def test_tiny_noise_gives_huge_or_infinite_epsilon_but_no_failure(z: float) -> N
 def test_huge_noise_gives_zero() -> None:
     assert epsilon(rounds(1e9, 10), 1e-5).epsilon == 0.0
     assert epsilon_at(0.0, 1e-5) == 0.0
-    assert delta_at(1.0, 0.0) == 0.0
     assert log_delta_at(1.0, 1e-20) == -math.inf
 
 
@@ -300,8 +300,6 @@ def test_wrong_arguments_are_refused() -> None:
         epsilon_at(-1.0, 1e-5)
     with pytest.raises(ValueError, match="mu"):
         epsilon_at(math.nan, 1e-5)
-    with pytest.raises(ValueError, match="epsilon"):
-        delta_at(-1.0, 1.0)
 
 
 def test_pld_refuses_noise_that_would_take_all_memory() -> None:

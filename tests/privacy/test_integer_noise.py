@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from decimal import Decimal, localcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import pytest
@@ -16,9 +17,7 @@ from scipy import special, stats
 
 from privacy.integer_noise import (
     LARGEST_DEVIATION,
-    discrete_gaussian,
     discrete_gaussian_from,
-    skellam,
     skellam_from,
 )
 from privacy.integer_noise.laws import (
@@ -38,6 +37,9 @@ from privacy.integer_noise.tables import (
     table_of,
 )
 from privacy.randomness import Entropy
+
+discrete_gaussian = partial(discrete_gaussian_from, os.urandom)
+skellam = partial(skellam_from, os.urandom)
 
 DRAWS = 1 << 20
 ALPHA = 1e-9

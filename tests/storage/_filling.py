@@ -89,7 +89,6 @@ def fill_store(path: Path) -> None:
         if number == 1:
             store.roll("r", (1, 1))
         store.set_status("r", number, 1, "released")
-        store.add_receipt("r", number, 1, receipt=b"thanks" * 8)
         store.add_failure("r", number, 1, reason="nothing")
     session = storage.SessionRecord("r", 2, 1, 1, b"state")
     store.sessions.keep(session, after=None, request_digest=b"d" * 32, reply=b"reply")
@@ -105,7 +104,6 @@ def read_store(path: Path) -> tuple[Any, ...]:
             store.rows(),
             store.committed("r"),
             store.pending("r"),
-            store.receipts("r"),
             store.failures("r"),
             store.sessions.newest("r"),
             store.sessions.reply("r", b"d" * 32),

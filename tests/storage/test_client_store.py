@@ -231,18 +231,6 @@ def test_a_reservation_survives_a_kill_before_sending(file: Path, make_row: Make
         store.reserve_release(make_row(), payload=b"another")
 
 
-def test_receipts(store: storage.ClientStore) -> None:
-    store.add_receipt("r", 1, 0, receipt=b"b")
-    store.add_receipt("r", 0, 1, receipt=b"a")
-    store.add_receipt("r", 0, 1, receipt=b"a")
-    assert store.receipts("r") == (
-        storage.Receipt("r", 0, 1, b"a"),
-        storage.Receipt("r", 1, 0, b"b"),
-    )
-    with pytest.raises(storage.AlreadyExistsError, match="round 1, attempt 0"):
-        store.add_receipt("r", 1, 0, receipt=b"c")
-
-
 def test_old_personal_state_is_erased(file: Path, store: storage.ClientStore) -> None:
     store.put_pending("r", 0, 0, personal=b"OLD-PERSONAL" * 1000, experts=b"OLD-EXPERTS")
     store.roll("r", (0, 0))
@@ -273,7 +261,7 @@ def test_two_threads_may_use_one_store(store: storage.ClientStore) -> None:
     """And two stores in two blocks, one within the other, each keep to their own file."""
     with ThreadPoolExecutor(4) as pool:
         for _ in range(10):
-            list(pool.map(lambda _: store.receipts("r"), range(8)))
+            list(pool.map(lambda _: store.failures("r"), range(8)))
 
 
 def test_blocks_of_two_stores_may_be_nested(tmp_path: Path) -> None:

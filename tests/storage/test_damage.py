@@ -143,7 +143,6 @@ STORE_EDITS = {
     "UPDATE identity SET handle_secret = zeroblob(32)": "table identity of client 'alice'",
     "UPDATE identity SET enrolment_serial = 1": "table identity of client 'alice'",
     "UPDATE ledger SET clipping_norm = 30.0 WHERE channel = 'pool'": "channel 'pool'",
-    "UPDATE receipts SET receipt = x'00' WHERE round_number = 2": "round 2, attempt 1",
     "UPDATE sessions SET noiseless_round = 0": "table sessions of run 'r'",
     "UPDATE sessions SET state = x'00'": "table sessions of run 'r'",
     "UPDATE replies SET reply = x'00'": "table replies",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, binom, norm
 
-from privacy.accounting.gaussian import delta_at, epsilon_at
+from privacy.accounting.gaussian import epsilon_at, log_delta_at
 from privacy.auditing import Claim, ErrorCounts, gaussian_claim, mu_interval, sampled_claim
 from privacy.auditing.error_rates import count_errors, rate_bounds
 
@@ -135,7 +135,7 @@ def test_a_gaussian_claim_states_its_exact_epsilon():
 @pytest.mark.parametrize("mu", [0.1, 1.0, 4.0])
 def test_a_claim_by_total_variation_is_the_gaussians_where_it_is_gaussian(mu):
     claim = sampled_claim(
-        total_variation=delta_at(0.0, mu), epsilon=epsilon_at(mu, 1e-5), delta=1e-5
+        total_variation=math.exp(log_delta_at(0.0, mu)), epsilon=epsilon_at(mu, 1e-5), delta=1e-5
     )
     assert claim.mu == pytest.approx(mu, rel=1e-9)
     assert not claim.is_gaussian
