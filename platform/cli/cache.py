@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.cli.output import console, print_json, table
-from platform.data.cache import Holding, clear, holdings
+from platform.data.cache import CachedRows, cached_rows, clear
 from platform.disk.opening import database_file
 from platform.errors import ConfigError
 
@@ -17,7 +17,7 @@ SHORT = 12
 
 def list_command(storage: str, *, as_json: bool) -> None:
     """Show what is cached, by model and kind."""
-    found = [_document(holding) for holding in holdings(_folder(storage))]
+    found = [_document(holding) for holding in cached_rows(_folder(storage))]
     if as_json:
         print_json(found)
         return
@@ -63,7 +63,7 @@ def _folder(storage: str) -> Path:
     return database_file(storage).parent / "cache"
 
 
-def _document(holding: Holding) -> dict[str, Any]:
+def _document(holding: CachedRows) -> dict[str, Any]:
     about, used = holding.about, datetime.fromtimestamp(holding.last_used, UTC)
     return {
         "model": None if about is None else about.model,

@@ -73,7 +73,7 @@ class About:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holding:
+class CachedRows:
     """What a cache holds of one kind and model.
 
     Attributes:
@@ -115,9 +115,9 @@ def write_about(folder: Path, about: About) -> None:
         write_text(path, json.dumps(asdict(about), indent=2) + "\n")
 
 
-def holdings(path: Path) -> list[Holding]:
+def cached_rows(path: Path) -> list[CachedRows]:
     """Return what a cache holds, by model and kind; nothing where there is no such folder."""
-    found = [_holding(kind, folder) for kind, folder in _model_folders(path)]
+    found = [_cached(kind, folder) for kind, folder in _model_folders(path)]
     return sorted(
         found, key=lambda holding: (holding.about is None, str(holding.about), holding.kind)
     )
@@ -162,7 +162,7 @@ def clear(path: Path, model: str | None) -> tuple[int, int]:
             f"--storage: the cache folder {str(path)!r} is a link, and nothing behind it is "
             "removed; valid is a folder of its own"
         )
-    found = holdings(path)
+    found = cached_rows(path)
     chosen = [holding for holding in found if model is None or holding.is_of(model)]
     if model is not None and not chosen:
         raise ConfigError(f"--model: nothing of {model!r} is cached; valid: {_models(found)}")
@@ -175,7 +175,7 @@ def clear(path: Path, model: str | None) -> tuple[int, int]:
     return sum(holding.images for holding in chosen), sum(holding.num_bytes for holding in chosen)
 
 
-def _models(found: Sequence[Holding]) -> str:
+def _models(found: Sequence[CachedRows]) -> str:
     if not found:
         return "none, the cache is empty"
     known = sorted({holding.about.model for holding in found if holding.about is not None})
@@ -214,9 +214,9 @@ def _model_folders(path: Path) -> Iterator[tuple[Kind, Path]]:
                 yield kind, parent / name
 
 
-def _holding(kind: Kind, folder: Path) -> Holding:
+def _cached(kind: Kind, folder: Path) -> CachedRows:
     segments = find_segments(folder)
-    return Holding(
+    return CachedRows(
         folder=folder,
         kind=kind,
         about=_read_about(folder / ABOUT),

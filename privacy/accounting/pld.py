@@ -9,8 +9,8 @@ from __future__ import annotations
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import PLDAccountant
 
-from privacy.accounting._events import compose_all
 from privacy.accounting.composition import Composition
+from privacy.accounting.dp_events import compose_all
 from privacy.errors import UnsupportedEvent
 
 _RELATIONS = {

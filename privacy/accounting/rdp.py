@@ -13,8 +13,8 @@ from dp_accounting import NeighboringRelation, ZCDpEvent
 from dp_accounting.rdp import RdpAccountant
 
 from privacy.accounting import integer
-from privacy.accounting._events import compose_all
 from privacy.accounting.composition import Composition, FixedSizeTerm
+from privacy.accounting.dp_events import compose_all
 from privacy.errors import UnsupportedEvent
 
 _CONVENTIONS = {

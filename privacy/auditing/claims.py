@@ -19,8 +19,8 @@ from scipy.optimize import brentq
 from scipy.special import ndtri
 
 from privacy._validate import require_not_negative, require_positive, require_probability
-from privacy.accounting._events import compose_all
 from privacy.accounting.composition import Composition, compose, no_cohort
+from privacy.accounting.dp_events import compose_all
 from privacy.accounting.gaussian import epsilon_at
 from privacy.accounting.headline import Accountant, price
 from privacy.events import Release

@@ -18,8 +18,8 @@ import numpy as np
 from opacus.accountants import PRVAccountant
 from opacus.accountants.analysis.prv import PoissonSubsampledGaussianPRV, compute_safe_domain_size
 
-from privacy.accounting._events import quiet
 from privacy.accounting.composition import Composition
+from privacy.accounting.dp_events import quiet
 from privacy.errors import UnsupportedEvent
 
 LARGEST_GRID = 2**22

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from platform.data.cache import holdings
+from platform.data.cache import cached_rows
 from tests.trunk._encoders import CountingEncoder, cache_of, files, get, pictures
 from tests.trunk._runs import NONE, Command, Storage, opened
 from tests.trunk.test_cli_errors import require_one_sentence
@@ -34,7 +34,7 @@ def place(tmp_path: Path) -> Storage:
 
 
 def cached(place: Storage) -> list[tuple[str, str, int]]:
-    found = holdings(place.folder / "cache")
+    found = cached_rows(place.folder / "cache")
     return [("" if h.about is None else h.about.model, h.kind, h.images) for h in found]
 
 

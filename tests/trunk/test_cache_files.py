@@ -14,7 +14,7 @@ import pytest
 
 from platform.data import segments as segments_module
 from platform.data import shelf as shelf_module
-from platform.data.cache import evict, holdings
+from platform.data.cache import cached_rows, evict
 from platform.data.features import BATCH
 from platform.data.segments import Digests, find_segments, write_segment
 from platform.errors import ConfigError, DataError
@@ -26,7 +26,7 @@ def stored(cache):
 
 
 def segments(cache):
-    return [s for holding in holdings(cache.path) for s in find_segments(holding.folder)]
+    return [s for holding in cached_rows(cache.path) for s in find_segments(holding.folder)]
 
 
 # --- writers that fail, die, or meet --------------------------------------------------------------
@@ -58,7 +58,7 @@ def test_a_broken_image_keeps_what_came_before_it(tmp_path):
     (images.root / f"{BATCH + 2}.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=f"'{BATCH + 2}.png' is no image"):
         get(CountingEncoder(), images, cache)
-    assert [holding.images for holding in holdings(cache.path)] == [BATCH]
+    assert [holding.images for holding in cached_rows(cache.path)] == [BATCH]
 
 
 def test_segments_are_written_on_the_way(tmp_path, monkeypatch):
@@ -69,7 +69,7 @@ def test_segments_are_written_on_the_way(tmp_path, monkeypatch):
 
     class Watching(CountingEncoder):
         def encode_images(self, images):
-            on_disk.append(sum(holding.images for holding in holdings(cache.path)))
+            on_disk.append(sum(holding.images for holding in cached_rows(cache.path)))
             return super().encode_images(images)
 
     got = get(Watching(), pictures(7 * BATCH), cache)
@@ -307,14 +307,14 @@ def aged(cache, ages):
     """Three models' rows, the oldest used so many seconds ago."""
     for name, age in ages.items():
         get(CountingEncoder(name=name, fingerprint=name), pictures(40), cache)
-        (holding,) = (h for h in holdings(cache.path) if h.about.model == name)
+        (holding,) = (h for h in cached_rows(cache.path) if h.about.model == name)
         (segment,) = find_segments(holding.folder)
         os.utime(segment.digests_path, times=(time.time() - age,) * 2)
     return segment.num_bytes()
 
 
 def models(cache):
-    return [holding.about.model for holding in holdings(cache.path) if holding.images]
+    return [holding.about.model for holding in cached_rows(cache.path) if holding.images]
 
 
 def test_what_was_not_used_for_longest_goes_first(tmp_path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from platform.data import shelf as shelf_module
-from platform.data.cache import clear, evict, holdings
+from platform.data.cache import cached_rows, clear, evict
 from platform.data.features import BATCH
 from platform.errors import ConfigError
 from tests.trunk._encoders import CountingEncoder, cache_of, expected, get, pictures
@@ -87,7 +87,7 @@ def test_a_folder_that_vanishes_while_it_is_looked_into_is_empty(tmp_path, monke
         return listing(path)
 
     monkeypatch.setattr(os, "listdir", vanishing)
-    assert [holding.images for holding in holdings(cache.path)] == [0]
+    assert [holding.images for holding in cached_rows(cache.path)] == [0]
     assert clear(cache.path, None) == (0, 0)
     evict(replace(cache, limit=0), keep=())
     assert len(get(CountingEncoder(), pictures(3), cache)) == 3

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from methods.clip.adapter import load_backbone
 from platform.data import features as features_module
 from platform.data import shelf as shelf_module
-from platform.data.cache import holdings
+from platform.data.cache import cached_rows
 from platform.data.features import BATCH, FEWEST
 from platform.data.images import ImageFiles
 from platform.data.rows import FittedRows, GatheredRows
@@ -71,7 +71,7 @@ def test_any_requests_are_right_and_encode_an_image_once(tmp_path_factory, reque
         full, rest = divmod(len(new), BATCH)
         assert encoder.seen == [BATCH] * full + [max(rest, FEWEST)] * (rest > 0)
         distinct |= new
-    assert sum(holding.images for holding in holdings(cache.path)) == len(distinct)
+    assert sum(holding.images for holding in cached_rows(cache.path)) == len(distinct)
 
 
 def test_another_seeds_shots_share_what_is_there(tmp_path):

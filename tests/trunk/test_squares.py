@@ -12,7 +12,7 @@ from PIL import Image
 from methods import Arrays
 from methods.clip.adapter import load_backbone
 from platform.config import parse_config
-from platform.data.cache import holdings
+from platform.data.cache import cached_rows
 from platform.data.encoding import cached_encoders, plain_encoders
 from platform.data.images import ImageFiles
 from platform.data.loading import load_task_data
@@ -98,7 +98,9 @@ def test_each_size_is_cached_by_itself_whatever_the_model(tmp_path: Path):
     tiny = load_backbone("sotto-tiny")
     for model, side in ((None, 28), (None, 32), (tiny, 28), (tiny, None), (tiny, 32)):
         cached_encoders(model, cache, listen, side).pixels(given, rows)
-    found = {(h.about.model, h.about.row_shape): h.images for h in holdings(cache.path) if h.about}
+    found = {
+        (h.about.model, h.about.row_shape): h.images for h in cached_rows(cache.path) if h.about
+    }
     size = tiny.image_size
     assert found == {
         ("no model, 28 x 28", (28, 28, 3)): 3,
