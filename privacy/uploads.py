@@ -6,7 +6,8 @@ them, whichever it is; what they do is in modules of their own.
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from functools import cache
+from typing import Any, Literal, Protocol, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,6 @@ from privacy.mechanisms import ProtectedUpload
 from privacy.randomness import NoiseSource, require_noise_source
 
 
-@runtime_checkable
 class ClientMechanism(Protocol):
     """What is done to one vector between a client and the sum, and what of it may be said.
 
@@ -85,15 +85,20 @@ def require_mechanism(mechanism: object) -> ClientMechanism:
     Raises:
         UnknownMechanism: Something is missing.
     """
-    if not isinstance(mechanism, ClientMechanism):
-        # Names of what a protocol asks for, without what every class has.
-        asked = sorted(name for name in vars(ClientMechanism) if not name.startswith("_"))
-        missing = [name for name in asked if not hasattr(mechanism, name)]
+    missing = [name for name in _asked() if not hasattr(mechanism, name)]
+    if missing:
         raise UnknownMechanism(
             f"{type(mechanism).__name__} is no mechanism for uploads: it has no "
             f"{', '.join(missing)}"
         )
-    return mechanism
+    # Not by `isinstance`, which collects a protocol's names anew each time.
+    return cast("ClientMechanism", mechanism)
+
+
+@cache
+def _asked() -> tuple[str, ...]:
+    """Return what a mechanism must have: the protocol's own names, without what any class has."""
+    return tuple(sorted(name for name in vars(ClientMechanism) if not name.startswith("_")))
 
 
 def grid_of(mechanism: ClientMechanism, dimension: int, *, bits: int, clients: int) -> Grid:

@@ -8,7 +8,7 @@ but for those within `atomically` and within a stage (`storage.client_files`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Literal
@@ -182,13 +182,11 @@ class ClientStore:
             "channel": row.channel,
         }
         with self._transaction() as rows:
-            tombstones = rows.read(Tombstones, key)
-            if not tombstones:
-                rows.insert(Tombstones, {**key, "payload_digest": digest})
+            if _is_inserted(rows, {**key, "payload_digest": digest}):
                 # A row without its tombstone is refused by the table's key.
                 add_rows(rows, ClientLedger, [row])
                 return "reserved"
-            (before,) = tombstones
+            (before,) = rows.read(Tombstones, key)
             ledger = read_rows(rows, ClientLedger, key)
             known = [replace(old, status="reserved") for old in ledger]
             if before.payload_digest != digest or known != [row]:
@@ -287,3 +285,12 @@ class ClientStore:
     def _own_transaction(self, *, read_only: bool) -> Iterator[OwnRows]:
         with self._file.transaction(read_only=read_only) as rows:
             yield OwnRows(rows.statements, self._client)
+
+
+def _is_inserted(rows: OwnRows, tombstone: Mapping[str, object]) -> bool:
+    # The key refuses a second one, and hardly ever has to: so nobody asks for it before.
+    try:
+        rows.insert(Tombstones, tombstone)
+    except AlreadyExistsError:
+        return False
+    return True

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Final, cast
 
 from sqlalchemy import Boolean
@@ -188,7 +189,7 @@ class _Shape:
         columns: All columns, the digest last.
         keys: Those that tell one row from another.
         truths: Places of columns that hold truth values, which SQLite keeps as 0 and 1.
-        order: Places of the columns that are hashed, by name.
+        ordered: Picks the values that are hashed, by name of column.
         headings: What is hashed of the names.
         made: Makes a row of a list of values.
         insertion: The end of the statement that adds a row.
@@ -200,7 +201,7 @@ class _Shape:
     columns: tuple[str, ...]
     keys: tuple[str, ...]
     truths: tuple[int, ...]
-    order: tuple[int, ...]
+    ordered: Callable[[Sequence[Any]], Sequence[Any]]
     headings: tuple[bytes, ...]
     made: Any
     insertion: str
@@ -220,7 +221,7 @@ class _Shape:
 
     def digest(self, values: Sequence[Any]) -> bytes:
         """Return the digest of a row's other columns."""
-        return _hash(self.headings, [values[place] for place in self.order])
+        return _hash(self.headings, self.ordered(values))
 
     def sealed(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return a row's values with its digest."""
@@ -245,13 +246,19 @@ def _shape_of(key: Hashable) -> _Shape:
         (*names, "digest"),
         keys,
         tuple(i for i, column in enumerate(found) if isinstance(column.type, Boolean)),
-        by_name,
+        _picker(by_name),
         _headings(table.__tablename__, tuple(names[i] for i in by_name)),
         namedtuple(table.__name__, (*names, "digest")),
         f" INTO {table.__tablename__} ({columns}) VALUES ({marks})",
         f"UPDATE {table.__tablename__} SET ({columns}) = ({marks})",  # noqa: S608
         f"SELECT {columns} FROM {table.__tablename__}",  # noqa: S608
     )
+
+
+def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda values: [values[place] for place in places]
 
 
 @cache
@@ -277,8 +284,15 @@ def _item(value: object) -> bytes:
     raise TypeError(f"{type(value).__name__} is no type of a column")
 
 
+_FRAME = struct.Struct(">cq")
+
+
 def _framed(kind: bytes, data: bytes) -> bytes:
-    return kind + len(data).to_bytes(8, "big") + data
+    return _FRAME.pack(kind, len(data)) + data
+
+
+def _bytes(value: bytes) -> bytes:
+    return _FRAME.pack(b"b", len(value)) + value
 
 
 def _text(value: str) -> bytes:
@@ -291,24 +305,30 @@ def _short_text(value: str) -> bytes:
     return _framed(b"s", value.encode())
 
 
+@lru_cache(maxsize=4096)
+def _integer(value: int) -> bytes:
+    """Return a number as it is hashed; rounds and attempts come back as well."""
+    return _framed(b"i", b"%d" % value)
+
+
 _SHORT: Final = 64
 _NONE, _TRUE, _FALSE = _framed(b"n", b""), _framed(b"t", b"1"), _framed(b"t", b"0")
 _FLOAT = struct.Struct(">cqd")
 _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     type(None): lambda value: _NONE,
     bool: lambda value: _TRUE if value else _FALSE,
-    int: lambda value: _framed(b"i", b"%d" % value),
+    int: _integer,
     # SQLite keeps no sign of zero.
     float: lambda value: _FLOAT.pack(b"f", 8, value + 0.0),
     str: _text,
-    bytes: lambda value: _framed(b"b", value),
+    bytes: _bytes,
 }
 """How a value is hashed, by its type; a truth value before the number that it also is."""
 
 
 def _condition(where: Where) -> tuple[str, list[Any]]:
     values = list(where.values())
-    if not any(map(_is_several, values)):
+    if _SEVERAL.isdisjoint(map(type, values)):
         return _equalities(tuple(where)), values
     texts: list[str] = []
     flat: list[Any] = []
@@ -320,7 +340,10 @@ def _condition(where: Where) -> tuple[str, list[Any]]:
 
 
 def _is_several(value: object) -> bool:
-    return isinstance(value, (tuple, list))
+    return type(value) in _SEVERAL
+
+
+_SEVERAL: Final = frozenset({tuple, list})
 
 
 @lru_cache(maxsize=256)

@@ -122,10 +122,10 @@ class Client:
         if kind in KINDS:
             return self._outside.answer(kind, message)
         digest = hashlib.sha256(message).digest()
-        answered = self._store.sessions.reply(envelope.run_id, digest)
+        asked = _Asked(digest, self._store.sessions.newest(envelope.run_id))
+        answered = self._answered(asked, envelope)
         if answered is not None:
             return answered
-        asked = _Asked(digest, self._store.sessions.newest(envelope.run_id))
         if kind == "invitation":
             return self._join(asked, decode_invitation(message))
         session = awaited(kind, envelope, asked.known)
@@ -134,6 +134,13 @@ class Client:
         if session.awaits == "share":
             return self._share_keys(asked, session, decode_relay(message))
         return self._disclose(asked, session, decode_relay(message))
+
+    def _answered(self, asked: _Asked, envelope: Envelope) -> bytes | None:
+        """Return what was answered to the same request; replies are of the newest attempt only."""
+        known, attempt = asked.known, (envelope.round_number, envelope.attempt)
+        if known is None or (known.round_number, known.attempt) != attempt:
+            return None
+        return self._store.sessions.reply(envelope.run_id, asked.digest)
 
     def _keep(
         self,

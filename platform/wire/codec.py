@@ -17,6 +17,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -38,6 +39,10 @@ LARGEST_INTEGER = (1 << 63) - 1
 _DIGITS = len(str(-LARGEST_INTEGER))
 _UNREADABLE = (KeyError, TypeError, ValueError, struct.error, RecursionError)
 _BRACKETS = 2 * MAX_BUFFERS + 64
+_HEADERS = 32
+"""Headers that are remembered, written and read, if they are short: of one stage most are alike."""
+_SHORT = 1 << 12
+_WRITTEN: dict[str, bytes] = {}
 DTYPES = {
     "float32": "<f4",
     "float64": "<f8",
@@ -73,12 +78,25 @@ def encode_frame(frame: Frame) -> bytes:
     for name, blob in sorted(frame.blobs.items()):
         entries.append({"name": name, "dtype": "bytes", "shape": [len(blob)]})
         buffers.append(blob)
-    document = {"kind": frame.kind, "fields": dict(frame.fields), "buffers": entries}
-    _require_bounded(frame.kind, document["fields"], entries)
-    header = _WRITER.encode(document).encode()
-    _require_short(header)
+    header = _header(frame.kind, dict(frame.fields), entries)
     # One pass, as a network's parameters are megabytes in every message.
     return b"".join((PREFIX.pack(MAGIC, VERSION, len(header)), header, *buffers))
+
+
+def _header(kind: str, fields: dict[str, Any], entries: list[dict[str, Any]]) -> bytes:
+    # Plain values are alike only if they are written alike; of one stage most headers are.
+    key = repr((kind, fields, entries))
+    header = _WRITTEN.get(key)
+    if header is None:
+        _require_bounded(kind, fields, entries)
+        document = {"kind": kind, "fields": fields, "buffers": entries}
+        header = _WRITER.encode(document).encode()
+        _require_short(header)
+        if len(_WRITTEN) >= _HEADERS:
+            _WRITTEN.clear()
+        if len(header) <= _SHORT:
+            _WRITTEN[key] = header
+    return header
 
 
 def decode_frame(data: bytes) -> Frame:
@@ -109,12 +127,29 @@ def decode_header(data: bytes) -> tuple[str, Mapping[str, Any]]:
 
 
 def _bounded_header(data: bytes) -> tuple[str, dict[str, Any], list[dict[str, Any]], int]:
-    header, offset = _header(data)
-    kind, fields, entries = header["kind"], header["fields"], header["buffers"]
-    if set(header) != {"kind", "fields", "buffers"}:
+    magic, version, length = PREFIX.unpack_from(data)
+    if magic != MAGIC or version != VERSION or length > MAX_HEADER:
+        raise ProtocolError(f"message: it is not a version {VERSION} frame")
+    end = PREFIX.size + length
+    if len(data) < end:
+        raise ProtocolError("message: it is cut off")
+    text = bytes(data[PREFIX.size : end])
+    kind, fields, entries = _known_header(text) if length <= _SHORT else _parsed_header(text)
+    return kind, dict(fields), entries, end
+
+
+def _parsed_header(text: bytes) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
+    _require_short(text)
+    header = _READER.decode(text.decode("ascii"))
+    if not isinstance(header, dict) or set(header) != {"kind", "fields", "buffers"}:
         raise ProtocolError("message: the header is not valid")
+    kind, fields, entries = header["kind"], header["fields"], header["buffers"]
     _require_bounded(kind, fields, entries)
-    return kind, fields, entries, offset
+    return kind, fields, entries
+
+
+# Nobody changes what was read from a header.
+_known_header = lru_cache(maxsize=_HEADERS)(_parsed_header)
 
 
 def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
@@ -136,21 +171,6 @@ def decode_arrays(data: bytes) -> dict[str, NDArray[Any]]:
     if frame.kind != "arrays" or frame.blobs or frame.fields:
         raise ProtocolError("message: these are not named arrays")
     return dict(frame.arrays)
-
-
-def _header(data: bytes) -> tuple[dict[str, Any], int]:
-    magic, version, length = PREFIX.unpack_from(data)
-    if magic != MAGIC or version != VERSION or length > MAX_HEADER:
-        raise ProtocolError(f"message: it is not a version {VERSION} frame")
-    end = PREFIX.size + length
-    if len(data) < end:
-        raise ProtocolError("message: it is cut off")
-    text = data[PREFIX.size : end]
-    _require_short(text)
-    header = _READER.decode(text.decode("ascii"))
-    if not isinstance(header, dict):
-        raise ProtocolError("message: the header is not valid")
-    return header, end
 
 
 def _require_short(header: bytes) -> None:
@@ -206,19 +226,26 @@ def _require_bounded(kind: Any, fields: Any, entries: Any) -> None:
             raise ProtocolError("message: a buffer's name is not valid")
         if not isinstance(shape, list) or len(shape) > MAX_RANK:
             raise ProtocolError("message: a shape is not valid")
-        if not all(type(n) is int and 0 <= n <= LARGEST_INTEGER for n in shape):
-            raise ProtocolError("message: a shape is not valid")
+        for n in shape:
+            if type(n) is not int or not 0 <= n <= LARGEST_INTEGER:
+                raise ProtocolError("message: a shape is not valid")
 
 
-def _require_plain(value: Any, depth: int) -> None:
-    if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-        raise ProtocolError("message: a number is out of range")
-    if not isinstance(value, (list, dict)):
-        return
-    if depth == 0:
-        raise ProtocolError("message: its fields are nested too deeply")
-    for inner in value.values() if isinstance(value, dict) else value:
-        _require_plain(inner, depth - 1)
+def _require_plain(fields: dict[str, Any], depth: int) -> None:
+    """Go down level by level: a level is one list of all that lies in those above."""
+    level: list[Any] = list(fields.values())
+    while level:
+        depth -= 1
+        below: list[Any] = []
+        for value in level:
+            if isinstance(value, int):
+                if not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
+                    raise ProtocolError("message: a number is out of range")
+            elif isinstance(value, (list, dict)):
+                if depth == 0:
+                    raise ProtocolError("message: its fields are nested too deeply")
+                below += value.values() if isinstance(value, dict) else value
+        level = below
 
 
 def _buffers(
