@@ -26,6 +26,7 @@ from storage.client_rows import (
 from storage.client_sessions import ClientSessions
 from storage.client_tables import ClientLedger, Failures, Identity, Tombstones
 from storage.errors import (
+    AlreadyExistsError,
     ClientAheadError,
     InvalidRecordError,
     ReleaseRefusedError,
