@@ -148,7 +148,7 @@ OTHERS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     ),
     "mechanism that nobody knows": (
         ["privacy.mechanism=magic"],
-        ["privacy.mechanism", "'magic'", "'upload_noise'"],
+        ["privacy.mechanism", "'magic'", "upload_noise"],
     ),
     "target without a norm": (
         ["privacy.clipping_norm=null"],

@@ -288,14 +288,12 @@ def test_appended_coordinates_of_a_failed_round_are_zero(extras):
     """A flag of +-b would say that it fitted, or did not; an accuracy of 0 would be -b."""
     setting = Setting(mechanism=UploadNoise(10.0, 0.0))
     bare = make_protection(Failing("zero"), setting)
-    protection = dataclasses.replace(
-        bare,
-        pool_spec=None,
+    sums = dataclasses.replace(
+        bare.sums,
         layout=build_layout(SPEC, weighs_examples=False, extras=extras.names),
-        adaptive=extras.adaptive,
-        metric=extras.metric,
-        update_norm=1.0,
+        extras=dataclasses.replace(extras, clipping_norm=1.0),
     )
+    protection = dataclasses.replace(bare, sums=sums, entries=None)
     noise = SeededNoise(np.random.default_rng(0))
     vector = protection.prepare_nothing(START, noise).vector
     assert vector.shape == (6,)
@@ -308,7 +306,7 @@ def test_a_norm_of_zero_is_in_every_ball(folder):
     """Under central noise nothing is noised on the client, so the zero itself is sent."""
     mechanism = CentralNoise(clipping_norm=1.0, noise_multiplier=1.0, scale=2.0**16)
     protection = dataclasses.replace(
-        make_protection(Failing("zero"), Setting(mechanism=mechanism)), pool_spec=None
+        make_protection(Failing("zero"), Setting(mechanism=mechanism)), entries=None
     )
     prepared = protection.prepare_nothing(START, SeededNoise(np.random.default_rng(0)))
     assert not prepared.vector.any()

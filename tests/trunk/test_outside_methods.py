@@ -140,7 +140,7 @@ def test_a_name_is_no_path_and_no_module(name: str, folder: Path, tmp_path: Path
         parse_config(
             yaml.safe_load(SMALL),
             (f"method.name={name.format(folder=folder)}",),
-            Surroundings(registry).sources,
+            Surroundings(registry=registry).sources,
         )
 
 

@@ -80,7 +80,7 @@ def test_all_clients_of_an_attempt_are_told_one_graph(stores: Path) -> None:
     def read(client: str, message: bytes) -> bytes:
         secure = decode_invitation(message).secure
         assert secure is not None
-        told.add(secure.graph_seed)
+        told.add(secure.graph.seed)
         return message
 
     found.run(Lying(found.transport(), "advertise", read))
@@ -92,13 +92,16 @@ def test_every_attempt_has_a_graph_of_its_own(tmp_path: Path) -> None:
     """Drawn once the cohort is, and never given out for a complete graph."""
     chosen = overrides("upload_noise", "semi_honest", tmp_path)
     with opened(seam_storage(tmp_path).create(*chosen)) as simulation:
-        complete = Attempts(simulation, SilentObserver(), Spending(simulation))
-        terms = dataclasses.replace(simulation.run.terms.protection.terms, degree=2)
-        sums = dataclasses.replace(simulation.run.terms.protection.sums, terms=terms)
-        protection = dataclasses.replace(simulation.run.terms.protection, sums=sums)
-        regular = dataclasses.replace(
-            complete, simulation=dataclasses.replace(simulation, protection=protection)
+        run = simulation.run
+        complete = Attempts(run, SilentObserver(), Spending(run))
+        protection = run.terms.protection
+        sums = dataclasses.replace(
+            protection.sums, terms=dataclasses.replace(protection.terms, degree=2)
         )
+        terms = dataclasses.replace(
+            run.terms, protection=dataclasses.replace(protection, sums=sums)
+        )
+        regular = dataclasses.replace(complete, run=dataclasses.replace(run, terms=terms))
         seeds = [bytes.fromhex(regular._draw(1, attempt).plan["graph_seed"]) for attempt in (1, 2)]
         assert complete._draw(1, 1).plan["graph_seed"] == ""
     assert [len(seed) for seed in seeds] == [32, 32]

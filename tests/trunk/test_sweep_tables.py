@@ -440,7 +440,7 @@ def test_whatever_stands_in_a_value_tables_stay_whole(value: str) -> None:
         caption=table.caption + value,
         axes=table.axes,
         columns=table.columns,
-        rows=(type(row)(label, row.numbers, row.epsilon),),
+        rows=(type(row)(label=label, numbers=row.numbers, epsilon=row.epsilon),),
         is_private=True,
     )
     require_whole(latex([changed]).replace(r"\textbackslash{}", ""))
