@@ -274,6 +274,7 @@ def test_values_are_in_no_message_and_no_log(
     path: Path, caplog: pytest.LogCaptureFixture, database: storage.Database
 ) -> None:
     caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger="sqlalchemy.engine")
     with storage.open_database(f"sqlite:///{path}") as logged:
         limit_pages(logged, spare=12)
         with pytest.raises(storage.StorageFull) as caught, logged.unit_of_work() as unit:
