@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.repository._source import ROOT
-from tests.repository.conftest import copy_source, run
+from tests.repository._walks import copy_with_tests, require_house_style, walk
+from tests.repository.conftest import run
 
-SECTION = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("\n## A mechanism\n")[2]
-SECTION = SECTION.partition("\n## ")[0]
+SECTION = walk("A mechanism")
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The repository, in which steps 1 to 3 were done and nothing else."""
     target = tmp_path_factory.mktemp("walk") / "sotto"
-    copy_source(target)
-    shutil.copytree(ROOT / "tests", target / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "conftest.py", target / "conftest.py")
+    copy_with_tests(target)
     steps = re.findall(r"^(\d)\. (.*?)(?=^\d\. |\Z)", SECTION, re.MULTILINE | re.DOTALL)
     assert [number for number, _ in steps] == ["1", "2", "3", "4"]
     for _, text in (steps[0], steps[2]):
@@ -51,9 +47,7 @@ def test_its_tests_pass(copy: Path):
 def test_its_files_are_in_the_house_style(copy: Path):
     files = [*re.findall(r"^\d\. Write `([a-z_/]+\.py)`", SECTION, re.MULTILINE)]
     files.append("platform/mechanisms/registry.py")
-    for command in (("check",), ("format", "--check")):
-        ruff = [sys.executable, "-m", "ruff", *command, "--no-cache", *files]
-        subprocess.run(ruff, cwd=copy, check=True)
+    require_house_style(copy, files)
 
 
 def test_its_types_hold(copy: Path):

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.repository._source import ROOT
-from tests.repository.conftest import copy_source, run
+from tests.repository._walks import copy_with_tests, require_house_style, walk
+from tests.repository.conftest import run
 
-SECTION = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("\n## A method\n")[2]
-SECTION = SECTION.partition("\n## ")[0]
+SECTION = walk("A method")
 STEP = re.compile(r"^\d\. Write `([\w/.]+)`.*?^ +```\w+\n(.*?)^ +```", re.MULTILINE | re.DOTALL)
 
 
@@ -21,9 +19,7 @@ STEP = re.compile(r"^\d\. Write `([\w/.]+)`.*?^ +```\w+\n(.*?)^ +```", re.MULTIL
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The repository, in which steps 1 to 3 were done and nothing else."""
     target = tmp_path_factory.mktemp("walk") / "sotto"
-    copy_source(target)
-    shutil.copytree(ROOT / "tests", target / "tests", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "conftest.py", target / "conftest.py")
+    copy_with_tests(target)
     steps = STEP.findall(SECTION)
     assert len(steps) == 3
     for path, code in steps:
@@ -43,8 +39,7 @@ def test_its_test_and_the_contract_suite_pass(copy: Path):
 
 def test_its_files_are_in_the_house_style(copy: Path):
     files = [path for path, _ in STEP.findall(SECTION) if path.endswith(".py")]
-    for command in (("check",), ("format", "--check")):
-        run(sys.executable, "-m", "ruff", *command, *files, cwd=copy)
+    require_house_style(copy, files)
 
 
 def test_it_is_listed_with_its_options(copy: Path):
