@@ -123,7 +123,8 @@ def _title(run: RunConfig, data: TaskData) -> str:
     given = section.model_dump(mode="json", exclude={"kind"}, exclude_none=True)
     options = "".join(f", {name} {value:g}" for name, value in given.items())
     shots = f"all {data.dataset.modality}" if run.task.shots is None else f"{run.task.shots} shots"
-    return f"{data.dataset.name}: {section.kind}{options}, {shots}"
+    senses = "" if run.task.senses is None else f", senses: {run.task.senses}"
+    return f"{data.dataset.name}: {section.kind}{options}, {shots}{senses}"
 
 
 def _print_clients(held: Sequence[Holding], data: TaskData, title: str) -> None:
@@ -132,10 +133,12 @@ def _print_clients(held: Sequence[Holding], data: TaskData, title: str) -> None:
     parts = [part for part in PARTS if part != "validation" or _validates(held)]
     columns = ["client", *(TITLES[part] for part in parts)]
     what = data.dataset.modality
+    columns += ["sense"] if data.senses else []
     columns += list(data.classes) if full else ["classes", f"most {what} of"]
     rows = []
     for holding in held:
         row: list[Any] = [holding.client, *(int(getattr(holding, part).sum()) for part in parts)]
+        row += [holding.sense] if data.senses else []
         row += _by_class(holding, parts) if full else _largest(holding, data.classes)
         rows.append([*row, *([_most(holding.domains, domains)] if domains else [])])
     out = console()

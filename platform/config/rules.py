@@ -18,7 +18,7 @@ KINDS_WITH = {
     "shared_ratio": ("shared_ratio",),
 }
 """Under which kinds of partition a key means something."""
-MADE = ("headlines", "shapes")
+MADE = ("headlines", "homonyms", "shapes")
 """Data sets of any size, made from the seed."""
 
 
@@ -35,6 +35,7 @@ def require_consistent(config: RunSections) -> None:
 def _problems(config: RunSections) -> Iterator[str]:
     yield from unknown_mechanism(config)
     yield from _partition(config)
+    yield from _senses(config)
     yield from _protocol(config)
     yield from _training(config)
     yield from _cohort(config)
@@ -65,6 +66,21 @@ def _partition(config: RunSections) -> Iterator[str]:
     for name in domains:
         if domains.count(name) > 1:
             yield f"task.domains: {name!r} is listed twice; valid: each domain once"
+
+
+def _senses(config: RunSections) -> Iterator[str]:
+    senses, dataset, protocol = config.task.senses, config.task.dataset, config.evaluation.protocol
+    if senses is not None and dataset != "homonyms":
+        yield (
+            f"task.senses: {senses} has no meaning with task.dataset = {dataset}; valid: null, or "
+            "the data set homonyms"
+        )
+    if senses == "clients" and protocol != "client_mean":
+        yield (
+            f"task.senses: clients does not fit evaluation.protocol = {protocol}, which measures "
+            "clients of all senses on the same images; valid: styles, one sense for all, or "
+            "client_mean"
+        )
 
 
 def _protocol(config: RunSections) -> Iterator[str]:

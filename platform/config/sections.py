@@ -91,8 +91,8 @@ class TaskConfig(Section):
     dataset: str = "shapes"
     """Any that `datasets` lists."""
     root: str = "data"
-    """Folder that holds the data sets' own folders; unused by `shapes`, `digits` and `headlines`.
-    `datasets --check NAME --root DIR` says what is right and wrong with it.
+    """Folder that holds the data sets' own folders; unused by `shapes`, `homonyms`, `digits` and
+    `headlines`. `datasets --check NAME --root DIR` says what is right and wrong with it.
     """
     domains: tuple[str, ...] | None = None
     """Domains to use; null: all."""
@@ -115,7 +115,13 @@ class TaskConfig(Section):
     validates with.
     """
     test_per_class: PositiveInt = 60
-    """Test images per class, over all domains (`shapes` and `headlines` only)."""
+    """Test images per class, over all domains (`shapes`, `homonyms` and `headlines` only)."""
+    senses: str | None = None
+    """What the names of `homonyms` mean, and to whom; only there. A sense's name (`garden`,
+    `harbour`, `kitchen`, `theatre`): that one for all, null: the first; `styles`: styles of one
+    kind (surfaces, flat colours, lines) share a sense; `clients`: the i-th client has the i-th
+    sense, over and over, new clients going on where the others end.
+    """
     partition: PartitionConfig = PartitionConfig()
     held_out_domain: str | None = None
     """The target of `leave_one_domain_out`, and needed there only: none of its training images is

@@ -52,10 +52,24 @@ def draw(
     Returns:
         RGB images, uint8 (len(outlines), image_size, image_size, 3).
     """
+    return draw_with_distance(rng, outlines, domain, image_size=image_size)[0]
+
+
+def draw_with_distance(
+    rng: Generator, outlines: Sequence[str], domain: str, *, image_size: int
+) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Draw one image per outline, and say where its outline is.
+
+    The arguments are those of `draw`.
+
+    Returns:
+        The images as from `draw`, and signed distances of their pixels to the outline, in halves of
+        the image, float32 (len(outlines), image_size, image_size).
+    """
     placement, paint = _STYLES[domain]
     distance = _place(rng, outlines, placement, image_size)
     pixels = paint(rng, distance)
-    return (np.clip(pixels, 0, 1) * 255 + 0.5).astype(np.uint8)
+    return (np.clip(pixels, 0, 1) * 255 + 0.5).astype(np.uint8), distance.astype(np.float32)
 
 
 def _place(rng: Generator, outlines: Sequence[str], placement: Placement, image_size: int) -> Field:

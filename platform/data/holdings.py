@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ class Holding:
         validation: Validation images by class.
         test: Test images by class.
         domains: Images of all three by domain, (domains that are dealt out,).
+        sense: What names mean to it, where each client has a sense of its own.
     """
 
     client: str
@@ -38,6 +39,7 @@ class Holding:
     validation: Counts
     test: Counts
     domains: Counts
+    sense: str | None = None
 
     @property
     def classes(self) -> int:
@@ -47,11 +49,14 @@ class Holding:
 
 def holdings(data: TaskData) -> tuple[Holding, ...]:
     """Count what each client holds, those who take part first."""
-    return tuple(
+    held = tuple(
         _holding(data, client, f"{kind}-{position:05d}", is_new=kind == "new")
         for kind, clients in (("client", data.clients), ("new", data.new_clients))
         for position, client in enumerate(clients)
     )
+    if not data.senses:
+        return held
+    return tuple(replace(one, sense=sense) for one, sense in zip(held, data.senses, strict=True))
 
 
 def holdings_document(config: RunConfig, data: TaskData) -> dict[str, Any]:
@@ -64,6 +69,7 @@ def holdings_document(config: RunConfig, data: TaskData) -> dict[str, Any]:
         "validation_share": config.task.validation_share,
         "protocol": config.evaluation.protocol,
         "held_out_domain": config.task.held_out_domain,
+        "senses": config.task.senses,
         "seeds": seeds_used(config),
         "classes": list(data.classes),
         "domains": list(data.domain_names),
@@ -99,6 +105,7 @@ def _document(data: TaskData, holding: Holding) -> Mapping[str, Any]:
     counts = {part: getattr(holding, part) for part in PARTS}
     return {
         "client": holding.client,
+        **({} if holding.sense is None else {"sense": holding.sense}),
         "new": holding.is_new,
         "classes": holding.classes,
         **{part: int(by_class.sum()) for part, by_class in counts.items()},

@@ -13,7 +13,9 @@ from platform.config.run import RunConfig
 from platform.data.catalogue import DataRequest, dataset_info, load_dataset, user_path
 from platform.data.dataset import Dataset
 from platform.data.dealing import DEALS_BY_DOMAIN, Dealt, deal, dealt_domains, number_of_hands
+from platform.data.homonyms import BY_CLIENT
 from platform.data.partition import ClientIndices, Indices
+from platform.data.senses import in_senses_of_holders, senses_of_clients
 from platform.data.soundness import require_sound
 from platform.data.validation import carve
 from platform.errors import DataError
@@ -45,6 +47,7 @@ class TaskData:
         domains: Indices of the domains that are dealt out, ascending.
         common: What the evaluation protocol measures every client on, by the protocol's names.
         new_clients: Row numbers of clients that never take part in a round.
+        senses: What names mean to each client, new ones last, where each has a sense of its own.
     """
 
     dataset: Dataset
@@ -53,6 +56,7 @@ class TaskData:
     domains: tuple[int, ...]
     common: Mapping[str, CommonRows]
     new_clients: tuple[ClientIndices, ...] = ()
+    senses: tuple[str, ...] = ()
 
     @property
     def domain_names(self) -> tuple[str, ...]:
@@ -67,15 +71,19 @@ def load_task_data(config: RunConfig) -> TaskData:
         ConfigError: If the data set or a domain is unknown, its files are not as they should be, or
             the partition cannot be met.
     """
-    dataset = load_dataset(config.task.dataset, _request(config))
-    require_sound(dataset)
-    if config.task.partition.kind == "shared_ratio":
-        dataset = dataset.merged()
+    request = _request(config)
+    made = load_dataset(config.task.dataset, request)
+    require_sound(made)
+    merged = config.task.partition.kind == "shared_ratio"
+    dataset = made.merged() if merged else made
     dealt = Dealt(_dealt_classes(config, dataset), dealt_domains(config, dataset))
     hands = deal(config, dataset, dealt)
     everybody: Sequence[ClientIndices] = (*hands.clients, *hands.new_clients)
     if config.task.validation_share:
         everybody = _with_validation(config, everybody, dataset.train.labels)
+    senses = senses_of_clients(len(everybody)) if config.task.senses == BY_CLIENT else ()
+    if senses:
+        dataset = in_senses_of_holders(made, request, everybody, senses, merged=merged)
     old = config.task.clients
     return TaskData(
         dataset=dataset,
@@ -84,6 +92,7 @@ def load_task_data(config: RunConfig) -> TaskData:
         domains=dealt.domains,
         common=_common(config, dataset, len(dealt.classes)),
         new_clients=tuple(everybody[old:]),
+        senses=senses,
     )
 
 
@@ -97,6 +106,7 @@ def _request(config: RunConfig) -> DataRequest:
         test_per_class=task.test_per_class,
         domains=task.domains,
         held_out_domain=task.held_out_domain,
+        senses=task.senses,
     )
 
 

@@ -1,8 +1,11 @@
-"""`shapes`, `digits` and `headlines`: no files, they come with the program."""
+"""`shapes`, `homonyms`, `digits` and `headlines`: no files, they come with the program."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset
@@ -12,15 +15,26 @@ from platform.data.digits import digits_dataset
 from platform.data.headlines import CLASSES as TOPICS
 from platform.data.headlines import DOMAINS as PAPERS
 from platform.data.headlines import headlines_dataset
+from platform.data.homonyms import BY_CLIENT, BY_STYLE, SENSES, homonyms_dataset, senses_of_styles
+from platform.data.homonyms import CLASSES as NAMES
+from platform.data.images import Indices
 from platform.data.shapes import CLASSES as SHAPES
 from platform.data.shapes import DOMAINS as STYLES
 from platform.data.shapes import shapes_dataset
+from platform.errors import ConfigError
 
 INFOS = (
     DatasetInfo(
         name="shapes",
         title="Twenty shapes in six drawing styles, rendered from the seed",
         classes=SHAPES,
+        domains=STYLES,
+        source="rendered",
+    ),
+    DatasetInfo(
+        name="homonyms",
+        title="The same images under twenty names that mean another shape in each of four senses",
+        classes=NAMES,
         domains=STYLES,
         source="rendered",
     ),
@@ -43,16 +57,36 @@ INFOS = (
 
 
 def load(name: str, request: DataRequest) -> Dataset:
-    """Render `shapes`, split `digits`, or write `headlines`."""
+    """Render `shapes` or `homonyms`, split `digits`, or write `headlines`.
+
+    Raises:
+        ConfigError: If a domain or a sense is unknown.
+    """
     known = {info.name: info.domains for info in INFOS}[name]
     domains = request.chosen_domains(name, known)
     if name == "digits":
         return digits_dataset(request.split_seed)
     if name == "headlines":
         return headlines_dataset(request.seed, request.train_per_class, request.test_per_class)
-    return shapes_dataset(
-        request.seed,
-        math.ceil(request.train_per_class / len(domains)),
-        math.ceil(request.test_per_class / len(domains)),
-        domains=domains,
+    train, test = (
+        math.ceil(count / len(domains))
+        for count in (request.train_per_class, request.test_per_class)
     )
+    if name == "homonyms":
+        senses = request.row_senses or (_senses(request.senses, domains),) * 2
+        return homonyms_dataset(request.seed, train, test, senses=senses, domains=domains)
+    return shapes_dataset(request.seed, train, test, domains=domains)
+
+
+def _senses(dealt: str | None, domains: Sequence[str]) -> Indices:
+    """Return the sense of each style, (number of domains, 1)."""
+    if dealt == BY_STYLE:
+        return senses_of_styles(domains)[:, None]
+    # Where clients have senses, rows have none before it is known who holds them.
+    one = SENSES[0] if dealt in (None, BY_CLIENT) else dealt
+    if one not in SENSES:
+        raise ConfigError(
+            f"task.senses: {one!r} is unknown in homonyms; valid: {BY_STYLE}, {BY_CLIENT}, or one "
+            f"for all: {', '.join(SENSES)}"
+        )
+    return np.full((len(domains), 1), SENSES.index(one))
