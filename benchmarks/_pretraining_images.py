@@ -1,0 +1,139 @@
+"""The image tower's part of pretraining: to tell outlines and styles apart, and see their masks.
+
+There is a learned direction for each outline and one for each style and outline, which stand in for
+captions: an untrained text tower gives nearly the same feature to all. From each patch a linear
+layer tells which of its pixels the shape covers; without it the tower spends hundreds of steps
+before it finds shapes at all. Both are thrown away afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from open_clip.model import CLIP
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks._pretraining_recipe import Descent, Progress, Recipe
+from methods.clip import tiny
+from platform.data._drawing import draw_with_distance
+from platform.data.shapes import CLASSES, DOMAINS, Stream
+
+_BLOCK = 64
+"""Images that are drawn at once."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images of all styles, as many of each.
+
+    Attributes:
+        images: uint8 (n, S, S, 3).
+        distances: Signed distance to the outline at each pixel, in halves of the image (n, S, S).
+        outlines: Index into `CLASSES`, (n,).
+        styles: Index into the recipe's domains, (n,).
+    """
+
+    images: NDArray[np.uint8]
+    distances: NDArray[np.float32]
+    outlines: NDArray[np.int64]
+    styles: NDArray[np.int64]
+
+
+def batches(recipe: Recipe) -> Iterator[Batch]:
+    """Yield one batch a step, of images that nobody has seen before."""
+    each = recipe.batch_size // len(recipe.domains)
+    styles = {
+        name: _drawn(recipe.seed, name, index, each) for index, name in enumerate(recipe.domains)
+    }
+    easy = [styles[recipe.easy_domain]] * len(styles)
+    for step in range(recipe.steps):
+        chosen = easy if step < recipe.easy_steps else styles.values()
+        parts = [next(style) for style in chosen]
+        yield Batch(
+            np.concatenate([part.images for part in parts]),
+            np.concatenate([part.distances for part in parts]),
+            np.concatenate([part.outlines for part in parts]),
+            np.concatenate([part.styles for part in parts]),
+        )
+
+
+def _drawn(seed: int, domain: str, style: int, each: int) -> Iterator[Batch]:
+    # The third key is none of a data set's parts, training and test images, so no image is shared.
+    key = (int(Stream.PRETRAINING), 3, DOMAINS.index(domain))
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+    number = max(each, _BLOCK // each * each)
+    while True:
+        outlines = rng.integers(len(CLASSES), size=number)
+        names = [CLASSES[outline] for outline in outlines]
+        size = tiny.CONFIG["preprocess"]["size"]
+        images, distances = draw_with_distance(rng, names, domain, image_size=size)
+        for start in range(0, number, each):
+            rows = slice(start, start + each)
+            styles = np.full(each, style)
+            yield Batch(images[rows], distances[rows], outlines[rows], styles)
+
+
+def pixels(images: NDArray[np.uint8]) -> Tensor:
+    """Return images (n, S, S, 3) as the tiny model takes them, float32 (n, 3, S, S)."""
+    mean = torch.tensor(tiny.CONFIG["preprocess"]["mean"])
+    std = torch.tensor(tiny.CONFIG["preprocess"]["std"])
+    scaled = torch.from_numpy(images).float().div_(255.0)
+    return scaled.sub_(mean).div_(std).permute(0, 3, 1, 2).contiguous()
+
+
+def covered(distances: NDArray[np.float32], patch: int) -> Tensor:
+    """Return which part of each pixel a shape covers, by patches, (n, patches, patch * patch)."""
+    count, size = distances.shape[:2]
+    area = np.clip(0.5 - distances * (size / 2), 0, 1)
+    grid = area.reshape(count, size // patch, patch, size // patch, patch)
+    by_patch = np.ascontiguousarray(grid.transpose(0, 1, 3, 2, 4), dtype=np.float32)
+    return torch.from_numpy(by_patch.reshape(count, -1, patch * patch))
+
+
+def image_loss(logits: Tensor, outlines: Tensor, styles: Tensor, style_weight: float) -> Tensor:
+    """Cross-entropy over outlines, and over pairs of style and outline.
+
+    Args:
+        logits: Of all outlines, then of all outlines of each style, (n, 20 + 20 styles).
+        outlines: Right ones, (n,).
+        styles: Right ones, (n,).
+        style_weight: Weight of the pairs.
+    """
+    classes = len(CLASSES)
+    pairs = functional.cross_entropy(logits[:, classes:], styles * classes + outlines)
+    return functional.cross_entropy(logits[:, :classes], outlines) + style_weight * pairs
+
+
+def fit_images(recipe: Recipe, model: CLIP, progress: Progress | None) -> None:
+    """Train the image tower and the logit scale."""
+    visual = model.visual
+    patch = tiny.CONFIG["vision"]["patch_size"]
+    number, width = len(CLASSES) * (1 + len(recipe.domains)), tiny.CONFIG["embed_dim"]
+    generator = torch.Generator().manual_seed(recipe.seed)
+    directions = nn.Parameter(torch.randn((number, width), generator=generator) * width**-0.5)
+    mask = nn.Parameter(torch.zeros((tiny.CONFIG["vision"]["width"], patch * patch)))
+    inside = {id(p) for p in visual.transformer.parameters()}
+    others = [p for p in visual.parameters() if p.requires_grad and id(p) not in inside]
+    others += [directions, mask, model.logit_scale]
+    descent = Descent(recipe, recipe.steps, blocks=visual.transformer, others=others)
+    visual.output_tokens = True
+    for step, batch in enumerate(batches(recipe)):
+        pooled, tokens = visual(pixels(batch.images))
+        image = functional.normalize(pooled, dim=-1)
+        logits = model.logit_scale.exp() * image @ functional.normalize(directions, dim=-1).T
+        outlines, styles = map(torch.from_numpy, (batch.outlines, batch.styles))
+        told = image_loss(logits, outlines, styles, recipe.style_weight)
+        seen = functional.binary_cross_entropy_with_logits(
+            tokens @ mask, covered(batch.distances, patch)
+        )
+        descent.step(told + recipe.mask_weight * seen)
+        with torch.no_grad():
+            model.logit_scale.clamp_(max=float(np.log(100)))
+        if progress and (step + 1) % 25 == 0:
+            progress(f"image step {step + 1}/{recipe.steps}  loss {told.item():.3f}")
+    visual.output_tokens = False
