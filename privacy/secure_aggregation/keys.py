@@ -97,7 +97,7 @@ class PrivateKey:
         Raises:
             Authentication: If the peer's public key is not a usable point.
         """
-        return self._derive(parameters, peer, public, _PAIRWISE_MASK, KEY_BYTES)
+        return self._derive(parameters, peer, public, purpose=_PAIRWISE_MASK, size=KEY_BYTES)
 
     def channel_keys(self, parameters: RoundParameters, peer: int, public: bytes) -> ChannelKeys:
         """Derive the two channel keys of this pair.
@@ -105,7 +105,7 @@ class PrivateKey:
         Raises:
             Authentication: If the peer's public key is not a usable point.
         """
-        both = self._derive(parameters, peer, public, _CHANNEL, 2 * KEY_BYTES)
+        both = self._derive(parameters, peer, public, purpose=_CHANNEL, size=2 * KEY_BYTES)
         upward, downward = both[:KEY_BYTES], both[KEY_BYTES:]
         # The first half carries from the lower index to the higher one, the second half back.
         if self._client < peer:
@@ -113,7 +113,7 @@ class PrivateKey:
         return ChannelKeys(sending=downward, receiving=upward)
 
     def _derive(
-        self, parameters: RoundParameters, peer: int, public: bytes, purpose: bytes, size: int
+        self, parameters: RoundParameters, peer: int, public: bytes, *, purpose: bytes, size: int
     ) -> bytes:
         try:
             secret = self._key.exchange(load_public(public))
