@@ -17,6 +17,8 @@ from functools import lru_cache
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from privacy.errors import Authentication
 from privacy.secure_aggregation.parameters import RoundParameters
@@ -33,10 +35,7 @@ _SHARE_COMMITMENT = b"sotto/secure-aggregation/share-commitment"
 # Twice the peers of a client in a round of a thousand.
 _LOADED = 1 << 11
 _END = struct.Struct("<I32s")
-_HASH_BYTES = 32
-_HASH_BLOCK_BYTES = 64
-_INNER = bytes(byte ^ 0x36 for byte in range(256))
-_OUTER = bytes(byte ^ 0x5C for byte in range(256))
+_SHA256 = SHA256()
 _FIELD = 2**255 - 19
 # u coordinates of the points whose order divides 8, on Curve25519 and on its twist (Bernstein, "A
 # state-of-the-art Diffie-Hellman function", on the validation of keys). Scalars are clamped to
@@ -90,6 +89,7 @@ class PrivateKey:
         self._client = client
         self._key = X25519PrivateKey.from_private_bytes(private)
         self.public = self._key.public_key().public_bytes_raw()
+        self._end = _END.pack(client, self.public)
 
     def pairwise_mask_key(self, parameters: RoundParameters, peer: int, public: bytes) -> bytes:
         """Derive the mask key of this pair; both ends get the same 32 bytes.
@@ -119,8 +119,8 @@ class PrivateKey:
             secret = self._key.exchange(load_public(public))
         except ValueError:
             raise Authentication("a public key is not a usable point") from None
-        own, other = _END.pack(self._client, self.public), _END.pack(peer, public)
-        pair = own + other if self._client < peer else other + own
+        other = _END.pack(peer, public)
+        pair = self._end + other if self._client < peer else other + self._end
         return _expand(secret, purpose + parameters.digest + pair, size)
 
 
@@ -200,20 +200,4 @@ def unseal(key: bytes, box: bytes, *, associated: bytes) -> bytes:
 
 
 def _expand(secret: bytes, info: bytes, size: int) -> bytes:
-    """Return HKDF-SHA256 without a salt (RFC 5869).
-
-    A round derives thousands of keys, and a library's object for each of them takes several times
-    as long as the hashes.
-    """
-    key, block, expanded = _hmac(b"", secret), b"", b""
-    for counter in range(1, 1 + -(-size // _HASH_BYTES)):
-        block = _hmac(key, block + info + bytes([counter]))
-        expanded += block
-    return expanded[:size]
-
-
-def _hmac(key: bytes, message: bytes) -> bytes:
-    """Return HMAC-SHA256 under a key of at most 64 bytes (RFC 2104)."""
-    padded = key.ljust(_HASH_BLOCK_BYTES, b"\0")
-    inner = hashlib.sha256(padded.translate(_INNER) + message).digest()
-    return hashlib.sha256(padded.translate(_OUTER) + inner).digest()
+    return HKDF(algorithm=_SHA256, length=size, salt=None, info=info).derive(secret)
