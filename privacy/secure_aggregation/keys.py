@@ -10,6 +10,7 @@ and both public keys, so no key serves two rounds, two pairs or two purposes.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -34,9 +35,6 @@ _SHARE_COMMITMENT = b"sotto/secure-aggregation/share-commitment"
 _LOADED = 1 << 11
 _END = struct.Struct("<I32s")
 _HASH_BYTES = 32
-_HASH_BLOCK_BYTES = 64
-_INNER = bytes(byte ^ 0x36 for byte in range(256))
-_OUTER = bytes(byte ^ 0x5C for byte in range(256))
 _FIELD = 2**255 - 19
 # u coordinates of the points whose order divides 8, on Curve25519 and on its twist (Bernstein, "A
 # state-of-the-art Diffie-Hellman function", on the validation of keys). Scalars are clamped to
@@ -205,15 +203,8 @@ def _expand(secret: bytes, info: bytes, size: int) -> bytes:
     A round derives thousands of keys, and a library's object for each of them takes several times
     as long as the hashes.
     """
-    key, block, expanded = _hmac(b"", secret), b"", b""
+    key, block, expanded = hmac.digest(bytes(_HASH_BYTES), secret, "sha256"), b"", b""
     for counter in range(1, 1 + -(-size // _HASH_BYTES)):
-        block = _hmac(key, block + info + bytes([counter]))
+        block = hmac.digest(key, block + info + bytes([counter]), "sha256")
         expanded += block
     return expanded[:size]
-
-
-def _hmac(key: bytes, message: bytes) -> bytes:
-    """Return HMAC-SHA256 under a key of at most 64 bytes (RFC 2104)."""
-    padded = key.ljust(_HASH_BLOCK_BYTES, b"\0")
-    inner = hashlib.sha256(padded.translate(_INNER) + message).digest()
-    return hashlib.sha256(padded.translate(_OUTER) + inner).digest()
