@@ -10,7 +10,6 @@ and both public keys, so no key serves two rounds, two pairs or two purposes.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +17,8 @@ from functools import lru_cache
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from privacy.errors import Authentication
 from privacy.secure_aggregation.parameters import RoundParameters
@@ -34,7 +35,6 @@ _SHARE_COMMITMENT = b"sotto/secure-aggregation/share-commitment"
 # Twice the peers of a client in a round of a thousand.
 _LOADED = 1 << 11
 _END = struct.Struct("<I32s")
-_HASH_BYTES = 32
 _FIELD = 2**255 - 19
 # u coordinates of the points whose order divides 8, on Curve25519 and on its twist (Bernstein, "A
 # state-of-the-art Diffie-Hellman function", on the validation of keys). Scalars are clamped to
@@ -198,13 +198,5 @@ def unseal(key: bytes, box: bytes, *, associated: bytes) -> bytes:
 
 
 def _expand(secret: bytes, info: bytes, size: int) -> bytes:
-    """Return HKDF-SHA256 without a salt (RFC 5869).
-
-    A round derives thousands of keys, and a library's object for each of them takes several times
-    as long as the hashes.
-    """
-    key, block, expanded = hmac.digest(bytes(_HASH_BYTES), secret, "sha256"), b"", b""
-    for counter in range(1, 1 + -(-size // _HASH_BYTES)):
-        block = hmac.digest(key, block + info + bytes([counter]), "sha256")
-        expanded += block
-    return expanded[:size]
+    """Return HKDF-SHA256 without a salt (RFC 5869)."""
+    return HKDF(algorithm=SHA256(), length=size, salt=None, info=info).derive(secret)
