@@ -1,15 +1,28 @@
-"""CONTRIBUTING's walks, for the tests that follow them by their words in a copy."""
+"""CONTRIBUTING's walks, for the tests that follow them by their words in a copy.
+
+What is tried in a copy is tried in a fork of this process, in which torch and its like are loaded
+already; of the repository nothing is, so the copy's own modules are what the child imports.
+"""
 
 from __future__ import annotations
 
+import importlib
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import pytest
+import torch
 
 from tests.repository._source import ROOT
 from tests.repository.conftest import copy_source
+
+UNPLUGGED = ("cacheprovider", "xdist", "cov")
 
 
 def walk(title: str) -> str:
@@ -30,3 +43,74 @@ def require_house_style(copy: Path, files: Sequence[str]) -> None:
     for command in (("check",), ("format", "--check")):
         ruff = [sys.executable, "-m", "ruff", *command, "--no-cache", *files]
         subprocess.run(ruff, cwd=copy, check=True)
+
+
+def run_tests(copy: Path, *arguments: str) -> tuple[int, str]:
+    """The exit code of `python -m pytest` in a copy, and what it printed."""
+    without = [word for name in UNPLUGGED for word in ("-p", f"no:{name}")]
+    return in_a_fork(copy, lambda: int(pytest.main(["-q", *without, *arguments])))
+
+
+def run_command(copy: Path, *arguments: str) -> tuple[int, str]:
+    """The exit code of `python -m platform.coordinator` in a copy, and what it printed."""
+
+    def call() -> int:
+        sys.argv = ["sotto", *arguments]
+        main = importlib.import_module("platform.cli.app").main
+        try:
+            main()
+        except SystemExit as ended:
+            return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        return 0
+
+    return in_a_fork(copy, call)
+
+
+def in_a_fork(copy: Path, work: Callable[[], int]) -> tuple[int, str]:
+    """What work returns in a child that imports the repository from a copy, and what it printed."""
+    with tempfile.TemporaryFile() as printed:
+        child = os.fork()
+        if child == 0:
+            _work(copy, work, printed.fileno())
+        _, status = os.waitpid(child, 0)
+        printed.seek(0)
+        return os.waitstatus_to_exitcode(status), printed.read().decode()
+
+
+def _work(copy: Path, work: Callable[[], int], printed: int) -> None:
+    """Works in a child that has just been forked, and ends it."""
+    code = 99
+    try:
+        sys.settrace(None)
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        for stream in (1, 2):
+            os.dup2(printed, stream)
+        os.chdir(copy)
+        # What one test of a copy compiles, the next one finds.
+        sys.dont_write_bytecode = False
+        _forget_the_repository(copy)
+        # Threads of the parent, torch's among them, are not in the child.
+        torch.set_num_threads(1)
+        code = work()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _forget_the_repository(copy: Path) -> None:
+    """Lets the child import whatever is the repository's from the copy, tests included."""
+    own = {"conftest", "tests", "platform", *_packages()}
+    for name in [name for name in sys.modules if name.partition(".")[0] in own]:
+        del sys.modules[name]
+    sys.path[:] = [str(copy), *(entry for entry in sys.path if Path(entry).resolve() != ROOT)]
+    # The parent's rewriting of asserts knows the parent's session.
+    hook = "AssertionRewritingHook"
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != hook]
+    importlib.invalidate_caches()
+
+
+def _packages() -> list[str]:
+    return [path.name for path in ROOT.iterdir() if path.is_dir() and path.name.isidentifier()]

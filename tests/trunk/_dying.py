@@ -80,4 +80,8 @@ if __name__ == "__main__":
     for name in PRELOADED:
         importlib.import_module(name)
     plans = json.loads(Path(sys.argv[1]).read_text())
-    sys.stdout.write(json.dumps([run(plan) for plan in plans]))
+    from tests._sharing import load_once, one_shipped_model
+
+    load_once("sotto-tiny")
+    with one_shipped_model():
+        sys.stdout.write(json.dumps([run(plan) for plan in plans]))
