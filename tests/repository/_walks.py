@@ -11,14 +11,12 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-import torch
 
+from tests._forking import exit_code, forked
 from tests.repository._source import ROOT
 from tests.repository.conftest import copy_source
 
@@ -48,7 +46,7 @@ def require_house_style(copy: Path, files: Sequence[str]) -> None:
 def run_tests(copy: Path, *arguments: str) -> tuple[int, str]:
     """The exit code of `python -m pytest` in a copy, and what it printed."""
     without = [word for name in UNPLUGGED for word in ("-p", f"no:{name}")]
-    return in_a_fork(copy, lambda: int(pytest.main(["-q", *without, *arguments])))
+    return _in(copy, lambda: int(pytest.main(["-q", *without, *arguments])))
 
 
 def run_command(copy: Path, *arguments: str) -> tuple[int, str]:
@@ -56,48 +54,22 @@ def run_command(copy: Path, *arguments: str) -> tuple[int, str]:
 
     def call() -> int:
         sys.argv = ["sotto", *arguments]
-        main = importlib.import_module("platform.cli.app").main
-        try:
-            main()
-        except SystemExit as ended:
-            return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        return 0
+        return exit_code(importlib.import_module("platform.cli.app").main)
 
-    return in_a_fork(copy, call)
+    return _in(copy, call)
 
 
-def in_a_fork(copy: Path, work: Callable[[], int]) -> tuple[int, str]:
+def _in(copy: Path, work: Callable[[], int]) -> tuple[int, str]:
     """What work returns in a child that imports the repository from a copy, and what it printed."""
-    with tempfile.TemporaryFile() as printed:
-        child = os.fork()
-        if child == 0:
-            _work(copy, work, printed.fileno())
-        _, status = os.waitpid(child, 0)
-        printed.seek(0)
-        return os.waitstatus_to_exitcode(status), printed.read().decode()
 
-
-def _work(copy: Path, work: Callable[[], int], printed: int) -> None:
-    """Works in a child that has just been forked, and ends it."""
-    code = 99
-    try:
-        sys.settrace(None)
-        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-        for stream in (1, 2):
-            os.dup2(printed, stream)
+    def there() -> int:
         os.chdir(copy)
         # What one test of a copy compiles, the next one finds.
         sys.dont_write_bytecode = False
         _forget_the_repository(copy)
-        # Threads of the parent, torch's among them, are not in the child.
-        torch.set_num_threads(1)
-        code = work()
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        return work()
+
+    return forked(there)
 
 
 def _forget_the_repository(copy: Path) -> None:
