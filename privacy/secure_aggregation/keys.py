@@ -35,7 +35,6 @@ _SHARE_COMMITMENT = b"sotto/secure-aggregation/share-commitment"
 # Twice the peers of a client in a round of a thousand.
 _LOADED = 1 << 11
 _END = struct.Struct("<I32s")
-_SHA256 = SHA256()
 _FIELD = 2**255 - 19
 # u coordinates of the points whose order divides 8, on Curve25519 and on its twist (Bernstein, "A
 # state-of-the-art Diffie-Hellman function", on the validation of keys). Scalars are clamped to
@@ -200,4 +199,5 @@ def unseal(key: bytes, box: bytes, *, associated: bytes) -> bytes:
 
 
 def _expand(secret: bytes, info: bytes, size: int) -> bytes:
-    return HKDF(algorithm=_SHA256, length=size, salt=None, info=info).derive(secret)
+    """Return HKDF-SHA256 without a salt (RFC 5869)."""
+    return HKDF(algorithm=SHA256(), length=size, salt=None, info=info).derive(secret)
