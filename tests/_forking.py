@@ -18,12 +18,22 @@ BROKEN = 99
 def forked(work: Callable[[], int]) -> tuple[int, str]:
     """How a child that works ended, its code or minus the signal, and what it printed."""
     with tempfile.TemporaryFile() as printed:
-        child = os.fork()
-        if child == 0:
-            _work(work, printed.fileno())
-        _, status = os.waitpid(child, 0)
+        code = ended(started(work, printed.fileno()))
         printed.seek(0)
-        return os.waitstatus_to_exitcode(status), printed.read().decode()
+        return code, printed.read().decode()
+
+
+def started(work: Callable[[], int], printed: int) -> int:
+    """The id of a child that works beside this process and prints to an open file."""
+    child = os.fork()
+    if child == 0:
+        _work(work, printed)
+    return child
+
+
+def ended(child: int) -> int:
+    """Waits for a child: its exit code, or minus the signal that killed it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def _work(work: Callable[[], int], printed: int) -> NoReturn:

@@ -61,6 +61,8 @@ MORE = {
         *ADAPTIVE,
     ),
 }
+QUICK = ("distributed, skellam, adaptive", "distributed, colluders")
+"""Of those only the slow tests try the others."""
 each = pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS.keys())
 
 
@@ -71,7 +73,15 @@ def audit(make_storage) -> Auditor:
 
 
 @pytest.mark.parametrize(
-    "mechanism", {**MECHANISMS, **MORE}.values(), ids={**MECHANISMS, **MORE}.keys()
+    "mechanism",
+    [
+        *MECHANISMS.values(),
+        *(
+            each if name in QUICK else pytest.param(each, marks=pytest.mark.slow)
+            for name, each in MORE.items()
+        ),
+    ],
+    ids={**MECHANISMS, **MORE}.keys(),
 )
 def test_the_right_build_is_not_refuted_and_is_seen_in_full(audit, mechanism):
     verdicts = audit(*NOISE, *mechanism)
