@@ -230,7 +230,7 @@ def command(tmp_path) -> list[str]:
 
 
 def test_the_command_prints_a_verdict_for_each_channel(sotto, tmp_path):
-    small = [*command(tmp_path), "--canaries", "500"]
+    small = [*command(tmp_path), "--canaries", "100"]
     outcome = sotto("audit-privacy", "quickstart", *small, "--json")
     assert outcome.code == 0, outcome.err
     documents = json.loads(outcome.out)
@@ -246,7 +246,7 @@ def test_the_command_prints_a_verdict_for_each_channel(sotto, tmp_path):
 
 def test_the_command_says_when_a_claim_is_refuted(sotto, tmp_path, monkeypatch):
     halve_noise(monkeypatch)
-    outcome = sotto("audit-privacy", "quickstart", *command(tmp_path), "--canaries", "2000")
+    outcome = sotto("audit-privacy", "quickstart", *command(tmp_path), "--canaries", "500")
     assert outcome.code == 1
     assert "REFUTED" in outcome.out
 
