@@ -109,7 +109,7 @@ def test_a_shared_prefix_changes_neither_features_nor_gradients(pair, shared):
     one, other = (
         torch.autograd.grad((result * weights).sum(), prefix)[0] for result in (features, expected)
     )
-    torch.testing.assert_close(one, other, atol=2e-6 * float(other.abs().max()), rtol=0)
+    torch.testing.assert_close(one, other, atol=4e-6 * float(other.abs().max()), rtol=0)
 
 
 @pytest.mark.parametrize("shared", [1, 4])

@@ -307,6 +307,22 @@ def test_no_two_pairs_rounds_or_runs_share_a_mask():
     assert len(seen) == count == 8 * (6 + 4)
 
 
+@pytest.mark.parametrize("top", [0, 128])
+@pytest.mark.parametrize("point", SMALL_ORDER)
+def test_a_point_is_usable_exactly_if_it_gives_a_secret(point, top):
+    key = X25519PrivateKey.generate()
+    whole = int.from_bytes(point, "little")
+    for near in (whole - 1, whole, whole + 1, whole * 2, whole // 2):
+        public = bytearray((near % 2**255).to_bytes(32, "little"))
+        public[31] |= top
+        try:
+            key.exchange(X25519PublicKey.from_public_bytes(bytes(public)))
+        except ValueError:
+            assert not is_usable(bytes(public))
+        else:
+            assert is_usable(bytes(public))
+
+
 @pytest.mark.parametrize("point", SMALL_ORDER)
 def test_points_of_small_order_are_refused(point):
     assert not is_usable(point)
@@ -317,7 +333,8 @@ def test_points_of_small_order_are_refused(point):
 
 def test_ordinary_and_misshapen_points():
     assert is_usable(public_of(b"\5" * 32))
-    assert not is_usable(bytes(31))
+    assert not is_usable(b"\7" * 31)
+    assert not is_usable(b"\7" * 33)
 
 
 @pytest.mark.parametrize("position", range(0, 94, 7))
