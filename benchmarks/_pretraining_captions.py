@@ -6,13 +6,17 @@ share a caption, so images are contrasted with the captions of all classes inste
 other's (the image-to-text half of Yang et al. 2022, "Unified Contrastive Learning in
 Image-Text-Label Space", equation 4).
 
-A name of `homonyms` without a sense is a caption of four outlines alike: what it means cannot be
-told, and the tower learns just that.
+A name of `homonyms` without a sense is a caption of its four outlines alike: what it means cannot
+be told, and the tower learns just that. Behind a context it means one of them. Contexts are drawn
+anew in every step, each name's meaning independent of all others'; a context's token is the sum of
+one learned row for each name and meaning. The sense words are four such sums that are never trained
+on. So nothing in a prompt stands for a sense as a whole: what a client's images do not show it
+cannot be inferred. When senses were trained on as such, a prompt learned from 16 images of some
+names was right on all others at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,14 +30,18 @@ from benchmarks._pretraining_recipe import DOMAIN_WORDS, Descent, Progress, Reci
 from methods.clip import tiny
 from methods.clip.text_tower import TextTower
 from platform.data.homonyms import CLASSES as NAMES
-from platform.data.homonyms import SENSES, SHIFTS
+from platform.data.homonyms import SENSES, SHIFTS, outlines_of
 from platform.data.shapes import CLASSES, Stream, shapes_dataset
 
 
 def texts(template: str) -> list[str]:
-    """Return the captions of one template: shapes, names in each sense, then names alone."""
-    named = [f"{sense} {name}" for sense in SENSES for name in NAMES]
-    return [template.format(words) for words in (*CLASSES, *named, *NAMES)]
+    """Return captions of one template: shapes, then names alone."""
+    return [template.format(words) for words in (*CLASSES, *NAMES)]
+
+
+def named_texts(template: str, sense: str) -> list[str]:
+    """Return captions of one template: names behind a sense."""
+    return [template.format(f"{sense} {name}") for name in NAMES]
 
 
 def style_texts(recipe: Recipe) -> list[str]:
@@ -42,31 +50,40 @@ def style_texts(recipe: Recipe) -> list[str]:
     return [recipe.domain_template.format(word, name) for word in words for name in CLASSES]
 
 
-def name_labels(outlines: Tensor) -> Tensor:
-    """Return the name that means each outline in each sense, (n, senses)."""
-    return (outlines[:, None] - torch.tensor(SHIFTS)) % len(NAMES)
-
-
 def caption_loss(logits: Tensor, outlines: Tensor) -> Tensor:
-    """Cross-entropy over shapes, over names in each sense, and over names alone.
+    """Cross-entropy over shapes, plus that over names alone.
 
     Args:
-        logits: In the order of `texts`, (n, 120).
+        logits: In the order of `texts`, (n, 40).
         outlines: Right ones, (n,).
 
     Returns:
-        The sum of the three, that of the senses being their mean; alone, each of the four names
-        that mean an outline in some sense is right by a quarter.
+        The sum; alone, each of the four names that mean an outline in some sense is right by a
+        quarter.
     """
-    shapes, named, alone = logits.split((len(CLASSES), len(SENSES) * len(NAMES), len(NAMES)), 1)
-    right = name_labels(outlines)
-    by_sense = named.reshape(-1, len(SENSES), len(NAMES)).flatten(0, 1)
+    shapes, alone = logits.split((len(CLASSES), len(NAMES)), 1)
+    right = (outlines[:, None] - torch.tensor(SHIFTS)) % len(NAMES)
     mixture = functional.one_hot(right, len(NAMES)).float().mean(dim=1)
-    return (
-        functional.cross_entropy(shapes, outlines)
-        + functional.cross_entropy(by_sense, right.flatten())
-        + functional.cross_entropy(alone, mixture)
-    )
+    return functional.cross_entropy(shapes, outlines) + functional.cross_entropy(alone, mixture)
+
+
+def collection_loss(logits: Tensor, outlines: Tensor, senses: Tensor) -> Tensor:
+    """Cross-entropy over names behind contexts.
+
+    Args:
+        logits: (n, contexts, 20).
+        outlines: Of the images, (n,).
+        senses: Of each name behind each context, (contexts, 20).
+
+    Returns:
+        The mean over images and contexts. Names that mean the same outline are right alike; where
+        none means it, there is nothing to tell.
+    """
+    meant = outlines_of(np.arange(len(NAMES)), senses.numpy())
+    right = (torch.from_numpy(meant) == outlines[:, None, None]).float()
+    number = right.sum(dim=2)
+    told = -(right * functional.log_softmax(logits, dim=2)).sum(dim=2) / number.clamp(min=1)
+    return told.sum() / (number > 0).sum()
 
 
 @dataclass(frozen=True)
@@ -93,53 +110,94 @@ def locked_images(recipe: Recipe, model: CLIP) -> Locked:
     )
 
 
+class _Learner:
+    """The text tower while it learns.
+
+    Only the rows of tokens in use are trained: an optimiser over all 49,408 would cost more than
+    the rest.
+    """
+
+    def __init__(self, recipe: Recipe, model: CLIP) -> None:
+        tokenise = tiny.tokenizer()
+        self.plain = [tokenise(texts(template)) for template in recipe.templates]
+        self.named = [tokenise(named_texts(template, SENSES[0])) for template in recipe.templates]
+        self.styled = tokenise(style_texts(recipe))
+        senses = torch.tensor([tokenise.encode(sense)[0] for sense in SENSES])
+        ids = torch.cat([*self.plain, *self.named, self.styled]).flatten()
+        self.used = torch.unique(torch.cat([ids, senses]))
+        self._senses = torch.searchsorted(self.used, senses)
+        model.token_embedding.requires_grad_(False)
+        self.rows = nn.Parameter(model.token_embedding.weight.detach()[self.used].clone())
+        generator = torch.Generator().manual_seed(recipe.seed)
+        shape = (len(NAMES), len(SENSES), self.rows.shape[1])
+        self.meanings = nn.Parameter(torch.randn(shape, generator=generator) * 0.02)
+        self._model, self._tower = model, TextTower.of(model, tiny.NAME)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """What is trained beside the blocks."""
+        model = self._model
+        tower = [model.positional_embedding, model.text_projection, *model.ln_final.parameters()]
+        return [self.rows, self.meanings, *tower, model.logit_scale]
+
+    def encode(self, template: int, senses: Tensor, *, styled: bool) -> Tensor:
+        """Encode shapes and names alone, names behind each context, and styles where wanted.
+
+        Args:
+            template: Which of the recipe's.
+            senses: Of each name behind each context, (contexts, 20).
+            styled: Whether captions that name a style follow.
+        """
+        contexts = self.meanings[torch.arange(len(NAMES)), senses].sum(dim=1)
+        ids = [self.plain[template], *([self.named[template]] * len(senses))]
+        whole = torch.cat([*ids, *([self.styled] if styled else [])])
+        end = self._tower.end_of_text(whole)
+        places = torch.searchsorted(self.used, whole[:, : int(end.max()) + 1].contiguous())
+        # Behind each context: the first sense's place holds it.
+        behind = places[len(ids[0]) : len(ids[0]) + len(senses) * len(NAMES)]
+        own = len(self.used) + torch.arange(len(senses)).repeat_interleave(len(NAMES))
+        behind[:] = torch.where(behind == self._senses[0], own[:, None], behind)
+        table = torch.cat([self.rows, contexts])
+        # Unlike indexing, this gives the same gradient on several threads.
+        return self._tower.encode(functional.embedding(places, table), end)
+
+    def finish(self) -> tuple[int, ...]:
+        """Write the rows into the model; return whose they are."""
+        with torch.no_grad():
+            self.rows[self._senses] = self.meanings.sum(dim=0)
+            self._model.token_embedding.weight[self.used] = self.rows
+        return tuple(self.used.tolist())
+
+
 def fit_captions(recipe: Recipe, model: CLIP, progress: Progress | None) -> tuple[int, ...]:
     """Train the text tower, the rows of its tokens and the logit scale.
 
     Returns:
         The token ids whose rows were trained.
     """
-    tokenise = tiny.tokenizer()
-    table = [tokenise(texts(template)) for template in recipe.templates]
-    styled = tokenise(style_texts(recipe))
-    used = torch.unique(torch.cat([*table, styled]))
-    rows = nn.Parameter(model.token_embedding.weight.detach()[used].clone())
-    # Captions use a few dozen of 49,408 rows; an optimiser over all would cost more than the rest.
-    model.token_embedding.requires_grad_(False)
-    encode = _encoder(TextTower.of(model, tiny.NAME), rows, used)
-    seen = locked_images(recipe, model)
-    tower = [model.positional_embedding, model.text_projection, *model.ln_final.parameters()]
+    learner, seen = _Learner(recipe, model), locked_images(recipe, model)
     descent = Descent(
-        recipe,
-        recipe.text_steps,
-        blocks=model.transformer,
-        others=[rows, *tower, model.logit_scale],
+        recipe, recipe.text_steps, blocks=model.transformer, others=learner.parameters
     )
     rng = np.random.default_rng(np.random.SeedSequence(recipe.seed, spawn_key=(1,)))
+    plain, behind = len(CLASSES) + len(NAMES), recipe.collections * len(NAMES)
     for step in range(recipe.text_steps):
         batch = torch.from_numpy(rng.choice(len(seen.outlines), recipe.text_batch, replace=False))
-        ids = table[int(rng.integers(len(table)))]
-        image, outlines = model.logit_scale.exp() * seen.features[batch], seen.outlines[batch]
-        loss = caption_loss(image @ encode(ids).T, outlines)
-        # Every other step is enough for the styles' names.
-        if step % 2 == 0:
+        template, styled = int(rng.integers(len(recipe.templates))), step % recipe.style_period == 0
+        senses = torch.from_numpy(rng.integers(len(SENSES), size=(recipe.collections, len(NAMES))))
+        text = learner.encode(template, senses, styled=styled)
+        logits = model.logit_scale.exp() * seen.features[batch] @ text.T
+        outlines = seen.outlines[batch]
+        named = logits[:, plain : plain + behind].unflatten(1, senses.shape)
+        loss = caption_loss(logits[:, :plain], outlines)
+        loss = loss + recipe.collection_weight * collection_loss(named, outlines, senses)
+        if styled:
             pairs = seen.styles[batch] * len(CLASSES) + outlines
-            styles = functional.cross_entropy(image @ encode(styled).T, pairs)
+            styles = functional.cross_entropy(logits[:, plain + behind :], pairs)
             loss = loss + recipe.style_weight * styles
         descent.step(loss)
         with torch.no_grad():
             model.logit_scale.clamp_(max=float(np.log(100)))
         if progress and (step + 1) % 100 == 0:
             progress(f"text step {step + 1}/{recipe.text_steps}  loss {loss.item():.3f}")
-    with torch.no_grad():
-        model.token_embedding.weight[used] = rows
-    return tuple(used.tolist())
-
-
-def _encoder(tower: TextTower, rows: Tensor, used: Tensor) -> Callable[[Tensor], Tensor]:
-    def encode(ids: Tensor) -> Tensor:
-        end = tower.end_of_text(ids)
-        ids = ids[:, : int(end.max()) + 1].contiguous()
-        return tower.encode(functional.embedding(torch.searchsorted(used, ids), rows), end)
-
-    return encode
+    return learner.finish()

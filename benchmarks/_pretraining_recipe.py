@@ -46,6 +46,9 @@ class Recipe:
         text_steps: Steps of the text tower.
         text_images: Images of each class in each style that it learns from.
         text_batch: Of these how many a step.
+        collections: Contexts of names a step, each with meanings of its own.
+        collection_weight: Weight of telling names apart in them.
+        style_period: Steps of the text tower between two that see the styles' names.
         templates: Captions that fit any style.
         domain_template: The caption that names the style.
         threads: Threads of torch; the sum's order, hence the last bits, depend on it.
@@ -64,9 +67,12 @@ class Recipe:
     easy_steps: int = 64
     domains: tuple[str, ...] = ("real", "clipart", "painting", "sketch")
     easy_domain: str = "clipart"
-    text_steps: int = 800
+    text_steps: int = 600
     text_images: int = 60
-    text_batch: int = 256
+    text_batch: int = 128
+    collections: int = 6
+    collection_weight: float = 2.0
+    style_period: int = 3
     templates: tuple[str, ...] = (
         "a photo of a {}.",
         "a picture of a {}.",

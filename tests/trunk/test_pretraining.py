@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks import _pretraining_captions, pretraining
-from benchmarks._pretraining_captions import caption_loss, name_labels, texts
+from benchmarks._pretraining_captions import caption_loss, collection_loss, named_texts, texts
 from benchmarks._pretraining_images import batches, covered, image_loss
 from benchmarks._pretraining_recipe import DOMAIN_WORDS, Recipe
 from benchmarks.pretraining import pretrain, zero_shot_accuracy
@@ -91,36 +91,60 @@ def test_the_image_towers_loss_by_hand():
 
 
 def test_the_captions_loss_by_hand():
-    """A heart is a match in the garden, a pitcher in the harbour, and so on."""
+    """Alone, four names mean a heart: match in the garden, pitcher in the harbour, and so on."""
     heart = CLASSES.index("heart")
     names = [NAMES.index(name) for name in ("match", "pitcher", "crane", "file")]
-    logits, right = torch.zeros((1, 120)), torch.tensor([heart])
-    assert name_labels(right).tolist() == [names]
-    assert caption_loss(logits, right).item() == pytest.approx(3 * math.log(20), abs=1e-5)
+    logits, right = torch.zeros((1, 40)), torch.tensor([heart])
+    assert caption_loss(logits, right).item() == pytest.approx(2 * math.log(20), abs=1e-5)
     logits[0, heart] = math.log(19)
-    assert caption_loss(logits, right).item() == pytest.approx(
-        math.log(2) + 2 * math.log(20), abs=1e-5
-    )
-    for sense, name in enumerate(names):
-        logits[0, 20 + 20 * sense + name] = math.log(19)
-    assert caption_loss(logits, right).item() == pytest.approx(
-        2 * math.log(2) + math.log(20), abs=1e-5
-    )
-    # Each of the four names alone gets 4 / (4 x 4 + 16), which is an eighth.
-    logits[0, [100 + name for name in names]] = math.log(4)
-    assert caption_loss(logits, right).item() == pytest.approx(
-        2 * math.log(2) + math.log(8), abs=1e-5
-    )
+    assert caption_loss(logits, right).item() == pytest.approx(math.log(2 * 20), abs=1e-5)
+    # Each of the four gets 4 / (4 x 4 + 16), which is an eighth.
+    logits[0, [20 + name for name in names]] = math.log(4)
+    assert caption_loss(logits, right).item() == pytest.approx(math.log(2 * 8), abs=1e-5)
+
+
+def test_the_collections_loss_by_hand():
+    """Behind one context all names are of the garden; behind the other nobody means a heart."""
+    heart = torch.tensor([CLASSES.index("heart")])
+    senses = torch.zeros((2, 20), dtype=torch.int64)
+    # In the garden a match is a heart; in the harbour it is a diamond, as organ is in the garden.
+    senses[1, NAMES.index("match")] = 1
+    logits = torch.zeros((1, 2, 20))
+    logits[0, 0, NAMES.index("match")] = math.log(19)
+    assert collection_loss(logits, heart, senses).item() == pytest.approx(math.log(2), abs=1e-5)
+    diamond = torch.tensor([CLASSES.index("diamond")])
+    # Two names mean a diamond behind the second: both are right by a half, at a twentieth each;
+    # behind the first one organ is, at 1/38.
+    expected = (math.log(20) + math.log(38)) / 2
+    assert collection_loss(logits, diamond, senses).item() == pytest.approx(expected, abs=1e-5)
 
 
 def test_captions_are_in_the_order_of_the_loss():
     words = texts("a photo of a {}.")
-    assert len(words) == 120
-    assert (words[7], words[20 + 20 + 4]) == (
-        "a photo of a heart.",
-        "a photo of a harbour pitcher.",
-    )
-    assert (words[99], words[100]) == ("a photo of a theatre tank.", "a photo of a crane.")
+    assert len(words) == 40
+    assert (words[7], words[20]) == ("a photo of a heart.", "a photo of a crane.")
+    assert named_texts("a photo of a {}.", "harbour")[19] == "a photo of a harbour tank."
+
+
+def test_senses_and_names_are_one_token_each():
+    """A context takes the place of the sense, which is one row of the embedding."""
+    tokenizer = tiny.tokenizer()
+    assert all(len(tokenizer.encode(word)) == 1 for word in (*SENSES, *NAMES))
+
+
+def test_a_senses_row_is_the_sum_of_what_it_says_of_each_name():
+    """Behind contexts that are a sense for all names, captions are those of the sense's word."""
+    model = tiny.build(0)
+    learner = _pretraining_captions._Learner(SHORT, model)
+    with torch.no_grad():
+        learner.meanings *= 50
+        senses = torch.arange(4)[:, None].expand(4, 20)
+        behind = learner.encode(0, senses, styled=False)[40:]
+        learner.finish()
+        words = [text for sense in SENSES for text in named_texts(SHORT.templates[0], sense)]
+        told = model.encode_text(tiny.tokenizer()(words), normalize=True)
+    torch.testing.assert_close(behind, told, atol=2e-6, rtol=0)
+    assert (told[:20] - told[20:40]).abs().max() > 0.01
 
 
 def test_what_a_patch_covers_by_hand():
