@@ -67,7 +67,7 @@ tradeoff: $(STAMP)  ## Measure accuracy against epsilon under each mechanism (an
 	$(BIN)/python benchmarks/tradeoff.py
 
 pretrain: $(STAMP)  ## Train the tiny CLIP that ships with the package (CPU, minutes)
-	OMP_NUM_THREADS=$${PRETRAIN_THREADS:-2} $(BIN)/python -m benchmarks.pretraining
+	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=2 $(BIN)/python -m benchmarks.pretraining
 
 clean:  ## Delete .venv, caches and build output; runs/ is kept
 	rm -rf $(VENV) build dist *.egg-info .coverage .coverage.* htmlcov \

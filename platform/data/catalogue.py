@@ -77,8 +77,8 @@ class DataRequest:
         test_per_class: Test images of each class that are rendered.
         domains: The domains that are used, None for all.
         held_out_domain: The domain whose images are all test images where no file tells, if any.
-        senses: What `task.senses` says, of a data set whose names have senses.
-        row_senses: Senses of training and of test rows, in place of what `senses` says.
+        senses: What `task.senses` says, of a data set whose names have senses; or those of training
+            and of test rows.
     """
 
     root: Path
@@ -88,8 +88,7 @@ class DataRequest:
     test_per_class: int = 0
     domains: tuple[str, ...] | None = None
     held_out_domain: str | None = None
-    senses: str | None = None
-    row_senses: tuple[Indices, Indices] | None = None
+    senses: str | tuple[Indices, Indices] | None = None
 
     def chosen_domains(self, name: str, known: Sequence[str]) -> tuple[str, ...]:
         """Return the domains that are used, in the order asked for.

@@ -45,5 +45,5 @@ def in_senses_of_holders(
         rows = (client.train, client.validation, client.test + first_test)
         senses[np.concatenate(rows)] = SENSES.index(name)
     train, test = (part.reshape(len(made.domains), -1) for part in np.split(senses, [ends]))
-    drawn = load_dataset(made.name, replace(request, row_senses=(train, test)))
+    drawn = load_dataset(made.name, replace(request, senses=(train, test)))
     return drawn.merged() if merged else drawn

@@ -73,7 +73,8 @@ def load(name: str, request: DataRequest) -> Dataset:
         for count in (request.train_per_class, request.test_per_class)
     )
     if name == "homonyms":
-        senses = request.row_senses or (_senses(request.senses, domains),) * 2
+        dealt = request.senses
+        senses = dealt if isinstance(dealt, tuple) else (_senses(dealt, domains),) * 2
         return homonyms_dataset(request.seed, train, test, senses=senses, domains=domains)
     return shapes_dataset(request.seed, train, test, domains=domains)
 
