@@ -20,7 +20,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any, Final, cast
 
-from sqlalchemy import Boolean
+from sqlalchemy import Boolean, LargeBinary
 
 from storage.errors import DatabaseDamaged
 from storage.statements import Statements
@@ -73,12 +73,12 @@ class Rows:
     def insert(self, table: type[Sealed], *rows: Mapping[str, Any]) -> None:
         """Add rows with their digests; each holds a value for every other column."""
         if rows:
-            shape = _shape(table)
+            shape = shape_of(table)
             self.statements.run_many(f"INSERT{shape.insertion}", [shape.sealed(r) for r in rows])
 
     def put(self, table: type[Sealed], row: Mapping[str, Any]) -> None:
         """Add a row, in the place of one with the same key if there is one."""
-        shape = _shape(table)
+        shape = shape_of(table)
         self.statements.run_many(f"INSERT OR REPLACE{shape.insertion}", [shape.sealed(row)])
 
     def swap(self, table: type[Sealed], before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
@@ -87,7 +87,7 @@ class Rows:
         Returns:
             Whether it was: by its digest, which covers all of it.
         """
-        shape = _shape(table)
+        shape = shape_of(table)
         condition, values = _condition({name: row[name] for name in shape.keys})
         known = shape.sealed(before)[-1]
         text = f"{shape.replacement}{condition} AND digest = ?"
@@ -114,7 +114,7 @@ class Rows:
         Raises:
             DatabaseDamaged: Naming the file, the table and the row.
         """
-        shape = _shape(table)
+        shape = shape_of(table)
         condition, values = _condition(where)
         text = shape.selection + condition + _ordered(order, newest_first=newest_first)
         if limit is not None:
@@ -126,7 +126,7 @@ class Rows:
     ) -> tuple[Any, ...]:
         """Return the different values of one column, sorted; no digest is looked at."""
         condition, values = _condition(where)
-        text = f"SELECT DISTINCT {name} FROM {_shape(table).name}{condition}"  # noqa: S608
+        text = f"SELECT DISTINCT {name} FROM {shape_of(table).name}{condition}"  # noqa: S608
         text += _ordered([name], newest_first=newest_first)
         return tuple(value for (value,) in self.statements.run(text, values))
 
@@ -145,7 +145,7 @@ class Rows:
 
     def reseal(self, table: type[Sealed], rows: Sequence[Any], **changes: object) -> None:
         """Change columns that are no key in rows that `read` returned, and seal them anew."""
-        shape = _shape(table)
+        shape = shape_of(table)
         changed = [row._replace(**changes) for row in rows]
         condition, _ = _condition(dict.fromkeys(shape.keys))
         settings = ", ".join(f"{name} = ?" for name in (*changes, "digest"))
@@ -160,7 +160,7 @@ class Rows:
     def delete(self, table: type[Sealed], where: Where) -> None:
         """Delete the rows that meet all conditions."""
         condition, values = _condition(where)
-        self.statements.run(f"DELETE FROM {_shape(table).name}{condition}", values)  # noqa: S608
+        self.statements.run(f"DELETE FROM {shape_of(table).name}{condition}", values)  # noqa: S608
 
     def verify(self, tables: Sequence[type[Sealed]]) -> None:
         """Read every row of some tables, one at a time, and check it against its digest.
@@ -169,11 +169,11 @@ class Rows:
             DatabaseDamaged: Naming the first row that does not fit.
         """
         for table in tables:
-            shape = _shape(table)
+            shape = shape_of(table)
             for row in self.statements.stream(shape.selection):
                 self._checked(shape, row)
 
-    def _checked(self, shape: _Shape, values: tuple[Any, ...]) -> Any:
+    def _checked(self, shape: Shape, values: tuple[Any, ...]) -> Any:
         row = shape.row(values)
         if shape.digest(row[:-1]) != row.digest:
             raise _damaged(self.statements.where, shape, row)
@@ -181,13 +181,13 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class _Shape:
+class Shape:
     """What is known of a table beforehand.
 
     Attributes:
         name: The table's.
         columns: All columns, the digest last.
-        keys: Those that tell one row from another.
+        keys: Those that tell one row from another, in the order of its index.
         truths: Places of columns that hold truth values, which SQLite keeps as 0 and 1.
         ordered: Picks the values that are hashed, by name of column.
         headings: What is hashed of the names.
@@ -195,6 +195,8 @@ class _Shape:
         insertion: The end of the statement that adds a row.
         replacement: The start of the statement that changes all columns of a row.
         selection: The statement that reads all rows.
+        starts: By number of columns, the condition on so many of the first columns of the key.
+        blobs: Places of columns that hold bytes.
     """
 
     name: str
@@ -207,6 +209,17 @@ class _Shape:
     insertion: str
     replacement: str
     selection: str
+    starts: Mapping[int, str]
+    blobs: tuple[int, ...]
+
+    @property
+    def key_length(self) -> int:
+        """Columns of the key."""
+        return len(self.keys)
+
+    def key(self, row: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the key of a row, whose first columns it is."""
+        return tuple(row[: len(self.keys)])
 
     def row(self, values: tuple[Any, ...]) -> Any:
         """Return a row as it was stored."""
@@ -228,20 +241,25 @@ class _Shape:
         values = [row[name] for name in self.columns[:-1]]
         return (*values, self.digest(values))
 
+    def resealed(self, row: Any) -> Any:
+        """Return a row with the digest that it must have."""
+        return row._replace(digest=self.digest(row[:-1]))
 
-def _shape(table: type[Sealed]) -> _Shape:
+
+def shape_of(table: type[Sealed]) -> Shape:
+    """Return what is known of a table beforehand."""
     return _shape_of(cast("Hashable", table))
 
 
 @cache
-def _shape_of(key: Hashable) -> _Shape:
+def _shape_of(key: Hashable) -> Shape:
     table = cast("type[Sealed]", key)
     found = [column for column in table.__table__.columns if column.name != "digest"]
     names = tuple(column.name for column in found)
     by_name = tuple(sorted(range(len(names)), key=names.__getitem__))
     keys = tuple(column.name for column in table.__table__.primary_key)
     columns, marks = ", ".join((*names, "digest")), ", ".join("?" * (len(names) + 1))
-    return _Shape(
+    return Shape(
         table.__tablename__,
         (*names, "digest"),
         keys,
@@ -252,6 +270,8 @@ def _shape_of(key: Hashable) -> _Shape:
         f" INTO {table.__tablename__} ({columns}) VALUES ({marks})",
         f"UPDATE {table.__tablename__} SET ({columns}) = ({marks})",  # noqa: S608
         f"SELECT {columns} FROM {table.__tablename__}",  # noqa: S608
+        {n: " AND ".join(f"{key} = ?" for key in keys[:n]) for n in range(1, len(keys) + 1)},
+        tuple(i for i, column in enumerate(found) if isinstance(column.type, LargeBinary)),
     )
 
 
@@ -356,7 +376,7 @@ def _ordered(names: Sequence[str], *, newest_first: bool) -> str:
     return f" ORDER BY {', '.join(name + way for name in names)}" if names else ""
 
 
-def _damaged(where: str, shape: _Shape, row: Any) -> DatabaseDamaged:
+def _damaged(where: str, shape: Shape, row: Any) -> DatabaseDamaged:
     known = row._asdict()
     parts = [f"{word} {known[name]!r}" for name, word in _WORDS.items() if name in known]
     return DatabaseDamaged(
