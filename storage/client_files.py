@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import cache, partial
@@ -81,15 +81,18 @@ class ClientFile:
                     yield
 
     @contextmanager
-    def stage(self) -> Iterator[None]:
+    def stage(self, clients: Sequence[str] = ()) -> Iterator[None]:
         """Make all calls of the block durable together, when it ends; none of them if it raises.
+
+        Args:
+            clients: Who will ask alike in it, so that it is read for all at once.
 
         Raises:
             DatabaseBusy: Another process wrote to the file all the time.
             DatabaseReplaced: The file was deleted or replaced; nothing that was written counts.
             StorageFull: Nothing was written.
         """
-        with self.transaction(patience=_STAGE_PATIENCE):
+        with self.transaction(patience=_STAGE_PATIENCE, clients=clients):
             self._is_apart = False
             try:
                 yield
@@ -103,12 +106,15 @@ class ClientFile:
         return self._rows
 
     @contextmanager
-    def transaction(self, *, read_only: bool = False, patience: float = 0.0) -> Iterator[Rows]:
+    def transaction(
+        self, *, read_only: bool = False, patience: float = 0.0, clients: Sequence[str] = ()
+    ) -> Iterator[Rows]:
         """Return rows whose changes are durable when the block ends, and undone if it raises.
 
         Args:
             read_only: Take no lock.
             patience: Seconds to wait for another process, beyond the usual ones.
+            clients: See `stage`.
         """
         with self._lock:
             if self._rows is not None:
@@ -121,7 +127,7 @@ class ClientFile:
             with self.kept_open():
                 statements = self._statements()
                 _begin(statements, BEGIN_READ if read_only else BEGIN_WRITE, patience)
-                rows = WorkingRows(statements)
+                rows = WorkingRows(statements, clients)
                 self._rows, self._is_apart, self._owner = rows, True, get_ident()
                 try:
                     yield rows

@@ -195,7 +195,6 @@ class Shape:
         insertion: The end of the statement that adds a row.
         replacement: The start of the statement that changes all columns of a row.
         selection: The statement that reads all rows.
-        starts: By number of columns, the condition on so many of the first columns of the key.
         blobs: Places of columns that hold bytes.
     """
 
@@ -209,13 +208,16 @@ class Shape:
     insertion: str
     replacement: str
     selection: str
-    starts: Mapping[int, str]
     blobs: tuple[int, ...]
 
     @property
     def key_length(self) -> int:
         """Columns of the key."""
         return len(self.keys)
+
+    def condition(self, length: int) -> str:
+        """Return the condition on so many of the first columns of the key."""
+        return _equalities(self.keys[:length])
 
     def key(self, row: Sequence[Any]) -> tuple[Any, ...]:
         """Return the key of a row, whose first columns it is."""
@@ -270,7 +272,6 @@ def _shape_of(key: Hashable) -> Shape:
         f" INTO {table.__tablename__} ({columns}) VALUES ({marks})",
         f"UPDATE {table.__tablename__} SET ({columns}) = ({marks})",  # noqa: S608
         f"SELECT {columns} FROM {table.__tablename__}",  # noqa: S608
-        {n: " AND ".join(f"{key} = ?" for key in keys[:n]) for n in range(1, len(keys) + 1)},
         tuple(i for i, column in enumerate(found) if isinstance(column.type, LargeBinary)),
     )
 

@@ -26,66 +26,57 @@ Key = tuple[Any, ...]
 """Values of a table's key, or of its first columns, in their order."""
 MOST_BYTES: Final = 1 << 26
 """Bytes that may wait when a stage's next client is heard; more are written first."""
+_AT_ONCE: Final = 500
+"""Owners whose rows one statement reads."""
 _UNKNOWN: Final = object()
 
 
-@dataclass
-class _Table:
-    """What is known of one table in this transaction.
+@dataclass(slots=True)
+class _Part:
+    """What is known of the rows of one table that have one owner: the first column of the key.
 
     Attributes:
-        shape: The table's.
         rows: By key each row that was read or written; None for one that is not there.
-        complete: Starts of keys, shorter than a key, of which all rows are known, and their keys.
-        cleared: Starts of keys of which all rows that the file holds are deleted.
+        complete: Starts of keys of which all rows are known.
+        cleared: Starts of keys of which all rows that the file holds are to be deleted.
         changed: Keys of rows that differ from the file's, in the order in which they were written.
     """
 
-    shape: Shape
     rows: dict[Key, Any] = field(default_factory=dict)
-    complete: dict[Key, dict[Key, None]] = field(default_factory=dict)
-    cleared: dict[Key, None] = field(default_factory=dict)
+    complete: set[Key] = field(default_factory=set)
+    cleared: set[Key] = field(default_factory=set)
     changed: dict[Key, None] = field(default_factory=dict)
 
     def is_known(self, start: Key) -> bool:
         """Return whether all rows under the start of a key are known."""
-        complete = self.complete
-        if start in complete or start in self.rows:
-            return True
-        return any(start[:length] in complete for length in range(1, len(start)))
-
-    def is_cleared(self, key: Key) -> bool:
-        """Return whether the row that the file holds under a key is to be deleted."""
-        cleared = self.cleared
-        return bool(cleared) and any(key[:length] in cleared for length in range(1, len(key)))
-
-    def learn(self, key: Key, row: Any) -> None:
-        """Note a row, or that there is none."""
-        self.rows[key] = row
-        for length in range(1, len(key)):
-            keys = self.complete.get(key[:length])
-            if keys is not None:
-                keys[key] = None
+        return start in self.rows or _is_under(start, self.complete)
 
     def under(self, start: Key) -> list[Any]:
         """Return the rows under the start of a key that is known."""
-        rows = self.rows
-        keys: Iterable[Key] = self.complete.get(start, ())
-        if len(start) == self.shape.key_length:
-            keys = (start,)
-        elif start not in self.complete:
-            # A shorter start is known, of which this is a part.
-            keys = [key for key in rows if key[: len(start)] == start]
-        return [row for key in keys if (row := rows.get(key)) is not None]
+        length = len(start)
+        return [r for key, r in self.rows.items() if r is not None and key[:length] == start]
+
+    def learn(self, key: Key, row: Any) -> None:
+        """Note what the file holds; what was written or deleted since is newer than that."""
+        if key not in self.rows and not _is_under(key, self.cleared):
+            self.rows[key] = row
 
 
 class WorkingRows(Rows):
     """The rows of one transaction that holds the write lock; `flush` before it is committed."""
 
-    def __init__(self, statements: Statements) -> None:
-        """Run on this connection."""
+    def __init__(self, statements: Statements, owners: Sequence[Any] = ()) -> None:
+        """Run on this connection.
+
+        Args:
+            statements: Run them.
+            owners: Who is likely to ask for rows under the same start of a key, but for its first
+                column, which is the owner: what one of them reads is read for all.
+        """
         super().__init__(statements)
-        self._tables: dict[type[Sealed], _Table] = {}
+        self._owners = dict.fromkeys(owners)
+        self._guessed: set[tuple[type[Sealed], int]] = set()
+        self._parts: dict[type[Sealed], dict[Any, _Part]] = {}
         self._undo: list[Callable[[], None]] = []
         self._is_undoable = False
         self._bytes = 0
@@ -113,9 +104,10 @@ class WorkingRows(Rows):
         """
         if self._is_undoable:
             raise RuntimeError("what may have to be undone was to be written")
-        tables, self._tables, self._bytes = self._tables, {}, 0
-        for table in tables.values():
-            self._write(table)
+        parts, self._parts, self._bytes = self._parts, {}, 0
+        self._guessed = set()
+        for table, of_owners in parts.items():
+            self._write(shape_of(table), of_owners.values())
 
     def insert(self, table: type[Sealed], *rows: Mapping[str, Any]) -> None:
         """Add rows with their digests.
@@ -123,31 +115,31 @@ class WorkingRows(Rows):
         Raises:
             AlreadyExistsError: One is there already; those before it were added.
         """
-        known = self._known(table)
+        shape = shape_of(table)
         for row in rows:
-            sealed = known.shape.made(*known.shape.sealed(row))
-            key = known.shape.key(sealed)
-            if self._find(known, key) is not None:
-                raise AlreadyExistsError(f"the row of table {known.shape.name} exists already")
-            self._set(known, key, sealed)
+            sealed = shape.made(*shape.sealed(row))
+            key = shape.key(sealed)
+            if self._find(table, key) is not None:
+                raise AlreadyExistsError(f"the row of table {shape.name} exists already")
+            self._set(table, key, sealed)
 
     def put(self, table: type[Sealed], row: Mapping[str, Any]) -> None:
         """Add a row, in the place of one with the same key if there is one."""
-        known = self._known(table)
-        sealed = known.shape.made(*known.shape.sealed(row))
-        key = known.shape.key(sealed)
-        self._find(known, key)
-        self._set(known, key, sealed)
+        shape = shape_of(table)
+        sealed = shape.made(*shape.sealed(row))
+        key = shape.key(sealed)
+        self._find(table, key)
+        self._set(table, key, sealed)
 
     def swap(self, table: type[Sealed], before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
         """Put a row in the place of another of the same key, if that is still as it was."""
-        known = self._known(table)
-        sealed = known.shape.made(*known.shape.sealed(row))
-        key = known.shape.key(sealed)
-        found = self._find(known, key)
-        if found is None or found[:-1] != tuple(before[name] for name in known.shape.columns[:-1]):
+        shape = shape_of(table)
+        sealed = shape.made(*shape.sealed(row))
+        key = shape.key(sealed)
+        found = self._find(table, key)
+        if found is None or found[:-1] != tuple([before[name] for name in shape.columns[:-1]]):
             return False
-        self._set(known, key, sealed)
+        self._set(table, key, sealed)
         return True
 
     def read(
@@ -160,13 +152,11 @@ class WorkingRows(Rows):
         limit: int | None = None,
     ) -> list[Any]:
         """Return the rows that meet all conditions, each checked when it was read first."""
-        known = self._known(table)
-        start, others = _start(known.shape, where)
+        start, others = _start(shape_of(table), where)
         if not start or newest_first or limit is not None:
             self.flush()
             return super().read(table, where, order=order, newest_first=newest_first, limit=limit)
-        self._load(known, start)
-        found = known.under(start)
+        found = self._load(table, start).under(start)
         for name in others:
             found = [row for row in found if getattr(row, name) == where[name]]
         return sorted(found, key=attrgetter(*order)) if order and len(found) > 1 else found
@@ -180,106 +170,127 @@ class WorkingRows(Rows):
 
     def reseal(self, table: type[Sealed], rows: Sequence[Any], **changes: object) -> None:
         """Change columns that are no key in rows that `read` returned, and seal them anew."""
-        known = self._known(table)
+        shape = shape_of(table)
         for row in rows:
-            sealed = known.shape.resealed(row._replace(**changes))
-            self._set(known, known.shape.key(sealed), sealed)
+            sealed = shape.resealed(row._replace(**changes))
+            self._set(table, shape.key(sealed), sealed)
 
     def delete(self, table: type[Sealed], where: Where) -> None:
         """Delete the rows that meet all conditions."""
-        known = self._known(table)
-        start, others = _start(known.shape, where)
+        shape = shape_of(table)
+        start, others = _start(shape, where)
         if not start or others:
             self.flush()
             super().delete(table, where)
-        elif len(start) == known.shape.key_length:
-            self._find(known, start)
-            self._set(known, start, None)
+        elif len(start) == shape.key_length:
+            self._find(table, start)
+            self._set(table, start, None)
         else:
-            self._clear(known, start)
+            self._clear(table, start)
 
     def verify(self, tables: Sequence[type[Sealed]]) -> None:
         """Read every row of some tables and check it."""
         self.flush()
         super().verify(tables)
 
-    def _known(self, table: type[Sealed]) -> _Table:
-        found = self._tables.get(table)
+    def _part(self, table: type[Sealed], owner: Any) -> _Part:
+        parts = self._parts.setdefault(table, {})
+        found = parts.get(owner)
         if found is None:
-            found = self._tables[table] = _Table(shape_of(table))
+            found = parts[owner] = _Part()
         return found
 
-    def _find(self, known: _Table, key: Key) -> Any:
-        self._load(known, key)
-        return known.rows.get(key)
+    def _find(self, table: type[Sealed], key: Key) -> Any:
+        return self._load(table, key).rows.get(key)
 
-    def _load(self, known: _Table, start: Key) -> None:
-        """Read what the file holds under the start of a key, unless that is known."""
-        if known.is_known(start):
-            return
-        shape = known.shape
-        is_key = len(start) == shape.key_length
-        if not is_key:
-            known.complete[start] = {k: None for k in known.rows if k[: len(start)] == start}
-        text = f"{shape.selection} WHERE {shape.starts[len(start)]}"
-        for values in self.statements.run(text, start):
+    def _load(self, table: type[Sealed], start: Key) -> _Part:
+        """Return what is known of an owner's rows: at least all under the start of a key."""
+        part = self._part(table, start[0])
+        if not part.is_known(start):
+            asking = self._asking(table, start)
+            for first in range(0, len(asking), _AT_ONCE):
+                self._fetch(table, asking[first : first + _AT_ONCE], start[1:])
+        return part
+
+    def _asking(self, table: type[Sealed], start: Key) -> Sequence[Any]:
+        """Return whose rows to read: the owner's, or everybody's where all will ask alike.
+
+        Of each table only the first question is taken for everybody's. Should they ask something
+        else after all, each asks alone, and no more is read in vain than once.
+        """
+        guess = (table, len(start))
+        if start[0] not in self._owners or guess in self._guessed:
+            return [start[0]]
+        self._guessed.add(guess)
+        rest = start[1:]
+        return [o for o in self._owners if not self._part(table, o).is_known((o, *rest))]
+
+    def _fetch(self, table: type[Sealed], owners: Sequence[Any], rest: Key) -> None:
+        shape = shape_of(table)
+        marks = ", ".join("?" * len(owners))
+        others = "".join(f" AND {name} = ?" for name in shape.keys[1 : len(rest) + 1])
+        text = f"{shape.selection} WHERE {shape.keys[0]} IN ({marks}){others}"
+        for values in self.statements.run(text, (*owners, *rest)):
             row = self._checked(shape, values)
-            key = shape.key(row)
-            # What was written or deleted since is newer than what the file holds.
-            if key not in known.rows and not known.is_cleared(key):
-                known.learn(key, row)
-        if is_key and start not in known.rows:
-            known.learn(start, None)
+            self._part(table, row[0]).learn(shape.key(row), row)
+        for owner in owners:
+            self._part(table, owner).complete.add((owner, *rest))
 
-    def _set(self, known: _Table, key: Key, row: Any) -> None:
-        before, is_first = known.rows.get(key, _UNKNOWN), key not in known.changed
+    def _set(self, table: type[Sealed], key: Key, row: Any) -> None:
+        part = self._part(table, key[0])
+        rows, changed = part.rows, part.changed
+        before, is_first = rows.get(key, _UNKNOWN), key not in changed
 
         def undo() -> None:
-            known.rows[key] = before
+            rows[key] = before
             if before is _UNKNOWN:
                 # After a deletion nobody has asked what the file holds.
-                del known.rows[key]
+                del rows[key]
             if is_first:
-                del known.changed[key]
+                del changed[key]
 
         self._undo.append(undo)
-        known.learn(key, row)
-        known.changed[key] = None
+        rows[key] = row
+        changed[key] = None
         if row is not None:
-            self._bytes += sum(len(row[place]) for place in known.shape.blobs)
+            self._bytes += sum([len(row[place]) for place in shape_of(table).blobs])
 
-    def _clear(self, known: _Table, start: Key) -> None:
+    def _clear(self, table: type[Sealed], start: Key) -> None:
         """Delete all rows under the start of a key, which need not be read for that."""
-        length = len(start)
-        gone = {k: row for k, row in known.rows.items() if k[:length] == start}
-        was_known, was_cleared = known.complete.get(start), start in known.cleared
+        part = self._part(table, start[0])
+        gone = {key: row for key, row in part.rows.items() if key[: len(start)] == start}
+        complete, cleared = part.complete.copy(), part.cleared.copy()
 
         def undo() -> None:
-            known.rows.update(gone)
-            for shorter in range(1, length):
-                # Read since, it lacks what is there again.
-                known.complete.pop(start[:shorter], None)
-            if was_known is None:
-                del known.complete[start]
-            if not was_cleared:
-                del known.cleared[start]
+            part.rows.update(gone)
+            # What was read since lacks the rows that are there again.
+            part.complete, part.cleared = complete, cleared
 
         self._undo.append(undo)
-        known.complete[start] = dict.fromkeys(gone)
-        known.cleared[start] = None
-        known.rows.update(dict.fromkeys(gone))
+        part.rows.update(dict.fromkeys(gone))
+        part.complete.add(start)
+        part.cleared.add(start)
 
-    def _write(self, known: _Table) -> None:
-        shape, run = known.shape, self.statements.run_many
-        for length in sorted({len(start) for start in known.cleared}):
-            starts = [start for start in known.cleared if len(start) == length]
-            run(f"DELETE FROM {shape.name} WHERE {shape.starts[length]}", starts)  # noqa: S608
-        kept = [row for key in known.changed if (row := known.rows[key]) is not None]
-        gone = [key for key in known.changed if known.rows[key] is None]
+    def _write(self, shape: Shape, parts: Iterable[_Part]) -> None:
+        parts, run = list(parts), self.statements.run_many
+        cleared = [start for part in parts for start in part.cleared]
+        for length in sorted({len(start) for start in cleared}):
+            starts = [start for start in cleared if len(start) == length]
+            run(f"DELETE FROM {shape.name}{shape.condition(length)}", starts)  # noqa: S608
+        changed = [(key, part.rows[key]) for part in parts for key in part.changed]
+        kept = [row for _, row in changed if row is not None]
         if kept:
             run(f"INSERT OR REPLACE{shape.insertion}", kept)
+        gone = [key for key, row in changed if row is None]
         if gone:
-            run(f"DELETE FROM {shape.name} WHERE {shape.starts[shape.key_length]}", gone)  # noqa: S608
+            run(f"DELETE FROM {shape.name}{shape.condition(shape.key_length)}", gone)  # noqa: S608
+
+
+def _is_under(start: Key, starts: set[Key]) -> bool:
+    """Return whether a start of a key, or a shorter one, is among some."""
+    if not starts or start in starts:
+        return bool(starts)
+    return any(start[:length] in starts for length in range(1, len(start)))
 
 
 def _start(shape: Shape, where: Where) -> tuple[Key, Sequence[str]]:
@@ -287,13 +298,14 @@ def _start(shape: Shape, where: Where) -> tuple[Key, Sequence[str]]:
 
     Empty where one of them is on several values.
     """
-    if any(type(value) in (list, tuple) for value in where.values()):
+    values = tuple(where.values())
+    if list in map(type, values) or tuple in map(type, values):
         return (), ()
     names, others = _split(shape.keys, tuple(where))
     return tuple([where[name] for name in names]), others
 
 
 @lru_cache(maxsize=256)
-def _split(keys: tuple[str, ...], names: tuple[str, ...]) -> tuple[Sequence[str], Sequence[str]]:
+def _split(keys: Key, names: tuple[str, ...]) -> tuple[Sequence[str], Sequence[str]]:
     start = tuple(takewhile(names.__contains__, keys))
     return start, tuple(name for name in names if name not in start)
