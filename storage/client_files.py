@@ -31,7 +31,7 @@ from storage.sealing import Rows
 from storage.statements import Statements
 from storage.working_rows import WorkingRows
 
-CLIENT_SCHEMA_VERSION: Final = 5
+CLIENT_SCHEMA_VERSION: Final = 6
 _BUSY_TIMEOUT: Final = 5.0
 _STAGE_PATIENCE: Final = 600.0
 """Seconds to wait while another run's stage writes to the same clients' file."""

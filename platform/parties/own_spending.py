@@ -45,7 +45,7 @@ class OwnSpending:
             BudgetExhausted: Naming the limit.
             UnsupportedEvent: If nothing can be promised.
         """
-        if not self.limits.any or not planned:
+        if not planned:
             return
         place = planned[0].round_number, planned[0].attempt
         known = {row.channel for row in self.store.rows(self.run_id, place)}
