@@ -188,7 +188,7 @@ class DBE(ModularMethod):
         """Train network and shift; without a consensus the network alone, and send the mean."""
         is_first = not has_consensus(view.broadcast)
         own = () if is_first else tuple(self.personal_layers)
-        trained = self.train((*self.shared_layers, *own), view, data, trainer, rng)
+        trained = self.train(view, data, trainer, rng, names=(*self.shared_layers, *own))
         result = self.result(view, trained)
         mean = np.zeros(self.extractor.width)
         if is_first:

@@ -77,7 +77,9 @@ class FedBabu(FedPer):
         rng: np.random.Generator,
     ) -> LocalResult:
         """Train the body under the head as it was drawn."""
-        return self.result(view, self.train(tuple(self.shared_layers), view, data, trainer, rng))
+        return self.result(
+            view, self.train(view, data, trainer, rng, names=tuple(self.shared_layers))
+        )
 
     def personalise(
         self,
@@ -88,7 +90,7 @@ class FedBabu(FedPer):
     ) -> Arrays:
         """Return the head and whatever else was fine-tuned: the client's own from now on."""
         steps = self.fine_tuning_steps(trainer, data)
-        trained = self.train(self.fine_tuned, view, data, trainer, rng, steps=steps)
+        trained = self.train(view, data, trainer, rng, names=self.fine_tuned, steps=steps)
         return {name: trained[name] for name in (*self.personal_layers, *self.fine_tuned)}
 
     def fine_tuning_steps(self, trainer: Trainer, data: Examples) -> int:

@@ -183,7 +183,7 @@ class FedCP(ModularMethod):
         if self.config.mmd_weight:
             held = features_of(self, view.broadcast, data)
             data = Examples({**data.arrays, BROADCAST: held})
-        return self.result(view, self.train(names, view, data, trainer, rng))
+        return self.result(view, self.train(view, data, trainer, rng, names=names))
 
     def with_noise(self, data: Examples, rng: np.random.Generator) -> Examples:
         """Return examples, each with noise (D,) for its shares.

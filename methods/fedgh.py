@@ -119,7 +119,9 @@ class FedGH(LgFedAvg):
         rng: np.random.Generator,
     ) -> LocalResult:
         """Train the network under the global head, and sum up what its extractor then makes."""
-        trained = self.train((*self.shared_layers, *self.personal_layers), view, data, trainer, rng)
+        trained = self.train(
+            view, data, trainer, rng, names=(*self.shared_layers, *self.personal_layers)
+        )
         own = {name: trained[name] for name in self.personal_layers}
         features = features_of(self, own, data)
         means, flags = class_means(features, data.arrays["labels"], len(self.classes))

@@ -57,9 +57,9 @@ class FedRep(FedPer):
             return super().client_update(view, data, trainer, rng)
         on_head = self.steps_on_head(steps)
         head, body = tuple(self.personal_layers), tuple(self.shared_layers)
-        trained = self.train(head, view, data, trainer, rng, steps=on_head)
+        trained = self.train(view, data, trainer, rng, names=head, steps=on_head)
         rest = steps - on_head
-        trained = self.train(body, view, data, trainer, rng, start=trained, steps=rest)
+        trained = self.train(view, data, trainer, rng, names=body, start=trained, steps=rest)
         return self.result(view, trained)
 
     def steps_on_head(self, steps: int) -> int:

@@ -136,7 +136,7 @@ class Moon(FedAvg):
         held = self.held(view) if self.config.mu else {}
         start = {**self.model_of(view), **held}
         names = tuple(self.shared_layers)
-        trained = self.train(names, view, data, trainer, rng, start=start)
+        trained = self.train(view, data, trainer, rng, names=names, start=start)
         kept = {PREVIOUS + name: trained[name] for name in names} if self.config.mu else {}
         return LocalResult(self.result(view, trained).update, None, kept)
 

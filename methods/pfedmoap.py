@@ -189,7 +189,7 @@ class PFedMoAP(PromptMethod):
         gate = self._gate_of(view.broadcast, view.personal)
         if view.experts and not self.is_decoupled:
             trained = self._train_mixture(
-                {CONTEXT: start, **gate}, view.experts, data, trainer, rng
+                {CONTEXT: start, **gate}, view.experts, data, trainer, rng=rng
             )
         else:
             trained = {CONTEXT: self.train_prompt(start, data, trainer, rng), **gate}
@@ -272,6 +272,7 @@ class PFedMoAP(PromptMethod):
         experts: Sequence[Arrays],
         data: Examples,
         trainer: Trainer,
+        *,
         rng: np.random.Generator,
     ) -> Arrays:
         objective = self._objective(experts, self.classes)

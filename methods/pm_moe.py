@@ -152,7 +152,7 @@ class PMMoE(OverMethod):
         own = len(view.experts) if view.own is None else view.own
         ready = replace(view, personal={**personal, OWN: np.array(own, np.int64)})
         mixture = self._mixture(ready)
-        return {**ready.personal, **self._train_gate(mixture, ready, data, trainer, rng)}
+        return {**ready.personal, **self._train_gate(mixture, ready, data, trainer, rng=rng)}
 
     def predict(
         self,
@@ -227,6 +227,7 @@ class PMMoE(OverMethod):
         view: ClientView,
         data: Examples,
         trainer: Trainer,
+        *,
         rng: np.random.Generator,
     ) -> Arrays:
         start = mixture.gate.start(rng)

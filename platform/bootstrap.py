@@ -134,7 +134,7 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
         known = enrolment_of(config, plan.terms.protection.terms)
         trail.run_created(digest, fingerprint_of(known), config.phase_two_of, code)
     observer.run_created(run_id)
-    return _simulate(plan, run_id, database, observer, surroundings)
+    return _simulate(plan, run_id, database, observer=observer, surroundings=surroundings)
 
 
 def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> RunPlan:
@@ -194,7 +194,7 @@ def reopen_run(
         known = enrolment_of(config, plan.terms.protection.terms)
         require_same_enrolment(run_id, created.detail.get("enrolment"), fingerprint_of(known))
     observer.run_created(run_id)
-    simulation = _simulate(plan, run_id, database, observer, surroundings)
+    simulation = _simulate(plan, run_id, database, observer=observer, surroundings=surroundings)
     require_same_run(simulation.run, database, simulation.folder)
     return simulation
 
@@ -345,6 +345,7 @@ def _simulate(
     plan: RunPlan,
     run_id: str,
     database: Database,
+    *,
     observer: Observer,
     surroundings: Surroundings,
 ) -> Simulation:

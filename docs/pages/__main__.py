@@ -5,9 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from docs.pages import keys, methods, reproduce
+from docs.pages import accountants, keys, methods, reproduce
 
-PAGES = {"keys.md": keys.page, "methods.md": methods.page, "reproduce.md": reproduce.page}
+PAGES = {
+    "accountants.md": accountants.page,
+    "keys.md": keys.page,
+    "methods.md": methods.page,
+    "reproduce.md": reproduce.page,
+}
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "docs"
 """Git ignores it."""
 

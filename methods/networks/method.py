@@ -154,28 +154,30 @@ class SplitMethod(MethodDefaults):
         rng: np.random.Generator,
     ) -> LocalResult:
         """Train both parts together."""
-        trained = self.train((*self.shared_layers, *self.personal_layers), view, data, trainer, rng)
+        trained = self.train(
+            view, data, trainer, rng, names=(*self.shared_layers, *self.personal_layers)
+        )
         return self.result(view, trained)
 
     def train(
         self,
-        names: Sequence[str],
         view: ClientView,
         data: Examples,
         trainer: Trainer,
         rng: np.random.Generator,
         *,
+        names: Sequence[str],
         start: Arrays | None = None,
         steps: int | None = None,
     ) -> Mapping[str, NDArray[Any]]:
         """Train the named arrays by the method's objective, the others being held.
 
         Args:
-            names: What is trained.
             view: What the client has in hand.
             data: Its examples.
             trainer: Trains.
             rng: Draws the batches.
+            names: What is trained.
             start: Where to start; None for the broadcast and the personal part.
             steps: Number of steps in place of the configured amount.
 

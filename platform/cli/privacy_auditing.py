@@ -12,13 +12,17 @@ from platform.bootstrap import Surroundings, plan_run
 from platform.cli import exit_codes
 from platform.cli.output import WithBar, console, epsilon, print_json, table
 from platform.config import load_config
-from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
+from platform.privacy_auditing.audit import FAMILY_WISE_ERROR, AuditPlan, audit_failing, audit_run
 from platform.privacy_auditing.drawing import draw, require_drawable
 from platform.privacy_auditing.failures import FAILURES, FailureAudit
 from platform.privacy_auditing.outcome import ChannelAudit
 from platform.rounds.observing import SilentObserver
+from privacy import CalibrationError
+from privacy.auditing import AuditResult, canaries_needed
 
 COLUMNS = ("channel", "claimed mu", "seen mu", "interval", "claimed eps", "seen eps", "verdict")
+ENOUGH = 0.999
+"""Probability of noticing halved noise below which more canaries are recommended."""
 
 
 def audit_privacy_command(
@@ -79,7 +83,7 @@ def _show(audits: Sequence[ChannelAudit], failing: FailureAudit, plot: Path | No
             out.print(f"{audit.channel}: {reason}", soft_wrap=True)
         out.print(
             f"{audit.channel}: {audit.result.canaries} canaries would have noticed halved "
-            f"noise with probability {audit.result.power:.3f}",
+            f"noise with probability {audit.result.power:.3f}{_more_needed(audit.result)}",
             soft_wrap=True,
         )
     for reason in failing.reasons:
@@ -91,6 +95,17 @@ def _show(audits: Sequence[ChannelAudit], failing: FailureAudit, plot: Path | No
     )
     if plot is not None:
         out.print(f"picture: {plot}", soft_wrap=True)
+
+
+def _more_needed(result: AuditResult) -> str:
+    """Say how many canaries a check that can fail takes, where these were too few."""
+    if result.power >= ENOUGH:
+        return ""
+    try:
+        needed = canaries_needed(result.claimed_mu, 2.0 * result.claimed_mu, FAMILY_WISE_ERROR)
+    except CalibrationError:
+        return "; no number of canaries would at this mu"
+    return f"; --canaries {needed} would with 0.999"
 
 
 def _row(audit: ChannelAudit) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ def dirichlet_counts(
         ConfigError: If no draw out of `DRAWS` gave every client its least.
     """
     for _ in range(DRAWS):
-        drawn = _draw(shares.alpha, train_sizes, test_sizes, clients, rng)
+        drawn = _draw(shares.alpha, train_sizes, test_sizes, clients, rng=rng)
         if drawn is None:
             continue
         train, test = drawn
@@ -129,7 +129,7 @@ def cut(share: NDArray[np.float64], size: int) -> Counts:
 
 
 def _draw(
-    alpha: float, train_sizes: Counts, test_sizes: Counts, clients: int, rng: np.random.Generator
+    alpha: float, train_sizes: Counts, test_sizes: Counts, clients: int, *, rng: np.random.Generator
 ) -> tuple[Counts, Counts] | None:
     """Try once; None where the shares of all who may still get something underflow."""
     train = np.zeros((len(train_sizes), clients), np.int64)

@@ -40,7 +40,8 @@ def cached_encoders(
     def pixels(images: Images, rows: Indices) -> Rows:
         fitter, side = _fitter(backbone, pixel_size)
         if isinstance(images, ImageFiles):
-            return cached_pixels(fitter, images, rows, cache, partial(tell, "image pixels"))
+            telling = partial(tell, "image pixels")
+            return cached_pixels(fitter, images, rows, cache, progress=telling)
         # They are in memory already, and resizing small ones costs less than reading large ones.
         return FittedRows(images, rows, fitter.fit, side)
 

@@ -123,7 +123,7 @@ def cached_rows(
 
 
 def cached_pixels(
-    fitter: ImageFitter, images: Images, rows: Indices, cache: CacheFolder, progress: Progress
+    fitter: ImageFitter, images: Images, rows: Indices, cache: CacheFolder, *, progress: Progress
 ) -> Rows:
     """Return images at one size, from the cache as far as they are there; see `cached_rows`."""
     making = Making(fitter, "pixels", lambda fitted: fitted)

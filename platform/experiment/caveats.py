@@ -21,7 +21,8 @@ NO_POOL: Final = "the pool was not made, and clients personalised without expert
 def run_warnings(
     run: Run,
     documents: Sequence[Mapping[str, Any]],
-    ended_early: str | None,
+    *,
+    ended_early: str | None = None,
     uncollected: str | None = None,
     remarks: Sequence[str] = (),
 ) -> list[str]:

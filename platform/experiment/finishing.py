@@ -88,7 +88,11 @@ def _execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
         final=final, local=local, newcomers=newcomers, before=before, personalising=seconds
     )
     warnings = run_warnings(
-        run, documents, progress.ended_early, progress.uncollected, plan.remarks
+        run,
+        documents,
+        ended_early=progress.ended_early,
+        uncollected=progress.uncollected,
+        remarks=plan.remarks,
     )
     summary = summary_document(run, documents, findings, warnings)
     if run.source_id is not None:

@@ -71,7 +71,9 @@ def _counted(
     untrained = ClientView(broadcast, (), first_state(profile))
     rounds = simulation.run.terms.config.rounds
     make_trainer = simulation.population.make_trainer
-    personal = personalise(profile, make_trainer, untrained, rounds + 1, forget)
+    personal = personalise(
+        profile, make_trainer, untrained, round_number=rounds + 1, remember=forget
+    )
     trained = ClientView(broadcast, (), personal)
     before, after = (
         profile.measured.tally(profile.method, view, LOCAL) for view in (untrained, trained)

@@ -101,7 +101,7 @@ def train_twin(
         personal = result.personal
     broadcast = method.broadcast(state, profile.name)
     view = ClientView(broadcast, personal=personal)
-    personal = personalise(profile, make_trainer, view, final_round, forget)
+    personal = personalise(profile, make_trainer, view, round_number=final_round, remember=forget)
     return broadcast, PersonalState(personal, ())
 
 

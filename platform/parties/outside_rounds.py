@@ -115,8 +115,8 @@ class OutsideRounds:
             states.profile,
             self.make_trainer,
             ClientView(parting.broadcast, taken.experts, before.personal, taken.own),
-            kept_as[0],
-            partial(self.remember, kept_as),
+            round_number=kept_as[0],
+            remember=partial(self.remember, kept_as),
         )
         run_id, store = states.profile.run.run_id, states.store
         kept, experts = encode_arrays(personal), encode_experts(taken.experts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -120,9 +120,7 @@ def view_of(broadcast: Arrays, state: PersonalState) -> ClientView:
 def train(
     profile: ClientProfile,
     make_trainer: TrainerFactory,
-    broadcast: Arrays,
-    experts: Sequence[Arrays],
-    personal: Arrays,
+    view: ClientView,
     *,
     round_number: int,
     noise: NoiseSource,
@@ -132,9 +130,7 @@ def train(
     Args:
         profile: The client.
         make_trainer: Its trainers.
-        broadcast: What the coordinator sent.
-        experts: The experts that it was handed.
-        personal: Its state before.
+        view: What the coordinator sent, the experts that it was handed and its state before.
         round_number: The round, which fixes the batches of a simulation, and whether the client
             gives its update or, in the collection, its pool entry.
         noise: For noised steps; not drawn from where there are none.
@@ -145,7 +141,7 @@ def train(
     protection, rng = profile.protection.in_round(round_number), batches_of(profile, round_number)
     collects = protection is profile.protection.collection
     work = profile.method.contribute if collects else profile.method.client_update
-    mechanism, view = protection.training, ClientView(broadcast, experts, personal)
+    mechanism = protection.training
     if mechanism is None:
         return work(view, profile.data, make_trainer(None), rng)
     steps = mechanism.steps if protection.charged else 0

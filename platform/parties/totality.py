@@ -124,6 +124,7 @@ def personalise(
     profile: ClientProfile,
     make_trainer: TrainerFactory,
     view: ClientView,
+    *,
     round_number: int,
     remember: Remember,
 ) -> Arrays:
@@ -167,9 +168,7 @@ def train_or_stay(
         train,
         profile,
         make_trainer,
-        broadcast,
-        (),
-        personal,
+        ClientView(broadcast, personal=personal),
         round_number=round_number,
         noise=noise,
     )
@@ -215,15 +214,8 @@ def describe(error: Exception) -> str:
 def _work(local: LocalRound) -> Ready:
     profile, noise = local.profile, local.noise
     validation = _validate(local)
-    result = train(
-        profile,
-        local.make_trainer,
-        local.broadcast,
-        local.experts,
-        local.state.personal,
-        round_number=local.attempt[0],
-        noise=noise,
-    )
+    view = ClientView(local.broadcast, local.experts, local.state.personal)
+    result = train(profile, local.make_trainer, view, round_number=local.attempt[0], noise=noise)
     prepared = local.protection.prepare(result, local.broadcast, noise, validation)
     # Encoded here, because a personal part with NaN fails no later than an update with NaN.
     return Ready(prepared, encode_arrays(result.personal), encode_experts(local.experts))

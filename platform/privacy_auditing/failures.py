@@ -140,7 +140,9 @@ def audit_failures(game: FailureGame) -> FailureAudit:
     for number, protection in _parts(game):
         uploads: list[Vector] = []
         for told in _messages(game, protection):
-            seen = [_play(game, told, data, number, len(rounds) + i) for i, data in _data(game)]
+            seen = [
+                _play(game, told, data, number, streams=len(rounds) + i) for i, data in _data(game)
+            ]
             rounds += seen
             split += len({one.failed for one in seen}) > 1
             if len({one.facts for one in seen}) > 1:
@@ -217,7 +219,7 @@ def _data(game: FailureGame) -> Iterator[tuple[int, Examples]]:
     return enumerate(map(Examples, (own, other, wild, none)))
 
 
-def _play(game: FailureGame, told: _Told, data: Examples, number: int, streams: int) -> _Seen:
+def _play(game: FailureGame, told: _Told, data: Examples, number: int, *, streams: int) -> _Seen:
     """Return one round of a client that was never asked before."""
     protection, learning = game.run.terms.protection, game.run.learning
     validation = EvaluationSet(data, learning.classes)

@@ -21,7 +21,7 @@ from itertools import combinations, count
 import numpy as np
 from numpy.typing import NDArray
 
-from methods import Arrays, Examples, LocalResult
+from methods import Arrays, ClientView, Examples, LocalResult
 from platform.bootstrap import RunPlan
 from platform.config.randomness import stream
 from platform.experiment.simulation import trainer_factory
@@ -176,6 +176,7 @@ def _train(
     setting: _Setting,
     data: Examples,
     round_number: int,
+    *,
     noise: NoiseSource | None = None,
 ) -> dict[str, Vector]:
     """Return every tensor that one training hands on, flat, by where it goes and its name."""
@@ -183,9 +184,7 @@ def _train(
     result = train(
         profile,
         setting.make_trainer,
-        setting.broadcast,
-        setting.experts,
-        setting.personal,
+        ClientView(setting.broadcast, setting.experts, setting.personal),
         round_number=round_number,
         noise=noise_of(profile, round_number) if noise is None else noise,
     )

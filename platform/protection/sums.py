@@ -86,7 +86,7 @@ class SumProtection:
         Raises:
             RunStopped: If a coordinate does not fit where nothing is clipped; names the tensor.
         """
-        return protect(vector, self.mechanism, self.grid(), noise, self.layout.spec)
+        return protect(vector, self.mechanism, self.grid(), noise=noise, spec=self.layout.spec)
 
     def average(self, totals: Totals, planned: int, noise: NoiseSource) -> Summed:
         """Return what becomes of a sum, with the coordinator's noise where that is the mechanism.
@@ -140,6 +140,7 @@ def protect(
     vector: NDArray[np.float64],
     mechanism: ClientMechanism,
     grid: Grid,
+    *,
     noise: NoiseSource,
     spec: Spec,
 ) -> NDArray[np.uint64]:

@@ -328,5 +328,7 @@ class Protection:
     ) -> Arrays:
         grid = self._entry_grid()
         if not self._shares_noise:
-            levels = protect(difference, self.entry_mechanism, grid, noise, self.pool_spec or {})
+            levels = protect(
+                difference, self.entry_mechanism, grid, noise=noise, spec=self.pool_spec or {}
+            )
         return {LEVELS: levels.astype(level_type(grid))}

@@ -72,7 +72,7 @@ def ask_all(
             if not missing:
                 break
             replies = transport.exchange(stage, missing, None)
-            _read(part, replies, decode, answers, reasons)
+            _read(part, replies, decode, answers=answers, reasons=reasons)
         _require_everybody(stage, part, answers, reasons)
         yield from ((q.client, answers[q.client]) for q in part)
 
@@ -92,6 +92,7 @@ def _read(
     part: Sequence[Question],
     replies: Mapping[ClientId, bytes | Dropout],
     decode: Callable[[bytes], Message],
+    *,
     answers: dict[ClientId, Message],
     reasons: dict[ClientId, str],
 ) -> None:

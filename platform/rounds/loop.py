@@ -114,7 +114,7 @@ class Federation:
         state = self._server_update(round_number, progress.state, outcome, [e for _, e in entries])
         norm = protection.extras.next_clipping_norm(outcome.readings.clipped_fraction)
         after = replace(progress, state=state, clipping_norm=norm)
-        return self._keep(plan, outcome, after, entries, started)
+        return self._keep(plan, outcome, after, entries, started=started)
 
     def _collection(self, number: int, progress: Progress) -> Progress:
         """Return the round in which the pool is made, from all clients; the server state stays.
@@ -134,7 +134,7 @@ class Federation:
             outcome = RoundOutcome(summed=_NOTHING, entries_void=str(outcome))
         entries = self._open_entries(protection, outcome, progress.state)
         after = replace(progress, uncollected=outcome.entries_void)
-        return self._keep(plan, outcome, after, entries, started)
+        return self._keep(plan, outcome, after, entries, started=started)
 
     def _keep(
         self,
@@ -142,8 +142,8 @@ class Federation:
         outcome: RoundOutcome,
         after: Progress,
         entries: Sequence[tuple[bytes, Arrays]],
-        started: float,
         *,
+        started: float,
         lost: str | None = None,
     ) -> Progress:
         """Measure a round that is over, commit it, and tell of it."""
@@ -170,7 +170,7 @@ class Federation:
             "uncollected": after.uncollected,
             "lost": lost,
         }
-        self._commit(plan, outcome, after.state, entries, kept)
+        self._commit(plan, outcome, after.state, entries, document=kept)
         self._observer.round_finished(document)
         return after
 
@@ -180,7 +180,8 @@ class Federation:
         is_lost = not may_repeat(self._run.terms.protection, error)
         if is_lost:
             outcome = RoundOutcome(summed=_NOTHING)
-            self._keep(plan, outcome, progress, (), self._run.clock(), lost=str(error))
+            now = self._run.clock()
+            self._keep(plan, outcome, progress, (), started=now, lost=str(error))
         with self._run.records.write() as uow:
             uow.runs.set_status(run_id, "interrupted")
         follows = "it stays without a result; " if is_lost else ""
@@ -221,6 +222,7 @@ class Federation:
         outcome: RoundOutcome,
         state: Arrays,
         entries: Sequence[tuple[bytes, Arrays]],
+        *,
         document: Mapping[str, Any],
     ) -> None:
         run, run_id = self._run, self._run.run_id

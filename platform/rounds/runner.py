@@ -218,6 +218,7 @@ class RoundRunner:
         survivors: tuple[ClientId, ...],
         totals: Totals,
         answers: Mapping[ClientId, Disclosure],
+        *,
         individual: Mapping[ClientId, NDArray[np.float64]] | None = None,
     ) -> RoundOutcome:
         collected = tuple(d for c, d in sorted(answers.items()) if c in survivors)

@@ -153,7 +153,7 @@ def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
     labels = list(dict.fromkeys(label_of(cell) for cell in cells))
     # Stable, so that the points of a method stay in the order of the command line.
     labels.sort(key=lambda label: grid.methods.index(label.method))
-    rows = [_row(label, slots, grid, records, selection) for label in labels]
+    rows = [_row(label, slots, grid, records, selection=selection) for label in labels]
     is_private = any(record.privacy.get("unit") for record in records)
     return Table(
         caption=_caption(cells, records, protocol, selection),
@@ -204,6 +204,7 @@ def _row(
     slots: Sequence[_Slot],
     grid: Grid,
     records: Sequence[Record],
+    *,
     selection: str,
 ) -> Row:
     of = [record for record in records if label_of(record) == label]

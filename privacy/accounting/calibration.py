@@ -74,10 +74,14 @@ def calibrate_noise_multiplier(
         )
     if sampling_probability < 1.0:
         term = Term(1.0, sampling_probability, releases)
-        return calibrate_sampled(target_epsilon, target_delta, term, relation, accountant)
+        return calibrate_sampled(
+            target_epsilon, target_delta, term, relation=relation, accountant=accountant
+        )
 
     def fits(name: Accountant) -> Callable[[float], bool]:
-        return lambda z: _cost(z, releases, relation, target_delta, name) <= target_epsilon
+        return lambda z: (
+            _cost(z, releases, relation, delta=target_delta, name=name) <= target_epsilon
+        )
 
     smallest = smallest_fit(fits("exact"), 1.0)
     if accountant in ("auto", "exact"):
@@ -131,7 +135,7 @@ def calibrate(
     return smallest_fit(fits, smallest)
 
 
-def _cost(z: float, releases: int, relation: Relation, delta: float, name: Accountant) -> float:
+def _cost(z: float, releases: int, relation: Relation, *, delta: float, name: Accountant) -> float:
     return price(Composition(relation, (Term(z, 1.0, releases),)), delta, name).epsilon
 
 

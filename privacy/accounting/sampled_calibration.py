@@ -28,6 +28,7 @@ def calibrate_sampled(
     target_epsilon: float,
     delta: float,
     term: Term,
+    *,
     relation: Relation,
     accountant: Accountant,
 ) -> float:

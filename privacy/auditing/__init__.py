@@ -1,6 +1,6 @@
 """Empirical audit: play the distinguishing game against the real code and count who wins.
 
-An audit cannot prove privacy. It can refute a claim: `audit_client_unit` and `audit_record_unit`
+An audit cannot prove privacy. It can refute a claim: `play_client_unit` and `play_record_unit`
 hide canaries behind the mechanism, guess them from what is released, and compare the errors with
 the fewest that the claim allows. What no such game sees (noise that is reused, noise of another
 law) is tested directly by the `verify_` functions.
@@ -11,7 +11,6 @@ from __future__ import annotations
 from privacy.auditing.claims import Claim, claim_of, gaussian_claim, sampled_claim
 from privacy.auditing.client_unit import (
     ClientScores,
-    audit_client_unit,
     judge_client_unit,
     oversized_needed,
     play_client_unit,
@@ -28,7 +27,6 @@ from privacy.auditing.power import canaries_needed, detection_probability
 from privacy.auditing.record_unit import (
     RECORD_THRESHOLD,
     RecordScores,
-    audit_record_unit,
     calibration_runs,
     judge_record_unit,
     play_record_unit,
@@ -43,8 +41,6 @@ __all__ = [
     "ClientScores",
     "ErrorCounts",
     "RecordScores",
-    "audit_client_unit",
-    "audit_record_unit",
     "calibration_runs",
     "canaries_needed",
     "claim_of",

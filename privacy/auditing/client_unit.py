@@ -37,7 +37,7 @@ from privacy._validate import (
     require_positive,
     require_probability,
 )
-from privacy.auditing.claims import Claim, gaussian_claim
+from privacy.auditing.claims import Claim
 from privacy.auditing.error_rates import DECISIONS, count_errors, mu_interval
 from privacy.auditing.one_run import correct_guesses, epsilon_lower_bound, planned_guesses
 from privacy.auditing.power import detection_probability
@@ -89,57 +89,6 @@ class ClientScores:
         return 2.0 * (self.clipping_norm - self.threshold)
 
 
-def audit_client_unit(
-    release_fn: ReleaseFn,
-    *,
-    clipping_norm: float,
-    standard_deviation: float,
-    dimension: int,
-    canaries: int,
-    relation: Relation,
-    delta: float,
-    rng: np.random.Generator,
-    family_wise_error: float = 1e-6,
-) -> AuditResult:
-    """Play the game against `release_fn` and hold the outcome against the claim.
-
-    Formal guarantee: a build whose release of any two neighbours is mu-GDP with the claimed mu, and
-    whose score is Gaussian of equal variance for all canaries, fails with probability at most
-    `family_wise_error`. The Gaussian part is needed for the over-long canaries and for noticing a
-    blind audit only.
-
-    Args:
-        release_fn: The real code, one release a call with fresh noise, in the units of the update:
-            a short vector comes back as itself plus noise.
-        clipping_norm: C, in the units of the update.
-        standard_deviation: Of the noise on each coordinate, as the ledger has it.
-        dimension: d, length of the update.
-        canaries: m, at least 100; see `canaries_needed`.
-        relation: What a neighbour is; sensitivity is 2C under replace_one, else C.
-        delta: At which epsilons are stated.
-        rng: Draws coins and directions, never the noise. It must not be the noise's own generator.
-        family_wise_error: Probability that a right build fails.
-
-    Raises:
-        NonFiniteUpdate: A release holds NaN or infinity.
-        ValueError: A number is out of range, or a release has another shape than the update.
-    """
-    require_positive(clipping_norm=clipping_norm, standard_deviation=standard_deviation)
-    require_member(RELATIONS, relation=relation)
-    sensitivity = (2.0 if relation == "replace_one" else 1.0) * clipping_norm
-    claim = gaussian_claim(sensitivity / standard_deviation, delta)
-    scores = play_client_unit(
-        release_fn,
-        clipping_norm=clipping_norm,
-        dimension=dimension,
-        canaries=canaries,
-        oversized=oversized_needed(clipping_norm / standard_deviation, family_wise_error, canaries),
-        relation=relation,
-        rng=rng,
-    )
-    return judge_client_unit(scores, claim, family_wise_error=family_wise_error)
-
-
 def play_client_unit(
     release_fn: ReleaseFn,
     *,
@@ -154,13 +103,14 @@ def play_client_unit(
     """Send the canaries through `release_fn` and keep their scores.
 
     Args:
-        release_fn: The real code.
+        release_fn: The real code, one release a call with fresh noise, in the units of the update:
+            a short vector comes back as itself plus noise.
         clipping_norm: C.
         dimension: d, at least 1.
-        canaries: m, at least 100.
+        canaries: m, at least 100; see `canaries_needed`.
         oversized: How many canaries of norm 10 C, at least 1.
         relation: What the neighbour of a canary is.
-        rng: Draws coins and directions.
+        rng: Draws coins and directions, never the noise. It must not be the noise's own generator.
         flag: b, where a release ends with the clip flag. It is looked at under replace_one only:
             the neighbour that sends nothing has none, and the code cannot be made to send nothing.
 
@@ -214,6 +164,11 @@ def judge_client_unit(
     The build fails where the lower end of the interval is above the claimed mu, where clipping is
     missing, and where the audit is blind: canaries and their neighbours less than half as far apart
     as they were sent. Without the last one a wrongly wired audit would always pass.
+
+    Formal guarantee: a build whose release of any two neighbours is mu-GDP with the claimed mu, and
+    whose score is Gaussian of equal variance for all canaries, fails with probability at most
+    `family_wise_error`. The Gaussian part is needed for the over-long canaries and for noticing a
+    blind audit only.
 
     Args:
         scores: From `play_client_unit`.

@@ -61,46 +61,6 @@ class _Found:
     epsilon: float
 
 
-def audit_record_unit(
-    train_fn: TrainFn,
-    *,
-    claim: Claim,
-    directions: Mapping[str, NDArray[np.float64]],
-    canaries: int,
-    rng: np.random.Generator,
-    family_wise_error: float = 1e-6,
-) -> AuditResult:
-    """Train repeatedly with and without a canary and hold what is seen against the claim.
-
-    Formal guarantee: if all released arrays of one run together satisfy the claim, this fails with
-    probability at most `family_wise_error`, whatever `train_fn` and `directions` are. A wrong
-    direction or an offset that varies costs power only. Over several arrays both the decision and
-    the one-run bound are corrected by Bonferroni; the result shows the array with the largest lower
-    bound on mu.
-
-    Args:
-        train_fn: The real training. Whatever randomness it needs beside that of its noise comes
-            from the generator, a fresh child of `rng` for each run.
-        claim: Of one run: `gaussian_claim` without sampling, else `sampled_claim`.
-        directions: For each released array the contribution that the canary is expected to make,
-            of the same shape; C u for a sum of clipped gradients.
-        canaries: m, the number of judged runs; a tenth more (at least 10) calibrate.
-        rng: Draws the coins.
-        family_wise_error: Probability that a right build fails.
-
-    Returns:
-        The result; `clip_respected` is None, as a missing clip shows in mu here.
-
-    Raises:
-        NonFiniteUpdate: A released array holds NaN or infinity.
-        ValueError: Released arrays and directions differ in names or shapes, a direction is zero,
-            or a number is out of range.
-    """
-    require_probability(family_wise_error=family_wise_error)
-    scores = play_record_unit(train_fn, directions=directions, canaries=canaries, rng=rng)
-    return judge_record_unit(scores, claim, family_wise_error=family_wise_error)
-
-
 def play_record_unit(
     train_fn: TrainFn,
     *,
@@ -108,7 +68,21 @@ def play_record_unit(
     canaries: int,
     rng: np.random.Generator,
 ) -> RecordScores:
-    """Train with and without the canary and keep the scores; see `audit_record_unit`."""
+    """Train with and without the canary and keep the scores.
+
+    Args:
+        train_fn: The real training. Whatever randomness it needs beside that of its noise comes
+            from the generator, a fresh child of `rng` for each run.
+        directions: For each released array the contribution that the canary is expected to make,
+            of the same shape; C u for a sum of clipped gradients.
+        canaries: m, the number of judged runs; a tenth more (at least 10) calibrate.
+        rng: Draws the coins.
+
+    Raises:
+        NonFiniteUpdate: A released array holds NaN or infinity.
+        ValueError: Released arrays and directions differ in names or shapes, a direction is zero,
+            or a number is out of range.
+    """
     if canaries < 1:
         raise ValueError(f"canaries is {canaries}; it must be at least 1")
     duals = _duals(directions)
@@ -121,7 +95,22 @@ def play_record_unit(
 def judge_record_unit(
     scores: RecordScores, claim: Claim, *, family_wise_error: float = 1e-6
 ) -> AuditResult:
-    """Hold scores against a claim; see `audit_record_unit`."""
+    """Hold scores against a claim.
+
+    Formal guarantee: if all released arrays of one run together satisfy the claim, this fails with
+    probability at most `family_wise_error`, whatever was trained and expected. A wrong direction or
+    an offset that varies costs power only. Over several arrays both the decision and the one-run
+    bound are corrected by Bonferroni; the result shows the array with the largest lower bound on
+    mu.
+
+    Args:
+        scores: From `play_record_unit`.
+        claim: Of one run: `gaussian_claim` without sampling, else `sampled_claim`.
+        family_wise_error: Probability that a right build fails.
+
+    Returns:
+        The result; `clip_respected` is None, as a missing clip shows in mu here.
+    """
     require_probability(family_wise_error=family_wise_error)
     error = family_wise_error / len(scores.arrays)
     found = [_find(scores, column, claim, error=error) for column in range(len(scores.arrays))]

@@ -142,7 +142,7 @@ def require_safe_graph(
     Raises:
         ValueError: With the bound.
     """
-    bits = secrecy_bits(clients, corrupt, dropouts, degree, threshold)
+    bits = secrecy_bits(clients, corrupt, dropouts, degree=degree, threshold=threshold)
     if bits < SECURITY_BITS:
         raise ValueError(
             f"degree {degree} with threshold {threshold} gives {bits:.1f} bits of security for "
@@ -152,7 +152,9 @@ def require_safe_graph(
 
 
 @lru_cache(maxsize=256)
-def secrecy_bits(clients: int, corrupt: int, dropouts: int, degree: int, threshold: int) -> float:
+def secrecy_bits(
+    clients: int, corrupt: int, dropouts: int, *, degree: int, threshold: int
+) -> float:
     """Return minus the logarithm to base 2 of the secrecy bound of a k-regular graph."""
     gone = min(corrupt + dropouts, clients)
     return _bits(
@@ -170,22 +172,24 @@ def correct_bits(clients: int, dropouts: int, degree: int, threshold: int) -> fl
 
 def _regular(clients: int, corrupt: int, dropouts: int, bits: tuple[float, float]) -> Plan | None:
     for degree in range(2, clients - 1, 2):
-        threshold = _smallest_threshold(clients, corrupt, dropouts, degree, bits[0])
+        threshold = _smallest_threshold(clients, corrupt, dropouts, degree, bits=bits[0])
         if threshold is None or correct_bits(clients, dropouts, degree, threshold) < bits[1]:
             continue
-        return _spend_slack(clients, corrupt, dropouts, degree, threshold, bits[1])
+        return _spend_slack(
+            clients, corrupt, dropouts, degree=degree, threshold=threshold, bits=bits[1]
+        )
     return None
 
 
 def _smallest_threshold(
-    clients: int, corrupt: int, dropouts: int, degree: int, bits: float
+    clients: int, corrupt: int, dropouts: int, degree: int, *, bits: float
 ) -> int | None:
-    if secrecy_bits(clients, corrupt, dropouts, degree, degree) < bits:
+    if secrecy_bits(clients, corrupt, dropouts, degree=degree, threshold=degree) < bits:
         return None
     low, high = 2, degree
     while low < high:
         middle = (low + high) // 2
-        if secrecy_bits(clients, corrupt, dropouts, degree, middle) >= bits:
+        if secrecy_bits(clients, corrupt, dropouts, degree=degree, threshold=middle) >= bits:
             high = middle
         else:
             low = middle + 1
@@ -193,7 +197,7 @@ def _smallest_threshold(
 
 
 def _spend_slack(
-    clients: int, corrupt: int, dropouts: int, degree: int, threshold: int, bits: float
+    clients: int, corrupt: int, dropouts: int, *, degree: int, threshold: int, bits: float
 ) -> Plan:
     # What correctness leaves over is spent on secrecy: the largest threshold that still works.
     while threshold < degree and correct_bits(clients, dropouts, degree, threshold + 1) >= bits:
@@ -206,7 +210,7 @@ def _spend_slack(
         corrupt=corrupt,
         dropouts=dropouts,
         smallest_sum=clients - dropouts,
-        security_bits=secrecy_bits(clients, corrupt, dropouts, degree, threshold),
+        security_bits=secrecy_bits(clients, corrupt, dropouts, degree=degree, threshold=threshold),
         correctness_bits=correct_bits(clients, dropouts, degree, threshold),
     )
 

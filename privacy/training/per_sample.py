@@ -110,7 +110,7 @@ def per_sample_gradients(
         with torch.set_grad_enabled(bool(behind)):
             encoded = encode(objective, {**parameters, **leaves, **inputs}, trained)
         losses, direct, cotangents = _head(
-            objective, {**parameters, **leaves}, encoded, batch, leaves
+            objective, {**parameters, **leaves}, encoded, batch, leaves=leaves
         )
         through = _pull_back(encoded, inputs, cotangents, chunk)
     gradients = {n: direct[n] + through[n] if n in through else direct[n] for n in leaves}
@@ -170,6 +170,7 @@ def _head(
     parameters: Mapping[str, Tensor],
     encoded: Mapping[str, Tensor],
     batch: Mapping[str, Tensor],
+    *,
     leaves: dict[str, Tensor],
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
     """Return losses (B,), gradients at fixed encoding.

@@ -120,6 +120,7 @@ class ClippedStep:
         variables: Variables,
         optimizer: Optimizer,
         clipping: Clipping,
+        *,
         penalty: Penalty | None,
     ) -> None:
         self._objective = objective
@@ -165,6 +166,7 @@ class DpSgdStep:
         variables: Variables,
         optimizer: Optimizer,
         private: PrivateSteps,
+        *,
         penalty: Penalty | None,
     ) -> None:
         # Opacus takes longer to load than torch, and ordinary training needs none of it.
@@ -215,6 +217,7 @@ def build_step(
     variables: Variables,
     optimizer: Optimizer,
     bound: Clipping | PrivateSteps | None,
+    *,
     penalty: Penalty | None = None,
 ) -> Step:
     """Return the step that a fit repeats.
@@ -229,8 +232,8 @@ def build_step(
     if bound is None:
         return PlainStep(objective, variables, optimizer, penalty)
     if isinstance(bound, PrivateSteps):
-        return DpSgdStep(objective, variables, optimizer, bound, penalty)
-    return ClippedStep(objective, variables, optimizer, bound, penalty)
+        return DpSgdStep(objective, variables, optimizer, bound, penalty=penalty)
+    return ClippedStep(objective, variables, optimizer, bound, penalty=penalty)
 
 
 def require_finite_step(losses: Tensor, gradients: Mapping[str, Tensor]) -> None:

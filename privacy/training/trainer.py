@@ -165,7 +165,7 @@ class LocalTrainer:
             variables,
             _optimizer(self.plan, variables, groups),
             self.bound,
-            penalty,
+            penalty=penalty,
         )
         outcomes = []
         for rows in islice(self._batches(count, rng), amount):

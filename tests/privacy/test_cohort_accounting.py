@@ -571,6 +571,8 @@ def test_the_support_table_is_what_the_adapters_answer() -> None:
         ("skellam sum", "replace_one"): {"rdp"},
         ("skellam sum", "add_or_remove_one"): {"rdp"},
     }
+    able = {event for event, relation in supported if supported[event, "replace_one"]}
+    assert able == {s.event for s in table}
     reasons = [s.answer for s in table if s.answer != "yes"]
     assert all(len(reason) > 20 and not reason.startswith("n/a") for reason in reasons)
     assert any("must be `REPLACE_ONE`" in reason for reason in reasons)

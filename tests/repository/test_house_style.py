@@ -14,6 +14,9 @@ LONGEST_FILE = 400
 LONGEST_BODY = 60
 MEDIAN_BODY = 10
 P90_BODY = 35
+MOST_ARGUMENTS = 4
+COMMANDS = ROOT / "platform" / "cli" / "app.py"
+"""Arguments of its functions are the commands' options, which users give by name."""
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
 FORBIDDEN_CALLS = {"print", "eval", "exec", "breakpoint"}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
@@ -53,6 +56,12 @@ def body_length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
 
 
+def positional(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """How many arguments may be given by their place, `self` and `cls` not counted."""
+    arguments = [*function.args.posonlyargs, *function.args.args]
+    return len([one for one in arguments if one.arg not in {"self", "cls"}])
+
+
 def name_of(path: Path) -> str:
     """The path of a file as a test's name."""
     return str(path.relative_to(ROOT))
@@ -72,6 +81,12 @@ def test_a_file_keeps_to_the_house_style(path):
     assert too_long == {}
     has_code = bool(parse(path).body)
     assert not has_code or ast.get_docstring(parse(path)), f"{path} has no docstring"
+
+
+@pytest.mark.parametrize("path", [p for p in python_files() if p != COMMANDS], ids=name_of)
+def test_arguments_beyond_the_fourth_are_named(path):
+    many = {f.name: positional(f) for f in functions(parse(path)) if positional(f) > MOST_ARGUMENTS}
+    assert many == {}
 
 
 def test_functions_are_short_overall():

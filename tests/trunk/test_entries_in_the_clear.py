@@ -80,4 +80,4 @@ def test_the_report_says_so_exactly_where_it_is_true(
     storage: Storage, overrides: tuple[str, ...], says: bool
 ) -> None:
     with opened(storage.create("rounds=1", *overrides)) as simulation:
-        assert any(text.startswith(SAME) for text in run_warnings(simulation.run, [], None)) is says
+        assert any(text.startswith(SAME) for text in run_warnings(simulation.run, [])) is says

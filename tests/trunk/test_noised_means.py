@@ -219,9 +219,7 @@ def test_the_mean_of_those_who_came(storage: Storage, mechanism: tuple[str, ...]
             assert 0.001 < released["std"] < 0.02
         widest = {"round": 1, "mean": 0.4, "std": 0.7654}
         changed = [*documents, {**documents[0], "released_validation": widest}]
-        (text,) = (
-            t for t in run_warnings(simulation.run, changed, None) if "noised validation" in t
-        )
+        (text,) = (t for t in run_warnings(simulation.run, changed) if "noised validation" in t)
     assert "standard deviation up to 0.765;" in text
     largest = max(d["released_validation"]["std"] for d in documents)
     assert any(f"up to {largest:.3f};" in text for text in run.summary["warnings"])
@@ -246,7 +244,5 @@ def test_entries_dominate_only_where_the_sum_is_noised_jointly(
     storage: Storage, law: str, dominate: bool
 ) -> None:
     with opened(storage.create(*NOISED, *QUIET, *POOL, *LAWS[law])) as simulation:
-        (text,) = (
-            t for t in run_warnings(simulation.run, [], None) if "are charged beside the sum" in t
-        )
+        (text,) = (t for t in run_warnings(simulation.run, []) if "are charged beside the sum" in t)
     assert ("dominate what is spent" in text) is dominate

@@ -231,6 +231,8 @@ def test_the_command_prints_a_verdict_for_each_channel(sotto, tmp_path):
     shown = sotto("audit-privacy", "quickstart", *small, "--plot", str(picture))
     assert shown.code == 0
     assert "not refuted" in shown.out
+    told = re.search(r"probability 0\.\d+; --canaries (\d+) would with 0\.999", shown.out)
+    assert told is not None and int(told[1]) > 500
     assert picture.read_text("utf-8").startswith("<?xml")
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from methods import ClientView
 from platform.errors import ProtocolError, RunStopped
 from platform.experiment.finishing import execute
 from platform.experiment.twins import train_twin
@@ -158,9 +159,7 @@ def test_what_is_released_depends_on_experts_only_when_joint(
             train(
                 profile,
                 simulation.population.make_trainer,
-                broadcast,
-                experts,
-                first_state(profile),
+                ClientView(broadcast, experts, first_state(profile)),
                 round_number=1,
                 noise=noise_of(profile, 1),
             )

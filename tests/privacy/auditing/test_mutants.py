@@ -14,13 +14,12 @@ import pytest
 from privacy import Quantiser, SeededNoise, SystemNoise, UploadNoise, clip
 from privacy.auditing import (
     AuditError,
-    audit_client_unit,
-    audit_record_unit,
     gaussian_claim,
     verify_distribution,
     verify_independence,
     verify_noise_variance,
 )
+from tests.privacy.auditing._audits import audit_client_unit, audit_record_unit
 
 DIMENSION, DELTA, ERROR = 512, 1e-5, 1e-6
 CLAIMED = UploadNoise(clipping_norm=0.5, noise_multiplier=2.0, relation="replace_one")

@@ -12,8 +12,9 @@ from dp_accounting.pld import PLDAccountant
 from scipy.stats import norm
 
 from privacy import clip
-from privacy.auditing import audit_record_unit, gaussian_claim, sampled_claim
+from privacy.auditing import gaussian_claim, sampled_claim
 from privacy.errors import NonFiniteUpdate
+from tests.privacy.auditing._audits import audit_record_unit
 
 C, DIMENSION, DELTA = 1.0, 12, 1e-5
 OTHERS = np.random.default_rng(99).standard_normal((20, DIMENSION))

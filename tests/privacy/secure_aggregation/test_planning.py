@@ -50,7 +50,7 @@ def test_the_bounds_are_the_exact_ones(clients, corrupt, dropouts, degree, thres
         tail(clients - 1, corrupt, degree, threshold)
         + tail(clients, corrupt + dropouts, half, half)
     )
-    found = secrecy_bits(clients, corrupt, dropouts, degree, threshold)
+    found = secrecy_bits(clients, corrupt, dropouts, degree=degree, threshold=threshold)
     assert found == pytest.approx(bits(secrecy), rel=1e-9)
     correct = clients * tail(clients - 1, dropouts, degree, degree - threshold + 1)
     assert correct_bits(clients, dropouts, degree, threshold) == pytest.approx(
@@ -68,7 +68,7 @@ def test_a_plan_keeps_its_promises_and_no_smaller_degree_does(clients, corrupt, 
     assert found.smallest_sum == clients - math.ceil(dropout * clients)
     smaller = found.degree - 2
     assert not any(
-        secrecy_bits(clients, found.corrupt, found.dropouts, smaller, t) >= 40
+        secrecy_bits(clients, found.corrupt, found.dropouts, degree=smaller, threshold=t) >= 40
         and correct_bits(clients, found.dropouts, smaller, t) >= 20
         for t in range(2, smaller + 1)
     )
@@ -168,7 +168,7 @@ def test_the_bounds_hold_in_simulation():
         around = closed_neighbourhoods(order, degree, b"")
         failed += _is_open(order, around, (bad, gone), degree, threshold)
         lost += any(len(set(around[i]) - gone - {i}) < threshold for i in order)
-    secrecy = 2 ** -secrecy_bits(clients, corrupt, dropouts, degree, threshold)
+    secrecy = 2 ** -secrecy_bits(clients, corrupt, dropouts, degree=degree, threshold=threshold)
     correct = 2 ** -correct_bits(clients, dropouts, degree, threshold)
     assert 0 < failed / trials <= secrecy
     assert 0 < lost / trials <= correct
