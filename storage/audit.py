@@ -29,6 +29,10 @@ HASH_PREFIX: Final = b"sotto-audit-v1\n"
 GENESIS_HASH: Final = "0" * 64
 
 _HEAD: Final = "SELECT sequence, hash FROM audit WHERE run_id = ? ORDER BY sequence DESC LIMIT 1"
+_HEADS: Final = (
+    "SELECT audit.run_id, sequence, hash FROM runs JOIN audit ON audit.run_id = runs.run_id"
+    " AND sequence = (SELECT max(sequence) FROM audit WHERE run_id = runs.run_id)"
+)
 _INSERTION: Final = (
     "INSERT INTO audit (run_id, sequence, actor, action, round_number, channel, time, detail, hash)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -173,6 +177,11 @@ class AuditRepository:
         require_run(self._rows, run)
         last = self._rows.statements.run(_HEAD, (run,))
         return AuditHead(*last[0]) if last else AuditHead(0, GENESIS_HASH)
+
+    def heads(self) -> dict[str, AuditHead]:
+        """Return how long every run's chain is and what it ends in; only ends are read."""
+        found = self._rows.statements.run(_HEADS)
+        return {run: AuditHead(count, digest) for run, count, digest in found}
 
     def verify(self, run: str, head: AuditHead | None = None) -> AuditHead:
         """Recompute the run's whole chain.
