@@ -25,8 +25,8 @@ from storage.tables import Sealed
 Key = tuple[Any, ...]
 """Values of a table's key, or of its first columns, in their order."""
 MOST_BYTES: Final = 1 << 26
-"""Bytes that may wait when a stage's next client is heard; more are written first."""
-_AT_ONCE: Final = 500
+"""Bytes that are kept when a stage's next client is heard; more are written and forgotten first."""
+_AT_ONCE: Final = 25
 """Owners whose rows one statement reads."""
 _UNKNOWN: Final = object()
 
@@ -105,7 +105,6 @@ class WorkingRows(Rows):
         if self._is_undoable:
             raise RuntimeError("what may have to be undone was to be written")
         parts, self._parts, self._bytes = self._parts, {}, 0
-        self._guessed = set()
         for table, of_owners in parts.items():
             self._write(shape_of(table), of_owners.values())
 
@@ -209,7 +208,9 @@ class WorkingRows(Rows):
         if not part.is_known(start):
             asking = self._asking(table, start)
             for first in range(0, len(asking), _AT_ONCE):
-                self._fetch(table, asking[first : first + _AT_ONCE], start[1:])
+                # Whoever is left out for want of room will ask alone.
+                if not first or self._bytes <= MOST_BYTES:
+                    self._fetch(table, asking[first : first + _AT_ONCE], start[1:])
         return part
 
     def _asking(self, table: type[Sealed], start: Key) -> Sequence[Any]:
@@ -223,7 +224,9 @@ class WorkingRows(Rows):
             return [start[0]]
         self._guessed.add(guess)
         rest = start[1:]
-        return [o for o in self._owners if not self._part(table, o).is_known((o, *rest))]
+        others = (o for o in self._owners if o != start[0])
+        unknown = [o for o in others if not self._part(table, o).is_known((o, *rest))]
+        return [start[0], *unknown]
 
     def _fetch(self, table: type[Sealed], owners: Sequence[Any], rest: Key) -> None:
         shape = shape_of(table)
@@ -232,6 +235,7 @@ class WorkingRows(Rows):
         text = f"{shape.selection} WHERE {shape.keys[0]} IN ({marks}){others}"
         for values in self.statements.run(text, (*owners, *rest)):
             row = self._checked(shape, values)
+            self._bytes += sum([len(row[place]) for place in shape.blobs])
             self._part(table, row[0]).learn(shape.key(row), row)
         for owner in owners:
             self._part(table, owner).complete.add((owner, *rest))

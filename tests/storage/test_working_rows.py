@@ -223,3 +223,20 @@ def test_what_was_known_of_a_deletion_is_forgotten_with_it(
         assert rows.read(Failures, asked) == []
         raise KeyError
     assert len(rows.read(Failures, asked)) == 1
+
+
+def test_no_more_is_read_for_others_than_there_is_room_for(connection: Counted) -> None:
+    told = statements(connection)
+    told.run(BEGIN_WRITE)
+    many = [f"c{i:03d}" for i in range(60)]
+    states = (session(c, 1, bytes(MOST_BYTES // 24)) for c in many)
+    Rows(told).insert(Sessions, *states)
+    rows = WorkingRows(told, many)
+    connection.texts.clear()
+    for client in many:
+        with rows.undone_together():
+            (found,) = rows.read(Sessions, {"client": client, "run_id": "r"})
+        assert found.client == client
+    # 25 at once, which is more than there is room for; the others, and those forgotten, alone.
+    assert len(connection.texts) == 60
+    told.run("ROLLBACK")
