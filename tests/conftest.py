@@ -7,20 +7,41 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import is_hypothesis_test, settings
 
 from tests._drawing import drawn
 from tests._watching import watched
 
 CONTRACT = Path(__file__).parent / "contract"
 UNWATCHED = pytest.StashKey[bool]()
+# Examples of each property that says no number of its own. How long one takes is the machine's.
+settings.register_profile("quick", max_examples=30, deadline=None)
+settings.register_profile("slow", max_examples=500, deadline=None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The slow tests have many examples of each property, all others some."""
+    settings.load_profile("slow" if is_slow_run(config) else "quick")
+
+
+def is_slow_run(config: pytest.Config) -> bool:
+    """Whether the slow tests are asked for, as `make test-slow` does."""
+    return config.option.markexpr == "slow"
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
     """Leaves to the slow tests what is not drawn; of the others some are watched."""
+    for item in items:
+        # With many examples a property is slow.
+        if is_slow_run(config) and getattr(item, "obj", None) and is_hypothesis_test(item.obj):
+            item.add_marker(pytest.mark.slow)
     tests: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and is_drawn_by_pairs(item):
+        # What is slow anyway does not stand for anything in a quick run.
+        if isinstance(item, pytest.Function) and is_drawn_by_pairs(item) and not is_slow(item):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in tests.values():
         params = [item.callspec.params if hasattr(item, "callspec") else {} for item in cases]
@@ -30,6 +51,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     yield
     for item, is_watched in zip(items, watched([item.nodeid for item in items]), strict=True):
         item.stash[UNWATCHED] = not is_watched
+
+
+def is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
 
 
 def is_drawn_by_pairs(item: pytest.Function) -> bool:
