@@ -187,4 +187,12 @@ def _accounting(summary: Mapping[str, Any]) -> str:
         f"{summary['mechanism']}, unit {summary['unit']}, {summary['relation']}, accountant "
         f"{summary['accountant']}, sampling assumed: {summary['sampling']}, "
         f"{summary['noise_distribution']} noise from {summary['noise_source']}"
+        f"{_in_subspace(summary['subspace'])}"
     )
+
+
+def _in_subspace(subspace: Mapping[str, Any] | None) -> str:
+    if subspace is None:
+        return ""
+    kind, rank, whole = (subspace[name] for name in ("kind", "rank", "coordinates"))
+    return f", in {rank} of {whole} directions ({kind})"

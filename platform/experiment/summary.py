@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from methods.interface.subspace import InSubspace
 from platform.disk.files import write_text
 from platform.experiment.evaluation import Examined, Measured, accuracy_document
 from platform.experiment.newcomers import Newcomers
@@ -88,6 +89,7 @@ def summary_document(
         "mechanism": mechanism.name,
         "relation": config.relation if protected else None,
         "sampling": sampling_assumption(run) if protected else None,
+        "subspace": _subspace(run),
         "noise_distribution": config.noise_distribution if protected else None,
         "noise_source": config.privacy.noise_source if protected else None,
         "delta": run.terms.budget.delta,
@@ -116,6 +118,14 @@ def summary_document(
         "evaluation": evaluation_document(config),
         "warnings": list(warnings),
     }
+
+
+def _subspace(run: Run) -> dict[str, Any] | None:
+    """Say in which directions uploads live, None where they are whole."""
+    method = run.terms.method
+    if not isinstance(method, InSubspace):
+        return None
+    return {"kind": method.kind, "rank": method.rank, "coordinates": method.whole}
 
 
 def _phases(
