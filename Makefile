@@ -14,6 +14,8 @@ PYTEST := $(BIN)/python -m pytest
 # One worker a core, each with one thread: the tests are small, threads would wait for each other.
 PARALLEL := -n auto --dist worksteal
 export OMP_NUM_THREADS ?= 1
+# Every worker, and every interpreter that a test starts, would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-slow check docs methods tables split tradeoff pretrain clean

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import MappingProxyType
 
 from privacy.secure_aggregation import graph, planning
@@ -24,6 +24,9 @@ PROTOCOL_VERSION = 4
 LARGEST_INDEX = 2**32 - 1
 LARGEST_SERIAL = 2**63 - 1
 IDENTITY_BYTES = 32
+
+# Rounds that a process takes part in at a time, and few more: one of many clients is large.
+_REMEMBERED = 8
 
 # Version, ring, adversary, round, attempt, threshold, corrupt, smallest sum, length, degree, serial
 # of the enrolment; then the sizes of graph seed, identities, run id and cohort.
@@ -224,6 +227,10 @@ class RoundParameters:
 
     def encode(self) -> bytes:
         """Return the one canonical encoding, little-endian; `decode_parameters` reads it back."""
+        return self._encoded
+
+    @cached_property
+    def _encoded(self) -> bytes:
         run_id = self.run_id.encode()
         fixed = _FIXED.pack(
             PROTOCOL_VERSION,
@@ -258,13 +265,18 @@ def decode_parameters(data: bytes) -> RoundParameters:
         data: Exactly one canonical encoding.
 
     Returns:
-        The parameters.
+        The parameters; for the same bytes the same object, with the graph that it has computed.
 
     Raises:
         ValueError: If the bytes are not a canonical encoding of valid parameters.
     """
     if not isinstance(data, bytes) or len(data) < _FIXED.size:
         raise ValueError("encoded parameters are truncated")
+    return _decoded(data)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _decoded(data: bytes) -> RoundParameters:
     (version, ring_bits, adversary, round_number, attempt, threshold, corrupt, *rest) = (
         _FIXED.unpack_from(data)
     )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.repository._walks import copy_with_tests, require_house_style, walk
-from tests.repository.conftest import run
+from tests.repository._walks import (
+    copy_with_tests,
+    require_house_style,
+    run_command,
+    run_tests,
+    walk,
+)
 
 SECTION = walk("A data set")
 
@@ -36,8 +40,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_its_tests_pass(copy: Path):
     (file,) = re.findall(r"-m pytest (\S+)", SECTION)
-    said = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file, cwd=copy)
-    assert "6 passed" in said
+    code, said = run_tests(copy, file)
+    assert code == 0 and "6 passed" in said, said
 
 
 def test_its_files_are_in_the_house_style(copy: Path):
@@ -52,7 +56,7 @@ def test_the_command_line_knows_it_by_its_name_in_the_list(copy: Path, is_named:
     if not is_named:
         path.write_text(whole.replace('    "fruits",\n', ""))
     try:
-        said = run(sys.executable, "-m", "platform.coordinator", "datasets", "--json", cwd=copy)
+        code, said = run_command(copy, "datasets", "--json")
     finally:
         path.write_text(whole)
-    assert ('"fruits"' in said) is is_named
+    assert code == 0 and ('"fruits"' in said) is is_named, said

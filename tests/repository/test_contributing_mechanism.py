@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.repository._walks import copy_with_tests, require_house_style, walk
-from tests.repository.conftest import run
+from tests.repository._walks import copy_with_tests, require_house_style, run_tests, walk
 
 SECTION = walk("A mechanism")
 
@@ -40,8 +39,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_its_tests_pass(copy: Path):
     (file,) = re.findall(r"-m pytest (\S+)`", SECTION)
-    said = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file, cwd=copy)
-    assert "4 passed" in said
+    code, said = run_tests(copy, file)
+    assert code == 0 and "4 passed" in said, said
 
 
 def test_its_files_are_in_the_house_style(copy: Path):
@@ -61,14 +60,7 @@ def test_without_the_line_in_the_registry_it_is_noticed(copy: Path):
     path.write_text(whole.replace("HALF_NOISE, ", ""))
     tests = "tests/trunk/test_toy_mechanism.py::test_every_file_of_the_folder_is_registered_and"
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", f"{tests}_the_other_way_round"],
-            cwd=copy,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        code, said = run_tests(copy, f"{tests}_the_other_way_round")
     finally:
         path.write_text(whole)
-    assert done.returncode == 1, done.stdout
-    assert "half_noise" in done.stdout
+    assert code == 1 and "half_noise" in said, said

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.repository._walks import copy_with_tests, require_house_style, walk
-from tests.repository.conftest import run
+from tests.repository._walks import (
+    copy_with_tests,
+    require_house_style,
+    run_command,
+    run_tests,
+    walk,
+)
 
 SECTION = walk("A method")
 STEP = re.compile(r"^\d\. Write `([\w/.]+)`.*?^ +```\w+\n(.*?)^ +```", re.MULTILINE | re.DOTALL)
@@ -32,8 +36,8 @@ def test_its_test_and_the_contract_suite_pass(copy: Path):
     files, name = re.findall(r"-m pytest (tests/\S+) tests/contract -k (\w+)`", SECTION)[0]
     # Of the contract suite one file, as the others are long.
     suite = "tests/contract/test_contract.py"
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
-    said = run(*command, files, suite, "-k", name, cwd=copy)
+    code, said = run_tests(copy, files, suite, "-k", name)
+    assert code == 0, said
     assert int(said.split(" passed")[0].split()[-1]) > 40
 
 
@@ -43,5 +47,6 @@ def test_its_files_are_in_the_house_style(copy: Path):
 
 
 def test_it_is_listed_with_its_options(copy: Path):
-    listed = run(sys.executable, "-m", "platform.coordinator", "methods", "--json", cwd=copy)
+    code, listed = run_command(copy, "methods", "--json")
+    assert code == 0, listed
     assert '"name": "linear_probe"' in listed and '"scale"' in listed

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.repository._walks import copy_with_tests, require_house_style, walk
-from tests.repository.conftest import run
+from tests.repository._walks import copy_with_tests, require_house_style, run_tests, walk
 
 SECTION = walk("A transport")
 
@@ -30,8 +28,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_its_tests_pass(copy: Path):
     (file,) = re.findall(r"-m pytest (\S+?)`", SECTION)
-    said = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file, cwd=copy)
-    assert "4 passed" in said
+    code, said = run_tests(copy, file)
+    assert code == 0 and "4 passed" in said, said
 
 
 def test_its_files_are_in_the_house_style(copy: Path):

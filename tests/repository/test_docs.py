@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -23,13 +24,17 @@ TARGETS = {"demo", "test", "test-slow", "check", "pretrain", "clean", "help"}
 
 def repository_files(root: Path = ROOT) -> list[Path]:
     """Every file of the repository that is not made by a tool."""
-    return [
-        path
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-        and not LEFT_OUT & set(path.relative_to(root).parts)
-        and not any(part.endswith((".egg-info", "_cache")) for part in path.relative_to(root).parts)
-    ]
+    found = []
+    for folder, below, names in os.walk(root):
+        # In place: what is left out is not walked either.
+        below[:] = [name for name in below if is_kept(name)]
+        found += [Path(folder, name) for name in names if is_kept(name)]
+    return sorted(path for path in found if path.is_file())
+
+
+def is_kept(name: str) -> bool:
+    """Whether files and folders of this name are written by people."""
+    return name not in LEFT_OUT and not name.endswith((".egg-info", "_cache"))
 
 
 def text_of(path: Path) -> str | None:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests._sharing import one_shipped_model
 from tests.trunk._runs import NONE, Command, Finished, Storage, command_line
 
 MakeStorage = Callable[[str], Storage]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def shared_model() -> Iterator[None]:
+    with one_shipped_model():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,55 +11,30 @@ from platform.cli.interrupting import Interrupted, interruptible
 from platform.experiment.finishing import execute
 from platform.rounds.observing import SilentObserver
 from storage import Database
+from tests.trunk._dying import Plan, die
 from tests.trunk._runs import NONE, SMALL, Command, Finished, Storage, comparable, opened
 
-TRAINING = {"target": "privacy.training:LocalTrainer.fit", "nth": 10, "after": False}
-DEALING = {"target": "platform.bootstrap:load_task_data", "nth": 1, "after": False}
-CASES: dict[str, dict[str, Any]] = {
-    "SIGTERM": {**TRAINING, "signal": int(signal.SIGTERM)},
-    "SIGHUP": {**TRAINING, "signal": int(signal.SIGHUP)},
-    "early": {**DEALING, "signal": int(signal.SIGTERM)},
-    "nohup": {**TRAINING, "signal": int(signal.SIGHUP), "ignored": [int(signal.SIGHUP)]},
-}
+TRAINING = ("privacy.training:LocalTrainer.fit", 10, False)
+DEALING = ("platform.bootstrap:load_task_data", 1, False)
 
 
-@pytest.fixture(scope="module")
-def endings(
-    make_storage: Any, tmp_path_factory: pytest.TempPathFactory, child_environment: dict[str, str]
-) -> dict[str, tuple[Storage, int, str]]:
-    """Where each run lay, its exit code, and what it printed."""
-    folder = tmp_path_factory.mktemp("endings")
-    (folder / "small.yaml").write_text(SMALL)
-    places = {name: make_storage(f"ended-{name}") for name in CASES}
-    plans = [
-        {
-            **plan,
-            "log": str(folder / f"{name}.log"),
-            "arguments": [
-                *("run", str(folder / "small.yaml"), "--set", NONE),
-                *("--storage", places[name].url),
-            ],
-        }
-        for name, plan in CASES.items()
-    ]
-    (folder / "plan.json").write_text(json.dumps(plans))
-    command = [sys.executable, str(Path(__file__).with_name("_dying.py")), folder / "plan.json"]
-    done = subprocess.check_output(command, env=child_environment, cwd=folder, text=True)
-    return {
-        name: (places[name], code, (folder / f"{name}.log").read_text())
-        for name, code in zip(CASES, json.loads(done), strict=True)
-    }
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return str(path)
 
 
-@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
+def end(plan: Plan, config: str, storage: Storage) -> tuple[int, str]:
+    """The exit code of a run that gets a signal, and what it printed."""
+    return die(plan, "run", config, "--set", NONE, "--storage", storage.url)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_it_names_the_run_and_how_to_go_on(
-    endings: dict[str, tuple[Storage, int, str]],
-    sotto: Command,
-    plain_run: Finished,
-    name: str,
-    code: int,
+    storage: Storage, config: str, sotto: Command, plain_run: Finished, number: int, code: int
 ) -> None:
-    storage, found, output = endings[name]
+    found, output = end(Plan(*TRAINING, number), config, storage)
     run_id = storage.only_run()
     assert found == code, output
     assert output.splitlines()[-1] == f"interrupted; resume with --resume {run_id}"
@@ -74,16 +45,15 @@ def test_it_names_the_run_and_how_to_go_on(
     assert comparable(answer.document) == comparable(plain_run.summary)
 
 
-def test_before_there_is_a_run_it_names_none(
-    endings: dict[str, tuple[Storage, int, str]],
-) -> None:
-    storage, code, output = endings["early"]
+def test_before_there_is_a_run_it_names_none(storage: Storage, config: str) -> None:
+    code, output = end(Plan(*DEALING, signal.SIGTERM), config, storage)
     assert (code, output) == (143, "interrupted\n")
     assert not storage.file.exists()
 
 
-def test_a_run_under_nohup_goes_on(endings: dict[str, tuple[Storage, int, str]]) -> None:
-    storage, code, output = endings["nohup"]
+def test_a_run_under_nohup_goes_on(storage: Storage, config: str) -> None:
+    plan = Plan(*TRAINING, signal.SIGHUP, ignored=(signal.SIGHUP,))
+    code, output = end(plan, config, storage)
     assert code == 0, output
     assert storage.rows("SELECT status FROM runs") == [("finished",)]
 

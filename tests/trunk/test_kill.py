@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.trunk._dying import Plan, die
 from tests.trunk._runs import (
     NONE,
     OS,
@@ -62,17 +62,21 @@ KILLS = {
         *("sum-opened", "committed"),
     ),
 }
-LATER = {SEEDED: ("committed",), OS: ("reserved", "opened", "sum-opened")}
-"""Points at which a quick run dies without noise only."""
-INTERRUPTED, INTERRUPTED_EARLY = "interrupted", "interrupted-early"
-STANDS_FOR = {INTERRUPTED: "training", INTERRUPTED_EARLY: "joining"}
+LATER = {
+    NONE: (
+        *("reserved", "joined", "stage-durable", "sum-opened", "before-summary", "personalised"),
+        *("measured", "measuring-last"),
+    ),
+    SEEDED: ("committed",),
+    OS: ("reserved", "opened", "stage-written", "sum-opened"),
+}
+"""Points at which only the slow tests die; a quick run dies at their neighbours."""
 
 
 def points(override: str) -> list[Any]:
     """Where to die under this override, some of it with the slow tests only."""
-    later = LATER.get(override, ())
     return [
-        pytest.param(point, marks=pytest.mark.slow) if point in later else point
+        pytest.param(point, marks=pytest.mark.slow) if point in LATER[override] else point
         for point in KILLS[override]
     ]
 
@@ -86,47 +90,20 @@ class Death:
     output: str
 
 
-@pytest.fixture(scope="module")
-def deaths(
-    request: pytest.FixtureRequest,
-    make_storage: Any,
-    tmp_path_factory: pytest.TempPathFactory,
-    child_environment: dict[str, str],
-) -> dict[tuple[str, str], Death]:
-    """Every death that a test of this run reads, in one process that forks."""
-    folder = tmp_path_factory.mktemp("deaths")
-    config = folder / "small.yaml"
+MakeDeath = Callable[..., Death]
+
+
+@pytest.fixture
+def end_at(storage: Storage, tmp_path: Path) -> MakeDeath:
+    """Runs the small configuration in a process that dies: `end_at(override, point)`."""
+    config = tmp_path / "small.yaml"
     config.write_text(SMALL)
-    quick = all(item.get_closest_marker("slow") is None for item in request.session.items)
-    cases = [
-        (override, point, signal.SIGKILL)
-        for override, chosen in KILLS.items()
-        for point in chosen
-        if not quick or point not in LATER.get(override, ())
-    ]
-    cases += [(NONE, point, signal.SIGINT) for point in STANDS_FOR]
-    plans, places = [], []
-    for index, (override, point, number) in enumerate(cases):
-        target, nth, after = PLACES[STANDS_FOR.get(point, point)]
-        places.append(make_storage(f"death{index}"))
-        arguments = ["run", str(config), "--set", override, "--storage", places[-1].url]
-        plans.append(
-            {
-                **{"target": target, "nth": nth, "after": after, "signal": int(number)},
-                **{"arguments": arguments, "log": str(folder / f"{index}.log")},
-            }
-        )
-    (folder / "plan.json").write_text(json.dumps(plans))
-    command = [sys.executable, str(Path(__file__).with_name("_dying.py")), folder / "plan.json"]
-    done = subprocess.run(
-        command, env=child_environment, cwd=folder, capture_output=True, text=True, check=True
-    )
-    return {
-        (override, point): Death(place, code, (folder / f"{index}.log").read_text())
-        for index, ((override, point, _), place, code) in enumerate(
-            zip(cases, places, json.loads(done.stdout), strict=True)
-        )
-    }
+
+    def run(override: str, point: str, number: int = signal.SIGKILL) -> Death:
+        arguments = ("run", str(config), "--set", override, "--storage", storage.url)
+        return Death(storage, *die(Plan(*PLACES[point], number), *arguments))
+
+    return run
 
 
 def reserved(storage: Storage) -> list[tuple[Any, ...]]:
@@ -134,18 +111,18 @@ def reserved(storage: Storage) -> list[tuple[Any, ...]]:
     return storage.rows(query)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", points(NONE))
 def test_killed_run_without_noise_ends_as_if_nothing_had_happened(
-    deaths: dict[tuple[str, str], Death], point: str, plain_run: Finished
+    end_at: MakeDeath, point: str, plain_run: Finished
 ) -> None:
-    require_identical(deaths[NONE, point], point, plain_run)
+    require_identical(end_at(NONE, point), point, plain_run)
 
 
 @pytest.mark.parametrize("point", points(SEEDED))
 def test_killed_run_with_seeded_noise_ends_as_if_nothing_had_happened(
-    deaths: dict[tuple[str, str], Death], point: str, noised_run: Finished
+    end_at: MakeDeath, point: str, noised_run: Finished
 ) -> None:
-    require_identical(deaths[SEEDED, point], point, noised_run)
+    require_identical(end_at(SEEDED, point), point, noised_run)
 
 
 def require_identical(death: Death, point: str, reference: Finished) -> None:
@@ -168,14 +145,12 @@ def require_identical(death: Death, point: str, reference: Finished) -> None:
 
 
 @pytest.mark.parametrize("point", points(OS))
-def test_killed_run_with_fresh_noise_pays_once(
-    deaths: dict[tuple[str, str], Death], point: str
-) -> None:
+def test_killed_run_with_fresh_noise_pays_once(end_at: MakeDeath, point: str) -> None:
     """What left a client before the kill is sent again, byte for byte; nothing is drawn anew."""
-    death = deaths[OS, point]
-    assert death.code == -signal.SIGKILL
-    resumed = death.storage.resume(death.storage.only_run())
-    assert reserved(death.storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]
+    died = end_at(OS, point)
+    assert died.code == -signal.SIGKILL
+    resumed = died.storage.resume(died.storage.only_run())
+    assert reserved(died.storage) == [(1, 1, 5), (2, 1, 5), (3, 1, 5)]
     assert [r["round"] for r in resumed.summary["rounds"]] == [1, 2, 3]
     spent = resumed.summary["final"]["epsilon"]["server"]
     assert spent == pytest.approx(gaussian_epsilon(resumed.noise_multiplier, 3), rel=1e-6)
@@ -183,27 +158,22 @@ def test_killed_run_with_fresh_noise_pays_once(
     assert not any("ended" in text or "charged" in text for text in resumed.summary["warnings"])
 
 
-def test_resumed_run_has_one_unbroken_audit_log(
-    deaths: dict[tuple[str, str], Death], sotto: Command
-) -> None:
-    death = deaths[NONE, "files-written"]
-    run_id = death.storage.only_run()
-    if not death.storage.rows("SELECT 1 FROM runs WHERE status = 'finished'"):
-        death.storage.resume(run_id)
-    summary = json.loads((death.storage.folder / run_id / "summary.json").read_text())
+def test_resumed_run_has_one_unbroken_audit_log(end_at: MakeDeath, sotto: Command) -> None:
+    storage = end_at(NONE, "files-written").storage
+    run_id = storage.only_run()
+    storage.resume(run_id)
+    summary = json.loads((storage.folder / run_id / "summary.json").read_text())
     head = f"{summary['audit_head']['count']}:{summary['audit_head']['hash']}"
-    answer = sotto(
-        "audit", "verify", "--run", run_id, "--head", head, "--storage", death.storage.url
-    )
+    answer = sotto("audit", "verify", "--run", run_id, "--head", head, "--storage", storage.url)
     assert answer.code == 0, answer.err
-    actions = [a for (a,) in death.storage.rows("SELECT action FROM audit ORDER BY sequence")]
+    actions = [a for (a,) in storage.rows("SELECT action FROM audit ORDER BY sequence")]
     assert actions.count("run.resumed") == 1 and actions[-1] == "run.finished"
 
 
 def test_ctrl_c_names_the_run_and_how_to_go_on(
-    deaths: dict[tuple[str, str], Death], sotto: Command, plain_run: Finished
+    end_at: MakeDeath, sotto: Command, plain_run: Finished
 ) -> None:
-    death = deaths[NONE, INTERRUPTED]
+    death = end_at(NONE, "training", signal.SIGINT)
     run_id = death.storage.only_run()
     assert death.code == 130
     assert death.output.splitlines()[-1] == f"interrupted; resume with --resume {run_id}"
@@ -216,10 +186,10 @@ def test_ctrl_c_names_the_run_and_how_to_go_on(
 
 
 def test_ctrl_c_before_the_first_round_names_the_run_as_well(
-    deaths: dict[tuple[str, str], Death], plain_run: Finished
+    end_at: MakeDeath, plain_run: Finished
 ) -> None:
     """The run is in the database, so whoever ends it is told how to go on."""
-    death = deaths[NONE, INTERRUPTED_EARLY]
+    death = end_at(NONE, "joining", signal.SIGINT)
     run_id = death.storage.only_run()
     assert death.code == 130
     assert death.output.splitlines()[-1] == f"interrupted; resume with --resume {run_id}"

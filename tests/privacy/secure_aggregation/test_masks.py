@@ -13,12 +13,21 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.base import Cipher
 from cryptography.hazmat.primitives.ciphers.modes import CTR, ECB
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from scipy import stats
 
 from privacy.errors import Authentication
 from privacy.secure_aggregation import Phase, client, masking
 from privacy.secure_aggregation.entropy import draw
-from privacy.secure_aggregation.keys import PrivateKey, is_usable, seal, self_mask_key, unseal
+from privacy.secure_aggregation.keys import (
+    PrivateKey,
+    _expand,
+    is_usable,
+    seal,
+    self_mask_key,
+    unseal,
+)
 from privacy.secure_aggregation.masking import LARGEST_STREAM, Mask, add_masks
 from privacy.secure_aggregation.packing import packed_bytes
 from privacy.secure_aggregation.parameters import LARGEST_INDEX
@@ -49,6 +58,30 @@ def hkdf(secret, info, size):
         block = hmac.digest(key, block + info + bytes([counter]), "sha256")
         blocks += block
     return blocks
+
+
+@pytest.mark.parametrize(
+    ("secret", "size", "expected"),
+    [
+        # RFC 5869, appendix A.3, the one test case of SHA-256 without salt.
+        (
+            b"\x0b" * 22,
+            42,
+            "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8",
+        ),
+        (b"\x0b" * 22, 32, "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"),
+    ],
+)
+def test_keys_are_expanded_as_in_the_rfc(secret, size, expected):
+    assert _expand(secret, b"", size).hex() == expected
+
+
+@pytest.mark.parametrize("size", [32, 64])
+def test_keys_are_expanded_as_by_the_library(size):
+    for count in range(65):
+        secret, info = b"\7" * count, b"\3" * (2 * count)
+        derived = HKDF(algorithm=SHA256(), length=size, salt=None, info=info).derive(secret)
+        assert _expand(secret, info, size) == derived == hkdf(secret, info, size)
 
 
 def stream(key, count, size):
@@ -307,6 +340,22 @@ def test_no_two_pairs_rounds_or_runs_share_a_mask():
     assert len(seen) == count == 8 * (6 + 4)
 
 
+@pytest.mark.parametrize("top", [0, 128])
+@pytest.mark.parametrize("point", SMALL_ORDER)
+def test_a_point_is_usable_exactly_if_it_gives_a_secret(point, top):
+    key = X25519PrivateKey.generate()
+    whole = int.from_bytes(point, "little")
+    for near in (whole - 1, whole, whole + 1, whole * 2, whole // 2):
+        public = bytearray((near % 2**255).to_bytes(32, "little"))
+        public[31] |= top
+        try:
+            key.exchange(X25519PublicKey.from_public_bytes(bytes(public)))
+        except ValueError:
+            assert not is_usable(bytes(public))
+        else:
+            assert is_usable(bytes(public))
+
+
 @pytest.mark.parametrize("point", SMALL_ORDER)
 def test_points_of_small_order_are_refused(point):
     assert not is_usable(point)
@@ -317,7 +366,8 @@ def test_points_of_small_order_are_refused(point):
 
 def test_ordinary_and_misshapen_points():
     assert is_usable(public_of(b"\5" * 32))
-    assert not is_usable(bytes(31))
+    assert not is_usable(b"\7" * 31)
+    assert not is_usable(b"\7" * 33)
 
 
 @pytest.mark.parametrize("position", range(0, 94, 7))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from privacy.secure_aggregation import Phase
+from privacy.secure_aggregation import Phase, packing
 from privacy.secure_aggregation.masking import reduce_to_ring, word_type
 from privacy.secure_aggregation.packing import pack, packed_bytes, unpack
 from tests.privacy.secure_aggregation._drive import (
@@ -39,6 +39,17 @@ def test_a_packed_vector_is_one_long_integer(bits, length):
     again = unpack(memoryview(packed), length, bits)
     assert again.dtype == word_type(bits)
     assert again.tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("bits", [17, 24, 27, 63])
+@pytest.mark.parametrize("beyond", [-1, 0, 1, packing._BLOCK + 3])
+def test_a_long_vector_is_packed_in_blocks_and_is_still_one_long_integer(bits, beyond):
+    length = packing._BLOCK + beyond
+    values = np.random.default_rng(length).integers(0, 2**bits, length, np.uint64)
+    packed = pack(values.astype(word_type(bits)), bits)
+    digits = "".join(f"{value:0{bits}b}" for value in reversed(values.tolist()))
+    assert packed == int(digits, 2).to_bytes(packed_bytes(length, bits), "little")
+    assert unpack(memoryview(packed), length, bits).tolist() == values.tolist()
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)

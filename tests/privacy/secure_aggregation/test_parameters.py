@@ -8,7 +8,7 @@ import pytest
 
 from privacy.secure_aggregation import RoundParameters, default_threshold
 from privacy.secure_aggregation.parameters import decode_parameters
-from tests.privacy.secure_aggregation._drive import make_active, make_parameters
+from tests.privacy.secure_aggregation._drive import make_active, make_parameters, make_regular
 
 
 @pytest.mark.parametrize(
@@ -106,6 +106,25 @@ def test_the_encoding_reads_back():
 def test_other_encodings_are_refused(spoil):
     with pytest.raises(ValueError):
         decode_parameters(spoil(make_parameters(5).encode()))
+
+
+def test_a_process_remembers_a_few_rounds_and_no_more():
+    rounds = [make_regular(8, degree=4, threshold=3, attempt=a, smallest_sum=7) for a in range(50)]
+    encoded = [each.encode() for each in rounds]
+    first = decode_parameters(encoded[0])
+    # Not only equal: all states of a round share the graph that one of them has computed.
+    assert decode_parameters(bytes(bytearray(encoded[0]))) is first == rounds[0]
+    assert [decode_parameters(each) for each in encoded] == rounds
+    assert decode_parameters(encoded[0]) is not first
+    assert decode_parameters(encoded[0]).holders(3) == rounds[0].holders(3)
+
+
+@pytest.mark.parametrize("make", [bytearray, memoryview])
+def test_what_was_read_before_is_still_to_be_bytes(make):
+    encoded = make_parameters(3).encode()
+    decode_parameters(encoded)
+    with pytest.raises(ValueError, match="truncated"):
+        decode_parameters(make(encoded))
 
 
 def test_a_default_threshold_needs_two_clients():
