@@ -7,17 +7,37 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import is_hypothesis_test, settings
 
 from tests._drawing import drawn
 from tests._watching import watched
 
 CONTRACT = Path(__file__).parent / "contract"
 UNWATCHED = pytest.StashKey[bool]()
+# Examples of each property that says no number of its own. How long one takes is the machine's.
+settings.register_profile("quick", max_examples=30, deadline=None)
+settings.register_profile("slow", max_examples=500, deadline=None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The slow tests have many examples of each property, all others some."""
+    settings.load_profile("slow" if is_slow_run(config) else "quick")
+
+
+def is_slow_run(config: pytest.Config) -> bool:
+    """Whether the slow tests are asked for, as `make test-slow` does."""
+    return config.option.markexpr == "slow"
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
     """Leaves to the slow tests what is not drawn; of the others some are watched."""
+    for item in items:
+        # With many examples a property is slow.
+        if is_slow_run(config) and getattr(item, "obj", None) and is_hypothesis_test(item.obj):
+            item.add_marker(pytest.mark.slow)
     tests: dict[str, list[pytest.Function]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and is_drawn_by_pairs(item):

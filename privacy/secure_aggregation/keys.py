@@ -88,6 +88,7 @@ class PrivateKey:
         self._client = client
         self._key = X25519PrivateKey.from_private_bytes(private)
         self.public = self._key.public_key().public_bytes_raw()
+        self._end = _END.pack(client, self.public)
 
     def pairwise_mask_key(self, parameters: RoundParameters, peer: int, public: bytes) -> bytes:
         """Derive the mask key of this pair; both ends get the same 32 bytes.
@@ -117,8 +118,8 @@ class PrivateKey:
             secret = self._key.exchange(load_public(public))
         except ValueError:
             raise Authentication("a public key is not a usable point") from None
-        own, other = _END.pack(self._client, self.public), _END.pack(peer, public)
-        pair = own + other if self._client < peer else other + own
+        other = _END.pack(peer, public)
+        pair = self._end + other if self._client < peer else other + self._end
         return _expand(secret, purpose + parameters.digest + pair, size)
 
 

@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from tests._forking import ROOT, run_tests
 from tests.contract._momentum import write_momentum
 from tests.contract.conftest import FOLDER
 
-ROOT = Path(__file__).resolve().parents[2]
+RunSuite = Callable[..., tuple[int, str]]
 SUITE = ("test_contract.py", "test_rounds.py", "test_mechanisms.py")
 
 
-def run_suite(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
-    return subprocess.run(
-        [*command, *options, *(f"tests/contract/{name}" for name in SUITE)],
-        cwd=ROOT,
-        env={**os.environ, FOLDER: str(folder), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture
+def run_suite(monkeypatch: pytest.MonkeyPatch) -> RunSuite:
+    """Runs the suite on the methods of a folder: `run_suite(folder, *options)`."""
+
+    def run(folder: Path, *options: str) -> tuple[int, str]:
+        monkeypatch.setenv(FOLDER, str(folder))
+        return run_tests(ROOT, *options, *(f"tests/contract/{name}" for name in SUITE))
+
+    return run
 
 
-def test_a_server_with_momentum_is_one_file_and_one_preset(tmp_path: Path):
-    done = run_suite(write_momentum(tmp_path / "mine"))
-    assert done.returncode == 0, done.stdout[-4000:]
-    assert " skipped" not in done.stdout
+def test_a_server_with_momentum_is_one_file_and_one_preset(tmp_path: Path, run_suite: RunSuite):
+    code, said = run_suite(write_momentum(tmp_path / "mine"))
+    assert code == 0, said[-4000:]
+    assert " skipped" not in said
     # The preset and the variant, each in every test of the suite.
-    assert int(done.stdout.split(" passed")[0].split()[-1]) > 150
+    assert int(said.split(" passed")[0].split()[-1]) > 150
 
 
-def test_what_a_method_says_of_itself_falsely_is_found(tmp_path: Path):
+def test_what_a_method_says_of_itself_falsely_is_found(tmp_path: Path, run_suite: RunSuite):
     """Each change is one declared property that is not so."""
     averaged = '"""Nothing: the step has momentum."""\n        return frozenset()'
     closed = "def closed_classes(self):\n        return True"
@@ -45,6 +45,6 @@ def test_what_a_method_says_of_itself_falsely_is_found(tmp_path: Path):
         (closed, f"{closed[:-4]}False\n\n    @property\n{learns}"),
     )
     found = ("averaged_moves", "moves_something", "prediction_for_any_classes")
-    done = run_suite(lies, "-k", " or ".join(found))
-    assert done.returncode == 1
-    assert all(f"{name}" in done.stdout.partition("short test summary")[2] for name in found)
+    code, said = run_suite(lies, "-k", " or ".join(found))
+    assert code == 1
+    assert all(f"{name}" in said.partition("short test summary")[2] for name in found)

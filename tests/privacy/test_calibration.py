@@ -54,7 +54,7 @@ def test_smallest_noise_that_fits(target: float, count: int, relation: Relation)
 
 
 @pytest.mark.parametrize("accountant", ["exact", "pld", "rdp"])
-@pytest.mark.parametrize("target", [1.0, 8.0])
+@pytest.mark.parametrize("target", [pytest.param(1.0, marks=pytest.mark.slow), 8.0])
 def test_every_accountant_can_be_calibrated_for(accountant: Accountant, target: float) -> None:
     z = calibrate_noise_multiplier(
         target,

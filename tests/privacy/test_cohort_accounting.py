@@ -122,7 +122,13 @@ def integrated_epsilon(z: float, q: float, relation: str, delta: float) -> float
 
 @relations
 @pytest.mark.parametrize(
-    ("z", "size", "delta"), [(1.0, 10, 1e-5), (0.7, 30, 1e-4), (2.0, 50, 1e-6), (3.0, 25, 1e-5)]
+    ("z", "size", "delta"),
+    [
+        (1.0, 10, 1e-5),
+        (0.7, 30, 1e-4),
+        pytest.param(2.0, 50, 1e-6, marks=pytest.mark.slow),
+        pytest.param(3.0, 25, 1e-5, marks=pytest.mark.slow),
+    ],
 )
 def test_a_poisson_cohort_costs_what_the_integral_says(
     relation: str, z: float, size: int, delta: float
@@ -392,7 +398,7 @@ def test_noise_at_which_the_theorem_s_sums_fail_is_charged_in_full(z: float) -> 
 
 
 @pytest.mark.parametrize("noise", [1e-6, 1e-3, 0.5, 30.0, 1e3])
-@pytest.mark.parametrize("size", [1, 100, 500])
+@pytest.mark.parametrize("size", [1, 100, pytest.param(500, marks=pytest.mark.slow)])
 def test_the_theorem_s_sums_keep_their_digits_in_between(noise: float, size: int) -> None:
     ledger = [row(2 * noise, cohort=drawn("fixed_size", size, 1_000))]
     exact = fixed_size_epsilon([(Fraction(size, 1_000), noise, 1)], 0.3)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests._forking import run_tests
 from tests.repository._walks import (
     copy_with_tests,
     require_house_style,
     run_command,
-    run_tests,
     walk,
 )
 

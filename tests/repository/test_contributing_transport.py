@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.repository._walks import copy_with_tests, require_house_style, run_tests, walk
+from tests._forking import run_tests
+from tests.repository._walks import copy_with_tests, require_house_style, walk
 
 SECTION = walk("A transport")
 

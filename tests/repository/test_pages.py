@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -18,14 +18,14 @@ from tests.repository.test_docs import broken_links
 @pytest.fixture(scope="module")
 def built() -> Path:
     """Where `make docs` writes; links lead out of there, so that another folder would not do."""
-    subprocess.run([sys.executable, "-m", "docs.pages"], cwd=ROOT, check=True, capture_output=True)
+    pages.write(pages.FOLDER)
     return pages.FOLDER
 
 
-def test_all_pages_are_written_where_one_asks(tmp_path: Path):
+def test_all_pages_are_written_where_one_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder = tmp_path / "of" / "ours"
-    command = [sys.executable, "-m", "docs.pages", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    monkeypatch.setattr(sys, "argv", ["docs.pages", str(folder)])
+    runpy.run_path(pages.__file__, run_name="__main__")
     assert {path.name for path in folder.iterdir()} == set(pages.PAGES)
     assert all(path.read_text("utf-8").startswith("# ") for path in folder.iterdir())
 

@@ -56,7 +56,7 @@ class Auditor:
         terms = dataclasses.replace(self.base.terms, config=config, protection=protection)
         return dataclasses.replace(self.base, terms=terms)
 
-    def __call__(self, *overrides: str, canaries: int = 500) -> Verdicts:
+    def __call__(self, *overrides: str, canaries: int = 300) -> Verdicts:
         """What the audit says of each channel."""
         audits = audit_run(AuditPlan(self.plan(*overrides), canaries), lambda *_, **__: None)
         return {audit.channel: audit for audit in audits}

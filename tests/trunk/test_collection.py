@@ -364,16 +364,16 @@ def test_a_failed_collection_is_not_tried_again_by_a_resumed_run(
 @pytest.mark.parametrize(
     ("owner", "name", "nth", "after"),
     [
-        (Client, "_train", 6, True),
-        (Spending, "reserve", 3, True),
+        pytest.param(*(Client, "_train", 6, True), marks=pytest.mark.slow),
+        pytest.param(*(Spending, "reserve", 3, True), marks=pytest.mark.slow),
         (Client, "_train", 10, True),
         (Federation, "_commit_pool", 3, False),
         (Federation, "_commit", 3, True),
-        (OutsideRounds, "_claim", 3, False),
+        pytest.param(*(OutsideRounds, "_claim", 3, False), marks=pytest.mark.slow),
         (OutsideRounds, "_claim", 3, True),
-        (OutsideRounds, "_part", 3, False),
-        (OutsideRounds, "_examine", 3, False),
-        (OutsideRounds, "_examine", 13, True),
+        pytest.param(*(OutsideRounds, "_part", 3, False), marks=pytest.mark.slow),
+        pytest.param(*(OutsideRounds, "_examine", 3, False), marks=pytest.mark.slow),
+        pytest.param(*(OutsideRounds, "_examine", 13, True), marks=pytest.mark.slow),
         (OutsideRounds, "_examine", 18, True),
     ],
 )

@@ -7,8 +7,8 @@ processes that start alike tell it from the operating system's entropy.
 from __future__ import annotations
 
 import json
+import random
 import secrets
-import subprocess
 import sys
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -16,23 +16,17 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 from platform.config import RunConfig, parse_config
 from platform.parties.profile import ClientProfile, noise_of
 from platform.rounds.cohort import draw_cohort
 from platform.rounds.noise import coordinator_noise
 from privacy import IntegerUploadNoise, UploadNoise, grid_of, protect_upload
+from tests._forking import forked
 from tests.privacy.training._linear import fit, make_examples, mechanism, trainer
 
 NAMES = tuple(f"client-{i:02d}" for i in range(40))
-CHILD = """
-import json, random
-import numpy as np
-import torch
-random.seed(7); np.random.seed(7); torch.manual_seed(7)
-from tests.trunk.test_entropy import everything
-print(json.dumps(everything()))
-"""
 
 
 def secret(sampling: str = "poisson", source: str = "os", size: int = 20) -> RunConfig:
@@ -70,14 +64,21 @@ def everything() -> dict[str, list[Any]]:
     }
 
 
+def say_everything() -> int:
+    """Prints it as JSON; all seeds are alike, and so is all else that a fork inherits."""
+    random.seed(7)
+    np.random.seed(7)
+    torch.manual_seed(7)
+    sys.stdout.write(json.dumps(everything()))
+    return 0
+
+
 @pytest.fixture(scope="module")
-def processes(child_environment: dict[str, str]) -> list[Mapping[str, list[Any]]]:
-    """The same from two processes whose seeds are all alike."""
-    command = [sys.executable, "-c", CHILD]
-    return [
-        json.loads(subprocess.check_output(command, env=child_environment, text=True))
-        for _ in range(2)
-    ]
+def processes() -> list[Mapping[str, list[Any]]]:
+    """The same from two processes that are copies of one."""
+    found = [forked(say_everything) for _ in range(2)]
+    assert [code for code, _ in found] == [0, 0], found
+    return [json.loads(printed) for _, printed in found]
 
 
 DRAWS = (

@@ -26,7 +26,7 @@ TINY = (
     *("evaluation.local_twins=false", "task.test_per_class=2", "pool.minimum=2", OS),
 )
 OURS = (PlatformError, MethodError, PrivacyError, StorageError)
-FEW, MANY = 100, 10_000
+FEW, MANY = 40, 10_000
 
 
 @pytest.fixture(scope="module")

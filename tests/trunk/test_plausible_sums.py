@@ -65,15 +65,16 @@ def summed(how: Protection, updates: np.ndarray, noise: SeededNoise) -> Totals:
     return how.layout.open_sum(total, len(updates), grid)
 
 
+@pytest.mark.parametrize("rounds", [200, pytest.param(1_000, marks=pytest.mark.slow)])
 @each_mechanism
-def test_a_thousand_honest_rounds_pass(name: str) -> None:
+def test_honest_rounds_pass(name: str, rounds: int) -> None:
     """All clients at their norm and in one direction in half of them: the longest sums there are.
 
     The bound fails an honest round with probability below 2^-40.
     """
     how, rng = protection(MECHANISMS[name]), np.random.default_rng(17)
     noise = SeededNoise(rng)
-    for number in range(1_000):
+    for number in range(rounds):
         updates = rng.standard_normal((CLIENTS, LENGTH)) * 10.0 ** rng.integers(-3, 4)
         if number % 2:
             updates = np.broadcast_to(updates[0], updates.shape)

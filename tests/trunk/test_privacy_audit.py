@@ -61,6 +61,8 @@ MORE = {
         *ADAPTIVE,
     ),
 }
+QUICK = ("distributed, skellam, adaptive", "distributed, colluders")
+"""Of those only the slow tests try the others."""
 each = pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS.keys())
 
 
@@ -71,7 +73,15 @@ def audit(make_storage) -> Auditor:
 
 
 @pytest.mark.parametrize(
-    "mechanism", {**MECHANISMS, **MORE}.values(), ids={**MECHANISMS, **MORE}.keys()
+    "mechanism",
+    [
+        *MECHANISMS.values(),
+        *(
+            each if name in QUICK else pytest.param(each, marks=pytest.mark.slow)
+            for name, each in MORE.items()
+        ),
+    ],
+    ids={**MECHANISMS, **MORE}.keys(),
 )
 def test_the_right_build_is_not_refuted_and_is_seen_in_full(audit, mechanism):
     verdicts = audit(*NOISE, *mechanism)
@@ -220,7 +230,7 @@ def command(tmp_path) -> list[str]:
 
 
 def test_the_command_prints_a_verdict_for_each_channel(sotto, tmp_path):
-    small = [*command(tmp_path), "--canaries", "500"]
+    small = [*command(tmp_path), "--canaries", "100"]
     outcome = sotto("audit-privacy", "quickstart", *small, "--json")
     assert outcome.code == 0, outcome.err
     documents = json.loads(outcome.out)
@@ -238,7 +248,7 @@ def test_the_command_prints_a_verdict_for_each_channel(sotto, tmp_path):
 
 def test_the_command_says_when_a_claim_is_refuted(sotto, tmp_path, monkeypatch):
     halve_noise(monkeypatch)
-    outcome = sotto("audit-privacy", "quickstart", *command(tmp_path), "--canaries", "2000")
+    outcome = sotto("audit-privacy", "quickstart", *command(tmp_path), "--canaries", "500")
     assert outcome.code == 1
     assert "REFUTED" in outcome.out
 

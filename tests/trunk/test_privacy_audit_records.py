@@ -57,7 +57,7 @@ def audited(plan: RunPlan, canaries: int) -> ChannelAudit:
 
 
 @pytest.mark.parametrize(
-    ("name", "mu", "canaries"), [("plain", 2.0, 150), ("replaced", 2 / 0.7, 60), ("gated", 1.0, 60)]
+    ("name", "mu", "canaries"), [("plain", 2.0, 60), ("replaced", 2 / 0.7, 40), ("gated", 1.0, 40)]
 )
 def test_the_right_build_is_not_refuted(plans, name, mu, canaries):
     audit = audited(plans[name], canaries)
@@ -76,7 +76,7 @@ def test_noise_halved_is_refuted(plans, monkeypatch):
         self.noise_multiplier *= 2
 
     monkeypatch.setattr(NoisyOptimizer, "add_noise", halved)
-    assert not audited(plans["plain"], 300).result.passed
+    assert not audited(plans["plain"], 100).result.passed
 
 
 def test_clip_skipped_is_refuted(plans, monkeypatch):
@@ -87,7 +87,7 @@ def test_clip_skipped_is_refuted(plans, monkeypatch):
         self.max_grad_norm, self.noise_multiplier = 1e6, self.noise_multiplier / 1e6
 
     monkeypatch.setattr(NoisyOptimizer, "__init__", unclipped)
-    assert not audited(plans["noisy"], 80).result.passed
+    assert not audited(plans["noisy"], 50).result.passed
 
 
 def test_sensitivity_forgotten_is_refuted(plans, monkeypatch):
@@ -97,7 +97,7 @@ def test_sensitivity_forgotten_is_refuted(plans, monkeypatch):
         return dataclasses.replace(reserved(*what), relation="add_or_remove_one")
 
     monkeypatch.setattr(platform.protection.uploads, "reserved", forgetful)
-    assert not audited(plans["replaced"], 350).result.passed
+    assert not audited(plans["replaced"], 240).result.passed
 
 
 def test_same_noise_each_round_is_refuted(plans, monkeypatch):
@@ -130,7 +130,7 @@ def test_personal_part_not_privatised_under_dp_sgd_is_refuted(plans, monkeypatch
     monkeypatch.setattr(PFedMoAP, "client_update", raw_gate)
     monkeypatch.setattr(platform.parties.record_level, "seal", lambda examples: examples)
     monkeypatch.setattr(platform.parties.record_level, "require_released", lambda *_, **__: None)
-    audit = audited(plans["gated"], 80)
+    audit = audited(plans["gated"], 70)
     assert not audit.result.passed
     found = reasons(audit)
     assert "'personal state'" in found
@@ -150,7 +150,7 @@ def test_pool_entry_un_noised_under_dp_sgd_is_refuted(plans, monkeypatch):
     monkeypatch.setattr(PFedMoAP, "client_update", bare_entry)
     monkeypatch.setattr(platform.parties.record_level, "seal", lambda examples: examples)
     monkeypatch.setattr(platform.parties.record_level, "require_released", lambda *_, **__: None)
-    audit = audited(plans["gated"], 80)
+    audit = audited(plans["gated"], 70)
     assert "'pool entry'" in reasons(audit)
 
 

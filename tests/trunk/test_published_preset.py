@@ -21,20 +21,23 @@ TOTALS = {
 }
 
 
-def planned(relation: str, rounds: int, folder: Path) -> list[Release]:
-    """What one client's ledger holds after so many rounds of the shipped configuration."""
-    changes = [f"privacy.relation={relation}", f"storage.url=sqlite:///{folder}/sotto.db"]
+@pytest.fixture(scope="module", params=["add_or_remove_one", "replace_one"])
+def row(request, make_storage) -> Release:
+    """What one client's ledger holds after a round of the shipped configuration."""
+    url = make_storage("published").url
+    changes = [f"privacy.relation={request.param}", f"storage.url={url}"]
     config = load_config(Path("published-preset"), changes)
     protection = plan_run(config, SilentObserver(), Surroundings()).terms.protection
     key = {"run_id": "run", "attempt": 1, "pseudonym": "ada"}
-    (row,) = protection.releases(ReleaseKey(round_number=1, **key))
-    return [dataclasses.replace(row, round_number=n) for n in range(1, rounds + 1)]
+    (found,) = protection.releases(ReleaseKey(round_number=1, **key))
+    assert found.relation == request.param
+    return found
 
 
-@pytest.mark.parametrize(("relation", "rounds"), sorted(TOTALS))
-def test_the_published_preset_has_its_honest_totals(relation, rounds, tmp_path):
-    rows = planned(relation, rounds, tmp_path)
+@pytest.mark.parametrize("rounds", [1, 10])
+def test_the_published_preset_has_its_honest_totals(row, rounds):
+    rows = [dataclasses.replace(row, round_number=n) for n in range(1, rounds + 1)]
     assert rows[0].standard_deviation / rows[0].clipping_norm == pytest.approx(0.0507)
     spent = epsilons(rows, 0.05)
     assert spent.server == spent.peers == spent.observer
-    assert spent.server == pytest.approx(TOTALS[relation, rounds], abs=1.0)
+    assert spent.server == pytest.approx(TOTALS[row.relation, rounds], abs=1.0)

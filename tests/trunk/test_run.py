@@ -189,7 +189,17 @@ def sharing_methods() -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("method", sharing_methods())
+QUICK = {"promptfl", "pfedmoap", "scaffold", "fedgen", "pm_moe"}
+"""A prompt, one with experts, and networks: what a sum carries beside is the contract suite's."""
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+        for name in sharing_methods()
+    ],
+)
 def test_masked_sum_is_the_plain_sum_up_to_quantisation(storage: Storage, method: str) -> None:
     # Six clients own 4, 4, 3, 3, 3 and 3 classes, so the weights differ.
     overrides = [NONE, f"method.name={method}", "rounds=1", "task.clients=6"]

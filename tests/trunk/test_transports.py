@@ -28,6 +28,8 @@ from storage import open_client_stores
 from tests.trunk._runs import NONE, Finished, Storage, opened
 from tests.trunk._transports import RUNS, carried, left_behind, require_same, run_in_process
 
+UNDER_MASKS, *OTHERS = RUNS
+
 
 @pytest.fixture(scope="module", params=RUNS)
 def reference(request: pytest.FixtureRequest, make_storage: Any) -> tuple[str, Finished]:
@@ -109,6 +111,11 @@ def in_a_child(client: Client, message: bytes, pids: list[int]) -> bytes:
     return reply[1:]
 
 
+@pytest.mark.parametrize(
+    "reference",
+    [UNDER_MASKS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)],
+    indirect=True,
+)
 def test_a_run_with_a_new_process_for_every_message(
     storage: Storage, reference: tuple[str, Finished]
 ) -> None:

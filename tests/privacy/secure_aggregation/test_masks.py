@@ -13,21 +13,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.base import Cipher
 from cryptography.hazmat.primitives.ciphers.modes import CTR, ECB
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from scipy import stats
 
 from privacy.errors import Authentication
 from privacy.secure_aggregation import Phase, client, masking
 from privacy.secure_aggregation.entropy import draw
-from privacy.secure_aggregation.keys import (
-    PrivateKey,
-    _expand,
-    is_usable,
-    seal,
-    self_mask_key,
-    unseal,
-)
+from privacy.secure_aggregation.keys import PrivateKey, is_usable, seal, self_mask_key, unseal
 from privacy.secure_aggregation.masking import LARGEST_STREAM, Mask, add_masks
 from privacy.secure_aggregation.packing import packed_bytes
 from privacy.secure_aggregation.parameters import LARGEST_INDEX
@@ -58,30 +49,6 @@ def hkdf(secret, info, size):
         block = hmac.digest(key, block + info + bytes([counter]), "sha256")
         blocks += block
     return blocks
-
-
-@pytest.mark.parametrize(
-    ("secret", "size", "expected"),
-    [
-        # RFC 5869, appendix A.3, the one test case of SHA-256 without salt.
-        (
-            b"\x0b" * 22,
-            42,
-            "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d9d201395faa4b61a96c8",
-        ),
-        (b"\x0b" * 22, 32, "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"),
-    ],
-)
-def test_keys_are_expanded_as_in_the_rfc(secret, size, expected):
-    assert _expand(secret, b"", size).hex() == expected
-
-
-@pytest.mark.parametrize("size", [32, 64])
-def test_keys_are_expanded_as_by_the_library(size):
-    for count in range(65):
-        secret, info = b"\7" * count, b"\3" * (2 * count)
-        derived = HKDF(algorithm=SHA256(), length=size, salt=None, info=info).derive(secret)
-        assert _expand(secret, info, size) == derived == hkdf(secret, info, size)
 
 
 def stream(key, count, size):

@@ -85,7 +85,7 @@ def untouched(tmp_path: Path):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @given(value=plain)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_plain_values_are_what_was_pickled(protocol: int, value: object):
     found = read_plain(pickle.dumps(value, protocol), "list.pkl")
     assert repr(found) == repr(value)
@@ -330,7 +330,7 @@ def test_arrays_that_are_none_are_refused(data: bytes, reason: str):
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_damage_anywhere_gives_plain_data_or_one_sentence(data: st.DataObject):
     value = {"data": ARRAYS[0], "labels": [1, 2], "names": ARRAYS[9], "more": (b"x", None, "y")}
     whole = bytearray(pickle.dumps(value, data.draw(st.sampled_from(PROTOCOLS))))
