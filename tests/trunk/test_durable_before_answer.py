@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 
 from methods import Examples
+from platform.errors import ProtocolError
 from platform.parties.client import Client
 from platform.wire import messages
 from platform.wire.envelopes import Envelope
 from platform.wire.messages import Assignment, Invitation
-from privacy import UploadNoise
+from platform.wire.transport import Dropout, answer
+from privacy import UnsupportedEvent, UploadNoise
 from storage import StorageError
 from storage.statements import Statements
 from tests.contract._driving import RUN, Setting, make_clients, quick_folder
@@ -105,3 +107,12 @@ def test_an_answer_that_was_not_made_durable_is_made_anew_and_charged_once(
         first = client.handle(training())
         assert client.handle(training()) == first
         assert durable(folder)["ledger"] == 1
+
+
+@pytest.mark.parametrize("error", [UnsupportedEvent("no bound"), ProtocolError("message: no")])
+def test_a_client_that_cannot_price_or_trust_a_message_is_lost_and_stops_nobody(error: Exception):
+    def handler(message: bytes) -> bytes:
+        raise error
+
+    reply = answer(handler, b"")
+    assert isinstance(reply, Dropout) and "refused" in reply.reason
