@@ -11,7 +11,9 @@ work for the server. Client times are the median over the clients of one's own c
 if it were alone in its process; server times are the whole step for all clients. All times are this
 process' own CPU time over all its threads, which other work on the machine disturbs least. Nothing
 is asserted but that the sum is right. `whole` adds up everybody's work in one process, where
-signatures and public keys that all clients are sent are checked and loaded once.
+signatures and public keys that all clients are sent are checked and loaded once, as in a simulated
+run: in a ring of 27 bits, which holds 100 vectors of 20 bits, and with every state written as bytes
+after each message and read again before the next.
 `compare` runs the peer and this code one after the other with the same cohort, graph degree,
 threshold and dropouts. Both derive the keys of pairwise masks when they mask.
 """
@@ -28,7 +30,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -43,10 +45,15 @@ from privacy.secure_aggregation import (
     Finished,
     Identity,
     Phase,
+    ReadyToMask,
     RoundParameters,
     ServerState,
     client,
+    decode_client_state,
+    decode_server_state,
     default_threshold,
+    encode_client_state,
+    encode_server_state,
     new_identity,
     plan,
     server,
@@ -58,6 +65,7 @@ from privacy.secure_aggregation.masking import Mask, add_masks, processors
 Result = TypeVar("Result")
 PEER = Path(__file__).with_name("_secagg_peer.py")
 GRAPH_SEED = bytes(range(32))
+WHOLE_BITS = 27
 
 
 def timed(work: Callable[[], Result]) -> tuple[Result, float]:
@@ -74,13 +82,14 @@ class Round:
     identities: Mapping[int, Identity] = field(default_factory=dict)
     enrolment: Enrolment = field(default_factory=Enrolment)
     alone: bool = True
+    stored: bool = False
     rows: dict[Phase, tuple[float, float, int, int]] = field(default_factory=dict)
     everybody: dict[Phase, float] = field(default_factory=dict)
 
     def play(self, vectors: Callable[[int], np.typing.NDArray[np.uint64]], lost: set[int]) -> None:
         """Run it and check the sum."""
-        state: ServerState = server.start(self.parameters)
-        states: dict[int, ClientState] = {}
+        state: ServerState | bytes = server.start(self.parameters)
+        states: dict[int, ClientState | bytes] = {}
         inbox: Mapping[int, bytes] = dict.fromkeys(self.parameters.clients, b"")
         for phase in self.parameters.phases:
             if phase is Phase.MASKED_INPUT:
@@ -97,7 +106,7 @@ class Round:
                 )
                 times.append(spent)
             (state, inbox), spent = timed(
-                lambda now=state, out=outbox: server.step(now, out)  # type: ignore[misc]
+                lambda now=state, out=outbox: self.serve(now, out)  # type: ignore[misc]
             )
             self.everybody[phase] = sum(times) + spent
             self.rows[phase] = (statistics.median(times), spent, largest(outbox), largest(inbox))
@@ -109,23 +118,36 @@ class Round:
         top = np.uint64(2**self.parameters.ring_bits - 1)
         assert np.array_equal(state.total, expected & top)
 
+    def serve(
+        self, state: ServerState | bytes, outbox: Mapping[int, bytes]
+    ) -> tuple[ServerState | bytes, Mapping[int, bytes]]:
+        """The server's whole work in one phase."""
+        now = decode_server_state(state) if isinstance(state, bytes) else state
+        following, inbox = server.step(now, outbox)
+        is_kept = self.stored and not isinstance(following, Finished)
+        return encode_server_state(following) if is_kept else following, inbox
+
     def answer(
         self,
         phase: Phase,
         index: int,
-        state: ClientState | None,
+        state: ClientState | bytes | None,
         message: bytes,
         vector: np.typing.NDArray[np.uint64],
-    ) -> tuple[ClientState, bytes]:
+    ) -> tuple[ClientState | bytes, bytes]:
         """One client's whole work in one phase."""
         identity = self.identities.get(index)
+        following: ClientState
         if state is None:
             credentials = None if identity is None else Credentials(identity, self.enrolment)
-            return client.advertise(self.parameters, index, credentials=credentials)
-        following, outgoing = client.step(state, message, identity=identity)
+            following, outgoing = client.advertise(self.parameters, index, credentials=credentials)
+        else:
+            now = decode_client_state(state) if isinstance(state, bytes) else state
+            following, outgoing = client.step(now, message, identity=identity)
         if phase is Phase.MASKED_INPUT:
-            return client.mask(following, vector, identity=identity)  # type: ignore[arg-type]
-        return following, outgoing
+            ready = cast(ReadyToMask, following)
+            following, outgoing = client.mask(ready, vector, identity=identity)
+        return encode_client_state(following) if self.stored else following, outgoing
 
     def totals(self) -> tuple[float, float]:
         """Milliseconds of one client and of the server."""
@@ -166,7 +188,7 @@ def make_round(clients: int, length: int, **changes: object) -> Round:
     return Round(RoundParameters(**(fields | changes)))  # type: ignore[arg-type]
 
 
-def make_active(clients: int, length: int) -> Round:
+def make_active(clients: int, length: int, **changes: object) -> Round:
     identities = {i: Identity(new_identity()) for i in range(1, clients + 1)}
     enrolment = Enrolment()
     for index, identity in identities.items():
@@ -178,6 +200,7 @@ def make_active(clients: int, length: int) -> Round:
         adversary=Adversary.ACTIVE,
         identities=keys,
         enrolment_serial=enrolment.serial,
+        **changes,
     )
     return Round(made.parameters, identities, enrolment)
 
@@ -204,6 +227,7 @@ def whole(arguments: argparse.Namespace) -> None:
     """Everybody's cryptography in one process: medians of three rounds of each kind, in turn."""
     for clients in arguments.clients or [100]:
         lost, found = dropouts_of(clients, arguments.dropouts), plan(clients, corrupt_rate=0.0)
+        ring = {"ring_bits": WHOLE_BITS}
         regular = {
             "threshold": found.threshold,
             "degree": found.degree,
@@ -211,17 +235,17 @@ def whole(arguments: argparse.Namespace) -> None:
             "smallest_sum": found.smallest_sum,
         }
         kinds = {
-            f"semi-honest, degree {found.degree}": partial(make_round, **regular),
-            "semi-honest, complete": make_round,
-            "active, complete": make_active,
+            f"semi-honest, degree {found.degree}": partial(make_round, **regular, **ring),
+            "semi-honest, complete": partial(make_round, **ring),
+            "active, complete": partial(make_active, **ring),
         }
         spent: dict[str, list[dict[Phase, float]]] = {kind: [] for kind in kinds}
         for _ in range(3):
             for kind, make in kinds.items():
                 made = make(clients, arguments.length)
-                made.alone = False
+                made.alone, made.stored = False, True
                 forget()
-                made.play(random_vectors(arguments.length, 32), lost)
+                made.play(random_vectors(arguments.length, WHOLE_BITS), lost)
                 spent[kind].append(made.everybody)
         print(f"\n{clients} clients, {arguments.length} values, {len(lost)} lost; ms of everybody")
         print(f"{'':<28}" + "".join(f"{phase.value:>19}" for phase in Phase) + f"{'all':>10}")

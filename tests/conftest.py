@@ -40,7 +40,8 @@ def pytest_collection_modifyitems(
             item.add_marker(pytest.mark.slow)
     tests: dict[str, list[pytest.Function]] = {}
     for item in items:
-        if isinstance(item, pytest.Function) and is_drawn_by_pairs(item):
+        # What is slow anyway does not stand for anything in a quick run.
+        if isinstance(item, pytest.Function) and is_drawn_by_pairs(item) and not is_slow(item):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for cases in tests.values():
         params = [item.callspec.params if hasattr(item, "callspec") else {} for item in cases]
@@ -50,6 +51,10 @@ def pytest_collection_modifyitems(
     yield
     for item, is_watched in zip(items, watched([item.nodeid for item in items]), strict=True):
         item.stash[UNWATCHED] = not is_watched
+
+
+def is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
 
 
 def is_drawn_by_pairs(item: pytest.Function) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -47,7 +47,6 @@ def row(how: CentralNoise, dimension: int = 10_000, **changes: Any) -> Any:
 # --------------------------------------------------------------------------- what clients send
 
 
-@settings(max_examples=120, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     dimension=st.integers(1, 400),

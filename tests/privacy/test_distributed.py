@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
@@ -218,7 +218,6 @@ def test_the_condition_holds_always_and_is_not_idle() -> None:
     assert (np.sum(free**2, axis=1) > limit).sum() > 5
 
 
-@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32), dimension=st.integers(1, 300), norm=st.floats(1.0, 1e9))
 def test_rounded_vectors_are_short_whatever_the_direction(
     seed: int, dimension: int, norm: float

@@ -117,7 +117,13 @@ OTHERS = {
 @pytest.mark.parametrize("relation", PAIRS)
 @pytest.mark.parametrize("others", OTHERS)
 @pytest.mark.parametrize(
-    ("population", "size", "noise"), [(2, 1, 1.0), (5, 1, 0.7), (6, 2, 1.0), (7, 6, 2.0)]
+    ("population", "size", "noise"),
+    [
+        (2, 1, 1.0),
+        (5, 1, 0.7),
+        (6, 2, 1.0),
+        pytest.param(7, 6, 2.0, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("minimum", [0, 1])
 @pytest.mark.pairs

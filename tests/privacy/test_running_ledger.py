@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from privacy import (
@@ -78,7 +78,6 @@ def outcome(price: object, *arguments: object) -> object:
         return UnsupportedEvent
 
 
-@settings(deadline=None, max_examples=150)
 @given(told=st.lists(rows, max_size=12), cuts=st.lists(st.integers(0, 12), max_size=3))
 def test_it_prices_what_all_rows_cost_however_they_were_told(
     told: Sequence[Release], cuts: Sequence[int]
@@ -89,7 +88,6 @@ def test_it_prices_what_all_rows_cost_however_they_were_told(
     assert outcome(ledger.epsilons, DELTA) == outcome(epsilons, told, DELTA)
 
 
-@settings(deadline=None, max_examples=100)
 @given(told=st.lists(rows, max_size=8), planned=st.lists(rows, max_size=4))
 def test_what_is_planned_is_priced_and_not_added(
     told: Sequence[Release], planned: Sequence[Release]

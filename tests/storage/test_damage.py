@@ -81,13 +81,13 @@ def used(path: Path, count: int, seed: int) -> Iterator[int]:
 
 
 def test_flips_in_a_coordinators_database(filled: Path) -> None:
-    assert flips_are_named_or_harmless(filled, read_database, used(filled, 250, 1)) > 150
-    flips_are_named_or_harmless(filled, read_database, some(filled, 50, 2))
+    assert flips_are_named_or_harmless(filled, read_database, used(filled, 80, 1)) > 48
+    flips_are_named_or_harmless(filled, read_database, some(filled, 20, 2))
 
 
 def test_flips_in_a_clients_store(store: Path) -> None:
-    assert flips_are_named_or_harmless(store, read_store, used(store, 250, 3)) > 150
-    flips_are_named_or_harmless(store, read_store, some(store, 50, 4))
+    assert flips_are_named_or_harmless(store, read_store, used(store, 80, 3)) > 48
+    flips_are_named_or_harmless(store, read_store, some(store, 20, 4))
 
 
 @pytest.mark.slow

@@ -110,7 +110,13 @@ def test_rows_are_shuffled_before_they_are_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "count", "kept"), [(8192, 10, 1), (3000, 10, 2), (16, 60, 3), (100, 60, 2)]
+    ("size", "count", "kept"),
+    [
+        (8192, 10, 1),
+        pytest.param(3000, 10, 2, marks=pytest.mark.slow),
+        (16, 60, 3),
+        pytest.param(100, 60, 2, marks=pytest.mark.slow),
+    ],
 )
 def test_deleted_generations_are_nowhere_in_the_file(
     path: Path, database: storage.Database, size: int, count: int, kept: int

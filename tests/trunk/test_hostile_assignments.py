@@ -503,6 +503,6 @@ def test_any_message_is_answered_or_refused_with_the_one_error(data):
 
 @pytest.mark.slow
 @given(st.data())
-@settings(max_examples=150, **FUZZING)
+@settings(**FUZZING)
 def test_three_thousand_messages_are_answered_or_refused_with_the_one_error(data):
     require_answered_or_refused(data)

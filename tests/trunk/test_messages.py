@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from platform.errors import ProtocolError
@@ -234,7 +234,6 @@ def test_an_upload_with_another_weight_is_refused(weight):
 
 
 @given(st.sampled_from(KINDS), st.data())
-@settings(max_examples=200)
 def test_a_broken_message_is_refused_or_another_message_and_nothing_else(kind, data):
     broken = bytearray(encode(kind, EXAMPLES[kind]))
     for _ in range(data.draw(st.integers(1, 3))):

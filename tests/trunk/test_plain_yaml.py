@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from platform.config import RunConfig, dump_config, load_config, parse_config
@@ -124,7 +124,6 @@ FRAGMENTS = st.sampled_from(
 TEXTS = st.text() | st.lists(FRAGMENTS | st.text(max_size=3), max_size=40).map("".join)
 
 
-@settings(max_examples=400, deadline=None)
 @example("9" * 5_000)
 @example("[" * 2_000)
 @example("{1: 2}")
@@ -142,7 +141,6 @@ SECTIONS = tuple(RunConfig.model_fields)
 VALUES = PLAIN | st.sampled_from([-1, 0, 1e308, float("nan"), float("inf")])
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.dictionaries(st.sampled_from(SECTIONS), VALUES, max_size=4), st.data())
 def test_any_value_anywhere_gives_a_configuration_or_a_sentence(
     tree: dict[str, Any], data: st.DataObject

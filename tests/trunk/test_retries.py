@@ -202,17 +202,22 @@ def test_no_retries_stop_at_once(storage: Storage) -> None:
     assert rows(storage) == [(1, 1, "reserved", 4)]
 
 
+# Charge and attempt are one transaction, so both are there or neither.
+CHARGED, UNCHARGED = (Spending, "reserve", True), (Spending, "reserve", False)
+OPENED = (RoundRunner, "run", False)
+
+
 @pytest.mark.parametrize(
-    ("owner", "name", "after"),
+    ("overrides", "owner", "name", "after"),
     [
-        # Charge and attempt are one transaction, so both are there or neither.
-        (Spending, "reserve", True),
-        (Spending, "reserve", False),
-        (RoundRunner, "run", False),
+        ((), *CHARGED),
+        ((OS,), *UNCHARGED),
+        ((OS,), *OPENED),
+        pytest.param((), *UNCHARGED, marks=pytest.mark.slow),
+        pytest.param((), *OPENED, marks=pytest.mark.slow),
+        pytest.param((OS,), *CHARGED, marks=pytest.mark.slow),
     ],
-    ids=["charging", "before", "opened"],
 )
-@pytest.mark.parametrize("overrides", [(), (OS,)], ids=["seeded", "os"])
 def test_a_run_killed_between_two_tries_goes_on_with_its_ledger(
     storage: Storage,
     monkeypatch: pytest.MonkeyPatch,

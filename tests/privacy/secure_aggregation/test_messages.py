@@ -159,7 +159,7 @@ def test_a_repeated_or_disordered_client_is_refused(kind):
             read(PARAMETERS, 2, envelope(kind).close(body))
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.binary(max_size=300), st.sampled_from(sorted(DECODERS)), st.booleans())
 def test_decoders_raise_one_error(garbage, kind, sealed):
     message = envelope(kind).close(garbage) if sealed else garbage

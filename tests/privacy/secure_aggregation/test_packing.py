@@ -52,7 +52,7 @@ def test_a_long_vector_is_packed_in_blocks_and_is_still_one_long_integer(bits, b
     assert unpack(memoryview(packed), length, bits).tolist() == values.tolist()
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.sampled_from(WIDTHS), st.integers(1, 40), st.data())
 def test_other_bytes_are_refused_or_come_out_again(bits, length, data):
     size = packed_bytes(length, bits)

@@ -78,7 +78,7 @@ def schedules(draw):
     return parameters, {index: draw(fates) for index in parameters.clients}
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(schedule=schedules(), seed=st.integers(0, 2**32 - 1))
 def test_the_sum_is_exact_or_the_phase_is_named(schedule, seed):
     check(*schedule, seed=seed)

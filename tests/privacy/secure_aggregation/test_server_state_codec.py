@@ -229,7 +229,7 @@ def test_a_semi_honest_round_never_waits_for_signatures():
         decode_server_state(encode_server_state(state))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(st.binary(max_size=200), st.integers(0, 6))
 def test_garbage_is_refused(garbage, tag):
     for data in (garbage, b"SS\4" + bytes([tag]) + garbage):

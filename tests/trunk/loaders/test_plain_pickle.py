@@ -330,7 +330,6 @@ def test_arrays_that_are_none_are_refused(data: bytes, reason: str):
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
 def test_damage_anywhere_gives_plain_data_or_one_sentence(data: st.DataObject):
     value = {"data": ARRAYS[0], "labels": [1, 2], "names": ARRAYS[9], "more": (b"x", None, "y")}
     whole = bytearray(pickle.dumps(value, data.draw(st.sampled_from(PROTOCOLS))))
