@@ -21,6 +21,7 @@ from platform.rounds.aggregating import aggregate_of
 from platform.rounds.attempts import Attempts, close_if_open, may_repeat
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.documents import round_document
+from platform.rounds.garbage import only_of_rounds
 from platform.rounds.observing import Observer
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from platform.rounds.progress import Progress
@@ -53,6 +54,10 @@ class Federation:
         Raises:
             RunStopped: If a round was aborted; the run can be resumed.
         """
+        with only_of_rounds():
+            return self._run_rounds()
+
+    def _run_rounds(self) -> Progress:
         run, rounds = self._run, self._run.terms.config.rounds
         progress = self._begin()
         self._observer.run_started(run.run_id, rounds, min(progress.completed, rounds))
