@@ -14,7 +14,7 @@ from typing import Protocol
 from platform.errors import CoordinatorBehind, ProtocolError
 from platform.wire.envelopes import peek
 from platform.wire.messages import Stage
-from privacy import BudgetExhausted
+from privacy import BudgetExhausted, UnsupportedEvent
 
 ClientId = str
 
@@ -61,7 +61,8 @@ def answer(handler: Handler, message: bytes) -> bytes | Dropout:
     except CoordinatorBehind:
         # Every client would hang up, one after the other, and nobody would know why.
         raise
-    except ProtocolError:
+    except (ProtocolError, UnsupportedEvent):
+        # Also what it would have to price and nobody can: it takes no part in what has no bound.
         return Dropout("the client refused the message")
     except BudgetExhausted:
         # Elsewhere it would hang up; what it has spent is nobody's business.
