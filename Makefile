@@ -37,8 +37,8 @@ $(STAMP):
 demo: $(STAMP)  ## Run the quickstart: one private federated run
 	$(BIN)/python -m platform.coordinator
 
-test: $(STAMP)  ## Run the tests with coverage, without the slow ones
-	$(PYTEST) -m "not slow" $(PARALLEL) --cov --cov-report=term:skip-covered
+test: $(STAMP)  ## Run the tests without the slow ones; COVERAGE=1 measures what they cover
+	$(PYTEST) -m "not slow" $(PARALLEL) $(if $(COVERAGE),--cov --cov-report=term:skip-covered)
 
 test-slow: $(STAMP)  ## Run the slow tests, and all that a quick run does not draw
 	$(PYTEST) -m slow $(PARALLEL)

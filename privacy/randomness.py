@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,9 +54,15 @@ def require_noise_source(noise: object) -> NoiseSource:
     Raises:
         TypeError: It is not a noise source; a bare generator is none.
     """
-    if not isinstance(noise, NoiseSource):
+    # By its type first: a protocol's names are collected anew at every `isinstance`.
+    if not _is_source(cast("Hashable", type(noise))) and not isinstance(noise, NoiseSource):
         raise TypeError(f"noise is a {type(noise).__name__}; it must be SystemNoise or SeededNoise")
-    return noise
+    return cast("NoiseSource", noise)
+
+
+@lru_cache(maxsize=64)
+def _is_source(kind: Hashable) -> bool:
+    return all(hasattr(kind, name) for name in vars(NoiseSource) if not name.startswith("_"))
 
 
 class SystemNoise:
@@ -152,5 +159,7 @@ def standard_normal_from(entropy: Entropy, size: int) -> NDArray[np.float64]:
     fractions = (words.astype(np.float64) + 0.5) * 2.0**-64
     radius = np.sqrt(-2.0 * np.log(fractions[:, 0]))
     angle = (2.0 * math.pi) * fractions[:, 1]
-    normals = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
-    return np.ravel(normals)[:size]
+    normals = np.empty((pairs, 2))
+    np.multiply(radius, np.cos(angle), out=normals[:, 0])
+    np.multiply(radius, np.sin(angle), out=normals[:, 1])
+    return normals.reshape(-1)[:size]

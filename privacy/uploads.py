@@ -6,7 +6,8 @@ them, whichever it is; what they do is in modules of their own.
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Hashable
+from functools import cache, lru_cache
 from typing import Any, Literal, Protocol, Self, cast
 
 import numpy as np
@@ -85,7 +86,9 @@ def require_mechanism(mechanism: object) -> ClientMechanism:
     Raises:
         UnknownMechanism: Something is missing.
     """
-    missing = [name for name in _asked() if not hasattr(mechanism, name)]
+    missing: list[str] = []
+    if not _has_all(cast("Hashable", type(mechanism))):
+        missing = [name for name in _asked() if not hasattr(mechanism, name)]
     if missing:
         raise UnknownMechanism(
             f"{type(mechanism).__name__} is no mechanism for uploads: it has no "
@@ -93,6 +96,13 @@ def require_mechanism(mechanism: object) -> ClientMechanism:
         )
     # Not by `isinstance`, which collects a protocol's names anew each time.
     return cast("ClientMechanism", mechanism)
+
+
+@lru_cache(maxsize=64)
+def _has_all(kind: Hashable) -> bool:
+    """Return whether all mechanisms of a type have what one must have, whatever each is."""
+    fields = getattr(kind, "__dataclass_fields__", {})
+    return all(hasattr(kind, name) or name in fields for name in _asked())
 
 
 @cache

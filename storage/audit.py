@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
 
-from sqlalchemy import ColumnElement, func, insert, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from storage._validate import canonical_json, require_count, require_text, utc_text
@@ -27,6 +27,16 @@ from storage.tables import Audit
 # Changing what is hashed, or how, needs a new marker.
 HASH_PREFIX: Final = b"sotto-audit-v1\n"
 GENESIS_HASH: Final = "0" * 64
+
+_HEAD: Final = "SELECT sequence, hash FROM audit WHERE run_id = ? ORDER BY sequence DESC LIMIT 1"
+_HEADS: Final = (
+    "SELECT audit.run_id, sequence, hash FROM runs JOIN audit ON audit.run_id = runs.run_id"
+    " AND sequence = (SELECT max(sequence) FROM audit WHERE run_id = runs.run_id)"
+)
+_INSERTION: Final = (
+    "INSERT INTO audit (run_id, sequence, actor, action, round_number, channel, time, detail, hash)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 def entry_hash(
@@ -99,19 +109,8 @@ class AuditRepository:
             head,
             AuditEntry(head.count + 1, run, actor, action, round, channel, moment, text, ""),
         )
-        self._session.execute(
-            insert(Audit).values(
-                run_id=run,
-                sequence=entry.sequence,
-                actor=actor,
-                action=action,
-                round_number=round,
-                channel=channel,
-                time=moment,
-                detail=text,
-                hash=entry.hash,
-            )
-        )
+        values = (run, entry.sequence, actor, action, round, channel, moment, text, entry.hash)
+        self._rows.statements.run(_INSERTION, values)
         return entry
 
     def query(
@@ -176,13 +175,13 @@ class AuditRepository:
             NotFound: Unknown run.
         """
         require_run(self._rows, run)
-        last = self._session.execute(
-            select(Audit.sequence, Audit.hash)
-            .where(Audit.run_id == run)
-            .order_by(Audit.sequence.desc())
-            .limit(1)
-        ).one_or_none()
-        return AuditHead(0, GENESIS_HASH) if last is None else AuditHead(last[0], last[1])
+        last = self._rows.statements.run(_HEAD, (run,))
+        return AuditHead(*last[0]) if last else AuditHead(0, GENESIS_HASH)
+
+    def heads(self) -> dict[str, AuditHead]:
+        """Return how long every run's chain is and what it ends in; only ends are read."""
+        found = self._rows.statements.run(_HEADS)
+        return {run: AuditHead(count, digest) for run, count, digest in found}
 
     def verify(self, run: str, head: AuditHead | None = None) -> AuditHead:
         """Recompute the run's whole chain.

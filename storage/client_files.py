@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import cache, partial
@@ -29,12 +29,12 @@ from storage.integrity import Schema, read_schema, require_sound
 from storage.records import ClientIdentity
 from storage.sealing import Rows
 from storage.statements import Statements
+from storage.working_rows import WorkingRows
 
-CLIENT_SCHEMA_VERSION: Final = 5
+CLIENT_SCHEMA_VERSION: Final = 6
 _BUSY_TIMEOUT: Final = 5.0
 _STAGE_PATIENCE: Final = 600.0
 """Seconds to wait while another run's stage writes to the same clients' file."""
-_SAVEPOINT: Final = "one_client"
 
 
 class ClientFile:
@@ -51,7 +51,7 @@ class ClientFile:
         self._file = OpenFile.at(path)
         self._read_only = read_only
         self._connection: sqlite3.Connection | None = None
-        self._rows: Rows | None = None
+        self._rows: WorkingRows | None = None
         self._is_apart = False
         self._owner: int | None = None
         # Several threads may use one file; only one at a time uses its connection.
@@ -72,7 +72,7 @@ class ClientFile:
         """
         with self._lock:
             if self._rows is not None and not self._is_apart:
-                with self._savepoint(self._rows.statements):
+                with self._apart(self._rows):
                     yield
             elif self._connection is not None:
                 yield
@@ -81,15 +81,18 @@ class ClientFile:
                     yield
 
     @contextmanager
-    def stage(self) -> Iterator[None]:
+    def stage(self, clients: Sequence[str] = ()) -> Iterator[None]:
         """Make all calls of the block durable together, when it ends; none of them if it raises.
+
+        Args:
+            clients: Who will ask alike in it, so that it is read for all at once.
 
         Raises:
             DatabaseBusy: Another process wrote to the file all the time.
             DatabaseReplaced: The file was deleted or replaced; nothing that was written counts.
             StorageFull: Nothing was written.
         """
-        with self.transaction(patience=_STAGE_PATIENCE):
+        with self.transaction(patience=_STAGE_PATIENCE, clients=clients):
             self._is_apart = False
             try:
                 yield
@@ -103,12 +106,15 @@ class ClientFile:
         return self._rows
 
     @contextmanager
-    def transaction(self, *, read_only: bool = False, patience: float = 0.0) -> Iterator[Rows]:
+    def transaction(
+        self, *, read_only: bool = False, patience: float = 0.0, clients: Sequence[str] = ()
+    ) -> Iterator[Rows]:
         """Return rows whose changes are durable when the block ends, and undone if it raises.
 
         Args:
             read_only: Take no lock.
             patience: Seconds to wait for another process, beyond the usual ones.
+            clients: See `stage`.
         """
         with self._lock:
             if self._rows is not None:
@@ -121,9 +127,11 @@ class ClientFile:
             with self.kept_open():
                 statements = self._statements()
                 _begin(statements, BEGIN_READ if read_only else BEGIN_WRITE, patience)
-                self._rows, self._is_apart, self._owner = Rows(statements), True, get_ident()
+                rows = WorkingRows(statements, clients)
+                self._rows, self._is_apart, self._owner = rows, True, get_ident()
                 try:
-                    yield self._rows
+                    yield rows
+                    rows.flush()
                     self._file.require_same()
                     statements.run("COMMIT")
                 finally:
@@ -177,19 +185,12 @@ class ClientFile:
                     connection.close()
 
     @contextmanager
-    def _savepoint(self, statements: Statements) -> Iterator[None]:
-        statements.run(f"SAVEPOINT {_SAVEPOINT}")
+    def _apart(self, rows: WorkingRows) -> Iterator[None]:
+        """Undo all that the block writes, and nothing else, if it raises."""
         self._is_apart = True
         try:
-            yield
-        except BaseException:
-            # A full disk may have undone all of the stage already.
-            if statements.connect().in_transaction:
-                statements.run(f"ROLLBACK TO {_SAVEPOINT}")
-                statements.run(f"RELEASE {_SAVEPOINT}")
-            raise
-        else:
-            statements.run(f"RELEASE {_SAVEPOINT}")
+            with rows.undone_together():
+                yield
         finally:
             self._is_apart = False
 

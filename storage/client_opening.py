@@ -64,17 +64,20 @@ class ClientStores:
         with file.transaction(read_only=True) as rows:
             self.stores = {client: ClientStore(file, client) for client in clients_of(rows)}
 
-    def stage(self) -> AbstractContextManager[None]:
+    def stage(self, clients: Sequence[str] = ()) -> AbstractContextManager[None]:
         """Make all that clients write in the block durable together, when it ends.
 
         Within it each `ClientStore.kept_open` is undone as a whole where it raises.
+
+        Args:
+            clients: Who will ask alike in it, so that it is read for all at once.
 
         Raises:
             DatabaseBusy: Another process wrote to the file all the time.
             DatabaseReplaced: The file was deleted or replaced; nothing that was written counts.
             StorageFull: Nothing was written.
         """
-        return self._file.stage()
+        return self._file.stage(clients)
 
     def kept_open(self) -> AbstractContextManager[None]:
         """Keep one connection for all calls of the block."""

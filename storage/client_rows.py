@@ -9,54 +9,50 @@ from storage.client_tables import Identity, Personal
 from storage.errors import DatabaseDamaged
 from storage.records import PersonalState
 from storage.sealing import Rows, Where
-from storage.statements import Statements
 from storage.tables import Sealed
 
 
-class OwnRows(Rows):
+class OwnRows:
     """One client's rows of a file that may hold those of others: no call here reaches these."""
 
-    def __init__(self, statements: Statements, client: str) -> None:
+    def __init__(self, rows: Rows, client: str) -> None:
         """Look at this client's rows only."""
-        super().__init__(statements)
+        self._rows = rows
         self.client = client
+
+    @property
+    def where(self) -> str:
+        """The file, for messages."""
+        return self._rows.statements.where
 
     def insert(self, table: type[Sealed], *rows: Mapping[str, Any]) -> None:
         """Add rows of this client."""
-        super().insert(table, *({"client": self.client, **row} for row in rows))
+        self._rows.insert(table, *({"client": self.client, **row} for row in rows))
 
     def put(self, table: type[Sealed], row: Mapping[str, Any]) -> None:
         """Add a row of this client, in the place of one with the same key."""
-        super().put(table, {"client": self.client, **row})
+        self._rows.put(table, {"client": self.client, **row})
 
     def swap(self, table: type[Sealed], before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
         """Put a row of this client in the place of another, if that is still as it was."""
         own = {"client": self.client}
-        return super().swap(table, {**own, **before}, {**own, **row})
+        return self._rows.swap(table, {**own, **before}, {**own, **row})
 
-    def read(
-        self,
-        table: type[Sealed],
-        where: Where,
-        *,
-        order: Sequence[str] = (),
-        newest_first: bool = False,
-        limit: int | None = None,
-    ) -> list[Any]:
+    def read(self, table: type[Sealed], where: Where, *, order: Sequence[str] = ()) -> list[Any]:
         """Return this client's rows that meet all conditions."""
-        own = {"client": self.client, **where}
-        return super().read(table, own, order=order, newest_first=newest_first, limit=limit)
+        return self._rows.read(table, {"client": self.client, **where}, order=order)
 
-    def column(
-        self, table: type[Sealed], name: str, where: Where, *, newest_first: bool = False
-    ) -> tuple[Any, ...]:
-        """Return the different values of a column of this client's rows."""
-        own = {"client": self.client, **where}
-        return super().column(table, name, own, newest_first=newest_first)
+    def update(self, table: type[Sealed], where: Where, **changes: object) -> int:
+        """Change columns that are no key in this client's rows that meet all conditions."""
+        return self._rows.update(table, {"client": self.client, **where}, **changes)
+
+    def reseal(self, table: type[Sealed], rows: Sequence[Any], **changes: object) -> None:
+        """Change columns that are no key in rows that `read` returned."""
+        self._rows.reseal(table, rows, **changes)
 
     def delete(self, table: type[Sealed], where: Where) -> None:
         """Delete this client's rows that meet all conditions."""
-        super().delete(table, {"client": self.client, **where})
+        self._rows.delete(table, {"client": self.client, **where})
 
 
 def identity_row(rows: OwnRows) -> Any:
@@ -68,8 +64,7 @@ def identity_row(rows: OwnRows) -> Any:
     found = rows.read(Identity, {})
     if not found:
         raise DatabaseDamaged(
-            f"database {rows.statements.where} is damaged: it does not say whose store"
-            f" {rows.client!r} is"
+            f"database {rows.where} is damaged: it does not say whose store {rows.client!r} is"
         )
     return found[0]
 

@@ -36,6 +36,12 @@ class ClientSessions:
         with self._transaction(read_only=True) as rows:
             return _read(rows, run_id)
 
+    def of_other_runs(self, run_id: str) -> tuple[SessionRecord, ...]:
+        """Return how far the client has come in each run but this, by run."""
+        with self._transaction(read_only=True) as rows:
+            found = rows.read(Sessions, {}, order=("run_id",))
+        return tuple(SessionRecord(*_FACTS(row)) for row in found if row.run_id != run_id)
+
     def reply(self, run_id: str, request_digest: bytes) -> bytes | None:
         """Return what was answered to a request of the newest attempt, None if nothing was."""
         where = {"run_id": run_id, "request_digest": request_digest}

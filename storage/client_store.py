@@ -279,13 +279,13 @@ class ClientStore:
         """Return rows whose changes are durable when the block ends, and undone if it raises."""
         joined = self._file.joined(read_only=read_only)
         if joined is not None:
-            return nullcontext(OwnRows(joined.statements, self._client))
+            return nullcontext(OwnRows(joined, self._client))
         return self._own_transaction(read_only=read_only)
 
     @contextmanager
     def _own_transaction(self, *, read_only: bool) -> Iterator[OwnRows]:
         with self._file.transaction(read_only=read_only) as rows:
-            yield OwnRows(rows.statements, self._client)
+            yield OwnRows(rows, self._client)
 
 
 def _is_inserted(rows: OwnRows, tombstone: Mapping[str, object]) -> bool:

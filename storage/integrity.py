@@ -60,4 +60,5 @@ def _reasons(statements: Statements, expected: Schema) -> Iterable[str]:
 
 
 def _plain(sql: str | None) -> str | None:
-    return None if sql is None else " ".join(sql.split())
+    # A flipped bit may have made bytes of the text, which are then no statement of ours.
+    return None if sql is None else " ".join(str(sql).split())

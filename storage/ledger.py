@@ -33,9 +33,11 @@ from storage.sealing import Rows, Where
 from storage.tables import Ledger
 
 if TYPE_CHECKING:
+    from storage.client_rows import OwnRows
     from storage.client_tables import ClientLedger
 
     LedgerTable = type[Ledger] | type[ClientLedger]
+    LedgerRows = Rows | OwnRows
 
 
 _KEY: Final = ("run_id", "round_number", "attempt", "pseudonym", "channel")
@@ -113,7 +115,7 @@ class LedgerRepository:
         return read_rows(self._rows, Ledger, {"pseudonym": sorted(set(pseudonyms))})
 
 
-def insert_rows(rows: Rows, table: LedgerTable, new: Sequence[LedgerRow]) -> None:
+def insert_rows(rows: LedgerRows, table: LedgerTable, new: Sequence[LedgerRow]) -> None:
     """Check rows and add them; see ``LedgerRepository.reserve``."""
     for row in new:
         require_ledger_row(row)
@@ -130,7 +132,7 @@ def insert_rows(rows: Rows, table: LedgerTable, new: Sequence[LedgerRow]) -> Non
     add_rows(rows, table, new)
 
 
-def add_rows(rows: Rows, table: LedgerTable, new: Sequence[LedgerRow]) -> None:
+def add_rows(rows: LedgerRows, table: LedgerTable, new: Sequence[LedgerRow]) -> None:
     """Add rows that were checked.
 
     Raises:
@@ -139,14 +141,16 @@ def add_rows(rows: Rows, table: LedgerTable, new: Sequence[LedgerRow]) -> None:
     rows.insert(table, *(dict(zip(_NAMES, _FACTS(row), strict=True)) for row in new))
 
 
-def settle_open(rows: Rows, table: LedgerTable, where: Where, *, status: LedgerStatus) -> None:
+def settle_open(
+    rows: LedgerRows, table: LedgerTable, where: Where, *, status: LedgerStatus
+) -> None:
     """Move what is reserved among some rows to another status."""
     found = _sealed_rows(rows, table, where)
     rows.reseal(table, [row for row in found if row.status == "reserved"], status=status)
 
 
 def settle(
-    rows: Rows,
+    rows: LedgerRows,
     table: LedgerTable,
     where: Where,
     *,
@@ -174,12 +178,12 @@ def settle(
     rows.reseal(table, found, status=status)
 
 
-def read_rows(rows: Rows, table: LedgerTable, where: Where) -> tuple[LedgerRow, ...]:
+def read_rows(rows: LedgerRows, table: LedgerTable, where: Where) -> tuple[LedgerRow, ...]:
     """Return the rows that meet all conditions, in the order of their key."""
     return tuple(LedgerRow(*_FACTS(row)) for row in _sealed_rows(rows, table, where))
 
 
-def _sealed_rows(rows: Rows, table: LedgerTable, where: Where) -> list[Any]:
+def _sealed_rows(rows: LedgerRows, table: LedgerTable, where: Where) -> list[Any]:
     return rows.read(table, where, order=_KEY)
 
 

@@ -11,23 +11,21 @@ added, removed or rewritten is shown by what must agree with it elsewhere.
 from __future__ import annotations
 
 import hashlib
-import struct
 from collections import namedtuple
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from itertools import chain
 from operator import itemgetter
 from typing import Any, Final, cast
 
-from sqlalchemy import Boolean
+from sqlalchemy import Boolean, LargeBinary
 
 from storage.errors import DatabaseDamaged
 from storage.statements import Statements
 from storage.tables import Sealed
 
 # Changing what is hashed, or how, needs a new marker.
-ROW_PREFIX: Final = b"sotto-row-v1\n"
+ROW_PREFIX: Final = "sotto-row-v2"
 
 Where = Mapping[str, object]
 """By column its value, or a tuple or list of values of which it has one."""
@@ -49,8 +47,9 @@ _WORDS: Final = {
 def row_digest(table: str, values: Mapping[str, object]) -> bytes:
     """Return SHA-256 of a marker, the table's name, and all names and values by name.
 
-    Each item is written as a letter for its type, its length in 8 bytes and its bytes, so what was
-    hashed can be read back in one way only: no two different rows have the same encoding.
+    Names and values are hashed as a tuple of Python is written in ASCII, on a line each. In place
+    of bytes stands a list of their number, and they follow after the lines in their order. So what
+    was hashed can be read back in one way only: no two different rows have the same encoding.
 
     Args:
         table: The table's name.
@@ -60,7 +59,7 @@ def row_digest(table: str, values: Mapping[str, object]) -> bytes:
         TypeError: A value is of no such type.
     """
     names = tuple(sorted(values))
-    return _hash(_headings(table, names), [values[name] for name in names])
+    return _hash(_heading(table, names), tuple([values[name] for name in names]))
 
 
 class Rows:
@@ -73,12 +72,12 @@ class Rows:
     def insert(self, table: type[Sealed], *rows: Mapping[str, Any]) -> None:
         """Add rows with their digests; each holds a value for every other column."""
         if rows:
-            shape = _shape(table)
+            shape = shape_of(table)
             self.statements.run_many(f"INSERT{shape.insertion}", [shape.sealed(r) for r in rows])
 
     def put(self, table: type[Sealed], row: Mapping[str, Any]) -> None:
         """Add a row, in the place of one with the same key if there is one."""
-        shape = _shape(table)
+        shape = shape_of(table)
         self.statements.run_many(f"INSERT OR REPLACE{shape.insertion}", [shape.sealed(row)])
 
     def swap(self, table: type[Sealed], before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
@@ -87,7 +86,7 @@ class Rows:
         Returns:
             Whether it was: by its digest, which covers all of it.
         """
-        shape = _shape(table)
+        shape = shape_of(table)
         condition, values = _condition({name: row[name] for name in shape.keys})
         known = shape.sealed(before)[-1]
         text = f"{shape.replacement}{condition} AND digest = ?"
@@ -114,7 +113,7 @@ class Rows:
         Raises:
             DatabaseDamaged: Naming the file, the table and the row.
         """
-        shape = _shape(table)
+        shape = shape_of(table)
         condition, values = _condition(where)
         text = shape.selection + condition + _ordered(order, newest_first=newest_first)
         if limit is not None:
@@ -126,7 +125,7 @@ class Rows:
     ) -> tuple[Any, ...]:
         """Return the different values of one column, sorted; no digest is looked at."""
         condition, values = _condition(where)
-        text = f"SELECT DISTINCT {name} FROM {_shape(table).name}{condition}"  # noqa: S608
+        text = f"SELECT DISTINCT {name} FROM {shape_of(table).name}{condition}"  # noqa: S608
         text += _ordered([name], newest_first=newest_first)
         return tuple(value for (value,) in self.statements.run(text, values))
 
@@ -145,7 +144,7 @@ class Rows:
 
     def reseal(self, table: type[Sealed], rows: Sequence[Any], **changes: object) -> None:
         """Change columns that are no key in rows that `read` returned, and seal them anew."""
-        shape = _shape(table)
+        shape = shape_of(table)
         changed = [row._replace(**changes) for row in rows]
         condition, _ = _condition(dict.fromkeys(shape.keys))
         settings = ", ".join(f"{name} = ?" for name in (*changes, "digest"))
@@ -160,7 +159,7 @@ class Rows:
     def delete(self, table: type[Sealed], where: Where) -> None:
         """Delete the rows that meet all conditions."""
         condition, values = _condition(where)
-        self.statements.run(f"DELETE FROM {_shape(table).name}{condition}", values)  # noqa: S608
+        self.statements.run(f"DELETE FROM {shape_of(table).name}{condition}", values)  # noqa: S608
 
     def verify(self, tables: Sequence[type[Sealed]]) -> None:
         """Read every row of some tables, one at a time, and check it against its digest.
@@ -169,11 +168,11 @@ class Rows:
             DatabaseDamaged: Naming the first row that does not fit.
         """
         for table in tables:
-            shape = _shape(table)
+            shape = shape_of(table)
             for row in self.statements.stream(shape.selection):
                 self._checked(shape, row)
 
-    def _checked(self, shape: _Shape, values: tuple[Any, ...]) -> Any:
+    def _checked(self, shape: Shape, values: tuple[Any, ...]) -> Any:
         row = shape.row(values)
         if shape.digest(row[:-1]) != row.digest:
             raise _damaged(self.statements.where, shape, row)
@@ -181,32 +180,47 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class _Shape:
+class Shape:
     """What is known of a table beforehand.
 
     Attributes:
         name: The table's.
         columns: All columns, the digest last.
-        keys: Those that tell one row from another.
+        keys: Those that tell one row from another, in the order of its index.
         truths: Places of columns that hold truth values, which SQLite keeps as 0 and 1.
         ordered: Picks the values that are hashed, by name of column.
-        headings: What is hashed of the names.
+        heading: What is hashed of the names.
         made: Makes a row of a list of values.
         insertion: The end of the statement that adds a row.
         replacement: The start of the statement that changes all columns of a row.
         selection: The statement that reads all rows.
+        blobs: Places of columns that hold bytes.
     """
 
     name: str
     columns: tuple[str, ...]
     keys: tuple[str, ...]
     truths: tuple[int, ...]
-    ordered: Callable[[Sequence[Any]], Sequence[Any]]
-    headings: tuple[bytes, ...]
+    ordered: Callable[[Sequence[Any]], tuple[Any, ...]]
+    heading: bytes
     made: Any
     insertion: str
     replacement: str
     selection: str
+    blobs: tuple[int, ...]
+
+    @property
+    def key_length(self) -> int:
+        """Columns of the key."""
+        return len(self.keys)
+
+    def condition(self, length: int) -> str:
+        """Return the condition on so many of the first columns of the key."""
+        return _equalities(self.keys[:length])
+
+    def key(self, row: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the key of a row, whose first columns it is."""
+        return tuple(row[: len(self.keys)])
 
     def row(self, values: tuple[Any, ...]) -> Any:
         """Return a row as it was stored."""
@@ -221,109 +235,84 @@ class _Shape:
 
     def digest(self, values: Sequence[Any]) -> bytes:
         """Return the digest of a row's other columns."""
-        return _hash(self.headings, self.ordered(values))
+        return _hash(self.heading, self.ordered(values))
 
     def sealed(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return a row's values with its digest."""
         values = [row[name] for name in self.columns[:-1]]
         return (*values, self.digest(values))
 
+    def resealed(self, row: Any) -> Any:
+        """Return a row with the digest that it must have."""
+        return row._replace(digest=self.digest(row[:-1]))
 
-def _shape(table: type[Sealed]) -> _Shape:
+
+def shape_of(table: type[Sealed]) -> Shape:
+    """Return what is known of a table beforehand."""
     return _shape_of(cast("Hashable", table))
 
 
 @cache
-def _shape_of(key: Hashable) -> _Shape:
+def _shape_of(key: Hashable) -> Shape:
     table = cast("type[Sealed]", key)
     found = [column for column in table.__table__.columns if column.name != "digest"]
     names = tuple(column.name for column in found)
     by_name = tuple(sorted(range(len(names)), key=names.__getitem__))
     keys = tuple(column.name for column in table.__table__.primary_key)
     columns, marks = ", ".join((*names, "digest")), ", ".join("?" * (len(names) + 1))
-    return _Shape(
+    return Shape(
         table.__tablename__,
         (*names, "digest"),
         keys,
         tuple(i for i, column in enumerate(found) if isinstance(column.type, Boolean)),
         _picker(by_name),
-        _headings(table.__tablename__, tuple(names[i] for i in by_name)),
+        _heading(table.__tablename__, tuple(names[i] for i in by_name)),
         namedtuple(table.__name__, (*names, "digest")),
         f" INTO {table.__tablename__} ({columns}) VALUES ({marks})",
         f"UPDATE {table.__tablename__} SET ({columns}) = ({marks})",  # noqa: S608
         f"SELECT {columns} FROM {table.__tablename__}",  # noqa: S608
+        tuple(i for i, column in enumerate(found) if isinstance(column.type, LargeBinary)),
     )
 
 
-def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
     if len(places) > 1:
         return itemgetter(*places)
-    return lambda values: [values[place] for place in places]
+    return lambda values: tuple([values[place] for place in places])
 
 
-@cache
-def _headings(table: str, names: tuple[str, ...]) -> tuple[bytes, ...]:
-    """Return what stands before the first value, and before each further one."""
-    start = ROW_PREFIX + _text(table)
-    return tuple(start * (not i) + _text(name) for i, name in enumerate(names)) or (start,)
+def _heading(table: str, names: tuple[str, ...]) -> bytes:
+    return f"{(ROW_PREFIX, table, names)!a}\n".encode("ascii")
 
 
-def _hash(headings: Sequence[bytes], values: Sequence[object]) -> bytes:
-    try:
-        items = [_ENCODERS[type(value)](value) for value in values]
-    except KeyError:
-        items = [_item(value) for value in values]
-    parts = chain.from_iterable(zip(headings, items, strict=True))
-    return hashlib.sha256(b"".join(parts)).digest()
+def _hash(heading: bytes, values: tuple[object, ...]) -> bytes:
+    kinds = set(map(type, values))
+    if not kinds <= _KINDS:
+        values = tuple([_plain(value) for value in values])
+        kinds = set(map(type, values))
+    blobs: list[bytes] = []
+    if float in kinds:
+        # SQLite keeps no sign of zero.
+        values = tuple([v + 0.0 if type(v) is float else v for v in values])
+    if bytes in kinds:
+        blobs = [value for value in values if type(value) is bytes]
+        values = tuple([[len(v)] if type(v) is bytes else v for v in values])
+    # Not `repr`, as which letters it escapes changes with Python's tables of them.
+    lines = heading + ascii(values).encode("ascii") + b"\n"
+    return hashlib.sha256(b"".join((lines, *blobs))).digest()
 
 
-def _item(value: object) -> bytes:
-    for kind, encoder in _ENCODERS.items():
+def _plain(value: object) -> object:
+    """Return a value of a type that is derived from a column's, as it is stored."""
+    if type(value) in _KINDS:
+        return value
+    for kind in _KINDS - {bool, type(None)}:
         if isinstance(value, kind):
-            return encoder(value)
+            return kind(value)
     raise TypeError(f"{type(value).__name__} is no type of a column")
 
 
-_FRAME = struct.Struct(">cq")
-
-
-def _framed(kind: bytes, data: bytes) -> bytes:
-    return _FRAME.pack(kind, len(data)) + data
-
-
-def _bytes(value: bytes) -> bytes:
-    return _FRAME.pack(b"b", len(value)) + value
-
-
-def _text(value: str) -> bytes:
-    return _framed(b"s", value.encode()) if len(value) > _SHORT else _short_text(value)
-
-
-@lru_cache(maxsize=4096)
-def _short_text(value: str) -> bytes:
-    """Names of runs, clients and mechanisms come back in row after row."""
-    return _framed(b"s", value.encode())
-
-
-@lru_cache(maxsize=4096)
-def _integer(value: int) -> bytes:
-    """Return a number as it is hashed; rounds and attempts come back as well."""
-    return _framed(b"i", b"%d" % value)
-
-
-_SHORT: Final = 64
-_NONE, _TRUE, _FALSE = _framed(b"n", b""), _framed(b"t", b"1"), _framed(b"t", b"0")
-_FLOAT = struct.Struct(">cqd")
-_ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
-    type(None): lambda value: _NONE,
-    bool: lambda value: _TRUE if value else _FALSE,
-    int: _integer,
-    # SQLite keeps no sign of zero.
-    float: lambda value: _FLOAT.pack(b"f", 8, value + 0.0),
-    str: _text,
-    bytes: _bytes,
-}
-"""How a value is hashed, by its type; a truth value before the number that it also is."""
+_KINDS: Final[frozenset[type[Any]]] = frozenset({type(None), bool, int, float, str, bytes})
 
 
 def _condition(where: Where) -> tuple[str, list[Any]]:
@@ -356,7 +345,7 @@ def _ordered(names: Sequence[str], *, newest_first: bool) -> str:
     return f" ORDER BY {', '.join(name + way for name in names)}" if names else ""
 
 
-def _damaged(where: str, shape: _Shape, row: Any) -> DatabaseDamaged:
+def _damaged(where: str, shape: Shape, row: Any) -> DatabaseDamaged:
     known = row._asdict()
     parts = [f"{word} {known[name]!r}" for name, word in _WORDS.items() if name in known]
     return DatabaseDamaged(

@@ -60,6 +60,15 @@ class MethodDefaults:
         """Any class can be named."""
         return False
 
+    @property
+    def has_public_jacobian(self) -> bool:
+        """There is none."""
+        return False
+
+    def public_jacobian(self, broadcast: Arrays) -> NDArray[np.float64] | None:
+        """There is none."""
+        return None
+
     def prepare(self, arrays: Arrays) -> Arrays:
         """Keep everything as it is."""
         return arrays

@@ -260,6 +260,25 @@ class Method(Protocol):
         """Whether there is an output for each class of the task and for no other."""
         ...
 
+    @property
+    def has_public_jacobian(self) -> bool:
+        """Whether `public_jacobian` gives one."""
+        ...
+
+    def public_jacobian(self, broadcast: Arrays) -> NDArray[np.float64] | None:
+        """Return how what the method predicts with moves with what it shares, None if unknown.
+
+        Of the frozen model, the task's classes and the broadcast alone, hence of nothing private
+        (`methods.interface.subspace`).
+
+        Args:
+            broadcast: Where.
+
+        Returns:
+            (m, d), the columns being all shared tensors, flat, in the order of their names.
+        """
+        ...
+
     def prepare(self, arrays: Arrays) -> Arrays:
         """Return what the method keeps of each example, made once, before any training.
 

@@ -94,6 +94,15 @@ class OverMethod:
         """The base's."""
         return self.base.closed_classes
 
+    @property
+    def has_public_jacobian(self) -> bool:
+        """The base's."""
+        return self.base.has_public_jacobian
+
+    def public_jacobian(self, broadcast: Arrays) -> NDArray[np.float64] | None:
+        """Return the base's."""
+        return self.base.public_jacobian(broadcast)
+
     def prepare(self, arrays: Arrays) -> Arrays:
         """Return what the base keeps."""
         return self.base.prepare(arrays)

@@ -114,6 +114,35 @@ class PromptEncoder:
         suffixes = tokens.embeddings[:, 1 + self.context_tokens :]
         return self.backbone.encode_each_prefixed(prefixes, suffixes, tokens.end_of_text)
 
+    def text_jacobian(
+        self, context: NDArray[np.float32], classes: Sequence[str]
+    ) -> NDArray[np.float64]:
+        """Return how class-centred text features move with the context: d (f_c - mean f) / d p.
+
+        What moves all classes alike moves all logits alike and changes no prediction; so the mean
+        over classes is taken away. One backward pass a class: the context is copied once for each
+        number of the feature, and the i-th copy is differentiated by the i-th number, so no class
+        is encoded for another's rows.
+
+        Args:
+            context: p, of shape (l, token width).
+            classes: C class names.
+
+        Returns:
+            (C embed_dim, l token width), rows class by class.
+        """
+        rows = np.stack([self._moves_of(context, name) for name in classes])
+        centred: NDArray[np.float64] = rows - rows.mean(axis=0)
+        return centred.reshape(-1, context.size)
+
+    def _moves_of(self, context: NDArray[np.float32], name: str) -> NDArray[np.float64]:
+        """Return one class's rows (embed_dim, l token width), the mean not taken away."""
+        size = self.backbone.embed_dim
+        copies = as_tensor(context, self.backbone).repeat(size, 1, 1).requires_grad_(True)
+        features = self.text_features_each(copies, (name,))[:, 0]
+        (gradients,) = torch.autograd.grad(features.diagonal().sum(), copies)
+        return np.asarray(gradients.reshape(size, -1).cpu().numpy(), np.float64)
+
     def _embed_placeholders(self, classes: tuple[str, ...]) -> TokenisedText:
         prefix = "X " * self.context_tokens
         return self.backbone.embed_tokens([f"{prefix}{name}." for name in classes])
@@ -163,6 +192,17 @@ class PromptMethod(AveragedMethod):
     def init_server(self, rng: np.random.Generator) -> Arrays:
         """Return a fresh context."""
         return {CONTEXT: self.encoder.init_context(rng, self.config.context_init)}
+
+    @property
+    def has_public_jacobian(self) -> bool:
+        """One prompt is all that is shared."""
+        return self.shared_spec() == {CONTEXT: self.encoder.spec}
+
+    def public_jacobian(self, broadcast: Arrays) -> NDArray[np.float64] | None:
+        """Return that of the class-centred text features, (C d, l token width)."""
+        if not self.has_public_jacobian:
+            return None
+        return self.encoder.text_jacobian(broadcast[CONTEXT], self.classes)
 
     def training_objective(self) -> Objective:
         """Return cross-entropy of the prompt's prediction over the task's classes."""

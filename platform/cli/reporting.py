@@ -85,11 +85,23 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         *_new_clients(final.get("new_clients")),
         *_protocol("local twins, ", summary.get("local", {}).get("protocol")),
         ("gain over local", "-" if gain is None else f"{100 * gain:+.1f} points{_of(final)}"),
+        ("worth of sharing", _worth(summary)),
         *[(f"epsilon for {name}", _claim(summary, spent[name])) for name in spent],
         ("accounting", _accounting(summary)),
         *([("beside it", _accountants(summary))] if summary["unit"] else []),
         ("audit head", f"{head['count']}:{head['hash']}"),
     ]
+
+
+def _worth(summary: Mapping[str, Any]) -> str:
+    worth, silent = summary["worth_of_sharing"], summary["silent"]
+    if worth is None or silent is None:
+        return "-"
+    noised = "" if silent["noised"] is None else f", {fraction(silent['noised'])} with the noise"
+    return (
+        f"{100 * worth:+.1f} points{_of(summary['final'])} over the same run with uploads of zeros "
+        f"({fraction(silent['bare'])}{noised})"
+    )
 
 
 def _spread(accuracy: Mapping[str, Any]) -> str:
@@ -187,4 +199,12 @@ def _accounting(summary: Mapping[str, Any]) -> str:
         f"{summary['mechanism']}, unit {summary['unit']}, {summary['relation']}, accountant "
         f"{summary['accountant']}, sampling assumed: {summary['sampling']}, "
         f"{summary['noise_distribution']} noise from {summary['noise_source']}"
+        f"{_in_subspace(summary['subspace'])}"
     )
+
+
+def _in_subspace(subspace: Mapping[str, Any] | None) -> str:
+    if subspace is None:
+        return ""
+    kind, rank, whole = (subspace[name] for name in ("kind", "rank", "coordinates"))
+    return f", in {rank} of {whole} directions ({kind})"

@@ -36,6 +36,7 @@ def privacy_problems(config: RunSections) -> Iterator[str]:
     yield from _selection(config)
     yield from _pool_norm(config)
     yield from _relation(config)
+    yield from _subspace(config)
     if not mechanism.facts.claims:
         yield from _without_noise(config)
         return
@@ -111,6 +112,17 @@ def _selection(config: RunSections) -> Iterator[str]:
             f"evaluation.every: {section.every} measures no round before the last of "
             f"{config.rounds}, and noised selection cannot choose the last; valid: below rounds"
         )
+
+
+def _subspace(config: RunSections) -> Iterator[str]:
+    kind, rank = config.privacy.subspace, config.privacy.rank
+    if kind == "none" and rank is not None:
+        yield (
+            f"privacy.rank: {rank} has no meaning with privacy.subspace = none; leave it out or "
+            "set privacy.subspace to text_jacobian or random"
+        )
+    if kind != "none" and rank is None:
+        yield f"privacy.rank: is needed with privacy.subspace = {kind}; valid: from 1"
 
 
 def _without_noise(config: RunSections) -> Iterator[str]:

@@ -91,6 +91,14 @@ class PrivacyConfig(Section):
     pool that is made once is one of them, but where the rounds release nothing, calibration leaves
     no room for it.
     """
+    subspace: Literal["none", "text_jacobian", "random"] = "none"
+    """Where uploads, clipping, noise and sums live: `text_jacobian`, in the `rank` directions in
+    which a learned prompt moves the frozen model's text features of the classes most, found by the
+    coordinator at each broadcast; `random`, in as many drawn anew for each round; `none`: whole
+    updates. For averaged methods without personal state and pool.
+    """
+    rank: PositiveInt | None = None
+    """Directions of the subspace, fixed in advance: required with one, null without."""
     lifetime_budget: Positive | None = None
     """Epsilon that a client lets itself be charged in all runs on the same data, and its store is
     shared by these runs then; null: no bound. Runs that deal the data out otherwise (clients,

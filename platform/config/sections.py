@@ -229,6 +229,10 @@ class EvaluationConfig(Section):
     """Whether every client is also trained alone at the end, which costs as much training as the
     run; without, `local` and `gain_over_local` in the summary are null.
     """
+    worth_of_sharing: bool = True
+    """Whether the run is repeated at the end with uploads of zeros, once with its noise and once
+    without, which costs up to twice its training; without, it is null in the summary.
+    """
 
 
 class SeedConfig(Section):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from methods.interface.subspace import InSubspace
 from platform.experiment.selection import best_on_validation
 from platform.mechanisms import Circumstances
 from platform.rounds.phases import has_collection
@@ -42,6 +43,7 @@ def run_warnings(
         *_second_phase(run),
         *remarks,
         *_privacy(run),
+        *_subspace(run),
         *_pool(run, documents, is_made=uncollected is None),
         *_aggregation(run),
         *_attempts(run),
@@ -84,6 +86,21 @@ def _privacy(run: Run) -> Iterator[str]:
             f"{facts.name} draws floating-point noise: attacks on its lowest bits are not covered"
         )
     yield from _mechanism(run)
+
+
+def _subspace(run: Run) -> Iterator[str]:
+    method = run.terms.method
+    if not isinstance(method, InSubspace):
+        return
+    origin = {
+        "text_jacobian": "found from the frozen model, the list of classes and each broadcast",
+        "random": "drawn anew for each round",
+    }[method.kind]
+    yield (
+        f"uploads live in {method.rank} of {method.whole} directions, {origin}: they depend on "
+        "nothing private; that privacy.rank was chosen well is not charged, so it must not have "
+        "been tried out on these data"
+    )
 
 
 def _mechanism(run: Run) -> Iterator[str]:

@@ -22,6 +22,7 @@ from platform.experiment.evaluation import examine, examine_last, over_clients
 from platform.experiment.newcomers import measure_newcomers
 from platform.experiment.resuming import require_spent_elsewhere
 from platform.experiment.second_phase import take_over, take_up
+from platform.experiment.silence import measure_silence
 from platform.experiment.simulation import Simulation
 from platform.experiment.summary import Findings, metrics_csv, summary_document, write_run_files
 from platform.experiment.twins import measure_twins
@@ -82,10 +83,16 @@ def _execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
     final = examine_last(plan, run, progress.state)
     newcomers = measure_newcomers(simulation, progress.state)
     local = None if run.source_id else measure_twins(simulation, observer, documents)
+    silence = measure_silence(simulation, observer, documents)
     simulation.database.verify_integrity()
     require_agreement(simulation.database, run.run_id, run.terms.config.mechanisms)
     findings = Findings(
-        final=final, local=local, newcomers=newcomers, before=before, personalising=seconds
+        final=final,
+        local=local,
+        silence=silence,
+        newcomers=newcomers,
+        before=before,
+        personalising=seconds,
     )
     warnings = run_warnings(
         run,

@@ -16,6 +16,7 @@ from methods.interface.server_optimizers import (
     ServerOptimizer,
     WithServerOptimizer,
 )
+from methods.interface.subspace import in_subspace
 from platform.config import MethodConfig, RunConfig
 from platform.config.loading import sentence
 from platform.errors import ConfigError
@@ -141,7 +142,7 @@ def build_method(registry: Registry, config: RunConfig, task: Task) -> Method:
         method = registry.build(config.method.name, options, task)
     except MethodError as error:
         raise ConfigError(str(error)) from error
-    method = _optimised(method, config)
+    method = _projected(_optimised(method, config), config)
     others = [f"method.{m.option} = {getattr(options, m.option)}" for _, m in _marks(options)]
     _require_fitting(method, config, " with ".join((config.method.name, *others)))
     return method
@@ -158,6 +159,17 @@ def _optimised(method: Method, config: RunConfig) -> Method:
             f"which {config.method.name} does not make; valid: null"
         )
     return WithServerOptimizer(method, optimizer)
+
+
+def _projected(method: Method, config: RunConfig) -> Method:
+    """Return the method with uploads in the subspace that is asked for."""
+    kind, rank = config.privacy.subspace, config.privacy.rank
+    if kind == "none" or rank is None:
+        return method
+    try:
+        return in_subspace(method, kind, rank)
+    except MethodError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _require_fitting(method: Method, config: RunConfig, name: str) -> None:

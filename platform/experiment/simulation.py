@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -46,7 +46,7 @@ class Population:
 
     clients: Mapping[ClientId, Client]
     make_trainer: TrainerFactory
-    stage: Callable[[], AbstractContextManager[None]]
+    stage: Callable[[Sequence[ClientId]], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, kw_only=True)

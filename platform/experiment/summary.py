@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from methods.interface.subspace import InSubspace
 from platform.disk.files import write_text
 from platform.experiment.evaluation import Examined, Measured, accuracy_document
 from platform.experiment.newcomers import Newcomers
 from platform.experiment.selection import best_on_validation, evaluation_document
+from platform.experiment.silence import Silence
 from platform.rounds.documents import (
     ADVERSARIES,
     DEFAULTS,
@@ -40,6 +42,7 @@ class Findings:
     Attributes:
         final: Of the final models, after personalising.
         local: Of the local twins, None where none were trained.
+        silence: Of the silent runs, None where there were none.
         newcomers: Of clients that never took part, None without any.
         before: The accuracy before personalising, as a document.
         personalising: Seconds that it took, None where nobody timed the whole of it.
@@ -47,6 +50,7 @@ class Findings:
 
     final: Examined
     local: Measured | None
+    silence: Silence | None
     newcomers: Newcomers | None
     before: Mapping[str, Any]
     personalising: float | None
@@ -70,6 +74,7 @@ def summary_document(
         warnings: What must be said so that its numbers are not misread.
     """
     final, local, newcomers = findings.final.test, findings.local, findings.newcomers
+    silence = findings.silence
     epsilon, accountants = Spending(run).price(), Spending(run).accountants()
     config, mechanism = run.terms.config, run.terms.config.mechanism
     protected = mechanism.facts.claims
@@ -88,6 +93,7 @@ def summary_document(
         "mechanism": mechanism.name,
         "relation": config.relation if protected else None,
         "sampling": sampling_assumption(run) if protected else None,
+        "subspace": _subspace(run),
         "noise_distribution": config.noise_distribution if protected else None,
         "noise_source": config.privacy.noise_source if protected else None,
         "delta": run.terms.budget.delta,
@@ -111,11 +117,21 @@ def summary_document(
             "protocol": None if local is None else local.document(),
         },
         "gain_over_local": None if local is None else final.headline - local.headline,
+        "worth_of_sharing": None if silence is None else final.headline - silence.headline,
+        "silent": None if silence is None else silence.document(),
         "phases": _phases(run, rounds, findings),
         "best_on_validation": best_on_validation(config, rounds),
         "evaluation": evaluation_document(config),
         "warnings": list(warnings),
     }
+
+
+def _subspace(run: Run) -> dict[str, Any] | None:
+    """Say in which directions uploads live, None where they are whole."""
+    method = run.terms.method
+    if not isinstance(method, InSubspace):
+        return None
+    return {"kind": method.kind, "rank": method.rank, "coordinates": method.whole}
 
 
 def _phases(

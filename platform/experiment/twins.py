@@ -91,8 +91,7 @@ def train_twin(
         result = train_or_stay(
             profile,
             make_trainer,
-            broadcast,
-            personal,
+            ClientView(broadcast, personal=personal),
             round_number=round_number,
             noise=noise_of(profile, round_number, "twin's noise"),
         )

@@ -86,7 +86,9 @@ class Client:
         self._make_trainer = make_trainer
         limits, run_id = safeguards.limits, profile.run.run_id
         self._spending = (
-            None if limits is None else OwnSpending(store=store, run_id=run_id, limits=limits)
+            OwnSpending(store=store, run_id=run_id, limits=limits)
+            if limits is not None and limits.any
+            else None
         )
         if safeguards.credentials is not None:
             store.remember_serial(safeguards.credentials.enrolment.serial)
@@ -240,11 +242,12 @@ class Client:
         session = replace(session, awaits="unmask", secure=secure, entry=prepared.entry)
         upload, session = self._upload(session, prepared, assignment)
         reply = encode_upload(upload)
+        releases = self._releases(envelope, protection)
         # All of it or nothing: a vector may leave only with its charge, and once.
         with self._store.atomically():
             if self._spending is not None:
-                self._spending.require_still(asked.known, self._releases(envelope, protection))
-            added = self._reserve(envelope, protection, prepared)
+                self._spending.require_still(asked.known, releases)
+            added = self._reserve(releases, prepared)
             self._store.put_pending(
                 profile.run.run_id, *attempt, personal=ready.personal, experts=ready.experts
             )
@@ -303,13 +306,10 @@ class Client:
         credentials = self.profile.safeguards.credentials
         return None if credentials is None else credentials.identity
 
-    def _reserve(
-        self, envelope: Envelope, protection: Protection, prepared: Prepared
-    ) -> list[Release]:
+    def _reserve(self, releases: Sequence[Release], prepared: Prepared) -> list[Release]:
         payload = b"".join((prepared.vector.data, encode_arrays(prepared.entry)))
-        rows = ((as_row(r), r) for r in self._releases(envelope, protection))
         reserve = partial(self._store.reserve_release, payload=payload)
-        return [release for row, release in rows if reserve(row) == "reserved"]
+        return [release for release in releases if reserve(as_row(release)) == "reserved"]
 
     def _releases(self, envelope: Envelope, protection: Protection) -> tuple[Release, ...]:
         return protection.releases(

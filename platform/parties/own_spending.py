@@ -32,6 +32,8 @@ class OwnSpending:
     limits: Limits
     _after: SessionRecord | None = field(default=None, init=False, repr=False)
     _counted: RunningLedger | None = field(default=None, init=False, repr=False)
+    _others: tuple[SessionRecord, ...] = field(default=(), init=False, repr=False)
+    _elsewhere: RunningLedger | None = field(default=None, init=False, repr=False)
 
     def require(self, newest: SessionRecord | None, planned: Sequence[Release]) -> None:
         """Refuse an attempt that would pass a limit.
@@ -45,7 +47,7 @@ class OwnSpending:
             BudgetExhausted: Naming the limit.
             UnsupportedEvent: If nothing can be promised.
         """
-        if not self.limits.any or not planned:
+        if not planned:
             return
         place = planned[0].round_number, planned[0].attempt
         known = {row.channel for row in self.store.rows(self.run_id, place)}
@@ -55,11 +57,19 @@ class OwnSpending:
                 as_releases(self.store.rows(self.run_id), self.limits.mechanisms)
             )
             self._after = newest
-        life = self._counted
-        if self.limits.lifetime_budget is not None:
-            # Other runs of this client have sessions of their own.
-            life = RunningLedger(as_releases(self.store.rows(), self.limits.mechanisms))
-        self.limits.require(self._counted, life, fresh)
+        self.limits.require(self._counted, self._life(self._counted), fresh)
+
+    def _life(self, spent: RunningLedger) -> RunningLedger:
+        """Return what the client has spent in all runs, with what it has spent in this one."""
+        if self.limits.lifetime_budget is None:
+            return spent
+        # A release is written with a session there too.
+        others = self.store.sessions.of_other_runs(self.run_id)
+        if self._elsewhere is None or others != self._others:
+            rows = [row for row in self.store.rows() if row.run_id != self.run_id]
+            self._elsewhere = RunningLedger(as_releases(rows, self.limits.mechanisms))
+            self._others = others
+        return RunningLedger.joined((self._elsewhere, spent))
 
     def require_still(self, newest: SessionRecord | None, planned: Sequence[Release]) -> None:
         """Refuse a release that a limit of all runs leaves no room for any more.

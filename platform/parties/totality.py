@@ -150,13 +150,12 @@ def personalise(
 def train_or_stay(
     profile: ClientProfile,
     make_trainer: TrainerFactory,
-    broadcast: Arrays,
-    personal: Arrays,
+    view: ClientView,
     *,
     round_number: int,
     noise: NoiseSource,
 ) -> LocalResult:
-    """Return training without experts whose result goes nowhere.
+    """Return training whose result goes nowhere.
 
     An update of zero where `work` gives it.
 
@@ -168,13 +167,13 @@ def train_or_stay(
         train,
         profile,
         make_trainer,
-        ClientView(broadcast, personal=personal),
+        view,
         round_number=round_number,
         noise=noise,
     )
     spec = profile.method.shared_spec()
     nothing = {name: np.zeros(tensor.shape, tensor.dtype) for name, tensor in spec.items()}
-    return or_none(compute, hides, forget) or LocalResult(nothing, None, personal)
+    return or_none(compute, hides, forget) or LocalResult(nothing, None, view.personal)
 
 
 def forget(failure: str) -> None:

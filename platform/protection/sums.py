@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +72,11 @@ class SumProtection:
 
     def grid(self) -> Grid:
         """Return the grid of the vector that is summed."""
+        return self._grid
+
+    @cached_property
+    def _grid(self) -> Grid:
+        # All clients of a simulation ask for it several times in every round.
         dimension = max(self.layout.protected, 1)
         return grid_of(self.mechanism, dimension, bits=self.bits, clients=self.clients)
 

@@ -13,13 +13,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from methods import Aggregate, Arrays
+from methods import Arrays
 from platform.config.randomness import stream
 from platform.errors import RoundAborted, RunStopped
 from platform.protection.uploads import Protection
+from platform.rounds.aggregating import aggregate_of
 from platform.rounds.attempts import Attempts, close_if_open, may_repeat
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.documents import round_document
+from platform.rounds.garbage import only_of_rounds
 from platform.rounds.observing import Observer
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from platform.rounds.progress import Progress
@@ -30,7 +32,6 @@ from platform.wire.envelopes import Attempt
 from platform.wire.experts import encode_entry
 from platform.wire.layout import Summed
 from platform.wire.transport import ClientId
-from platform.wire.vectors import unflatten
 from privacy import BudgetExhausted
 from storage import UnitOfWork
 
@@ -53,6 +54,10 @@ class Federation:
         Raises:
             RunStopped: If a round was aborted; the run can be resumed.
         """
+        with only_of_rounds():
+            return self._run_rounds()
+
+    def _run_rounds(self) -> Progress:
         run, rounds = self._run, self._run.terms.config.rounds
         progress = self._begin()
         self._observer.run_started(run.run_id, rounds, min(progress.completed, rounds))
@@ -200,19 +205,8 @@ class Federation:
     def _server_update(
         self, round_number: int, state: Arrays, outcome: RoundOutcome, pool: Sequence[Arrays]
     ) -> Arrays:
-        terms, spec = self._run.terms, self._run.terms.protection.layout.spec
-        individual = outcome.individual
-        aggregate = Aggregate(
-            unflatten(outcome.summed.vector, spec),
-            outcome.summed.total_weight,
-            cohort_size=int(outcome.summed.total_weight)
-            if terms.protection.mechanism.divides_by == "planned"
-            else len(outcome.survivors),
-            population=terms.config.task.clients,
-            individual=None
-            if individual is None
-            else {client: unflatten(vector, spec) for client, vector in individual.items()},
-        )
+        terms, survivors = self._run.terms, len(outcome.survivors)
+        aggregate = aggregate_of(terms, outcome.summed, survivors, outcome.individual)
         rng = stream(terms.config.seed, "server", round_number)
         return terms.method.server_update(state, aggregate, pool, rng)
 

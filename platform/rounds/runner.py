@@ -27,21 +27,18 @@ from platform.rounds.journal import (
     decode_summed,
     encode_summed,
 )
-from platform.rounds.masked_sum import MaskedSum, seat_of
+from platform.rounds.masked_sum import MaskedSum
 from platform.rounds.plan import PoolUpload, Readings, RoundOutcome, RoundPlan
+from platform.rounds.telling import assignments, invitations
 from platform.wire.entries import LARGEST_COORDINATE
 from platform.wire.layout import Summed, Totals, UploadLayout
 from platform.wire.messages import (
-    Assignment,
     Disclosure,
-    Invitation,
     Upload,
     decode_answer,
     decode_disclosure,
     decode_relay,
     decode_upload,
-    encode_assignment,
-    encode_invitation,
 )
 from platform.wire.transport import ClientId, Transport
 from privacy import NoiseSource, PrivacyError, SystemNoise, ThresholdNotMet
@@ -131,20 +128,12 @@ class RoundRunner:
         def ask() -> dict[ClientId, Upload]:
             handles = joined.handles
             if not handles and plan.facts.generations:
-                invited = self._invitations(exchange, tuple(ready.relays))
+                invited = invitations(plan, exchange.protection, ready.relays)
                 answers = exchange.again("advertise", invited, decode_answer)
                 handles = {client: answer.handles for client, answer in answers.items()}
-            messages = {
-                client: encode_assignment(
-                    Assignment(
-                        plan.envelope(client),
-                        payload,
-                        broadcasts(client),
-                        experts(handles.get(client, ())),
-                    )
-                )
-                for client, payload in sorted(ready.relays.items())
-            }
+            messages = assignments(
+                plan, ready.relays, broadcasts, lambda client: experts(handles.get(client, ()))
+            )
             return exchange("train", messages, decode_upload)
 
         if plan.facts.collects:
@@ -154,30 +143,13 @@ class RoundRunner:
         return self._open_plain(exchange, ask)
 
     def _join(self, exchange: Exchange, secure: MaskedSum | None) -> StageResult:
-        invited = self._invitations(exchange, exchange.plan.cohort)
+        invited = invitations(exchange.plan, exchange.protection, exchange.plan.cohort)
         answers = exchange("advertise", invited, decode_answer)
         handles = {client: answer.handles for client, answer in answers.items()}
         if secure is None:
             return StageResult(relays=dict.fromkeys(answers, b""), handles=handles)
         secure, relays = secure.advance({c: a.payload for c, a in answers.items()})
         return StageResult(relays=relays, state=secure.encode(), handles=handles)
-
-    def _invitations(
-        self, exchange: Exchange, clients: Sequence[ClientId]
-    ) -> dict[ClientId, bytes]:
-        plan, protection = exchange.plan, exchange.protection
-        places = plan.places
-        return {
-            client: encode_invitation(
-                Invitation(
-                    plan.envelope(client),
-                    plan.facts.generations,
-                    seat_of(protection, plan, places[client]) if protection.masked else None,
-                    plan.facts.clipping_norm,
-                )
-            )
-            for client in clients
-        }
 
     def _open_masked(self, exchange: Exchange, secure: MaskedSum, ask: Ask) -> RoundOutcome:
         plan, layout = exchange.plan, exchange.protection.layout

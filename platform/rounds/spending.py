@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from platform.mechanisms import Mechanisms
@@ -30,7 +30,8 @@ class Spending:
 
     Its ledger is read once and counted on from there, as reading all of it in every round would
     take longer the longer a run is. What was counted is good for one end of the run's audit chain,
-    which every change of the ledger moves: at any other end it is read anew.
+    which every change of the ledger moves: at any other end it is read anew. So is what the same
+    clients have spent in other runs, where that counts: it is good for the ends of their chains.
 
     Attributes:
         run: The run.
@@ -39,6 +40,8 @@ class Spending:
     run: Run
     _counted: RunningLedger | None = field(default=None, init=False, repr=False)
     _head: AuditHead | None = field(default=None, init=False, repr=False)
+    _elsewhere: RunningLedger | None = field(default=None, init=False, repr=False)
+    _ends: Mapping[str, AuditHead] = field(default_factory=dict, init=False, repr=False)
 
     def reserve(self, uow: UnitOfWork, plan: RoundPlan, protection: Protection) -> None:
         """Price an attempt, then write its spend to the ledger; nothing has left anybody yet.
@@ -115,8 +118,14 @@ class Spending:
     ) -> RunningLedger:
         if self.run.terms.budget.lifetime_budget is None:
             return spent
-        # Other runs move other chains, so nothing that was counted before is known to be all.
-        return RunningLedger(as_releases(uow.ledger.rows_of(pseudonyms), self._mechanisms))
+        source, everybody = self.run.source, self.run.roll.pseudonyms.values()
+        ends = uow.audit.heads()
+        ends.pop(source, None)
+        if self._elsewhere is None or ends != self._ends:
+            rows = [row for row in uow.ledger.rows_of(everybody) if row.run_id != source]
+            self._elsewhere = RunningLedger(as_releases(rows, self._mechanisms))
+            self._ends = ends
+        return RunningLedger.joined((self._elsewhere, spent), pseudonyms)
 
     def _releases(self, plan: RoundPlan, protection: Protection) -> list[Release]:
         run, everybody = self.run, self.run.roll.clients

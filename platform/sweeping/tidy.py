@@ -114,7 +114,7 @@ def _scores(summary: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     final, twins = summary["final"], summary.get("local", {})
     last = _measured(final)
     last |= _known({"local_twin": (twins.get("accuracy") or {}).get("mean")})
-    last |= _known({"gain_over_local": summary["gain_over_local"]})
+    last |= _known({name: summary[name] for name in ("gain_over_local", "worth_of_sharing")})
     last |= _known({"validation": (final.get("validation") or {}).get("mean")})
     best, new = summary.get(BEST), final.get(NEW_CLIENTS)
     chosen: dict[str, float] = {}

@@ -39,9 +39,10 @@ LARGEST_INTEGER = (1 << 63) - 1
 _DIGITS = len(str(-LARGEST_INTEGER))
 _UNREADABLE = (KeyError, TypeError, ValueError, struct.error, RecursionError)
 _BRACKETS = 2 * MAX_BUFFERS + 64
-_HEADERS = 32
+_HEADERS = 256
 """Headers that are remembered, written and read, if they are short: of one stage most are alike."""
-_SHORT = 1 << 12
+SHORT = 1 << 12
+"""Bytes of a header that is remembered at most."""
 _WRITTEN: dict[str, bytes] = {}
 DTYPES = {
     "float32": "<f4",
@@ -51,6 +52,11 @@ DTYPES = {
     "uint64": "<u8",
     "bytes": "|u1",
 }
+_OWN_NAMES = {np.dtype(code): name for name, code in DTYPES.items() if name != "bytes"}
+_Entry = tuple[str, str, tuple[int, ...]]
+"""Name, dtype and shape of a buffer."""
+_Place = tuple[str, str, tuple[int, ...], int, int]
+"""The same, with where it begins and ends."""
 
 
 @dataclass(frozen=True)
@@ -71,30 +77,32 @@ def encode_frame(frame: Frame) -> bytes:
             frame is beyond what `decode_frame` reads.
     """
     buffers: list[bytes | memoryview] = []
-    entries: list[dict[str, Any]] = []
+    entries: list[_Entry] = []
     for name, array in sorted(frame.arrays.items()):
-        entries.append({"name": name, "dtype": _dtype(name, array), "shape": list(array.shape)})
-        buffers.append(np.ascontiguousarray(array, DTYPES[entries[-1]["dtype"]]).data)
+        dtype = _dtype(name, array)
+        entries.append((name, dtype, array.shape))
+        buffers.append(np.ascontiguousarray(array, DTYPES[dtype]).data)
     for name, blob in sorted(frame.blobs.items()):
-        entries.append({"name": name, "dtype": "bytes", "shape": [len(blob)]})
+        entries.append((name, "bytes", (len(blob),)))
         buffers.append(blob)
     header = _header(frame.kind, dict(frame.fields), entries)
     # One pass, as a network's parameters are megabytes in every message.
     return b"".join((PREFIX.pack(MAGIC, VERSION, len(header)), header, *buffers))
 
 
-def _header(kind: str, fields: dict[str, Any], entries: list[dict[str, Any]]) -> bytes:
+def _header(kind: str, fields: dict[str, Any], entries: list[_Entry]) -> bytes:
     # Plain values are alike only if they are written alike; of one stage most headers are.
     key = repr((kind, fields, entries))
     header = _WRITTEN.get(key)
     if header is None:
-        _require_bounded(kind, fields, entries)
-        document = {"kind": kind, "fields": fields, "buffers": entries}
+        buffers = [{"name": n, "dtype": d, "shape": list(shape)} for n, d, shape in entries]
+        _require_bounded(kind, fields, buffers)
+        document = {"kind": kind, "fields": fields, "buffers": buffers}
         header = _WRITER.encode(document).encode()
         _require_short(header)
         if len(_WRITTEN) >= _HEADERS:
             _WRITTEN.clear()
-        if len(header) <= _SHORT:
+        if len(header) <= SHORT:
             _WRITTEN[key] = header
     return header
 
@@ -105,37 +113,46 @@ def decode_frame(data: bytes) -> Frame:
     Raises:
         ProtocolError: If the bytes are not exactly one frame of this version.
     """
+    text = header_of(data)
     try:
-        kind, fields, entries, offset = _bounded_header(data)
-        arrays, blobs = _buffers(entries, memoryview(data)[offset:])
-        return Frame(kind, fields, arrays, blobs)
+        is_short = len(text) <= SHORT
+        kind, fields, entries = _known_header(text) if is_short else _parsed_header(text)
+        places = _known_places(text) if is_short else _places(entries)
+        arrays, blobs = _buffers(places, memoryview(data)[PREFIX.size + len(text) :])
+        return Frame(kind, dict(fields), arrays, blobs)
     except _UNREADABLE as error:
         raise ProtocolError("message: it does not parse") from error
 
 
-def decode_header(data: bytes) -> tuple[str, Mapping[str, Any]]:
-    """Read kind and plain fields of a frame, and nothing of its buffers.
+def header_of(data: bytes) -> bytes:
+    """Return the text of a frame's header, unread.
 
     Raises:
-        ProtocolError: If the bytes do not begin with the header of a frame of this version.
+        ProtocolError: If the bytes do not begin like a frame of this version.
     """
     try:
-        kind, fields, _, _ = _bounded_header(data)
-        return kind, fields
-    except _UNREADABLE as error:
+        magic, version, length = PREFIX.unpack_from(data)
+    except struct.error as error:
         raise ProtocolError("message: it does not parse") from error
-
-
-def _bounded_header(data: bytes) -> tuple[str, dict[str, Any], list[dict[str, Any]], int]:
-    magic, version, length = PREFIX.unpack_from(data)
     if magic != MAGIC or version != VERSION or length > MAX_HEADER:
         raise ProtocolError(f"message: it is not a version {VERSION} frame")
     end = PREFIX.size + length
     if len(data) < end:
         raise ProtocolError("message: it is cut off")
-    text = bytes(data[PREFIX.size : end])
-    kind, fields, entries = _known_header(text) if length <= _SHORT else _parsed_header(text)
-    return kind, dict(fields), entries, end
+    return bytes(data[PREFIX.size : end])
+
+
+def read_header(text: bytes) -> tuple[str, Mapping[str, Any]]:
+    """Return kind and plain fields of a frame from its header, and nothing of its buffers.
+
+    Raises:
+        ProtocolError: If it is no header.
+    """
+    try:
+        kind, fields, _ = _known_header(text) if len(text) <= SHORT else _parsed_header(text)
+        return kind, fields
+    except _UNREADABLE as error:
+        raise ProtocolError("message: it does not parse") from error
 
 
 def _parsed_header(text: bytes) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
@@ -148,8 +165,31 @@ def _parsed_header(text: bytes) -> tuple[str, dict[str, Any], list[dict[str, Any
     return kind, fields, entries
 
 
+def _places(entries: Sequence[Mapping[str, Any]]) -> tuple[Sequence[_Place], int]:
+    """Return where each buffer lies, and how many bytes they are together."""
+    places: list[_Place] = []
+    names: set[str] = set()
+    offset = 0
+    for entry in entries:
+        name, dtype, shape = entry["name"], entry["dtype"], tuple(entry["shape"])
+        if name in names:
+            raise ProtocolError("message: a buffer is repeated")
+        if dtype == "bytes" and len(shape) != 1:
+            raise ProtocolError("message: a shape is not valid")
+        names.add(name)
+        size = math.prod(shape) * np.dtype(DTYPES[dtype]).itemsize
+        places.append((name, dtype, shape, offset, offset + size))
+        offset += size
+    return places, offset
+
+
 # Nobody changes what was read from a header.
 _known_header = lru_cache(maxsize=_HEADERS)(_parsed_header)
+
+
+@lru_cache(maxsize=_HEADERS)
+def _known_places(text: bytes) -> tuple[Sequence[_Place], int]:
+    return _places(_known_header(text)[2])
 
 
 def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
@@ -249,32 +289,24 @@ def _require_plain(fields: dict[str, Any], depth: int) -> None:
 
 
 def _buffers(
-    entries: list[dict[str, Any]], data: memoryview
+    places: tuple[Sequence[_Place], int], data: memoryview
 ) -> tuple[dict[str, NDArray[Any]], dict[str, bytes]]:
-    sizes = [math.prod(e["shape"]) * np.dtype(DTYPES[e["dtype"]]).itemsize for e in entries]
     # Before anything is copied: the buffers are exactly what is there.
-    if sum(sizes) != len(data):
+    if places[1] != len(data):
         raise ProtocolError("message: its buffers are cut off, or bytes are left over")
     arrays: dict[str, NDArray[Any]] = {}
     blobs: dict[str, bytes] = {}
-    offset = 0
-    for entry, size in zip(entries, sizes, strict=True):
-        name, dtype, chunk = entry["name"], entry["dtype"], data[offset : offset + size]
-        if name in arrays or name in blobs:
-            raise ProtocolError("message: a buffer is repeated")
-        if dtype == "bytes" and len(entry["shape"]) == 1:
-            blobs[name] = bytes(chunk)
-        elif dtype == "bytes":
-            raise ProtocolError("message: a shape is not valid")
+    for name, dtype, shape, start, end in places[0]:
+        if dtype == "bytes":
+            blobs[name] = bytes(data[start:end])
         else:
-            values = np.frombuffer(chunk, DTYPES[dtype]).reshape(entry["shape"])
+            values = np.frombuffer(data[start:end], DTYPES[dtype]).reshape(shape)
             arrays[name] = _finite(name, values.copy())
-        offset += size
     return arrays, blobs
 
 
 def _dtype(name: str, array: NDArray[Any]) -> str:
-    dtype = array.dtype.name
+    dtype = _OWN_NAMES.get(array.dtype) or array.dtype.name
     if dtype not in DTYPES:
         raise ProtocolError(f"message: array {name!r} has dtype {dtype}, which is not carried")
     _finite(name, array)

@@ -14,7 +14,7 @@ from typing import Protocol
 from platform.errors import CoordinatorBehind, ProtocolError
 from platform.wire.envelopes import peek
 from platform.wire.messages import Stage
-from privacy import BudgetExhausted
+from privacy import BudgetExhausted, UnsupportedEvent
 
 ClientId = str
 
@@ -61,7 +61,8 @@ def answer(handler: Handler, message: bytes) -> bytes | Dropout:
     except CoordinatorBehind:
         # Every client would hang up, one after the other, and nobody would know why.
         raise
-    except ProtocolError:
+    except (ProtocolError, UnsupportedEvent):
+        # Also what it would have to price and nobody can: it takes no part in what has no bound.
         return Dropout("the client refused the message")
     except BudgetExhausted:
         # Elsewhere it would hang up; what it has spent is nobody's business.
@@ -79,14 +80,14 @@ class InProcessTransport:
         handlers: Each client's message handler.
         losses: Which clients go silent in a round.
         lost_at: The stage at which they are lost; its message does not reach them.
-        stage: Makes what clients write in it durable at its end, or none of it if it raises.
+        stage: Makes what these clients write in it durable at its end, or none of it if it raises.
         tell: Told the stage of each answer, for whoever watches.
     """
 
     handlers: Mapping[ClientId, Handler]
     losses: Losses
     lost_at: Stage = "train"
-    stage: Callable[[], AbstractContextManager[None]] = nullcontext
+    stage: Callable[[Sequence[ClientId]], AbstractContextManager[object]] = nullcontext
     tell: Callable[[Stage], None] = lambda stage: None
 
     def exchange(
@@ -97,7 +98,7 @@ class InProcessTransport:
         lost: frozenset[ClientId] = frozenset()
         if clients and stage == self.lost_at:
             lost = self._lost(messages[clients[0]], clients)
-        with self.stage():
+        with self.stage(clients):
             replies = {
                 client: Dropout("no answer (simulated loss)")
                 if client in lost

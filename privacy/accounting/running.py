@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from privacy.accounting.adversaries import Epsilons, claimed_of, epsilons_of
 from privacy.accounting.composition import round_digits
@@ -43,6 +43,26 @@ class RunningLedger:
             facts = self._facts(release)
             self._clients[release.pseudonym][facts] += release.count
             self._note_draw(release)
+
+    @classmethod
+    def joined(
+        cls, ledgers: Iterable[RunningLedger], pseudonyms: Collection[str] | None = None
+    ) -> RunningLedger:
+        """Return what ledgers of different runs hold together, as a new one.
+
+        Args:
+            ledgers: The ledgers.
+            pseudonyms: Of these clients only; None takes everybody.
+        """
+        found = cls()
+        for ledger in ledgers:
+            found._samples.update(ledger._samples)
+            found._draws.update(ledger._draws)
+            found._redrawn |= ledger._redrawn
+            for name in ledger._clients if pseudonyms is None else pseudonyms:
+                if name in ledger._clients:
+                    found._clients[name].update(ledger._clients[name])
+        return found
 
     def epsilons(self, delta: float, accountant: Accountant = "auto") -> Epsilons:
         """Return what `epsilons` says of all rows.

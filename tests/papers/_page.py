@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from functools import cache
 
 from docs.pages.reproduce import page
 from platform.sweeping.grid import Grid, SweepRequest, build_grid, parse_names, parse_seeds
@@ -39,16 +40,21 @@ class Command:
 
     def grid(self) -> Grid:
         """The grid for the first seed; the others differ in nothing else."""
-        methods = self.all("--method")
-        return build_grid(
-            SweepRequest(
-                configs=self.configs,
-                methods=parse_names(methods[0]) if methods else (),
-                seeds=self.seeds[:1],
-                settings=self.all("--set"),
-                method_settings=self.all("--for"),
-            )
+        return _grid(self)
+
+
+@cache
+def _grid(command: Command) -> Grid:
+    methods = command.all("--method")
+    return build_grid(
+        SweepRequest(
+            configs=command.configs,
+            methods=parse_names(methods[0]) if methods else (),
+            seeds=command.seeds[:1],
+            settings=command.all("--set"),
+            method_settings=command.all("--for"),
         )
+    )
 
 
 def commands() -> list[Command]:

@@ -77,7 +77,7 @@ def test_opening_again_changes_nothing(path: Path, database: storage.Database) -
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("revision", ["9999", "0001"], ids=["newer", "of development"])
+@pytest.mark.parametrize("revision", ["9999", "0001_sealed"], ids=["newer", "of development"])
 @pytest.mark.parametrize("read_only", [False, True])
 def test_another_schema_is_refused_and_left_alone(
     path: Path,
@@ -90,7 +90,7 @@ def test_another_schema_is_refused_and_left_alone(
     with raw() as connection:
         connection.execute("UPDATE alembic_version SET version_num = ?", [revision])
     with pytest.raises(
-        storage.SchemaMismatch, match=rf"has schema '{revision}', .*newest is 0001_sealed"
+        storage.SchemaMismatch, match=rf"has schema '{revision}', .*newest is 0001_sealed_v2"
     ):
         storage.open_database(f"sqlite:///{path}", read_only=read_only)
     with raw() as connection:

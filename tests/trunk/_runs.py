@@ -48,6 +48,7 @@ privacy:
   target_epsilon: 8.0
   noise_source: seeded
 secure_aggregation: {enabled: true, threshold: 3}
+evaluation: {worth_of_sharing: false}
 """
 LOST, ROUNDS = 1, 3
 NONE = "privacy.mechanism=none"

@@ -42,6 +42,7 @@ def summary(
     plain |= {"noise_distribution": None, "noise_source": None}
     return {
         **{"dataset": dataset, "rounds": rounds, "final": final, "gain_over_local": 0.25},
+        "worth_of_sharing": 0.125,
         **{"local": {"accuracy": accuracy(local - 0.25)}, "best_on_validation": None},
         **plain,
         **more,

@@ -397,9 +397,9 @@ def test_a_failed_client_does_the_work_of_another(folder, monkeypatch):
     seen: list[Arrays] = []
     original = platform.parties.totality.train
 
-    def watched(profile, make_trainer, broadcast, *others, **named):
-        seen.append(broadcast)
-        return original(profile, make_trainer, broadcast, *others, **named)
+    def watched(profile, make_trainer, view, *others, **named):
+        seen.append(view.broadcast)
+        return original(profile, make_trainer, view, *others, **named)
 
     monkeypatch.setattr(platform.parties.totality, "train", watched)
     client = client_of("raises", folder, UploadNoise(1.0, 2.0))

@@ -276,7 +276,8 @@ def test_experts_are_sorted_out_in_one_pass(monkeypatch):
     fields = {"run_id": "r", "round": 1, "attempt": 1, "experts": count}
     frame = Frame("assignment", fields, arrays, {"payload": b""})
     monkeypatch.setattr("platform.wire.envelopes.decode_frame", lambda _: frame)
-    assert len(messages.decode_assignment(b"").experts) == count
+    header = encode_frame(Frame("assignment", fields, {}, {}))
+    assert len(messages.decode_assignment(header).experts) == count
     assert arrays.seen <= 3 * count
 
 

@@ -275,9 +275,9 @@ def test_full_disk_loses_the_round_in_progress_only(
     config.write_text(SMALL)
     original = Federation._commit
 
-    def filling(self: Federation, plan: Any, *rest: Any) -> None:
+    def filling(self: Federation, plan: Any, *rest: Any, **named: Any) -> None:
         small_disk(plan.round_number == 2)
-        original(self, plan, *rest)
+        original(self, plan, *rest, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(Federation, "_commit", filling)

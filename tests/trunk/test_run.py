@@ -41,9 +41,18 @@ SUMMARY_KEYS = [
         "unit",
         "mechanism",
     ),
-    *("relation", "sampling", "noise_distribution", "noise_source", "delta"),
+    *("relation", "sampling", "subspace", "noise_distribution", "noise_source", "delta"),
     *("accountant", "accountants", "rounds", "final"),
-    *("local", "gain_over_local", "phases", "best_on_validation", "evaluation", "warnings"),
+    *(
+        "local",
+        "gain_over_local",
+        "worth_of_sharing",
+        "silent",
+        "phases",
+        "best_on_validation",
+        "evaluation",
+        "warnings",
+    ),
     "audit_head",
 ]
 ROUND_KEYS = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Collection
 from contextlib import closing
 from itertools import pairwise
 
@@ -16,6 +17,8 @@ from platform.experiment.twins import train_twin
 from platform.parties.profile import first_state, noise_of, train
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
+from storage import LedgerRow
+from storage.ledger import LedgerRepository
 from tests.trunk._runs import (
     ADAPTIVE,
     FIXED,
@@ -54,6 +57,24 @@ def test_a_second_run_on_the_same_data_adds_to_the_first(storage: Storage) -> No
     other = storage.run(*TWO_RUNS, limit, "seed=4")
     assert len(other.summary["rounds"]) == 2
     assert not set(storage.rows(who, other.run_id)) & set(storage.rows(who, first.run_id))
+
+
+def test_other_runs_ledgers_are_read_once_as_long_as_they_stand_still(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room for five rounds: two, then two that must know of these, then one of two."""
+    limit, reads = budget(gaussian_epsilon(4.0, 5) + 1e-3), []
+    whole = LedgerRepository.rows_of
+
+    def counted(ledger: LedgerRepository, pseudonyms: Collection[str]) -> tuple[LedgerRow, ...]:
+        reads.append(pseudonyms)
+        return whole(ledger, pseudonyms)
+
+    monkeypatch.setattr(LedgerRepository, "rows_of", counted)
+    lengths = [len(storage.run(*TWO_RUNS, limit).summary["rounds"]) for _ in range(3)]
+    assert lengths == [2, 2, 1]
+    # Once as a run is set up, and once in its rounds, of which each run asks for two.
+    assert len(reads) == 2 * 3
 
 
 def test_a_client_holds_to_its_own_ledger(storage: Storage) -> None:

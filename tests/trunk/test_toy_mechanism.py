@@ -9,6 +9,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -133,6 +134,8 @@ def test_a_lifetime_counts_what_it_spent(ran):
     planned = [release_of_upload(UploadNoise(1.0, 4.0), 8, key)]
 
     class Store:
+        sessions = SimpleNamespace(of_other_runs=lambda run_id: ())
+
         def rows(self, run_id: str | None = None, place: object = None) -> list[LedgerRow]:
             return [row for row in mine if run_id in (None, row.run_id)]
 

@@ -69,3 +69,32 @@ def test_two_runs_that_each_could_afford_a_round_do_not_both_get_one(folder):
         other.handle(assignment("other"))
     assert client._store.rows() == before
     assert spent(client) <= budget
+
+
+def test_a_lifetime_is_not_read_anew_in_every_round(folder, monkeypatch):
+    """Else a long life makes every round dear; what another run adds is found all the same."""
+    client = limited(client_of(AnyMethod(), folder / "one"), "run", 1e9)
+    store, read = client._store, []
+    whole = type(store).rows
+    monkeypatch.setattr(
+        type(store),
+        "rows",
+        lambda self, run_id=None, attempt=None: (
+            read.append((run_id, attempt)) or whole(self, run_id, attempt)
+        ),
+    )
+    for number in (1, 2, 3):
+        asked = Envelope("run", number, 1)
+        client.handle(messages.encode_invitation(Invitation(asked, (), None)))
+        mine = dataclasses.replace(good(), envelope=asked)
+        client.handle(messages.encode_assignment(mine))
+    assert [what for what in read if what[1] is None] == [("run", None), (None, None)]
+    other = limited(client, "another", 1e9)
+    other.handle(invitation("another"))
+    other.handle(assignment("another"))
+    read.clear()
+    asked = Envelope("run", 4, 1)
+    client.handle(messages.encode_invitation(Invitation(asked, (), None)))
+    assert (None, None) in read
+    life = client._spending._life(client._spending._counted)
+    assert life.claimed_with((), DELTA).epsilon == spent(client)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001_sealed"
+# Digests of rows are part of what a revision means.
+revision = "0001_sealed_v2"
 down_revision = None
 
 _AUDIT_TRIGGERS = tuple(

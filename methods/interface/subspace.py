@@ -1,0 +1,391 @@
+"""A public subspace: uploads, clipping, noise and sums in a few directions that are known to all.
+
+Noise of standard deviation s on each of d coordinates has norm s sqrt(d), whatever the update's. In
+k directions it has s sqrt(k), and of the update what lies in them stays. So k directions that hold
+most of an update raise its signal to noise by up to sqrt(d / k) (projected DP-SGD: Zhou et al.
+2021, "Bypassing the Ambient Dimension", ICLR; Yu et al. 2021, "Do Not Let Privacy Overbill
+Utility", ICLR). Theirs are those of public gradients; ours need no public data:
+
+- `text_jacobian`: the top right singular vectors of the Jacobian of the class-centred text features
+  at the broadcast. A direction in which no class's feature moves apart from the others' changes no
+  prediction, so an update hardly has a part in it.
+- `random`: an orthonormal basis drawn for each round, by Haar's measure: the control.
+
+Directions depend on the frozen model, the task's class list and the broadcast, which is released
+already, and so on nothing private. The server computes them once for each broadcast and keeps them
+in its state: they are *sent*, never recomputed, since signs of singular vectors differ between
+machines. With B of shape (k, d), its rows the directions, and u the flat update, a client uploads
+
+    z = B u                        and the server applies the mean's   B^T z.
+
+A client projects first and the platform clips z after that. So the bound C on what leaves holds for
+any B, a hostile one too, and the mechanism's guarantee and the ledger's row are those of k
+coordinates. Where the noise is in the steps, what is trained *is* z: an example's gradient is
+B (d loss / d theta), projected before it is clipped, and noise is drawn in k directions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from methods.errors import MethodError
+from methods.interface.method import (
+    Aggregate,
+    Arrays,
+    ClientView,
+    Examples,
+    LocalResult,
+    Method,
+    Objective,
+    ParameterGroup,
+    TensorSpec,
+    Trainer,
+)
+from methods.interface.over import OverMethod
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from methods.interface.method import Penalty
+
+BASIS: Final = "subspace.basis"
+COORDINATES: Final = "subspace.coordinates"
+Kind = Literal["text_jacobian", "random"]
+Spec = Mapping[str, TensorSpec]
+
+
+@dataclass(frozen=True)
+class InSubspace(OverMethod):
+    """A method whose clients upload coordinates in a subspace. Made by `in_subspace`.
+
+    Attributes:
+        kind: What the directions are.
+        rank: k, their number.
+    """
+
+    kind: Kind
+    rank: int
+    averaged: frozenset[str] = field(default=frozenset(), init=False)
+
+    @property
+    def whole(self) -> int:
+        """d, how many numbers an update has without a subspace."""
+        return length(self.base.shared_spec())
+
+    def shared_spec(self) -> Spec:
+        """Return the coordinates (k,), combined as what they stand for."""
+        first = next(iter(self.base.shared_spec().values()))
+        return {COORDINATES: replace(first, shape=(self.rank,), dtype="float32")}
+
+    def init_server(self, rng: np.random.Generator) -> Arrays:
+        """Return the method's state, and the directions at its broadcast."""
+        return self._with_basis(self.base.init_server(rng), rng)
+
+    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
+        """Return what the method sends, of its own state, and the directions (k, d)."""
+        return {**self.base.broadcast(without_basis(state), client), BASIS: state[BASIS]}
+
+    def client_update(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Train as the method does and project the update; or train coordinates, with noised steps.
+
+        Raises:
+            MethodError: If a direction is not finite.
+        """
+        basis = view.broadcast[BASIS].astype(np.float64)
+        if not np.isfinite(basis).all():
+            raise MethodError("a direction of the subspace is not a finite number")
+        within, spec = _without_basis_in(view), self.base.shared_spec()
+        if trainer.charged_steps is not None:
+            inside = _InCoordinates(trainer, basis, spec)
+            result = self.base.client_update(within, data, inside, rng)
+            return replace(result, update={COORDINATES: inside.only_fit()})
+        result = self.base.client_update(within, data, trainer, rng)
+        coordinates = basis @ flat(result.update, spec)
+        return replace(result, update={COORDINATES: coordinates.astype(np.float32)})
+
+    def server_update(
+        self,
+        state: Arrays,
+        aggregate: Aggregate,
+        pool: Sequence[Arrays],
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """Apply what the coordinates stand for as the method does; and find new directions."""
+        basis, spec = state[BASIS].astype(np.float64), self.base.shared_spec()
+
+        def whole(values: Arrays) -> Arrays:
+            return shaped(values[COORDINATES].astype(np.float64) @ basis, spec)
+
+        seen = aggregate.individual
+        individual = None if seen is None else {name: whole(one) for name, one in seen.items()}
+        told = replace(aggregate, values=whole(aggregate.values), individual=individual)
+        return self._with_basis(self.base.server_update(without_basis(state), told, pool, rng), rng)
+
+    def personalise(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """Return the method's personal state."""
+        return self.base.personalise(_without_basis_in(view), data, trainer, rng)
+
+    def predict(
+        self,
+        view: ClientView,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32]:
+        """Return the method's logits."""
+        return self.base.predict(_without_basis_in(view), batch, classes)
+
+    def _with_basis(self, state: Arrays, rng: np.random.Generator) -> Arrays:
+        broadcast = self.base.broadcast(state)
+        if self.kind == "random":
+            basis = random_directions(self.rank, length(self.base.shared_spec()), rng)
+        else:
+            jacobian = self.base.public_jacobian(broadcast)
+            if jacobian is None:
+                raise MethodError("the method announces a Jacobian and gives none")
+            basis = top_directions(jacobian, self.rank)
+        return {**state, BASIS: basis.astype(np.float32)}
+
+
+def in_subspace(method: Method, kind: Kind, rank: int) -> InSubspace:
+    """Return the method with uploads in a subspace.
+
+    Args:
+        method: The method; a server optimiser around it works on whole updates, as it should.
+        kind: What the directions are.
+        rank: k.
+
+    Raises:
+        MethodError: If the method does not average all that it shares alike, its directions would
+            depend on something private, it has none of this kind, or k is no smaller than d.
+    """
+    spec = method.shared_spec()
+    if not spec or not method.averaged.issuperset(spec):
+        raise MethodError(
+            "privacy.subspace: takes the place of an averaged update, and this method shares "
+            "something else, or nothing; valid: none"
+        )
+    if len({tensor.weighting for tensor in spec.values()}) != 1:
+        raise MethodError(
+            "privacy.subspace: one vector of coordinates cannot stand for tensors that are "
+            "averaged differently; valid: none"
+        )
+    if method.has_personal_state or method.pool_policy() is not None:
+        raise MethodError(
+            "privacy.subspace: its directions are those of the one broadcast, and this method's "
+            "clients predict with personal state or experts of their own; valid: none"
+        )
+    coordinates = length(spec)
+    if not 1 <= rank < coordinates:
+        raise MethodError(
+            f"privacy.rank: {rank} is not valid for an update of {coordinates} numbers; valid: 1 "
+            f"to {coordinates - 1}"
+        )
+    if kind == "text_jacobian" and not method.has_public_jacobian:
+        raise MethodError(
+            "privacy.subspace: text_jacobian needs a method that shares one prompt of a frozen "
+            "text tower and nothing else; valid: none, random"
+        )
+    return InSubspace(method, kind, rank)
+
+
+def top_directions(jacobian: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
+    """Return the top right singular vectors (k, d) of a matrix (m, d).
+
+    Where its rank is below k, the rest completes an orthonormal basis, in directions along which
+    nothing moves.
+    """
+    # Eigenvectors of J^T J: d is some hundreds, while m has a row for each number of each feature.
+    _, vectors = np.linalg.eigh(jacobian.T @ jacobian)
+    return np.ascontiguousarray(vectors[:, ::-1][:, :rank].T)
+
+
+def random_directions(rank: int, size: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return k orthonormal directions (k, d), uniform over all such frames."""
+    q, r = np.linalg.qr(rng.standard_normal((size, rank)))
+    # Without the signs the frame would not be uniform (Mezzadri 2007).
+    return np.ascontiguousarray((q * np.sign(np.diag(r))).T)
+
+
+def length(spec: Spec) -> int:
+    """Return d, how many numbers the tensors have."""
+    return sum(math.prod(tensor.shape) for tensor in spec.values())
+
+
+def flat(arrays: Arrays, spec: Spec) -> NDArray[np.float64]:
+    """Return tensors one after another in the order of their names, (d,)."""
+    return np.concatenate([np.asarray(arrays[name], np.float64).ravel() for name in sorted(spec)])
+
+
+def shaped(vector: Any, spec: Spec) -> dict[str, Any]:
+    """Return the tensors of a flat vector (d,), a numpy array or a torch tensor."""
+    parts, offset = {}, 0
+    for name in sorted(spec):
+        size = math.prod(spec[name].shape)
+        parts[name] = vector[offset : offset + size].reshape(spec[name].shape)
+        offset += size
+    return parts
+
+
+def without_basis(state: Arrays) -> Arrays:
+    """Return a state without the directions."""
+    return {name: array for name, array in state.items() if name != BASIS}
+
+
+def _without_basis_in(view: ClientView) -> ClientView:
+    return replace(view, broadcast=without_basis(view.broadcast))
+
+
+@dataclass(frozen=True)
+class _Unfolded:
+    """A loss of coordinates: the base's at the point that they stand for.
+
+    Attributes:
+        base: The loss of the tensors.
+        spec: These tensors.
+    """
+
+    base: Objective
+    spec: Spec
+
+    @property
+    def encoder_parameters(self) -> frozenset[str]:
+        """The base's, with the coordinates in place of the tensors."""
+        names = self.base.encoder_parameters
+        if names.isdisjoint(self.spec):
+            return names
+        return (names - self.spec.keys()) | {COORDINATES}
+
+    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return what the base's encoder makes at that point."""
+        return self.base.encode(self.at(parameters))
+
+    def losses(
+        self,
+        parameters: Mapping[str, Tensor],
+        encoded: Mapping[str, Tensor],
+        batch: Mapping[str, Tensor],
+    ) -> Tensor:
+        """Return the base's losses at that point, (B,)."""
+        return self.base.losses(self.at(parameters), encoded, batch)
+
+    def at(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors that the coordinates stand for, and all other parameters."""
+        moved = shaped(parameters[COORDINATES] @ parameters[BASIS], self.spec)
+        rest = {n: t for n, t in parameters.items() if n not in (COORDINATES, BASIS)}
+        return {**rest, **{name: rest[name] + moved[name] for name in self.spec}}
+
+
+@dataclass(frozen=True)
+class _InCoordinates:
+    """A trainer whose fits move within the subspace.
+
+    Attributes:
+        trainer: Fits the coordinates.
+        basis: Directions (k, d).
+        spec: The tensors that a fit trains.
+        fits: The coordinates that each fit has found.
+    """
+
+    trainer: Trainer
+    basis: NDArray[np.float64]
+    spec: Spec
+    fits: list[NDArray[Any]] = field(default_factory=list, init=False)
+
+    @property
+    def learning_rate(self) -> float:
+        """The trainer's."""
+        return self.trainer.learning_rate
+
+    @property
+    def charged_steps(self) -> int | None:
+        """The trainer's."""
+        return self.trainer.charged_steps
+
+    def steps_for(self, num_examples: int) -> int:
+        """Return the trainer's."""
+        return self.trainer.steps_for(num_examples)
+
+    def only_fit(self) -> NDArray[Any]:
+        """Return what the noised steps made, as it is: nothing else may leave under `dp_sgd`.
+
+        Raises:
+            MethodError: If there was not exactly one fit.
+        """
+        if len(self.fits) != 1:
+            raise MethodError(
+                f"privacy.subspace: noised steps within it need one fit a round, and there were "
+                f"{len(self.fits)}"
+            )
+        return self.fits[0]
+
+    def fit(
+        self,
+        objective: Objective,
+        parameters: Arrays,
+        examples: Arrays,
+        *,
+        groups: Sequence[ParameterGroup],
+        rng: np.random.Generator,
+        steps: int | None = None,
+        penalty: Penalty | None = None,
+        after_step: Callable[[Mapping[str, Tensor]], None] | None = None,
+    ) -> Mapping[str, NDArray[Any]]:
+        """Train coordinates in place of the tensors, from zero; see `Trainer.fit`.
+
+        Raises:
+            MethodError: If a fit trains other tensors, by several rates, or corrects its steps.
+        """
+        trained = {name for group in groups for name in group.names}
+        rates = {group.learning_rate for group in groups}
+        if trained != self.spec.keys() or len(rates) != 1 or after_step is not None:
+            raise MethodError(
+                "privacy.subspace: noised steps within it need fits of all that is shared, at one "
+                "learning rate and without corrections"
+            )
+        unfolded = _Unfolded(objective, self.spec)
+        start = {
+            **parameters,
+            BASIS: self.basis.astype(np.float32),
+            COORDINATES: np.zeros(len(self.basis), np.float32),
+        }
+        inside = None
+        if penalty is not None:
+            inside = _penalty_inside(penalty, unfolded)
+        found = self.trainer.fit(
+            unfolded,
+            start,
+            examples,
+            groups=(ParameterGroup((COORDINATES,), rates.pop()),),
+            rng=rng,
+            steps=steps,
+            penalty=inside,
+        )
+        self.fits.append(found[COORDINATES])
+        moved = shaped(found[COORDINATES].astype(np.float64) @ self.basis, self.spec)
+        after = {n: (parameters[n] + moved[n]).astype(np.float32) for n in self.spec}
+        return {**parameters, **after}
+
+
+def _penalty_inside(penalty: Penalty, unfolded: _Unfolded) -> Penalty:
+    def inside(parameters: Mapping[str, Tensor], encoded: Mapping[str, Tensor]) -> Tensor:
+        return penalty(unfolded.at(parameters), encoded)
+
+    return inside

@@ -1,0 +1,315 @@
+"""The rows of one transaction, kept in memory until it is committed.
+
+Whoever holds the file's write lock knows that nobody else changes a row: what was read once in the
+transaction stays true, and what is written may be put off to its end, where one statement writes
+what a hundred clients changed in a table. Within the transaction everybody finds what was written
+before, as if it lay in the file; what one client wrote is undone here, as SQLite was sent none of
+it yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import takewhile
+from operator import attrgetter
+from typing import Any, Final
+
+from storage.errors import AlreadyExistsError
+from storage.sealing import Rows, Shape, Where, shape_of
+from storage.statements import Statements
+from storage.tables import Sealed
+
+Key = tuple[Any, ...]
+"""Values of a table's key, or of its first columns, in their order."""
+MOST_BYTES: Final = 1 << 26
+"""Bytes that are kept when a stage's next client is heard; more are written and forgotten first."""
+_AT_ONCE: Final = 25
+"""Owners whose rows one statement reads."""
+_UNKNOWN: Final = object()
+
+
+@dataclass(slots=True)
+class _Part:
+    """What is known of the rows of one table that have one owner: the first column of the key.
+
+    Attributes:
+        rows: By key each row that was read or written; None for one that is not there.
+        complete: Starts of keys of which all rows are known.
+        cleared: Starts of keys of which all rows that the file holds are to be deleted.
+        changed: Keys of rows that differ from the file's, in the order in which they were written.
+    """
+
+    rows: dict[Key, Any] = field(default_factory=dict)
+    complete: set[Key] = field(default_factory=set)
+    cleared: set[Key] = field(default_factory=set)
+    changed: dict[Key, None] = field(default_factory=dict)
+
+    def is_known(self, start: Key) -> bool:
+        """Return whether all rows under the start of a key are known."""
+        return start in self.rows or _is_under(start, self.complete)
+
+    def under(self, start: Key) -> list[Any]:
+        """Return the rows under the start of a key that is known."""
+        length = len(start)
+        return [r for key, r in self.rows.items() if r is not None and key[:length] == start]
+
+    def learn(self, key: Key, row: Any) -> None:
+        """Note what the file holds; what was written or deleted since is newer than that."""
+        if key not in self.rows and not _is_under(key, self.cleared):
+            self.rows[key] = row
+
+
+class WorkingRows(Rows):
+    """The rows of one transaction that holds the write lock; `flush` before it is committed."""
+
+    def __init__(self, statements: Statements, owners: Sequence[Any] = ()) -> None:
+        """Run on this connection.
+
+        Args:
+            statements: Run them.
+            owners: Who is likely to ask for rows under the same start of a key, but for its first
+                column, which is the owner: what one of them reads is read for all.
+        """
+        super().__init__(statements)
+        self._owners = dict.fromkeys(owners)
+        self._guessed: set[tuple[type[Sealed], int]] = set()
+        self._parts: dict[type[Sealed], dict[Any, _Part]] = {}
+        self._undo: list[Callable[[], None]] = []
+        self._is_undoable = False
+        self._bytes = 0
+
+    @contextmanager
+    def undone_together(self) -> Iterator[None]:
+        """Undo what the block wrote if it raises; blocks may not lie in one another."""
+        if self._bytes > MOST_BYTES:
+            self.flush()
+        self._undo, self._is_undoable = [], True
+        try:
+            yield
+        except BaseException:
+            for undo in reversed(self._undo):
+                undo()
+            raise
+        finally:
+            self._undo, self._is_undoable = [], False
+
+    def flush(self) -> None:
+        """Write what was put off, and forget what is known.
+
+        Raises:
+            StorageError: What the driver says, in our words; then nothing may be committed.
+        """
+        if self._is_undoable:
+            raise RuntimeError("what may have to be undone was to be written")
+        parts, self._parts, self._bytes = self._parts, {}, 0
+        for table, of_owners in parts.items():
+            self._write(shape_of(table), of_owners.values())
+
+    def insert(self, table: type[Sealed], *rows: Mapping[str, Any]) -> None:
+        """Add rows with their digests.
+
+        Raises:
+            AlreadyExistsError: One is there already; those before it were added.
+        """
+        shape = shape_of(table)
+        for row in rows:
+            sealed = shape.made(*shape.sealed(row))
+            key = shape.key(sealed)
+            if self._find(table, key) is not None:
+                raise AlreadyExistsError(f"the row of table {shape.name} exists already")
+            self._set(table, key, sealed)
+
+    def put(self, table: type[Sealed], row: Mapping[str, Any]) -> None:
+        """Add a row, in the place of one with the same key if there is one."""
+        shape = shape_of(table)
+        sealed = shape.made(*shape.sealed(row))
+        key = shape.key(sealed)
+        self._find(table, key)
+        self._set(table, key, sealed)
+
+    def swap(self, table: type[Sealed], before: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
+        """Put a row in the place of another of the same key, if that is still as it was."""
+        shape = shape_of(table)
+        sealed = shape.made(*shape.sealed(row))
+        key = shape.key(sealed)
+        found = self._find(table, key)
+        if found is None or found[:-1] != tuple([before[name] for name in shape.columns[:-1]]):
+            return False
+        self._set(table, key, sealed)
+        return True
+
+    def read(
+        self,
+        table: type[Sealed],
+        where: Where,
+        *,
+        order: Sequence[str] = (),
+        newest_first: bool = False,
+        limit: int | None = None,
+    ) -> list[Any]:
+        """Return the rows that meet all conditions, each checked when it was read first."""
+        start, others = _start(shape_of(table), where)
+        if not start or newest_first or limit is not None:
+            self.flush()
+            return super().read(table, where, order=order, newest_first=newest_first, limit=limit)
+        found = self._load(table, start).under(start)
+        for name in others:
+            found = [row for row in found if getattr(row, name) == where[name]]
+        return sorted(found, key=attrgetter(*order)) if order and len(found) > 1 else found
+
+    def column(
+        self, table: type[Sealed], name: str, where: Where, *, newest_first: bool = False
+    ) -> tuple[Any, ...]:
+        """Return the different values of one column, sorted; no digest is looked at."""
+        self.flush()
+        return super().column(table, name, where, newest_first=newest_first)
+
+    def reseal(self, table: type[Sealed], rows: Sequence[Any], **changes: object) -> None:
+        """Change columns that are no key in rows that `read` returned, and seal them anew."""
+        shape = shape_of(table)
+        for row in rows:
+            sealed = shape.resealed(row._replace(**changes))
+            self._set(table, shape.key(sealed), sealed)
+
+    def delete(self, table: type[Sealed], where: Where) -> None:
+        """Delete the rows that meet all conditions."""
+        shape = shape_of(table)
+        start, others = _start(shape, where)
+        if not start or others:
+            self.flush()
+            super().delete(table, where)
+        elif len(start) == shape.key_length:
+            self._find(table, start)
+            self._set(table, start, None)
+        else:
+            self._clear(table, start)
+
+    def verify(self, tables: Sequence[type[Sealed]]) -> None:
+        """Read every row of some tables and check it."""
+        self.flush()
+        super().verify(tables)
+
+    def _part(self, table: type[Sealed], owner: Any) -> _Part:
+        parts = self._parts.setdefault(table, {})
+        found = parts.get(owner)
+        if found is None:
+            found = parts[owner] = _Part()
+        return found
+
+    def _find(self, table: type[Sealed], key: Key) -> Any:
+        return self._load(table, key).rows.get(key)
+
+    def _load(self, table: type[Sealed], start: Key) -> _Part:
+        """Return what is known of an owner's rows: at least all under the start of a key."""
+        part = self._part(table, start[0])
+        if not part.is_known(start):
+            asking = self._asking(table, start)
+            for first in range(0, len(asking), _AT_ONCE):
+                # Whoever is left out for want of room will ask alone.
+                if not first or self._bytes <= MOST_BYTES:
+                    self._fetch(table, asking[first : first + _AT_ONCE], start[1:])
+        return part
+
+    def _asking(self, table: type[Sealed], start: Key) -> Sequence[Any]:
+        """Return whose rows to read: the owner's, or everybody's where all will ask alike.
+
+        Of each table only the first question is taken for everybody's. Should they ask something
+        else after all, each asks alone, and no more is read in vain than once.
+        """
+        guess = (table, len(start))
+        if start[0] not in self._owners or guess in self._guessed:
+            return [start[0]]
+        self._guessed.add(guess)
+        rest = start[1:]
+        others = (o for o in self._owners if o != start[0])
+        unknown = [o for o in others if not self._part(table, o).is_known((o, *rest))]
+        return [start[0], *unknown]
+
+    def _fetch(self, table: type[Sealed], owners: Sequence[Any], rest: Key) -> None:
+        shape = shape_of(table)
+        marks = ", ".join("?" * len(owners))
+        others = "".join(f" AND {name} = ?" for name in shape.keys[1 : len(rest) + 1])
+        text = f"{shape.selection} WHERE {shape.keys[0]} IN ({marks}){others}"
+        for values in self.statements.run(text, (*owners, *rest)):
+            row = self._checked(shape, values)
+            self._bytes += sum([len(row[place]) for place in shape.blobs])
+            self._part(table, row[0]).learn(shape.key(row), row)
+        for owner in owners:
+            self._part(table, owner).complete.add((owner, *rest))
+
+    def _set(self, table: type[Sealed], key: Key, row: Any) -> None:
+        part = self._part(table, key[0])
+        rows, changed = part.rows, part.changed
+        before, is_first = rows.get(key, _UNKNOWN), key not in changed
+
+        def undo() -> None:
+            rows[key] = before
+            if before is _UNKNOWN:
+                # After a deletion nobody has asked what the file holds.
+                del rows[key]
+            if is_first:
+                del changed[key]
+
+        self._undo.append(undo)
+        rows[key] = row
+        changed[key] = None
+        if row is not None:
+            self._bytes += sum([len(row[place]) for place in shape_of(table).blobs])
+
+    def _clear(self, table: type[Sealed], start: Key) -> None:
+        """Delete all rows under the start of a key, which need not be read for that."""
+        part = self._part(table, start[0])
+        gone = {key: row for key, row in part.rows.items() if key[: len(start)] == start}
+        complete, cleared = part.complete.copy(), part.cleared.copy()
+
+        def undo() -> None:
+            part.rows.update(gone)
+            # What was read since lacks the rows that are there again.
+            part.complete, part.cleared = complete, cleared
+
+        self._undo.append(undo)
+        part.rows.update(dict.fromkeys(gone))
+        part.complete.add(start)
+        part.cleared.add(start)
+
+    def _write(self, shape: Shape, parts: Iterable[_Part]) -> None:
+        parts, run = list(parts), self.statements.run_many
+        cleared = [start for part in parts for start in part.cleared]
+        for length in sorted({len(start) for start in cleared}):
+            starts = [start for start in cleared if len(start) == length]
+            run(f"DELETE FROM {shape.name}{shape.condition(length)}", starts)  # noqa: S608
+        changed = [(key, part.rows[key]) for part in parts for key in part.changed]
+        kept = [row for _, row in changed if row is not None]
+        if kept:
+            run(f"INSERT OR REPLACE{shape.insertion}", kept)
+        gone = [key for key, row in changed if row is None]
+        if gone:
+            run(f"DELETE FROM {shape.name}{shape.condition(shape.key_length)}", gone)  # noqa: S608
+
+
+def _is_under(start: Key, starts: set[Key]) -> bool:
+    """Return whether a start of a key, or a shorter one, is among some."""
+    if not starts or start in starts:
+        return bool(starts)
+    return any(start[:length] in starts for length in range(1, len(start)))
+
+
+def _start(shape: Shape, where: Where) -> tuple[Key, Sequence[str]]:
+    """Return the first values of a key that conditions give, and which conditions are left over.
+
+    Empty where one of them is on several values.
+    """
+    values = tuple(where.values())
+    if list in map(type, values) or tuple in map(type, values):
+        return (), ()
+    names, others = _split(shape.keys, tuple(where))
+    return tuple([where[name] for name in names]), others
+
+
+@lru_cache(maxsize=256)
+def _split(keys: Key, names: tuple[str, ...]) -> tuple[Sequence[str], Sequence[str]]:
+    start = tuple(takewhile(names.__contains__, keys))
+    return start, tuple(name for name in names if name not in start)
