@@ -58,6 +58,8 @@ def _dealing(config: RunConfig) -> dict[str, Any]:
         if getattr(section, name) is not None:
             data["partition"][name] = getattr(section, name)
     # Validation images stay with the client who holds them, so they make it no other client.
+    if config.task.senses is None:
+        del data["senses"]
     if config.task.new_clients:
         data["new_clients"] = config.task.new_clients
     if held_out is not None:

@@ -141,7 +141,9 @@ def test_zero_shot_is_measured_as_by_hand(storage: Storage) -> None:
 
 
 def test_a_run_under_dirichlet(storage: Storage) -> None:
-    run = storage.run(*SHORT, "task.partition.kind=dirichlet", "task.shots=4")
+    # On a style that the model has not seen, so that clients differ in accuracy.
+    unseen = "task.domains=[infograph]"
+    run = storage.run(*SHORT, "task.partition.kind=dirichlet", "task.shots=4", unseen)
     with opened(storage.reopen(run.run_id)) as simulation:
         sizes = [c.profile.data.num_examples for c in simulation.population.clients.values()]
     assert sum(sizes) == 80 and min(sizes) >= 2 and len(set(sizes)) > 1
@@ -325,9 +327,12 @@ def test_stores_are_apart_where_other_images_are_dealt(storage: Storage) -> None
         (dirichlet, "task.partition.alpha=0.3"),
         ("privacy.noise_source=os",),
         (dirichlet, "task.partition.alpha=0.5", "task.partition.minimum=2"),
+        ("task.dataset=homonyms",),
+        ("task.dataset=homonyms", "task.senses=clients"),
+        ("task.dataset=homonyms", "task.senses=kitchen"),
     ]
     folders = [stores_folder(storage.config(*budget, *s), storage.folder / "run") for s in settings]
-    assert len(set(folders)) == 4
+    assert len(set(folders)) == 7
     assert folders[0] == folders[4] and folders[2] == folders[5]
     # As before the newer keys were known, so that no client starts anew after an update.
     text = (
