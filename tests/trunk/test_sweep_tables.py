@@ -379,7 +379,8 @@ def test_results_are_tidy_and_lose_nothing() -> None:
         **{"committed_rounds": "2", "chosen_round": "", "run": "run1"},
     }
     assert {r["measure"] for r in rows} == {
-        *("local", "weighted", "std", "worst", "local_twin", "gain_over_local")
+        *("local", "weighted", "std", "worst", "local_twin", "gain_over_local"),
+        "worth_of_sharing",
     }
 
 
