@@ -85,13 +85,13 @@ def measure_silence(
     if not terms.method.shared_spec() or terms.protection.collection is not None:
         return None
     held = [d for d in in_rounds(documents) if d.get("lost") is None]
-    bare = _Silent(simulation, held, noised=False).play(observer)
+    bare = _Silent(simulation=simulation, documents=held, noised=False).play(observer)
     if not terms.config.mechanism.clips_uploads:
         return Silence(bare, None)
-    return Silence(bare, _Silent(simulation, held, noised=True).play(observer))
+    return Silence(bare, _Silent(simulation=simulation, documents=held, noised=True).play(observer))
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Silent:
     """One silent run.
 

@@ -75,7 +75,7 @@ def summary_document(
     """
     final, local, newcomers = findings.final.test, findings.local, findings.newcomers
     silence = findings.silence
-    epsilon, accountants = Spending(run).price(), Spending(run).accountants()
+    epsilon, accountants = Spending(run=run).price(), Spending(run=run).accountants()
     config, mechanism = run.terms.config, run.terms.config.mechanism
     protected = mechanism.facts.claims
     shown = [shown_round(document) for document in rounds]

@@ -45,7 +45,7 @@ class Federation:
         """Take everything the run needs and who watches it."""
         self._run = run
         self._observer = observer
-        self._spending = Spending(run)
+        self._spending = Spending(run=run)
         self._attempts = Attempts(run, observer, self._spending)
 
     def run_rounds(self) -> Progress:

@@ -24,7 +24,7 @@ from privacy import (
 from storage import AuditHead, UnitOfWork
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Spending:
     """The spending of one run.
 

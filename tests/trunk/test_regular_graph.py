@@ -93,7 +93,7 @@ def test_every_attempt_has_a_graph_of_its_own(tmp_path: Path) -> None:
     chosen = overrides("upload_noise", "semi_honest", tmp_path)
     with opened(seam_storage(tmp_path).create(*chosen)) as simulation:
         run = simulation.run
-        complete = Attempts(run, SilentObserver(), Spending(run))
+        complete = Attempts(run, SilentObserver(), Spending(run=run))
         protection = run.terms.protection
         sums = dataclasses.replace(
             protection.sums, terms=dataclasses.replace(protection.terms, degree=2)

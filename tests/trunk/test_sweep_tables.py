@@ -365,7 +365,7 @@ def test_results_are_tidy_and_lose_nothing() -> None:
     grid = grid_of("task.shots=1,2", methods=("promptfl",), seeds=(7,))
     made = outcomes_of(grid, lambda c: summary(1 / 3, **noised(8.0)))
     rows = parse(results_csv([record_of(o) for o in made], ["task.shots"]))
-    assert len(rows) == 2 * 6
+    assert len(rows) == 2 * 7
     (row,) = [r for r in rows if r["measure"] == "local" and r["task.shots"] == "2"]
     assert float(row["value"]) == 1 / 3
     assert row == {
@@ -379,7 +379,8 @@ def test_results_are_tidy_and_lose_nothing() -> None:
         **{"committed_rounds": "2", "chosen_round": "", "run": "run1"},
     }
     assert {r["measure"] for r in rows} == {
-        *("local", "weighted", "std", "worst", "local_twin", "gain_over_local")
+        *("local", "weighted", "std", "worst", "local_twin", "gain_over_local"),
+        "worth_of_sharing",
     }
 
 
