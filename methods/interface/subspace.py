@@ -72,6 +72,9 @@ class InSubspace(OverMethod):
     kind: Kind
     rank: int
     averaged: frozenset[str] = field(default=frozenset(), init=False)
+    _found: dict[bytes, NDArray[np.float64]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def whole(self) -> int:
@@ -157,11 +160,19 @@ class InSubspace(OverMethod):
         if self.kind == "random":
             basis = random_directions(self.rank, length(self.base.shared_spec()), rng)
         else:
+            basis = self._top_directions(broadcast)
+        return {**state, BASIS: basis.astype(np.float32)}
+
+    def _top_directions(self, broadcast: Arrays) -> NDArray[np.float64]:
+        """Return those at a broadcast; the newest is remembered, as starts are asked for often."""
+        place = flat(broadcast, self.base.shared_spec()).tobytes()
+        if place not in self._found:
             jacobian = self.base.public_jacobian(broadcast)
             if jacobian is None:
                 raise MethodError("the method announces a Jacobian and gives none")
-            basis = top_directions(jacobian, self.rank)
-        return {**state, BASIS: basis.astype(np.float32)}
+            self._found.clear()
+            self._found[place] = top_directions(jacobian, self.rank)
+        return self._found[place]
 
 
 def in_subspace(method: Method, kind: Kind, rank: int) -> InSubspace:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -204,7 +205,8 @@ def test_accuracy_is_counted_by_domain(short, monkeypatch):
 def test_the_command_writes_a_model_that_loads(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(pretraining.torch, "set_num_threads", lambda threads: None)
     monkeypatch.setattr(pretraining, "Recipe", _ShortRecipe)
-    monkeypatch.setattr(pretraining, "shapes_dataset", _few_images)
+    monkeypatch.setattr(pretraining, "shapes_dataset", partial(_few_images, shapes_dataset))
+    monkeypatch.setattr(pretraining, "homonyms_dataset", partial(_few_images, homonyms_dataset))
     path = tmp_path / "tiny.safetensors"
     assert pretraining.main(["--output", str(path), "--steps", "2"]) == 0
     assert tiny.load(path)
@@ -213,8 +215,8 @@ def test_the_command_writes_a_model_that_loads(tmp_path, capsys, monkeypatch):
     assert sum("(unseen)" in line for line in lines) == 2 * (1 + 2 * len(SENSES))
 
 
-def _few_images(seed, train, test, **options):
-    return shapes_dataset(seed, train, min(test, 2), **options)
+def _few_images(dataset, seed, train, test, **options):
+    return dataset(seed, train, min(test, 1), **options)
 
 
 class _ShortRecipe(Recipe):
@@ -250,7 +252,7 @@ def test_a_named_sense_tells_the_images_apart_and_the_bare_name_does_not(shipped
     named, alone, wrong = [], [], []
     for index, sense in enumerate(SENSES):
         senses = np.full((len(Recipe.domains), 1), index)
-        split = homonyms_dataset(0, 0, 10, senses=(senses, senses), domains=Recipe.domains).test
+        split = homonyms_dataset(0, 0, 3, senses=(senses, senses), domains=Recipe.domains).test
         other = SENSES[(index + 1) % 4]
         for found, words in ((named, f"{sense} "), (alone, ""), (wrong, f"{other} ")):
             captions = [f"a photo of a {words}{name}." for name in NAMES]

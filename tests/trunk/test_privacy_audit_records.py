@@ -76,7 +76,7 @@ def test_noise_halved_is_refuted(plans, monkeypatch):
         self.noise_multiplier *= 2
 
     monkeypatch.setattr(NoisyOptimizer, "add_noise", halved)
-    assert not audited(plans["plain"], 100).result.passed
+    assert not audited(plans["plain"], 240).result.passed
 
 
 def test_clip_skipped_is_refuted(plans, monkeypatch):

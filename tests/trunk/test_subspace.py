@@ -28,6 +28,8 @@ from tests.trunk._runs import (
 
 RANK, WHOLE = 5, 256
 TWO = ("rounds=2", "evaluation.local_twins=false")
+DRAWN = (*NO_POOL, *TWO, "privacy.subspace=random", f"privacy.rank={RANK}")
+"""The quicker one, where it does not matter what the directions are."""
 INSIDE = (*NO_POOL, *TWO, "privacy.subspace=text_jacobian", f"privacy.rank={RANK}")
 DISTRIBUTED = "privacy.mechanism=distributed_noise"
 
@@ -50,7 +52,7 @@ def test_masked_sums_are_of_coordinates_and_the_ledger_has_their_number(storage:
 def test_the_same_noise_multiplier_costs_the_same_in_few_directions(storage: Storage):
     """Gaussian noise is priced by C alone; what changes is how much of it there is."""
     done = storage.run(
-        *INSIDE,
+        *DRAWN,
         "privacy.target_epsilon=null",
         "privacy.noise_multiplier=4.0",
         "secure_aggregation.enabled=false",
@@ -78,7 +80,7 @@ def test_what_moves_lies_in_the_directions_that_were_sent(storage: Storage, monk
         return original(self, state, aggregate, pool, rng)
 
     monkeypatch.setattr(promptfl.PromptMethod, "server_update", watching)
-    with opened(storage.create(*INSIDE, DISTRIBUTED)) as simulation:
+    with opened(storage.create(*DRAWN, DISTRIBUTED)) as simulation:
         first = simulation.run.terms.initial_state()[BASIS]
         execute(simulation, SilentObserver())
     assert np.linalg.norm(seen[0]) > 0
@@ -108,7 +110,7 @@ def test_a_hostile_basis_moves_no_upload_past_its_bound(storage: Storage, monkey
     monkeypatch.setattr(
         "platform.parties.client.work", lambda local, remember: work(hostile(local), remember)
     )
-    done = storage.run(*INSIDE, "rounds=1")
+    done = storage.run(*DRAWN, "rounds=1")
     assert done.summary["rounds"][0]["cohort"] == 5
     assert all(vector.shape == (RANK,) for vector in carried)
     norms = [float(np.linalg.norm(vector)) for vector in carried]
@@ -118,7 +120,7 @@ def test_a_hostile_basis_moves_no_upload_past_its_bound(storage: Storage, monkey
 
 
 def test_records_can_be_the_unit(storage: Storage):
-    done = storage.run(*INSIDE, *RECORDS, "secure_aggregation.enabled=false")
+    done = storage.run(*DRAWN, *RECORDS, "secure_aggregation.enabled=false")
     assert done.summary["unit"] == "record"
     assert done.summary["subspace"]["rank"] == RANK
 
@@ -138,7 +140,7 @@ def test_an_interrupted_run_goes_on_with_the_same_directions(storage: Storage, m
     "mechanism", ["privacy.mechanism=upload_noise", "privacy.mechanism=central_noise", DISTRIBUTED]
 )
 def test_the_audit_refutes_nothing(storage: Storage, mechanism: str):
-    config = storage.config(*INSIDE, *NOISE, mechanism)
+    config = storage.config(*DRAWN, *NOISE, mechanism)
     run = plan_run(config, SilentObserver(), Surroundings())
     (found,) = audit_run(AuditPlan(run, 300), lambda *_, **__: None)
     assert found.channel == "sum" and found.passed and found.result.is_tight

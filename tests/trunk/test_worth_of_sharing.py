@@ -11,8 +11,12 @@ from platform.protection.uploads import Protection
 from tests.trunk._runs import GATHERING, NO_POOL, NONE, RECORDS, Storage
 
 ASKED = ("evaluation.worth_of_sharing=true", "evaluation.local_twins=false")
-LEARNING = ("training.learning_rate=2.0", "training.local_steps=3")
-"""Enough for predictions to change."""
+LEARNING = (
+    "training.learning_rate=2.0",
+    "training.local_steps=3",
+    "task.domains=[infograph]",
+)
+"""Enough for predictions to change, on a style that the model has not seen."""
 PLAIN = (NONE, "secure_aggregation.enabled=false")
 
 
