@@ -26,15 +26,24 @@ B (d loss / d theta), projected before it is clipped, and noise is drawn in k di
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from methods.errors import MethodError
+from methods.interface.directions import (
+    BASIS,
+    COORDINATES,
+    Spec,
+    flat,
+    length,
+    random_directions,
+    shaped,
+    top_directions,
+)
 from methods.interface.method import (
     Aggregate,
     Arrays,
@@ -42,22 +51,12 @@ from methods.interface.method import (
     Examples,
     LocalResult,
     Method,
-    Objective,
-    ParameterGroup,
-    TensorSpec,
     Trainer,
 )
 from methods.interface.over import OverMethod
+from methods.interface.subspace_training import InCoordinates
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from methods.interface.method import Penalty
-
-BASIS: Final = "subspace.basis"
-COORDINATES: Final = "subspace.coordinates"
 Kind = Literal["text_jacobian", "random"]
-Spec = Mapping[str, TensorSpec]
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class InSubspace(OverMethod):
             raise MethodError("a direction of the subspace is not a finite number")
         within, spec = _without_basis_in(view), self.base.shared_spec()
         if trainer.charged_steps is not None:
-            inside = _InCoordinates(trainer, basis, spec)
+            inside = InCoordinates(trainer, basis, spec)
             result = self.base.client_update(within, data, inside, rng)
             return replace(result, update={COORDINATES: inside.only_fit()})
         result = self.base.client_update(within, data, trainer, rng)
@@ -217,44 +216,6 @@ def in_subspace(method: Method, kind: Kind, rank: int) -> InSubspace:
     return InSubspace(method, kind, rank)
 
 
-def top_directions(jacobian: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
-    """Return the top right singular vectors (k, d) of a matrix (m, d).
-
-    Where its rank is below k, the rest completes an orthonormal basis, in directions along which
-    nothing moves.
-    """
-    # Eigenvectors of J^T J: d is some hundreds, while m has a row for each number of each feature.
-    _, vectors = np.linalg.eigh(jacobian.T @ jacobian)
-    return np.ascontiguousarray(vectors[:, ::-1][:, :rank].T)
-
-
-def random_directions(rank: int, size: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return k orthonormal directions (k, d), uniform over all such frames."""
-    q, r = np.linalg.qr(rng.standard_normal((size, rank)))
-    # Without the signs the frame would not be uniform (Mezzadri 2007).
-    return np.ascontiguousarray((q * np.sign(np.diag(r))).T)
-
-
-def length(spec: Spec) -> int:
-    """Return d, how many numbers the tensors have."""
-    return sum(math.prod(tensor.shape) for tensor in spec.values())
-
-
-def flat(arrays: Arrays, spec: Spec) -> NDArray[np.float64]:
-    """Return tensors one after another in the order of their names, (d,)."""
-    return np.concatenate([np.asarray(arrays[name], np.float64).ravel() for name in sorted(spec)])
-
-
-def shaped(vector: Any, spec: Spec) -> dict[str, Any]:
-    """Return the tensors of a flat vector (d,), a numpy array or a torch tensor."""
-    parts, offset = {}, 0
-    for name in sorted(spec):
-        size = math.prod(spec[name].shape)
-        parts[name] = vector[offset : offset + size].reshape(spec[name].shape)
-        offset += size
-    return parts
-
-
 def without_basis(state: Arrays) -> Arrays:
     """Return a state without the directions."""
     return {name: array for name, array in state.items() if name != BASIS}
@@ -262,141 +223,3 @@ def without_basis(state: Arrays) -> Arrays:
 
 def _without_basis_in(view: ClientView) -> ClientView:
     return replace(view, broadcast=without_basis(view.broadcast))
-
-
-@dataclass(frozen=True)
-class _Unfolded:
-    """A loss of coordinates: the base's at the point that they stand for.
-
-    Attributes:
-        base: The loss of the tensors.
-        spec: These tensors.
-    """
-
-    base: Objective
-    spec: Spec
-
-    @property
-    def encoder_parameters(self) -> frozenset[str]:
-        """The base's, with the coordinates in place of the tensors."""
-        names = self.base.encoder_parameters
-        if names.isdisjoint(self.spec):
-            return names
-        return (names - self.spec.keys()) | {COORDINATES}
-
-    def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return what the base's encoder makes at that point."""
-        return self.base.encode(self.at(parameters))
-
-    def losses(
-        self,
-        parameters: Mapping[str, Tensor],
-        encoded: Mapping[str, Tensor],
-        batch: Mapping[str, Tensor],
-    ) -> Tensor:
-        """Return the base's losses at that point, (B,)."""
-        return self.base.losses(self.at(parameters), encoded, batch)
-
-    def at(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors that the coordinates stand for, and all other parameters."""
-        moved = shaped(parameters[COORDINATES] @ parameters[BASIS], self.spec)
-        rest = {n: t for n, t in parameters.items() if n not in (COORDINATES, BASIS)}
-        return {**rest, **{name: rest[name] + moved[name] for name in self.spec}}
-
-
-@dataclass(frozen=True)
-class _InCoordinates:
-    """A trainer whose fits move within the subspace.
-
-    Attributes:
-        trainer: Fits the coordinates.
-        basis: Directions (k, d).
-        spec: The tensors that a fit trains.
-        fits: The coordinates that each fit has found.
-    """
-
-    trainer: Trainer
-    basis: NDArray[np.float64]
-    spec: Spec
-    fits: list[NDArray[Any]] = field(default_factory=list, init=False)
-
-    @property
-    def learning_rate(self) -> float:
-        """The trainer's."""
-        return self.trainer.learning_rate
-
-    @property
-    def charged_steps(self) -> int | None:
-        """The trainer's."""
-        return self.trainer.charged_steps
-
-    def steps_for(self, num_examples: int) -> int:
-        """Return the trainer's."""
-        return self.trainer.steps_for(num_examples)
-
-    def only_fit(self) -> NDArray[Any]:
-        """Return what the noised steps made, as it is: nothing else may leave under `dp_sgd`.
-
-        Raises:
-            MethodError: If there was not exactly one fit.
-        """
-        if len(self.fits) != 1:
-            raise MethodError(
-                f"privacy.subspace: noised steps within it need one fit a round, and there were "
-                f"{len(self.fits)}"
-            )
-        return self.fits[0]
-
-    def fit(
-        self,
-        objective: Objective,
-        parameters: Arrays,
-        examples: Arrays,
-        *,
-        groups: Sequence[ParameterGroup],
-        rng: np.random.Generator,
-        steps: int | None = None,
-        penalty: Penalty | None = None,
-        after_step: Callable[[Mapping[str, Tensor]], None] | None = None,
-    ) -> Mapping[str, NDArray[Any]]:
-        """Train coordinates in place of the tensors, from zero; see `Trainer.fit`.
-
-        Raises:
-            MethodError: If a fit trains other tensors, by several rates, or corrects its steps.
-        """
-        trained = {name for group in groups for name in group.names}
-        rates = {group.learning_rate for group in groups}
-        if trained != self.spec.keys() or len(rates) != 1 or after_step is not None:
-            raise MethodError(
-                "privacy.subspace: noised steps within it need fits of all that is shared, at one "
-                "learning rate and without corrections"
-            )
-        unfolded = _Unfolded(objective, self.spec)
-        start = {
-            **parameters,
-            BASIS: self.basis.astype(np.float32),
-            COORDINATES: np.zeros(len(self.basis), np.float32),
-        }
-        inside = None
-        if penalty is not None:
-            inside = _penalty_inside(penalty, unfolded)
-        found = self.trainer.fit(
-            unfolded,
-            start,
-            examples,
-            groups=(ParameterGroup((COORDINATES,), rates.pop()),),
-            rng=rng,
-            steps=steps,
-            penalty=inside,
-        )
-        self.fits.append(found[COORDINATES])
-        moved = shaped(found[COORDINATES].astype(np.float64) @ self.basis, self.spec)
-        after = {n: (parameters[n] + moved[n]).astype(np.float32) for n in self.spec}
-        return {**parameters, **after}
-
-
-def _penalty_inside(penalty: Penalty, unfolded: _Unfolded) -> Penalty:
-    def inside(parameters: Mapping[str, Tensor], encoded: Mapping[str, Tensor]) -> Tensor:
-        return penalty(unfolded.at(parameters), encoded)
-
-    return inside

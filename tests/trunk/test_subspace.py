@@ -88,7 +88,7 @@ def test_what_moves_lies_in_the_directions_that_were_sent(storage: Storage, monk
     assert np.linalg.norm(left) < 1e-5 * np.linalg.norm(seen[0])
 
 
-@pytest.mark.parametrize("scale", [1e4, 1e38, np.nan])
+@pytest.mark.parametrize("scale", [1e4, pytest.param(1e38, marks=pytest.mark.slow), np.nan])
 def test_a_hostile_basis_moves_no_upload_past_its_bound(storage: Storage, monkeypatch, scale):
     """Clients project first and clip then: the bound holds for any directions."""
     from platform.parties import totality
