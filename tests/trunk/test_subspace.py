@@ -137,7 +137,12 @@ def test_an_interrupted_run_goes_on_with_the_same_directions(storage: Storage, m
 
 
 @pytest.mark.parametrize(
-    "mechanism", ["privacy.mechanism=upload_noise", "privacy.mechanism=central_noise", DISTRIBUTED]
+    "mechanism",
+    [
+        pytest.param("privacy.mechanism=upload_noise", marks=pytest.mark.slow),
+        pytest.param("privacy.mechanism=central_noise", marks=pytest.mark.slow),
+        DISTRIBUTED,
+    ],
 )
 def test_the_audit_refutes_nothing(storage: Storage, mechanism: str):
     config = storage.config(*DRAWN, *NOISE, mechanism)

@@ -34,7 +34,7 @@ def say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("method={name: pfedmoap, context_tokens: 2, experts: 1}",),
         NO_POOL,
-        ("method={name: fedpgp, context_tokens: 2}",),
+        pytest.param(("method={name: fedpgp, context_tokens: 2}",), marks=pytest.mark.slow),
     ],
     ids=["pool and personal part", "neither", "personal part"],
 )
