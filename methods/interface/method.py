@@ -103,6 +103,20 @@ class Task:
     device: str = "cpu"
 
 
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """How many clients of a sum are in each group, as the noised sum tells it.
+
+    Attributes:
+        counts: (K,), with noise; negative ones too.
+        floor: The least that a group's sum may be divided by, and that its count must reach for
+            its expert to move; fixed before anything is released.
+    """
+
+    counts: NDArray[np.float64]
+    floor: float
+
+
 @dataclass(frozen=True)
 class Aggregate:
     """What the server learns from one round.
@@ -114,6 +128,7 @@ class Aggregate:
         population: Number of clients in the federation.
         individual: Each client's update, for `PER_CLIENT` methods, under the same opaque key that
             `Method.broadcast` is given for that client; else None.
+        groups: Of the clients, where there are private experts; else None.
     """
 
     values: Arrays
@@ -121,6 +136,7 @@ class Aggregate:
     cohort_size: int
     population: int
     individual: Mapping[str, Arrays] | None = None
+    groups: Groups | None = None
 
 
 @dataclass(frozen=True)
@@ -171,12 +187,15 @@ class LocalResult:
             then sent.
         personal: The client's own state. Stays in its store.
         metrics: Numbers for the client's own store; a simulation may read them.
+        group: Which group the client is in, where there are private experts: as private as its
+            data. The update is zero outside this block; the platform counts the client in it.
     """
 
     update: Arrays
     pool_entry: Arrays | None
     personal: Arrays
     metrics: Mapping[str, float] = field(default_factory=dict)
+    group: int | None = None
 
 
 class Method(Protocol):

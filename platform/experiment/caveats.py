@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from methods.interface.subspace import InSubspace
+from methods.interface.subspace import subspace_of
 from platform.experiment.selection import best_on_validation
 from platform.mechanisms import Circumstances
 from platform.rounds.phases import has_collection
@@ -44,6 +44,7 @@ def run_warnings(
         *remarks,
         *_privacy(run),
         *_subspace(run),
+        *_groups(run, documents),
         *_pool(run, documents, is_made=uncollected is None),
         *_aggregation(run),
         *_attempts(run),
@@ -89,8 +90,8 @@ def _privacy(run: Run) -> Iterator[str]:
 
 
 def _subspace(run: Run) -> Iterator[str]:
-    method = run.terms.method
-    if not isinstance(method, InSubspace):
+    method = subspace_of(run.terms.method)
+    if method is None:
         return
     origin = {
         "text_jacobian": "found from the frozen model, the list of classes and each broadcast",
@@ -101,6 +102,25 @@ def _subspace(run: Run) -> Iterator[str]:
         "nothing private; that privacy.rank was chosen well is not charged, so it must not have "
         "been tried out on these data"
     )
+
+
+def _groups(run: Run, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    extras = run.terms.protection.extras
+    if extras.groups is None:
+        return
+    yield (
+        f"private experts: each client picked one of {extras.groups.groups}, and which stays in "
+        "its own store; pool.experts and pool.floor must not have been tried out on these data, as "
+        "that is not charged"
+    )
+    readings = [(d["round"], d["groups"]) for d in documents if d.get("groups")]
+    small = [number for number, found in readings if found["kept"]]
+    if small:
+        yield (
+            f"private experts: in {len(small)} of {len(readings)} rounds a group's "
+            f"{'count was' if readings[0][1]['counts'] is None else 'noised count was'} below the "
+            "floor, and its expert stayed as it was"
+        )
 
 
 def _mechanism(run: Run) -> Iterator[str]:

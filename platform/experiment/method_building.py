@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from methods import ClientView, Method, MethodError, OptionsOf, Registry, Task, Visibility
+from methods.interface.groups import in_groups
 from methods.interface.server_optimizers import (
     SERVER_OPTIMIZERS,
     ServerOptimizer,
@@ -142,7 +143,7 @@ def build_method(registry: Registry, config: RunConfig, task: Task) -> Method:
         method = registry.build(config.method.name, options, task)
     except MethodError as error:
         raise ConfigError(str(error)) from error
-    method = _projected(_optimised(method, config), config)
+    method = _grouped(_projected(_optimised(method, config), config), config, task)
     others = [f"method.{m.option} = {getattr(options, m.option)}" for _, m in _marks(options)]
     _require_fitting(method, config, " with ".join((config.method.name, *others)))
     return method
@@ -168,6 +169,17 @@ def _projected(method: Method, config: RunConfig) -> Method:
         return method
     try:
         return in_subspace(method, kind, rank)
+    except MethodError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _grouped(method: Method, config: RunConfig, task: Task) -> Method:
+    """Return the method with the private experts that are asked for, each with all that is its."""
+    experts = config.pool.experts
+    if config.pool.kind != "groups" or experts is None:
+        return method
+    try:
+        return in_groups(method, experts, task.classes)
     except MethodError as error:
         raise ConfigError(str(error)) from error
 

@@ -9,7 +9,10 @@ from platform.config import RunConfig
 from platform.errors import ConfigError
 from platform.protection.extras import Extras
 from platform.protection.pool_rules import default_minimum
-from privacy import AdaptiveClipping, NoisedMetric
+from privacy import AdaptiveClipping, GroupCounts, NoisedMetric
+
+FREE_RATIO, CHARGED_RATIO = 1.0, 0.25
+"""A group's count over C, where it costs nothing and where it costs 3% of what the update does."""
 
 
 def require_fitting(config: RunConfig, method: Method) -> None:
@@ -144,5 +147,20 @@ def extras_of(config: RunConfig) -> Extras:
         ratio = evaluation.metric_ratio
         metric = NoisedMetric() if ratio is None else NoisedMetric(ratio=ratio)
     extras = Extras(adaptive, metric)
+    extras = dataclasses.replace(extras, groups=_counts(config, extras))
     norm = config.privacy.clipping_norm if extras.names else None
+    bound = config.secure_aggregation.value_bound
+    if bound is not None:
+        extras = dataclasses.replace(extras, value_bound=bound)
     return dataclasses.replace(extras, clipping_norm=norm)
+
+
+def _counts(config: RunConfig, beside: Extras) -> GroupCounts | None:
+    """Return how clients are counted in their groups, None without groups."""
+    groups, ratio = config.pool.experts, config.pool.count_ratio
+    if config.pool.kind != "groups" or groups is None:
+        return None
+    alone = not beside.names
+    if ratio is None:
+        ratio = FREE_RATIO if alone and config.relation == "replace_one" else CHARGED_RATIO
+    return GroupCounts(groups=groups, ratio=ratio, alone=alone)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from platform.errors import RunStopped
 from platform.protection.extras import Extras, around
+from platform.protection.group_choice import GroupReading, read_counts
 from platform.protection.secure_terms import SecureTerms
 from platform.wire.layout import Summed, Totals, UploadLayout
 from platform.wire.vectors import Spec, tensor_at
@@ -45,6 +46,7 @@ class SumProtection:
         terms: What the secure sum withstands, None without one.
         extras: What is clipped and noised beside the update.
         hides_size: Whether nothing may depend on how many clients are in a sum.
+        floor: The least that a group's block is divided by, in clients; None for the default.
     """
 
     mechanism: ClientMechanism
@@ -55,6 +57,7 @@ class SumProtection:
     terms: SecureTerms | None = None
     extras: Extras = field(default_factory=Extras)
     hides_size: bool = False
+    floor: float | None = None
 
     @property
     def exact(self) -> bool:
@@ -115,16 +118,33 @@ class SumProtection:
             ProtocolViolation: If the sum is too long.
         """
         mechanism, dimension = self.mechanism, self.layout.protected
-        if mechanism.clipping_norm is None or not dimension:
+        norm, groups = mechanism.clipping_norm, self.extras.groups
+        if norm is None or not dimension:
             return
         bound = largest_norm(
             length=dimension,
             cohort_size=totals.clients,
-            clipping_norm=mechanism.clipping_norm,
+            clipping_norm=norm if groups is None else groups.length(norm),
             noise_standard_deviation=mechanism.client_deviation,
             step=2.0 * self.grid().step,
         )
         require_plausible_norm(totals.sums, bound)
+
+    def group_reading(self, summed: Summed) -> GroupReading | None:
+        """Return what a sum tells of its groups, None without groups.
+
+        The floor follows from the noise of a sum of all that were invited: it is public.
+        """
+        extras = self.extras
+        if extras.groups is None:
+            return None
+        return read_counts(
+            extras.groups,
+            extras.count_bound,
+            summed,
+            deviation=noise_in_sum(self.mechanism, self.clients),
+            floor=self.floor,
+        )
 
     def signal_to_noise(self, summed: Summed, survivors: int, planned: int) -> SignalToNoise | None:
         """Return the aggregate's, None where no noise of known size is in it."""
