@@ -114,7 +114,8 @@ class GroupCounts:
         """
         places = np.flatnonzero(counts)
         bound = self.bound(norm)
-        if places.size > 1 or any(abs(counts[p] - bound) > _SAME * bound for p in places):
+        # So that a count that is no number is refused as well.
+        if places.size > 1 or not all(abs(counts[p] - bound) <= _SAME * bound for p in places):
             raise SensitivityViolation("a client counts itself in one group, as one, or in none")
         steps = np.zeros(self.groups, np.int64)
         steps[places] = self.steps(scaled_norm)

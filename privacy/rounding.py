@@ -110,6 +110,10 @@ class OnGrid(Protocol):
         """C in steps of the grid."""
         ...
 
+
+class RoundedOnGrid(OnGrid, Protocol):
+    """A mechanism that rounds there what a client made, and counts of groups beside it."""
+
     @property
     def counts(self) -> GroupCounts | None:
         """What a vector ends with where clients are in groups, else None."""
@@ -117,7 +121,7 @@ class OnGrid(Protocol):
 
 
 def clip_to_grid(
-    vector: NDArray[Any], mechanism: OnGrid, *, ring_bits: int, noise: NoiseSource
+    vector: NDArray[Any], mechanism: RoundedOnGrid, *, ring_bits: int, noise: NoiseSource
 ) -> tuple[ClippedUpdate, NDArray[np.int64]]:
     """Clip an update and round it to the grid: what every mechanism there does before its noise.
 
@@ -151,7 +155,7 @@ def clip_to_grid(
     return clipped, rounded
 
 
-def charged_after_rounding(mechanism: OnGrid, dimension: int, relation: Relation) -> float:
+def charged_after_rounding(mechanism: RoundedOnGrid, dimension: int, relation: Relation) -> float:
     """Return the ledger's C of one upload, in the units of the update.
 
     Args:

@@ -123,7 +123,9 @@ class InGroups(OverMethod):
         losses = []
         for k in range(self.groups):
             view = ClientView(_at(broadcast, k))
-            losses.append(_cross_entropy(self.base.predict(view, data.arrays, self.classes), labels))
+            losses.append(
+                _cross_entropy(self.base.predict(view, data.arrays, self.classes), labels)
+            )
         # What overflowed is no fit; where all did, it is the first.
         return int(np.argmin(np.nan_to_num(np.asarray(losses), nan=np.inf, posinf=np.inf)))
 
@@ -142,7 +144,7 @@ class InGroups(OverMethod):
         groups = aggregate.groups
         if groups is None:
             raise MethodError("the sum of private experts came without counts")
-        after = []
+        after: list[Arrays] = []
         for k in range(self.groups):
             before, count = _at(state, k), float(groups.counts[k])
             if count < groups.floor:
@@ -282,10 +284,11 @@ def _require_pool(method: Method) -> None:
 
 
 def _cross_entropy(logits: NDArray[Any], labels: NDArray[Any]) -> float:
-    """Return its mean, in double precision."""
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    totals = np.log(np.exp(shifted).sum(axis=1))
-    return float((totals - shifted[np.arange(len(labels)), labels]).mean())
+    """Return its sum over examples, in double precision; not a number where logits are not."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+        totals = np.log(np.exp(shifted).sum(axis=1))
+        return float((totals - shifted[np.arange(len(labels)), labels]).sum())
 
 
 def _stacked(states: Sequence[Arrays]) -> dict[str, NDArray[Any]]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from methods.interface.counts import Groups as Groups
 from methods.interface.tensors import Source as Source
 from methods.interface.tensors import TensorSpec as TensorSpec
 from methods.interface.tensors import Weighting as Weighting
@@ -101,20 +102,6 @@ class Task:
     backbone: Backbone | None = None
     decoupled: bool = False
     device: str = "cpu"
-
-
-@dataclass(frozen=True, eq=False)
-class Groups:
-    """How many clients of a sum are in each group, as the noised sum tells it.
-
-    Attributes:
-        counts: (K,), with noise; negative ones too.
-        floor: The least that a group's sum may be divided by, and that its count must reach for
-            its expert to move; fixed before anything is released.
-    """
-
-    counts: NDArray[np.float64]
-    floor: float
 
 
 @dataclass(frozen=True)

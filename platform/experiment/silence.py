@@ -139,7 +139,7 @@ class _Silent:
             summed,
             len(survivors),
             None if protection.masked else shown,
-            protection.sums.group_reading(summed),
+            groups=protection.sums.group_reading(summed),
         )
         rng = stream(terms.config.seed, "server", number)
         after = terms.method.server_update(state, aggregate, list(opened.values()), rng)

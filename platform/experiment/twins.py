@@ -105,11 +105,11 @@ def train_twin(
 
 
 def _alone(profile: ClientProfile, result: LocalResult) -> Aggregate:
-    update, counts = result.update, profile.protection.extras.groups
+    update, grouping = result.update, profile.protection.extras.groups
     groups, size = None, float(profile.data.num_examples)
-    if counts is not None:
+    if grouping is not None:
         # The client is all of its group, and its update the whole of the sum.
-        alone = np.zeros(counts.groups)
+        alone = np.zeros(grouping.number)
         if result.group is not None:
             alone[result.group] = size = 1.0
         groups = Groups(alone, floor=1.0)

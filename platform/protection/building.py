@@ -277,7 +277,6 @@ def _protection(config: RunConfig, method: Method, multiplier: float | None) -> 
         terms=secure_terms(config) if masked else None,
         extras=extras,
         hides_size=_hides_size(config, method),
-        floor=config.pool.floor,
     )
     return Protection(
         sums=sums,
@@ -332,7 +331,7 @@ def _mechanism(config: RunConfig, multiplier: float | None) -> ClientMechanism:
     norm = config.privacy.clipping_norm
     extras = extras_of(config)
     joint = None if norm is None else extras.joint_norm(norm)
-    counts = None if norm is None else extras.groups
+    counts = None if norm is None or extras.groups is None else extras.groups.counts
     settings = dataclasses.replace(_settings(config, multiplier, joint), counts=counts)
     built = config.mechanism.build_upload(settings)
     if counts is not None and getattr(built, "counts", None) != counts:

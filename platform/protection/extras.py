@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from platform.errors import ProtocolError
-from platform.protection.group_choice import count_names, counted
+from platform.protection.group_choice import Grouping, GroupReading
 from platform.wire.layout import Summed
 from privacy import (
     AdaptiveClipping,
     ClientMechanism,
-    GroupCounts,
     NoisedMetric,
     clip,
     noise_in_sum,
@@ -30,8 +29,6 @@ from privacy import (
 
 FLAG = "clip_flag"
 VALIDATION = "validation"
-BARE_COUNT = 1.0
-"""Largest count where nothing is clipped, and so nothing to measure it by."""
 
 
 @dataclass(frozen=True)
@@ -57,31 +54,24 @@ class Extras:
         clipping_norm: C of the update alone in this round; None where nothing is appended, or
             clipped, and before the first round where it adapts.
         groups: How clients are counted by the groups that they are in, None without groups.
-        value_bound: Largest coordinate that is carried where nothing is clipped.
     """
 
     adaptive: AdaptiveClipping | None = None
     metric: NoisedMetric | None = None
     clipping_norm: float | None = None
-    groups: GroupCounts | None = None
-    value_bound: float = BARE_COUNT
+    groups: Grouping | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         """The coordinates in the order in which they are appended."""
         flag = () if self.adaptive is None else (FLAG,)
         metric = () if self.metric is None else (VALIDATION,)
-        return (*flag, *metric, *(() if self.groups is None else count_names(self.groups)))
+        return (*flag, *metric, *(() if self.groups is None else self.groups.names))
 
     @property
     def count_bound(self) -> float:
         """The coordinate of one client in its group, 0 without groups."""
-        if self.groups is None:
-            return 0.0
-        norm = self.clipping_norm
-        if norm is None:
-            return min(BARE_COUNT, self.value_bound)
-        return self.groups.bound(self.joint_norm(norm))
+        return 0.0 if self.groups is None else self.groups.bound(self._norm)
 
     def joint_norm(self, clipping_norm: float) -> float:
         """Return the norm of an update clipped to C with all that is appended: the ledger's C.
@@ -123,9 +113,21 @@ class Extras:
         vector = self._with_flag_and_metric(vector, validation)
         if self.groups is None:
             return vector
-        if group is None:
-            raise ProtocolError("message: the upload needs the one group that its client is in")
-        return np.append(vector, counted(self.groups, self.count_bound, group))
+        return np.append(vector, self.groups.coordinates(self._norm, group))
+
+    def group_reading(self, summed: Summed, deviation: float) -> GroupReading | None:
+        """Return what a sum tells of its groups, None without groups.
+
+        Args:
+            summed: What the sum yields.
+            deviation: Of the noise on each coordinate of the sum.
+        """
+        return None if self.groups is None else self.groups.read(summed, self._norm, deviation)
+
+    @property
+    def _norm(self) -> float | None:
+        """Of all that is clipped beside counts."""
+        return None if self.clipping_norm is None else self.joint_norm(self.clipping_norm)
 
     def _with_flag_and_metric(
         self, vector: NDArray[np.float64], validation: float | None

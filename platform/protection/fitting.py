@@ -8,6 +8,7 @@ from methods import Method, PoolPolicy
 from platform.config import RunConfig
 from platform.errors import ConfigError
 from platform.protection.extras import Extras
+from platform.protection.group_choice import Grouping
 from platform.protection.pool_rules import default_minimum
 from privacy import AdaptiveClipping, GroupCounts, NoisedMetric
 
@@ -147,15 +148,12 @@ def extras_of(config: RunConfig) -> Extras:
         ratio = evaluation.metric_ratio
         metric = NoisedMetric() if ratio is None else NoisedMetric(ratio=ratio)
     extras = Extras(adaptive, metric)
-    extras = dataclasses.replace(extras, groups=_counts(config, extras))
+    extras = dataclasses.replace(extras, groups=_grouping(config, extras))
     norm = config.privacy.clipping_norm if extras.names else None
-    bound = config.secure_aggregation.value_bound
-    if bound is not None:
-        extras = dataclasses.replace(extras, value_bound=bound)
     return dataclasses.replace(extras, clipping_norm=norm)
 
 
-def _counts(config: RunConfig, beside: Extras) -> GroupCounts | None:
+def _grouping(config: RunConfig, beside: Extras) -> Grouping | None:
     """Return how clients are counted in their groups, None without groups."""
     groups, ratio = config.pool.experts, config.pool.count_ratio
     if config.pool.kind != "groups" or groups is None:
@@ -163,4 +161,6 @@ def _counts(config: RunConfig, beside: Extras) -> GroupCounts | None:
     alone = not beside.names
     if ratio is None:
         ratio = FREE_RATIO if alone and config.relation == "replace_one" else CHARGED_RATIO
-    return GroupCounts(groups=groups, ratio=ratio, alone=alone)
+    counts = GroupCounts(groups=groups, ratio=ratio, alone=alone)
+    bound = config.secure_aggregation.value_bound
+    return Grouping(counts, config.pool.floor, 1.0 if bound is None else min(1.0, bound))

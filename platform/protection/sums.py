@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from platform.errors import RunStopped
 from platform.protection.extras import Extras, around
-from platform.protection.group_choice import GroupReading, read_counts
+from platform.protection.group_choice import GroupReading
 from platform.protection.secure_terms import SecureTerms
 from platform.wire.layout import Summed, Totals, UploadLayout
 from platform.wire.vectors import Spec, tensor_at
@@ -46,7 +46,6 @@ class SumProtection:
         terms: What the secure sum withstands, None without one.
         extras: What is clipped and noised beside the update.
         hides_size: Whether nothing may depend on how many clients are in a sum.
-        floor: The least that a group's block is divided by, in clients; None for the default.
     """
 
     mechanism: ClientMechanism
@@ -57,7 +56,6 @@ class SumProtection:
     terms: SecureTerms | None = None
     extras: Extras = field(default_factory=Extras)
     hides_size: bool = False
-    floor: float | None = None
 
     @property
     def exact(self) -> bool:
@@ -124,7 +122,7 @@ class SumProtection:
         bound = largest_norm(
             length=dimension,
             cohort_size=totals.clients,
-            clipping_norm=norm if groups is None else groups.length(norm),
+            clipping_norm=norm if groups is None else groups.counts.length(norm),
             noise_standard_deviation=mechanism.client_deviation,
             step=2.0 * self.grid().step,
         )
@@ -135,16 +133,7 @@ class SumProtection:
 
         The floor follows from the noise of a sum of all that were invited: it is public.
         """
-        extras = self.extras
-        if extras.groups is None:
-            return None
-        return read_counts(
-            extras.groups,
-            extras.count_bound,
-            summed,
-            deviation=noise_in_sum(self.mechanism, self.clients),
-            floor=self.floor,
-        )
+        return self.extras.group_reading(summed, noise_in_sum(self.mechanism, self.clients))
 
     def signal_to_noise(self, summed: Summed, survivors: int, planned: int) -> SignalToNoise | None:
         """Return the aggregate's, None where no noise of known size is in it."""

@@ -223,7 +223,7 @@ class Protection:
             return Prepared(None, vector, self._exact_entry(result), self.channels)
         groups, group = self.extras.groups, result.group
         if groups is not None:
-            require_one_block(result.update, group, groups.groups)
+            require_one_block(result.update, group, groups.number)
         levels = self.sums.carry(self.extras.append(vector, validation, group), noise)
         entry = self._protect_entry(result, broadcast, levels, noise)
         return Prepared(levels, self.sums.grid().dequantise(levels), entry, self.channels)

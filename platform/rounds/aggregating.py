@@ -20,6 +20,7 @@ def aggregate_of(
     summed: Summed,
     survivors: int,
     individual: Mapping[ClientId, NDArray[np.float64]] | None,
+    *,
     groups: GroupReading | None = None,
 ) -> Aggregate:
     """Return what the method's server is shown of a round.

@@ -207,7 +207,11 @@ class Federation:
     ) -> Arrays:
         terms, survivors = self._run.terms, len(outcome.survivors)
         aggregate = aggregate_of(
-            terms, outcome.summed, survivors, outcome.individual, outcome.readings.groups
+            terms,
+            outcome.summed,
+            survivors,
+            outcome.individual,
+            groups=outcome.readings.groups,
         )
         rng = stream(terms.config.seed, "server", round_number)
         return terms.method.server_update(state, aggregate, pool, rng)
