@@ -183,11 +183,11 @@ def reopen_run(
     with closed_on_error(database):
         if not read_only:
             database.verify_integrity()
-        return _reopen(run_id, database, url, observer, surroundings)
+        return _reopen(run_id, url, database, observer=observer, surroundings=surroundings)
 
 
 def _reopen(
-    run_id: str, database: Database, url: str, observer: Observer, surroundings: Surroundings
+    run_id: str, url: str, database: Database, *, observer: Observer, surroundings: Surroundings
 ) -> Simulation:
     config = stored_config(database, run_id, surroundings)
     agreed = require_agreement(database, run_id, surroundings.sources.mechanisms)
