@@ -122,9 +122,11 @@ def _title(run: RunConfig, data: TaskData) -> str:
     section = run.task.partition
     given = section.model_dump(mode="json", exclude={"kind"}, exclude_none=True)
     options = "".join(f", {name} {value:g}" for name, value in given.items())
-    shots = f"all {data.dataset.modality}" if run.task.shots is None else f"{run.task.shots} shots"
+    shots = f", {run.task.shots} shots"
+    if run.task.shots is None:
+        shots = "" if section.images_per_client is not None else f", all {data.dataset.modality}"
     senses = "" if run.task.senses is None else f", senses: {run.task.senses}"
-    return f"{data.dataset.name}: {section.kind}{options}, {shots}{senses}"
+    return f"{data.dataset.name}: {section.kind}{options}{shots}{senses}"
 
 
 def _print_clients(held: Sequence[Holding], data: TaskData, title: str) -> None:

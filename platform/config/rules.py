@@ -17,6 +17,8 @@ KINDS_WITH = {
     "minimum": _RANDOM,
     "shared_classes": ("pathological",),
     "shared_ratio": ("shared_ratio",),
+    "images_per_client": ("iid",),
+    "classes_per_client": ("pathological",),
 }
 """Under which kinds of partition a key means something."""
 MADE = ("headlines", "homonyms", "shapes")
@@ -59,7 +61,9 @@ def _partition(config: RunSections) -> Iterator[str]:
             "task.partition.shared_ratio: null does not say which share of each class all clients "
             "have alike; valid with task.partition.kind = shared_ratio: 0 to 1, such as 0.2"
         )
-    if config.task.shots is None and config.task.dataset in MADE:
+    yield from _many_clients(config)
+    by_client = section.images_per_client is not None
+    if config.task.shots is None and config.task.dataset in MADE and not by_client:
         yield (
             f"task.shots: null takes all training examples, and {config.task.dataset} makes as "
             "many as are asked for; valid: 1 or more"
@@ -68,6 +72,21 @@ def _partition(config: RunSections) -> Iterator[str]:
     for name in domains:
         if domains.count(name) > 1:
             yield f"task.domains: {name!r} is listed twice; valid: each domain once"
+
+
+def _many_clients(config: RunSections) -> Iterator[str]:
+    section, shots = config.task.partition, config.task.shots
+    if section.images_per_client is not None and shots is not None:
+        yield (
+            f"task.shots: {shots} of each class does not fit task.partition.images_per_client = "
+            f"{section.images_per_client}, which are drawn whatever their class; valid: null"
+        )
+    if section.classes_per_client is not None and section.shared_classes is not None:
+        yield (
+            f"task.partition.shared_classes: {section.shared_classes} has no meaning with "
+            f"task.partition.classes_per_client = {section.classes_per_client}, where all classes "
+            "are shared; valid: null"
+        )
 
 
 def _senses(config: RunSections) -> Iterator[str]:

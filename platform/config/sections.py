@@ -71,6 +71,22 @@ class PartitionConfig(Section):
     client, and the rest in random shares: PM-MoE's S in [0, 1], so 0.2 for S = 20; required under
     `shared_ratio` only.
     """
+    images_per_client: PositiveInt | None = None
+    """Training images of each client, drawn at random without replacement from all of them,
+    whatever their class, and validation images likewise; only under `iid`, with `task.shots: null`.
+    Null: `task.shots` of each class. A client that comes to have no test image is left out of
+    accuracy on own ones.
+    """
+    classes_per_client: PositiveInt | None = None
+    """Classes of each client, drawn so that all classes have as many owners, or one more; each
+    owner has `task.shots` of it, and no image goes to two; only under `pathological`. Null:
+    disjoint classes. A client that comes to have no test image is left out of accuracy on own ones.
+    """
+
+    @property
+    def serves_many(self) -> bool:
+        """Whether it deals out to so many clients that test images may run out."""
+        return self.images_per_client is not None or self.classes_per_client is not None
 
     @property
     def concentration(self) -> float:
@@ -108,7 +124,7 @@ class TaskConfig(Section):
     `domain_dirichlet` per class (of each domain) **in all**, shared out among the clients, so that
     the volume is that of `pathological`; under `shared_ratio` per class in all, training and test
     images together. A number that no class can serve is refused, and so are clients with shots of a
-    single class.
+    single class. `null` with `task.partition.images_per_client`.
     """
     validation_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of every client's training images, class by class, that it does not train on but

@@ -144,6 +144,9 @@ def _plan(config: RunConfig, dataset: Dataset, dealt: Dealt) -> PartitionPlan:
         domains=domains,
         shared_classes=section.shared_classes or 0.0,
         shared_ratio=ratio,
+        images_per_client=section.images_per_client,
+        classes_per_client=section.classes_per_client,
+        may_lack_tests=section.serves_many,
     )
 
 

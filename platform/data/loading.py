@@ -76,7 +76,8 @@ def load_task_data(config: RunConfig) -> TaskData:
     require_sound(made)
     merged = config.task.partition.kind == "shared_ratio"
     dataset = made.merged() if merged else made
-    dealt = Dealt(_dealt_classes(config, dataset), dealt_domains(config, dataset))
+    classes = dataset.classes[: _number_dealt(config, len(dataset.classes))]
+    dealt = Dealt(classes, dealt_domains(config, dataset))
     hands = deal(config, dataset, dealt)
     everybody: Sequence[ClientIndices] = (*hands.clients, *hands.new_clients)
     if config.task.validation_share:
@@ -102,7 +103,7 @@ def _request(config: RunConfig) -> DataRequest:
         root=user_path(task.root),
         seed=config.seed,
         split_seed=config.seed_of("split"),
-        train_per_class=(task.shots or 0) * _owners(config),
+        train_per_class=_train_per_class(config),
         test_per_class=task.test_per_class,
         domains=task.domains,
         held_out_domain=task.held_out_domain,
@@ -110,13 +111,25 @@ def _request(config: RunConfig) -> DataRequest:
     )
 
 
-def _owners(config: RunConfig) -> int:
+def _train_per_class(config: RunConfig) -> int:
+    """Return how many training images of a class are needed at most, where they are made."""
+    task, section = config.task, config.task.partition
+    info = dataset_info(task.dataset)
+    # Of a data set in files neither is known before, nor are any made.
+    dealt = max(1, _number_dealt(config, len(info.classes)))
+    if section.images_per_client is not None:
+        return math.ceil(section.images_per_client * number_of_hands(config) / dealt)
+    return (task.shots or 0) * _owners(config, dealt, len(info.domains))
+
+
+def _owners(config: RunConfig, classes: int, domains: int) -> int:
     """Return how often the shots of a class are counted: by client, by domain, or once in all."""
-    task = config.task
-    known = dataset_info(task.dataset).domains
-    if task.partition.kind in DEALS_BY_DOMAIN:
-        return len(task.domains or known)
-    owned_by_all = task.partition.kind == "iid" or task.partition.shared_classes
+    task, section = config.task, config.task.partition
+    if section.kind in DEALS_BY_DOMAIN:
+        return len(task.domains or ()) or domains
+    if section.classes_per_client is not None:
+        return math.ceil(section.classes_per_client * number_of_hands(config) / classes)
+    owned_by_all = section.kind == "iid" or section.shared_classes
     return number_of_hands(config) if owned_by_all else 1
 
 
@@ -124,20 +137,21 @@ def _with_validation(
     config: RunConfig, clients: Sequence[ClientIndices], labels: Indices
 ) -> list[ClientIndices]:
     seed, share = config.seed_of("validation"), config.task.validation_share
+    if config.task.partition.images_per_client is not None:
+        # One or two images of a class leave nothing to hold back class by class.
+        labels = np.zeros_like(labels)
     return [
         carve(client, labels, share, stream(seed, "validation", position))
         for position, client in enumerate(clients)
     ]
 
 
-def _dealt_classes(config: RunConfig, dataset: Dataset) -> tuple[str, ...]:
+def _number_dealt(config: RunConfig, classes: int) -> int:
     """Return FedPGP, section 4.1, as coded.
 
     The first half in label order is base, and larger if odd.
     """
-    if config.evaluation.protocol != "base_to_novel":
-        return dataset.classes
-    return dataset.classes[: math.ceil(len(dataset.classes) / 2)]
+    return math.ceil(classes / 2) if config.evaluation.protocol == "base_to_novel" else classes
 
 
 def _common(config: RunConfig, dataset: Dataset, dealt: int) -> dict[str, CommonRows]:

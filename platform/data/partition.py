@@ -3,7 +3,8 @@
 A partition is two steps with a seed each: the class map says how many images of each class a client
 gets, and the shots say which ones. A client's test images follow the same distribution as its
 training images: all test images of its classes, split evenly where several clients own a class, or
-in the shares of the training images, each rounded down.
+in the shares of the training images, each rounded down; of all classes under `iid`, whatever
+training images were drawn.
 
 A class with fewer images than the shots ask for gives what it has, as in published loaders.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from platform.data.balanced import balanced_classes, random_counts
 from platform.data.dirichlet import Counts, DirichletShares, dirichlet_counts
 from platform.data.shared_ratio import SharedRatio, shared_ratio_counts, split_own
 from platform.errors import ConfigError
@@ -49,11 +51,16 @@ class PartitionPlan:
             class, by domain.
         shots: Training images per owned class and client, fewer where a class has fewer; per class
             in all where clients get random shares, under `shared_ratio` training and test images
-            together. None takes all there are.
+            together. None takes all there are, or `images_per_client`.
         shares: How `dirichlet` and `domain_dirichlet` draw.
         domains: Names of the domains that `domain_dirichlet` deals out, which divide `clients`.
         shared_classes: The share of classes that all clients own under `pathological`.
         shared_ratio: How `shared_ratio` draws.
+        images_per_client: Training images of a client under `iid`, whatever their class; None for
+            `shots` of each.
+        classes_per_client: Classes of a client under `pathological`, which others own as well; None
+            for disjoint ones.
+        may_lack_tests: Whether a client may have no test image.
     """
 
     kind: str
@@ -64,6 +71,9 @@ class PartitionPlan:
     domains: tuple[str, ...] = ()
     shared_classes: float = 0.0
     shared_ratio: SharedRatio = field(default_factory=SharedRatio)
+    images_per_client: int | None = None
+    classes_per_client: int | None = None
+    may_lack_tests: bool = False
 
 
 _FEW_SHOT_CLASSES = 2
@@ -74,7 +84,8 @@ def class_map(plan: PartitionPlan, rng: np.random.Generator) -> tuple[tuple[int,
     """Return the classes of each client, ascending; not where clients get random shares of all.
 
     Pathological: a shuffle of all classes, the first ones for everybody if some are shared, the
-    rest cut into even, disjoint slices (pFedMoAP, section 5.1; FedPGP's code for shared classes).
+    rest cut into even, disjoint slices (pFedMoAP, section 5.1; FedPGP's code for shared classes);
+    or so many of them for each, in balance.
 
     Raises:
         ConfigError: If there are too few classes for so many clients.
@@ -84,6 +95,8 @@ def class_map(plan: PartitionPlan, rng: np.random.Generator) -> tuple[tuple[int,
     if plan.kind == "domain":
         # A domain's classes are neighbours, so that uncut order gives each client one domain.
         return _slices(np.arange(plan.classes), plan.clients)
+    if plan.classes_per_client is not None:
+        return balanced_classes(plan.classes, plan.classes_per_client, plan.clients, rng=rng)
     shared = _shared(plan)
     _require_classes(plan, shared)
     order = rng.permutation(plan.classes)
@@ -112,7 +125,12 @@ def partition(
         ConfigError: If no class has so many images, or a client would get too few.
     """
     sizes = [np.bincount(labels, minlength=plan.classes) for labels in (train_labels, test_labels)]
-    train_counts, test_counts = _counts(plan, sizes[0], sizes[1], class_rng)
+    if plan.images_per_client is not None:
+        each, everybody = plan.images_per_client, np.ones((plan.classes, plan.clients), np.int64)
+        train_counts = random_counts(train_labels, plan.classes, each, plan.clients, rng=class_rng)
+        test_counts = _evenly(sizes[1], everybody)
+    else:
+        train_counts, test_counts = _counts(plan, sizes[0], sizes[1], class_rng)
     train: list[list[Indices]] = [[] for _ in range(plan.clients)]
     test: list[list[Indices]] = [[] for _ in range(plan.clients)]
     train_rows, test_rows = _by_class(train_labels, sizes[0]), _by_class(test_labels, sizes[1])
@@ -120,7 +138,7 @@ def partition(
         _deal(shot_rng.permutation(train_rows[label]), train_counts[label], train)
         _deal(shot_rng.permutation(test_rows[label]), test_counts[label], test)
     clients = tuple(ClientIndices(_join(a), _join(b)) for a, b in zip(train, test, strict=True))
-    _require_images(clients)
+    _require_images(plan, clients)
     _require_few_shot_classes(plan, [train_labels[client.train] for client in clients])
     return clients
 
@@ -288,10 +306,10 @@ def _require_shots(plan: PartitionPlan, most: Counts, whose: str) -> None:
     )
 
 
-def _require_images(clients: Sequence[ClientIndices]) -> None:
+def _require_images(plan: PartitionPlan, clients: Sequence[ClientIndices]) -> None:
     for client, indices in enumerate(clients):
         for rows, what in ((indices.train, "training"), (indices.test, "test")):
-            if not len(rows):
+            if not len(rows) and not (what == "test" and plan.may_lack_tests):
                 raise ConfigError(
                     f"task.clients: client {client} of {len(clients)} would have no {what} image; "
                     "use fewer clients"
@@ -299,12 +317,17 @@ def _require_images(clients: Sequence[ClientIndices]) -> None:
 
 
 def _require_few_shot_classes(plan: PartitionPlan, held: Sequence[Indices]) -> None:
-    if plan.shots is None:
+    few, name = plan.shots, "task.shots"
+    use = "fewer clients, or null for all images"
+    if plan.images_per_client is not None:
+        few, name, use = plan.images_per_client, "task.partition.images_per_client", "more images"
+    if plan.classes_per_client is not None:
+        name, few, use = "task.partition.classes_per_client", plan.classes_per_client, "2 or more"
+    if few is None:
         return
     for client, labels in enumerate(held):
         if len(np.unique(labels)) < _FEW_SHOT_CLASSES:
             raise ConfigError(
-                f"task.shots: {plan.shots} would leave client {client} of {len(held)} with "
-                "training images of one class only, which teach nothing about any other; use "
-                "fewer clients, or null for all images"
+                f"{name}: {few} would leave client {client} of {len(held)} with training images of "
+                f"one class only, which teach nothing about any other; use {use}"
             )

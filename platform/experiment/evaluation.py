@@ -39,21 +39,21 @@ from platform.wire.transport import ClientId
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """Accuracy over clients.
+    """Accuracy over clients that have images to be measured on.
 
     Attributes:
         mean: Unweighted mean over clients, in [0, 1].
         weighted: Mean weighted by test images.
         std: Standard deviation over clients (population form).
         worst: The worst client's.
-        per_client: Each client's, in the clients' order.
+        per_client: Each client's, in the clients' order; None for one without such images.
     """
 
     mean: float
     weighted: float
     std: float
     worst: float
-    per_client: tuple[float, ...]
+    per_client: tuple[float | None, ...]
 
     def document(self) -> dict[str, Any]:
         """Return it as `summary.json` states it."""
@@ -255,14 +255,18 @@ def measured(
 
 
 def over_clients(tallies: Sequence[Tally]) -> Accuracy:
-    """Return mean, standard deviation and worst of clients' accuracies, in the clients' order."""
-    values = np.asarray([right / count for right, count in tallies], np.float64)
+    """Return mean, standard deviation and worst of clients' accuracies, in the clients' order.
+
+    Clients without such images count in none of them; at least one has some.
+    """
+    shares = [right / count if count else None for right, count in tallies]
+    values = np.asarray([share for share in shares if share is not None], np.float64)
     return Accuracy(
         mean=float(values.mean()),
-        weighted=float(np.average(values, weights=[count for _, count in tallies])),
+        weighted=float(np.average(values, weights=[count for _, count in tallies if count])),
         std=float(values.std()),
         worst=float(values.min()),
-        per_client=tuple(float(v) for v in values),
+        per_client=tuple(shares),
     )
 
 

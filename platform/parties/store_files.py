@@ -54,7 +54,7 @@ def _dealing(config: RunConfig) -> dict[str, Any]:
     data["partition"] = {"kind": section.kind}
     if section.kind in KINDS_WITH["alpha"]:
         data["partition"] |= {"alpha": section.concentration, "minimum": section.fewest}
-    for name in ("shared_classes", "shared_ratio"):
+    for name in ("shared_classes", "shared_ratio", "images_per_client", "classes_per_client"):
         if getattr(section, name) is not None:
             data["partition"][name] = getattr(section, name)
     # Validation images stay with the client who holds them, so they make it no other client.

@@ -308,7 +308,7 @@ def decode_scores(data: bytes) -> Scores:
     tallies: dict[str, Tally] = {}
     for name, numbers in told.items():
         right, count = integers(numbers, 2)
-        if right > count or not count:
+        if right > count:
             raise ProtocolError("message: a count is not one of test images")
         tallies[name] = (right, count)
     weights = frame.arrays.get("weights")
