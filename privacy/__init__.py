@@ -24,6 +24,7 @@ from privacy.accounting import (
     support_table,
 )
 from privacy.adaptive_clipping import AdaptiveClipping
+from privacy.boundary import PrivateMean
 from privacy.central import CENTRAL_NOISE, CentralNoise, noise_for_sum
 from privacy.clipping import ClippedUpdate, clip
 from privacy.distributed import (
@@ -138,6 +139,7 @@ __all__ = [
     "NoisedMetric",
     "NonFiniteUpdate",
     "PrivacyError",
+    "PrivateMean",
     "Protected",
     "ProtectedUpload",
     "ProtocolViolation",
