@@ -133,7 +133,7 @@ def _rank(final: Sequence[Row], suite: str, name: str, method: str, what: str) -
 
 def _noise_cost(final: Sequence[Row]) -> str:
     costs = []
-    for method in ("pfedmoap", "promptfl", "prompt_fedprox"):
+    for method in ("pfedmoap", "promptfl"):
         plain = statistics.mean(scores(_of(final, "noise", method, "none"), "own"))
         lost = [
             plain - statistics.mean(scores(_of(final, "noise", method, part), "own"))

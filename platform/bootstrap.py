@@ -27,14 +27,14 @@ from platform.config import (
     dump_config,
     parse_config,
 )
-from platform.data.cache import CacheFolder
+from platform.data.cache import cache_folder
 from platform.data.catalogue import require_modality
 from platform.data.encoding import cached_encoders, plain_encoders
 from platform.data.loading import TaskData, load_task_data
 from platform.data.preparing import Encoders, prepared_batch
 from platform.disk.digests import config_digest
 from platform.disk.files import write_text
-from platform.disk.opening import make_beside, open_existing, open_storage, run_folder
+from platform.disk.opening import closed_on_error, open_existing, open_storage, run_folder
 from platform.disk.transactions import records_in, transaction
 from platform.errors import ConfigError, UnknownRun
 from platform.experiment.dealing import Learning, deal_examples, measuring_of
@@ -107,34 +107,34 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
     config = with_absolute_paths(config)
     plan = _plan(config, observer, surroundings)
     run_id = _run_id(config, surroundings.now())
-    database = open_storage(config.storage.url)
-    text, facts = dump_config(config), environment(plan.learning.device)
-    digest = config_digest(text)
-    # First, so that a run that the database knows has its configuration beside it.
-    folder = run_folder(config.storage.url, run_id)
-    code = origin_document(surroundings.registry, config.method.name)
-    effective = {
-        "noise_multiplier": plan.terms.budget.noise_multiplier,
-        "seeds": {purpose: config.seed_of(purpose) for purpose in SeedConfig.model_fields},
-        "classes": list(plan.learning.classes),
-        "environment": facts,
-        **({} if code is None else {"method_from": code}),
-    }
-    write_text(folder / "config.yaml", text)
-    write_text(folder / "effective.yaml", yaml.safe_dump(effective, sort_keys=False))
-    with transaction(database) as uow:
-        uow.runs.create(
-            run_id,
-            name=config.name,
-            config_json=json.dumps(config.model_dump(mode="json")),
-            config_digest=digest,
-            versions_json=json.dumps(facts),
-        )
-        trail = AuditTrail(uow.audit, run_id)
-        known = enrolment_of(config, plan.terms.protection.terms)
-        trail.run_created(digest, fingerprint_of(known), config.phase_two_of, code)
-    observer.run_created(run_id)
-    return _simulate(plan, run_id, database, observer=observer, surroundings=surroundings)
+    with closed_on_error(open_storage(config.storage.url)) as database:
+        text, facts = dump_config(config), environment(plan.learning.device)
+        digest = config_digest(text)
+        # First, so that a run that the database knows has its configuration beside it.
+        folder = run_folder(config.storage.url, run_id)
+        code = origin_document(surroundings.registry, config.method.name)
+        effective = {
+            "noise_multiplier": plan.terms.budget.noise_multiplier,
+            "seeds": {purpose: config.seed_of(purpose) for purpose in SeedConfig.model_fields},
+            "classes": list(plan.learning.classes),
+            "environment": facts,
+            **({} if code is None else {"method_from": code}),
+        }
+        write_text(folder / "config.yaml", text)
+        write_text(folder / "effective.yaml", yaml.safe_dump(effective, sort_keys=False))
+        with transaction(database) as uow:
+            uow.runs.create(
+                run_id,
+                name=config.name,
+                config_json=json.dumps(config.model_dump(mode="json")),
+                config_digest=digest,
+                versions_json=json.dumps(facts),
+            )
+            trail = AuditTrail(uow.audit, run_id)
+            known = enrolment_of(config, plan.terms.protection.terms)
+            trail.run_created(digest, fingerprint_of(known), config.phase_two_of, code)
+        observer.run_created(run_id)
+        return _simulate(plan, run_id, database, observer=observer, surroundings=surroundings)
 
 
 def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> RunPlan:
@@ -180,8 +180,15 @@ def reopen_run(
             the run would go on with other parameters than it was charged for.
     """
     database = open_existing(url) if read_only else open_storage(url)
-    if not read_only:
-        database.verify_integrity()
+    with closed_on_error(database):
+        if not read_only:
+            database.verify_integrity()
+        return _reopen(run_id, url, database, observer=observer, surroundings=surroundings)
+
+
+def _reopen(
+    run_id: str, url: str, database: Database, *, observer: Observer, surroundings: Surroundings
+) -> Simulation:
     config = stored_config(database, run_id, surroundings)
     agreed = require_agreement(database, run_id, surroundings.sources.mechanisms)
     created = agreed.records.entries("run.created")[0]
@@ -190,7 +197,7 @@ def reopen_run(
     # The clients' stores lie beside the database, which may have moved since the run started.
     config = config.model_copy(update={"storage": StorageConfig(url=url)})
     plan = _plan(config, observer, surroundings)
-    if not read_only:
+    if not database.is_read_only:
         known = enrolment_of(config, plan.terms.protection.terms)
         require_same_enrolment(run_id, created.detail.get("enrolment"), fingerprint_of(known))
     observer.run_created(run_id)
@@ -263,7 +270,7 @@ def plan_run(
         lifetime_budget=section.lifetime_budget,
         mechanisms=config.mechanisms,
     )
-    folder, size = _cache_folder(config), method.pixel_size
+    folder, size = cache_folder(config), method.pixel_size
     encoders = cached_encoders(backbone, folder, observer.preparing, size)
     learning = _learning(config, data, method, (backbone, device, encoders))
     most = max(examples.num_examples for examples in learning.train.values())
@@ -329,11 +336,6 @@ def _learning(
         device=device,
         batch_of=lambda examples: prepared_batch(method, examples, plain),
     )
-
-
-def _cache_folder(config: RunConfig) -> CacheFolder:
-    folder = make_beside(config.storage.url, "cache")
-    return CacheFolder(folder, int(config.storage.cache_gib * 2**30))
 
 
 def _pool_rules(config: RunConfig, method: Method) -> PoolRules | None:

@@ -139,13 +139,34 @@ def _open_read_only(path: Path) -> sqlite3.Connection:
     a log it must read the log's index, or it would make that.
 
     Source: SQLite's documentation of URI file names and of read-only WAL databases.
+
+    Raises:
+        DatabaseBusy: Its last writer closed it meanwhile, with which log and index went.
+        StorageError: It cannot be read without being written to.
     """
-    how = "immutable=1" if is_quiet(path) else "readonly_shm=1"
-    if how != "immutable=1" and not beside(path, INDEX).exists():
+    if is_quiet(path):
+        return _connect_uri(path, "immutable=1")
+    ended = DatabaseBusy(f"database {path} was closed by a writer while it was opened; try again")
+    if not beside(path, INDEX).exists():
+        if is_quiet(path):
+            raise ended
         raise StorageError(
             f"database {path} cannot be read alone: beside it lies the write-ahead log of a"
             f" process that was killed, without {path.name}{INDEX}; open it for writing once"
         )
+    connection = _connect_uri(path, "readonly_shm=1")
+    try:
+        # The first read opens log and index; from then on no writer removes them.
+        connection.execute("PRAGMA schema_version")
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if is_quiet(path):
+            raise ended from error
+        raise
+    return connection
+
+
+def _connect_uri(path: Path, how: str) -> sqlite3.Connection:
     uri = f"file:{quote(str(path.absolute()))}?mode=ro&{how}"
     return sqlite3.connect(uri, uri=True, check_same_thread=False)
 

@@ -158,10 +158,12 @@ class OpenFile:
 
 def is_quiet(path: Path) -> bool:
     """Nobody has the database open, and all of it is in its own file."""
-    log = beside(path, LOG)
-    if not log.exists():
+    try:
+        # Looked at once: the last writer removes it when it closes the database.
+        size = beside(path, LOG).stat().st_size
+    except FileNotFoundError:
         return True
-    return log.stat().st_size == 0 and not beside(path, INDEX).exists()
+    return size == 0 and not beside(path, INDEX).exists()
 
 
 @contextmanager

@@ -77,8 +77,7 @@ class WorkingRows(Rows):
         self._owners = dict.fromkeys(owners)
         self._guessed: set[tuple[type[Sealed], int]] = set()
         self._parts: dict[type[Sealed], dict[Any, _Part]] = {}
-        self._undo: list[Callable[[], None]] = []
-        self._is_undoable = False
+        self._undo: list[Callable[[], None]] | None = None
         self._bytes = 0
 
     @contextmanager
@@ -86,15 +85,15 @@ class WorkingRows(Rows):
         """Undo what the block wrote if it raises; blocks may not lie in one another."""
         if self._bytes > MOST_BYTES:
             self.flush()
-        self._undo, self._is_undoable = [], True
+        undoing = self._undo = []
         try:
             yield
         except BaseException:
-            for undo in reversed(self._undo):
+            for undo in reversed(undoing):
                 undo()
             raise
         finally:
-            self._undo, self._is_undoable = [], False
+            self._undo = None
 
     def flush(self) -> None:
         """Write what was put off, and forget what is known.
@@ -102,7 +101,7 @@ class WorkingRows(Rows):
         Raises:
             StorageError: What the driver says, in our words; then nothing may be committed.
         """
-        if self._is_undoable:
+        if self._undo is not None:
             raise RuntimeError("what may have to be undone was to be written")
         parts, self._parts, self._bytes = self._parts, {}, 0
         for table, of_owners in parts.items():
@@ -243,17 +242,8 @@ class WorkingRows(Rows):
     def _set(self, table: type[Sealed], key: Key, row: Any) -> None:
         part = self._part(table, key[0])
         rows, changed = part.rows, part.changed
-        before, is_first = rows.get(key, _UNKNOWN), key not in changed
-
-        def undo() -> None:
-            rows[key] = before
-            if before is _UNKNOWN:
-                # After a deletion nobody has asked what the file holds.
-                del rows[key]
-            if is_first:
-                del changed[key]
-
-        self._undo.append(undo)
+        if self._undo is not None:
+            self._undo.append(_undo_of(part, key))
         rows[key] = row
         changed[key] = None
         if row is not None:
@@ -263,14 +253,15 @@ class WorkingRows(Rows):
         """Delete all rows under the start of a key, which need not be read for that."""
         part = self._part(table, start[0])
         gone = {key: row for key, row in part.rows.items() if key[: len(start)] == start}
-        complete, cleared = part.complete.copy(), part.cleared.copy()
+        if self._undo is not None:
+            complete, cleared = part.complete.copy(), part.cleared.copy()
 
-        def undo() -> None:
-            part.rows.update(gone)
-            # What was read since lacks the rows that are there again.
-            part.complete, part.cleared = complete, cleared
+            def undo() -> None:
+                part.rows.update(gone)
+                # What was read since lacks the rows that are there again.
+                part.complete, part.cleared = complete, cleared
 
-        self._undo.append(undo)
+            self._undo.append(undo)
         part.rows.update(dict.fromkeys(gone))
         part.complete.add(start)
         part.cleared.add(start)
@@ -288,6 +279,22 @@ class WorkingRows(Rows):
         gone = [key for key, row in changed if row is None]
         if gone:
             run(f"DELETE FROM {shape.name}{shape.condition(shape.key_length)}", gone)  # noqa: S608
+
+
+def _undo_of(part: _Part, key: Key) -> Callable[[], None]:
+    """Return what puts a row back to what is known of it now."""
+    rows, changed = part.rows, part.changed
+    before, is_first = rows.get(key, _UNKNOWN), key not in changed
+
+    def undo() -> None:
+        rows[key] = before
+        if before is _UNKNOWN:
+            # After a deletion nobody has asked what the file holds.
+            del rows[key]
+        if is_first:
+            del changed[key]
+
+    return undo
 
 
 def _is_under(start: Key, starts: set[Key]) -> bool:

@@ -41,7 +41,12 @@ def length(spec: Spec) -> int:
 
 def flat(arrays: Arrays, spec: Spec) -> NDArray[np.float64]:
     """Return tensors one after another in the order of their names, (d,)."""
-    return np.concatenate([np.asarray(arrays[name], np.float64).ravel() for name in sorted(spec)])
+    vector, offset = np.empty(length(spec)), 0
+    for name in sorted(spec):
+        size = math.prod(spec[name].shape)
+        vector[offset : offset + size] = np.asarray(arrays[name]).reshape(-1)
+        offset += size
+    return vector
 
 
 def shaped(vector: Any, spec: Spec) -> dict[str, Any]:

@@ -38,8 +38,7 @@ def print_runs(storage: str, *, as_json: bool) -> None:
         else:
             console().print(f"there is no run in {storage} yet")
         return
-    database = open_existing(storage)
-    with database.unit_of_work(read_only=True) as uow:
+    with open_existing(storage) as database, database.unit_of_work(read_only=True) as uow:
         found = [
             (
                 run.run_id,
@@ -53,7 +52,6 @@ def print_runs(storage: str, *, as_json: bool) -> None:
             for run in reversed(uow.runs.list())
             for first in [stored_tree(run).get("phase_two_of")]
         ]
-    database.close()
     names = ("run", "config", "status", "created", "rounds", "phase_two_of")
     if as_json:
         print_json([dict(zip(names, row, strict=True)) for row in found])

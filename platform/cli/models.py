@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -48,6 +49,7 @@ class TrainedModel:
     client: str | None
 
 
+@contextmanager
 def load_trained(
     run_id: str,
     storage: str,
@@ -55,8 +57,10 @@ def load_trained(
     *,
     client: int | None,
     read_only: bool,
-) -> TrainedModel:
+) -> Iterator[TrainedModel]:
     """Load a finished run, to be read only or to say in its audit log what is made of it.
+
+    Its database is closed when the block ends.
 
     Raises:
         UnknownRun: If there is no such run, or it has not finished.
@@ -66,6 +70,13 @@ def load_trained(
     simulation = reopen_run(
         *(summary["run_id"], storage, SilentObserver(), surroundings), read_only=read_only
     )
+    with simulation.database:
+        yield _trained(simulation, summary, client)
+
+
+def _trained(
+    simulation: Simulation, summary: Mapping[str, Any], client: int | None
+) -> TrainedModel:
     run, clients = simulation.run, simulation.population.clients
     with run.records.read() as uow:
         latest = uow.states.latest(run.source)
@@ -110,13 +121,13 @@ def export_command(
     """
     from safetensors.numpy import save
 
-    model = load_trained(run_id, storage, surroundings, client=client, read_only=False)
-    arrays = _export_arrays(model)
+    part = "shared prompts" if client is None else "shared prompts and one personal part"
+    with load_trained(run_id, storage, surroundings, client=client, read_only=False) as model:
+        arrays = _export_arrays(model)
+        with transaction(model.simulation.database) as uow:
+            AuditTrail(uow.audit, model.simulation.run_id).exported(part)
     folder = output if output is not None else Path("exports") / model.simulation.run_id
     header = {"run_id": model.simulation.run_id, "method": str(model.summary["method"])}
-    part = "shared prompts" if model.client is None else "shared prompts and one personal part"
-    with transaction(model.simulation.database) as uow:
-        AuditTrail(uow.audit, model.simulation.run_id).exported(part)
     write_bytes(folder / "prompts.safetensors", save(arrays, header))
     write_text(folder / "MODEL_CARD.md", model_card(model.simulation, model.summary, arrays, part))
     files = [str(folder / name) for name in ("prompts.safetensors", "MODEL_CARD.md")]
@@ -146,16 +157,16 @@ def predict_command(
     what = dataset_info(require_summary(run_id, storage)["dataset"]).modality.removesuffix("s")
     read = read_text if what == "text" else read_image
     examples = [read(path) for path in files]
-    model = load_trained(run_id, storage, surroundings, client=client, read_only=True)
-    if client is None and not model.broadcast and model.simulation.learning.method.learns:
-        raise ConfigError(
-            f"--client: {model.summary['method']} shares nothing, so a client must be chosen; "
-            f"valid: 0 to {len(model.simulation.population.clients) - 1}"
-        )
-    rows = [
-        {what: str(path), **_classify(model, example)}
-        for path, example in zip(files, examples, strict=True)
-    ]
+    with load_trained(run_id, storage, surroundings, client=client, read_only=True) as model:
+        if client is None and not model.broadcast and model.simulation.learning.method.learns:
+            raise ConfigError(
+                f"--client: {model.summary['method']} shares nothing, so a client must be chosen; "
+                f"valid: 0 to {len(model.simulation.population.clients) - 1}"
+            )
+        rows = [
+            {what: str(path), **_classify(model, example)}
+            for path, example in zip(files, examples, strict=True)
+        ]
     if as_json:
         print_json(rows)
         return

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from platform.agreement import Agreed
 from platform.agreement.statements import unfinished_document
 from platform.cli.access import agreed_run
 from platform.cli.output import console, epsilon, fraction, print_json, printable, table
 from platform.cli.watching import heading, round_line
+from platform.experiment.caveats import privacy_warnings
 
 HEADLINES: Final = {
     "all_classes": "accuracy on all test examples",
@@ -28,7 +30,7 @@ def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
     """
     agreed = agreed_run(run_id, storage)
     summary = agreed.summary
-    document = unfinished_document(agreed) if summary is None else summary
+    document = _unfinished(agreed) if summary is None else summary
     if as_json:
         print_json(document)
         return
@@ -43,6 +45,12 @@ def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
         print_summary(summary)
 
 
+def _unfinished(agreed: Agreed) -> dict[str, Any]:
+    # Where nothing has been charged, nothing was released that could be misread.
+    warnings = privacy_warnings(agreed.config) if agreed.spending.ledger else ()
+    return {**unfinished_document(agreed), "warnings": list(warnings)}
+
+
 def _print_unfinished(document: Mapping[str, Any]) -> None:
     spent, run_id = document["epsilon"], document["run_id"]
     rows = [
@@ -54,6 +62,8 @@ def _print_unfinished(document: Mapping[str, Any]) -> None:
     out = console()
     out.print()
     out.print(table(None, ("result", "value"), rows))
+    for warning in document["warnings"]:
+        out.print(f"note: {printable(warning)}", soft_wrap=True)
     text = f"note: the run has not finished; go on with `run --resume {run_id}`"
     out.print(printable(text), soft_wrap=True)
 

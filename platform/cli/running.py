@@ -45,9 +45,8 @@ def second_phase_command(
         ConfigError: If it cannot be run; nothing is written then.
     """
     found = resolve_run(run_id, storage)
-    database = open_storage(storage)
-    tree = stored_config(database, found, surroundings).model_dump(mode="json")
-    database.close()
+    with open_storage(storage) as database:
+        tree = stored_config(database, found, surroundings).model_dump(mode="json")
     tree["storage"]["url"] = storage
     config = parse_config({**tree, "phase_two_of": found}, overrides, surroundings.sources)
     _execute(config, lambda screen: create_run(config, screen, surroundings), as_json=as_json)
@@ -61,12 +60,11 @@ def resume_command(run_id: str, storage: str, surroundings: Surroundings, *, as_
         ConfigError: If it has finished.
     """
     found = resolve_run(run_id, storage)
-    database = open_storage(storage)
-    with database.unit_of_work(read_only=True) as uow:
-        if uow.runs.get(found).status == "finished":
-            raise ConfigError(f"--resume: run {found} has finished; see `report {found}`")
-    config = stored_config(database, found, surroundings)
-    database.close()
+    with open_storage(storage) as database:
+        with database.unit_of_work(read_only=True) as uow:
+            if uow.runs.get(found).status == "finished":
+                raise ConfigError(f"--resume: run {found} has finished; see `report {found}`")
+        config = stored_config(database, found, surroundings)
     _execute(
         config, lambda screen: reopen_run(found, storage, screen, surroundings), as_json=as_json
     )
@@ -78,7 +76,9 @@ def _execute(
     screen = ScreenObserver(config.privacy.target_delta, quiet=as_json)
     try:
         with interruptible(), screen:
-            summary = execute(set_up(screen), screen)
+            simulation = set_up(screen)
+            with simulation.database:
+                summary = execute(simulation, screen)
     except KeyboardInterrupt as error:
         where = f"; resume with --resume {screen.run_id}" if screen.run_id else ""
         raise farewell(error, f"interrupted{where}") from None

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
 
+from platform.config import RunConfig
 from platform.data.segments import (
     DIGESTS,
     PART,
@@ -24,6 +25,7 @@ from platform.data.segments import (
     remove_segment,
 )
 from platform.disk.files import write_text
+from platform.disk.opening import make_beside
 from platform.errors import ConfigError
 
 Kind = Literal["features", "tokens", "pixels"]
@@ -53,6 +55,16 @@ class CacheFolder:
         """
         text = "\0".join((kind, *computation))
         return self.path / kind / hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS]
+
+
+def cache_folder(config: RunConfig) -> CacheFolder:
+    """Return the cache beside a configuration's database, its folder made if missing.
+
+    Raises:
+        ConfigError: If it cannot be made.
+    """
+    folder = make_beside(config.storage.url, "cache")
+    return CacheFolder(folder, int(config.storage.cache_gib * 2**30))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from platform.errors import ConfigError, UnknownRun
@@ -53,6 +55,20 @@ def open_existing(url: str, *, read_only: bool = True) -> Database:
     if not database_file(url).is_file():
         raise UnknownRun(f"RUN: there is no database at {url} yet; `run` makes one")
     return open_database(url, read_only=read_only)
+
+
+@contextmanager
+def closed_on_error(database: Database) -> Iterator[Database]:
+    """Close the database if the block raises; otherwise it goes on in what the block has built.
+
+    Left to the garbage collector it would be closed at any time, also while somebody else opens
+    the file to read it and has just seen that another has it open.
+    """
+    try:
+        yield database
+    except BaseException:
+        database.close()
+        raise
 
 
 def database_file(url: str) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from methods.interface.subspace import InSubspace
+from platform.config import RunConfig
 from platform.experiment.selection import best_on_validation
 from platform.mechanisms import Circumstances
 from platform.rounds.phases import has_collection
@@ -69,11 +70,16 @@ def _second_phase(run: Run) -> Iterator[str]:
 
 
 def _privacy(run: Run) -> Iterator[str]:
-    config, section = run.terms.config, run.terms.config.privacy
-    clients = config.task.clients
     if not run.terms.protection.run_channels:
         return
-    facts = config.mechanism.facts
+    yield from privacy_warnings(run.terms.config)
+    if run.terms.config.mechanism.facts.claims:
+        yield from _mechanism(run)
+
+
+def privacy_warnings(config: RunConfig) -> Iterator[str]:
+    """Yield what must be known of a claim, as far as a configuration says it, finished or not."""
+    facts, section, clients = config.mechanism.facts, config.privacy, config.task.clients
     if not facts.claims:
         yield f"mechanism {facts.name}: epsilon is infinite; nothing bounds what an upload reveals"
         return
@@ -85,7 +91,6 @@ def _privacy(run: Run) -> Iterator[str]:
         yield (
             f"{facts.name} draws floating-point noise: attacks on its lowest bits are not covered"
         )
-    yield from _mechanism(run)
 
 
 def _subspace(run: Run) -> Iterator[str]:

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, TensorSpec, UpdateSpecMismatch
+from methods.interface.directions import flat, length, shaped
 
 Spec = Mapping[str, TensorSpec]
 
 
 def vector_length(spec: Spec) -> int:
     """Return number of coordinates of all tensors."""
-    return sum(math.prod(tensor.shape) for tensor in spec.values())
+    return length(spec)
 
 
 def require_spec(arrays: Arrays, spec: Spec) -> None:
@@ -44,24 +45,12 @@ def flatten(arrays: Arrays, spec: Spec) -> NDArray[np.float64]:
         UpdateSpecMismatch: If the tensors are not those announced.
     """
     require_spec(arrays, spec)
-    vector, offset = np.empty(vector_length(spec)), 0
-    for name in sorted(spec):
-        size = math.prod(spec[name].shape)
-        vector[offset : offset + size] = np.asarray(arrays[name]).reshape(-1)
-        offset += size
-    return vector
+    return flat(arrays, spec)
 
 
 def unflatten(vector: NDArray[Any], spec: Spec) -> dict[str, NDArray[np.float32]]:
     """Return the inverse of `flatten`, in float32."""
-    arrays: dict[str, NDArray[np.float32]] = {}
-    offset = 0
-    for name in sorted(spec):
-        size = math.prod(spec[name].shape)
-        part = vector[offset : offset + size]
-        arrays[name] = np.asarray(part, np.float32).reshape(spec[name].shape)
-        offset += size
-    return arrays
+    return {name: np.asarray(part, np.float32) for name, part in shaped(vector, spec).items()}
 
 
 def tensor_at(coordinate: int, spec: Spec) -> str:

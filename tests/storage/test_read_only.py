@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import storage
+from storage import engine, files
 from tests.storage._filling import (
     ROW,
     fill_database,
@@ -160,6 +161,35 @@ def test_a_write_in_the_middle_of_reading_is_noticed(folder: Path) -> None:
                 writer.commit()
         with database.unit_of_work() as unit:
             assert unit.runs.get("r").status == "stopped"
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_writer_that_ends_while_a_reader_opens_is_no_kill(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """It takes log and index along, after the reader has seen that they are there."""
+    path = folder / "sotto.db"
+    writing = storage.open_database(f"sqlite:///{path}")
+    seen: list[bool] = []
+    look = files.is_quiet
+
+    def looked(at: Path) -> bool:
+        seen.append(look(at))
+        if len(seen) == nth:
+            writing.close()
+        return seen[-1]
+
+    for module in (files, engine):
+        monkeypatch.setattr(module, "is_quiet", looked)
+    try:
+        found = read_database(path)
+    except storage.DatabaseBusy as error:
+        assert str(error).endswith("try again")
+        found = read_database(path)
+    finally:
+        writing.close()
+    assert len(seen) > nth and not seen[nth - 1] and seen[-1]
+    assert found["runs"][0].run_id == "r"
 
 
 def test_nothing_can_be_written(folder: Path) -> None:

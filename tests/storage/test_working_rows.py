@@ -7,6 +7,7 @@ read on the way, what is undone, and the file in the end must be alike.
 from __future__ import annotations
 
 import sqlite3
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -209,6 +210,26 @@ def test_what_may_be_undone_is_never_sent(connection: Counted) -> None:
     with pytest.raises(RuntimeError, match="undone"), rows.undone_together():
         rows.insert(Sessions, session("a", 1))
         rows.column(Sessions, "client", {})
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_what_cannot_be_undone_any_more_is_not_kept(connection: Counted, is_deleted: bool) -> None:
+    """Outside of a block rows that were written over, or deleted, are nobody's any more."""
+    rows, size, times = WorkingRows(statements(connection)), 1 << 20, 8
+    connection.execute(BEGIN_WRITE)
+    tracemalloc.start()
+    try:
+        for number in range(times):
+            place = session("a", 1, bytes([number]) * size)
+            rows.put(Sessions, place)
+            if is_deleted:
+                rows.delete(Sessions, {"client": "a", "run_id": "r"})
+        rows.flush()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # One may still be named by a variable of this loop.
+    assert held < 3 * size
 
 
 @pytest.mark.parametrize("asked", [{"client": "a"}, {"client": "a", "run_id": "r"}])

@@ -22,6 +22,7 @@ from platform.rounds.observing import SilentObserver
 from platform.sweeping.known_runs import read_summary
 from storage.audit import entry_hash
 from tests.trunk._runs import (
+    NONE,
     OS,
     Command,
     Crash,
@@ -165,8 +166,12 @@ def test_forged_summary_with_a_forged_entry_differs_from_the_ledger(
         read_summary(own_copy.storage.url, own_copy.run_id)
 
 
-def crashed(storage: Storage, monkeypatch: pytest.MonkeyPatch, nth: int) -> str:
-    with opened(storage.create(OS)) as simulation, monkeypatch.context() as patch, suppress(Crash):
+def crashed(storage: Storage, monkeypatch: pytest.MonkeyPatch, nth: int, *overrides: str) -> str:
+    with (
+        opened(storage.create(*(overrides or (OS,)))) as simulation,
+        monkeypatch.context() as patch,
+        suppress(Crash),
+    ):
         crash_at(patch, Federation, "_commit", nth)
         run_through(simulation, SilentObserver())
     return storage.only_run()
@@ -189,6 +194,40 @@ def test_unfinished_run_is_reported_with_what_it_has_spent(
     assert (shown.code, shown.err) == (0, "")
     for text in ("not finished", f"{nth - 1} of 3", "so far", f"run --resume {run_id}"):
         assert text in shown.out
+
+
+LOCAL = ("method.name=coop", "method.context_tokens=2")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said", "unsaid"),
+    [
+        (("privacy.noise_source=seeded",), ("it protects nobody", "above 1/clients"), "infinite"),
+        ((OS,), (), "it protects nobody"),
+        ((NONE,), ("mechanism none: epsilon is infinite",), "it protects nobody"),
+        ((*LOCAL, NONE), (), "infinite"),
+    ],
+)
+def test_unfinished_run_is_reported_with_what_weakens_its_claim(
+    sotto: Command,
+    storage: Storage,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    overrides: tuple[str, ...],
+    said: tuple[str, ...],
+    unsaid: str,
+) -> None:
+    """An epsilon of seeded noise must not be read as one that protects, however far it has come."""
+    delta = ("privacy.target_delta=0.3",) if "above 1/clients" in said else ()
+    run_id = crashed(storage, monkeypatch, 2, *overrides, *delta)
+    document = sotto("report", run_id, "--storage", storage.url, "--json").document
+    shown = sotto("report", run_id, "--storage", storage.url).out
+    assert document["finished"] is False
+    for text in said:
+        assert any(text in warning for warning in document["warnings"]) and text in shown
+    assert unsaid not in " ".join(document["warnings"])
+    # In the words of the report that it has in the end.
+    assert set(document["warnings"]) <= set(storage.resume(run_id).summary["warnings"])
 
 
 def test_kill_between_files_and_database_leaves_an_unfinished_run(

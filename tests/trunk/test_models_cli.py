@@ -15,7 +15,8 @@ from safetensors.numpy import load_file
 
 from platform.cli import models
 from platform.data.shapes import CLASSES
-from tests.trunk._runs import NONE, Command, Finished, Storage, opened
+from storage import Database
+from tests.trunk._runs import NONE, SMALL, Command, Finished, Storage, opened
 
 
 def test_export_of_the_shared_prompt(sotto: Command, own_copy: Finished, tmp_path: Path) -> None:
@@ -165,6 +166,60 @@ def test_unknown_client(sotto: Command, noised_run: Finished, tmp_path: Path, co
     assert (answer.code, answer.out) == (2, "")
     assert answer.err == "error: --client: 5 is not valid; it must be 0 to 4\n"
     assert not (tmp_path / "out").exists()
+
+
+COMMANDS = {
+    "export latest": 0,
+    "export latest --client 1": 0,
+    "export latest --client 5": 2,
+    "predict latest {picture}": 0,
+    "predict latest {picture} --client 5": 2,
+    "run --resume latest": 2,
+    "run --phase-two-of latest": 2,
+    "runs": 0,
+    "report latest": 0,
+    "audit verify": 0,
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_closes_the_database(
+    sotto: Command,
+    own_copy: Finished,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+) -> None:
+    """A connection that is left to the garbage collector ends while somebody else opens."""
+    picture = tmp_path / "a.png"
+    Image.new("RGB", (32, 32)).save(picture)
+    monkeypatch.chdir(tmp_path)
+    opened, made, close = set[int](), Database.__init__, Database.close
+
+    def note(self: Database, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        opened.add(id(self))
+
+    def forget(self: Database) -> None:
+        close(self)
+        opened.discard(id(self))
+
+    monkeypatch.setattr(Database, "__init__", note)
+    monkeypatch.setattr(Database, "close", forget)
+    words = command.format(picture=picture).split()
+    answer = sotto(*words, "--storage", own_copy.storage.url)
+    assert answer.code == COMMANDS[command], answer.err
+    assert not opened
+    assert [path.name for path in own_copy.storage.folder.glob("sotto.db*")] == ["sotto.db"]
+
+
+def test_a_whole_run_closes_the_database(sotto: Command, storage: Storage, tmp_path: Path) -> None:
+    """Or the log of what was deleted stays beside it as long as the process lives."""
+    config = tmp_path / "small.yaml"
+    config.write_text(SMALL)
+    words = ("--set", NONE, "--set", "rounds=1", "--storage", storage.url)
+    assert sotto("run", str(config), *words).code == 0
+    assert [path.name for path in storage.folder.glob("sotto.db*")] == ["sotto.db"]
 
 
 @pytest.mark.parametrize("command", ["export", "predict"])

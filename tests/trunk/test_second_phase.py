@@ -6,6 +6,7 @@ import json
 import shutil
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,10 +178,11 @@ def test_commands_know_it(
     assert listed == {first.run_id: None, run_id: first.run_id}
     report = sotto("report", run_id, "--storage", place.url)
     assert "second phase of" in report.out and first.run_id in report.out
-    found = models.load_trained(run_id, place.url, place.surroundings, client=1, read_only=True)
-    earlier = models.load_trained(
-        first.run_id, place.url, place.surroundings, client=1, read_only=True
+    trained = partial(
+        models.load_trained, storage=place.url, surroundings=place.surroundings, client=1
     )
+    with trained(run_id, read_only=True) as found, trained(first.run_id, read_only=True) as earlier:
+        pass
     np.testing.assert_allclose(
         found.state.personal["mixed"], 5.0 * earlier.state.personal["mixed"], rtol=1e-5
     )
