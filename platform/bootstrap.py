@@ -37,7 +37,7 @@ from platform.disk.files import write_text
 from platform.disk.opening import closed_on_error, open_existing, open_storage, run_folder
 from platform.disk.transactions import records_in, transaction
 from platform.errors import ConfigError, UnknownRun
-from platform.experiment.dealing import Learning, deal_examples
+from platform.experiment.dealing import Learning, deal_examples, measuring_of
 from platform.experiment.environment import environment, resolve_device, use_threads
 from platform.experiment.evaluation import measure_round
 from platform.experiment.method_building import build_method, require_classes
@@ -321,7 +321,9 @@ def _learning(
     backbone, device, encoders = model
     plain = plain_encoders(backbone, method.pixel_size)
     try:
-        train, evaluation = deal_examples(data, method, encoders, config.evaluation.protocol)
+        train, evaluation = deal_examples(
+            data, method, encoders, config.evaluation.protocol, measuring=measuring_of(config)
+        )
     except MethodError as error:
         # A model without tokens, or examples that the method cannot prepare.
         raise ConfigError(str(error)) from error

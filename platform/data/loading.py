@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,7 +15,11 @@ from platform.data.dataset import Dataset
 from platform.data.dealing import DEALS_BY_DOMAIN, Dealt, deal, dealt_domains, number_of_hands
 from platform.data.homonyms import BY_CLIENT
 from platform.data.partition import ClientIndices, Indices
-from platform.data.senses import in_senses_of_holders, senses_of_clients
+from platform.data.senses import (
+    in_senses_of_holders,
+    senses_of_clients,
+    with_tests_in_each_sense,
+)
 from platform.data.soundness import require_sound
 from platform.data.validation import carve
 from platform.errors import DataError
@@ -48,6 +52,8 @@ class TaskData:
         common: What the evaluation protocol measures every client on, by the protocol's names.
         new_clients: Row numbers of clients that never take part in a round.
         senses: What names mean to each client, new ones last, where each has a sense of its own.
+        all_tests: Where the test images of all clients are, under `all_classes`: by sense where
+            clients have senses, else under an empty name.
     """
 
     dataset: Dataset
@@ -57,6 +63,7 @@ class TaskData:
     common: Mapping[str, CommonRows]
     new_clients: tuple[ClientIndices, ...] = ()
     senses: tuple[str, ...] = ()
+    all_tests: Mapping[str, Indices] = field(default_factory=dict)
 
     @property
     def domain_names(self) -> tuple[str, ...]:
@@ -85,6 +92,12 @@ def load_task_data(config: RunConfig) -> TaskData:
     senses = senses_of_clients(len(everybody)) if config.task.senses == BY_CLIENT else ()
     if senses:
         dataset = in_senses_of_holders(made, request, everybody, senses, merged=merged)
+    all_tests: Mapping[str, Indices] = {}
+    if config.evaluation.protocol == "all_classes":
+        all_tests = {"": np.unique(np.concatenate([client.test for client in everybody]))}
+    if all_tests and senses:
+        (rows,), of_all = all_tests.values(), tuple(dict.fromkeys(senses))
+        dataset, all_tests = with_tests_in_each_sense(dataset, request, rows, of_all, merged=merged)
     old = config.task.clients
     return TaskData(
         dataset=dataset,
@@ -94,6 +107,7 @@ def load_task_data(config: RunConfig) -> TaskData:
         common=_common(config, dataset, len(dealt.classes)),
         new_clients=tuple(everybody[old:]),
         senses=senses,
+        all_tests=all_tests,
     )
 
 
