@@ -279,6 +279,14 @@ class Method(Protocol):
         """
         ...
 
+    def public_gradients(self, broadcast: Arrays, public: Examples) -> NDArray[np.float64] | None:
+        """Return the gradient of each public example's training loss at a broadcast.
+
+        Known, and with the columns of `public_jacobian`, where that is: (n, d), else None. Terms of
+        the loss that no example enters are left out.
+        """
+        ...
+
     def prepare(self, arrays: Arrays) -> Arrays:
         """Return what the method keeps of each example, made once, before any training.
 

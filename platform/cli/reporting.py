@@ -220,4 +220,6 @@ def _in_subspace(subspace: Mapping[str, Any] | None) -> str:
     if subspace is None:
         return ""
     kind, rank, whole = (subspace[name] for name in ("kind", "rank", "coordinates"))
-    return f", in {rank} of {whole} directions ({kind})"
+    images = subspace.get("public_images")
+    found_from = "" if images is None else f", {images} of them"
+    return f", in {rank} of {whole} directions ({kind}{found_from})"

@@ -144,6 +144,21 @@ class TaskConfig(Section):
     """
 
 
+class PublicDataConfig(Section):
+    """Images that the user declares public: of the task's classes, and none of the clients'."""
+
+    dataset: str | None = None
+    """Any that `datasets` lists and that has exactly the task's classes; null: the task's own."""
+    root: str | None = None
+    """Folder that holds its own folder, which is not one that clients' images lie in; null:
+    `task.root`. Unused by `shapes` and `homonyms`, whose public images are rendered apart.
+    """
+    per_class: PositiveInt = 16
+    """Images of each class, fewer where a class has fewer."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Which images; of `shapes` and `homonyms` they are drawn from it."""
+
+
 class MethodConfig(BaseModel):
     """The method's name and its options, which its own `Config` validates."""
 

@@ -20,6 +20,7 @@ from platform.data.senses import (
     senses_of_clients,
     with_tests_in_each_sense,
 )
+from platform.data.shapes import Stream
 from platform.data.soundness import require_sound
 from platform.data.validation import carve
 from platform.errors import DataError
@@ -71,14 +72,18 @@ class TaskData:
         return tuple(self.dataset.domains[index] for index in self.domains)
 
 
-def load_task_data(config: RunConfig) -> TaskData:
+def load_task_data(config: RunConfig, images: Stream = Stream.FEDERATION) -> TaskData:
     """Load the data set and partition it.
+
+    Args:
+        config: The run's.
+        images: Who rendered images are for.
 
     Raises:
         ConfigError: If the data set or a domain is unknown, its files are not as they should be, or
             the partition cannot be met.
     """
-    request = _request(config)
+    request = _request(config, images)
     made = load_dataset(config.task.dataset, request)
     require_sound(made)
     merged = config.task.partition.kind == "shared_ratio"
@@ -111,7 +116,7 @@ def load_task_data(config: RunConfig) -> TaskData:
     )
 
 
-def _request(config: RunConfig) -> DataRequest:
+def _request(config: RunConfig, images: Stream) -> DataRequest:
     task = config.task
     return DataRequest(
         root=user_path(task.root),
@@ -122,6 +127,7 @@ def _request(config: RunConfig) -> DataRequest:
         domains=task.domains,
         held_out_domain=task.held_out_domain,
         senses=task.senses,
+        stream=images,
     )
 
 

@@ -15,6 +15,7 @@ from platform.data.dataset import Split
 from platform.data.duplicates import require_one_label
 from platform.data.loading import CommonRows, TaskData
 from platform.data.preparing import Encoders, prepared_arrays
+from platform.data.public import public_rows
 from platform.data.rows import Rows
 from platform.experiment.evaluation import EvaluationPlan, NewClient, Panel
 from platform.parties.scoring import EvaluationSet
@@ -151,6 +152,24 @@ def _everything(data: TaskData, shown: _Held) -> dict[ClientId, EvaluationSet]:
     names = (*client_names(len(data.clients)), *client_names(len(data.new_clients), "new"))
     senses = data.senses or ("",) * len(names)
     return {name: sets[sense] for name, sense in zip(names, senses, strict=True)}
+
+
+def public_examples(
+    config: RunConfig, data: TaskData, encoders: Callable[[Method], Encoders], method: Method
+) -> Examples:
+    """Return the images of `public_data`, as a method keeps them.
+
+    Args:
+        config: The run's.
+        data: The federation's.
+        encoders: From images to arrays, for a method.
+        method: The method.
+
+    Raises:
+        ConfigError: If they cannot be read, have other classes, or are the federation's own.
+    """
+    public = public_rows(config, data)
+    return _Held.of(method, public.split, public.rows, encoders(method)).select(public.rows)
 
 
 def _rows_of(parts: Sequence[Indices]) -> Indices:
