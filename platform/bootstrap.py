@@ -64,8 +64,7 @@ from platform.parties.enrolment import enrolment_of, fingerprint_of
 from platform.parties.profile import RunNames
 from platform.protection.budget import Budget
 from platform.protection.building import amplifying_cohorts, protect_run, weighing
-from platform.protection.fitting import pool_minimum
-from platform.protection.pool_rules import PoolRules
+from platform.protection.fitting import pool_rules_of
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.cohort import simulated_losses
 from platform.rounds.observing import Observer
@@ -295,7 +294,7 @@ def plan_run(
         method=method,
         protection=protection,
         budget=budget,
-        pool_rules=_pool_rules(config, method),
+        pool_rules=pool_rules_of(config, method),
         cohort_kind=amplifying_cohorts(config, method),
     )
     return RunPlan(terms, learning)
@@ -339,13 +338,6 @@ def _learning(
         device=device,
         batch_of=lambda examples: prepared_batch(method, examples, plain),
     )
-
-
-def _pool_rules(config: RunConfig, method: Method) -> PoolRules | None:
-    policy = method.pool_policy()
-    if policy is None:
-        return None
-    return PoolRules(policy, pool_minimum(config, policy), config.pool.generations)
 
 
 def _simulate(

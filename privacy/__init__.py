@@ -72,6 +72,7 @@ from privacy.events import (
 )
 from privacy.facts import MechanismFacts, Unit
 from privacy.grids import Grid, SignedGrid
+from privacy.group_counts import GroupCounts
 from privacy.integer_upload import IntegerUploadNoise
 from privacy.mechanisms import (
     NONE,
@@ -126,6 +127,7 @@ __all__ = [
     "EpsilonResult",
     "Epsilons",
     "Grid",
+    "GroupCounts",
     "IntegerNoise",
     "IntegerUploadNoise",
     "InvalidShare",

@@ -32,10 +32,17 @@ from privacy.errors import CalibrationError
 from privacy.events import RELATIONS, Protected, Relation
 from privacy.facts import MechanismFacts
 from privacy.grids import Grid, SignedGrid
+from privacy.group_counts import GroupCounts
 from privacy.mechanisms import ProtectedUpload
 from privacy.quantisation import LARGEST_RING
 from privacy.randomness import NoiseSource, require_noise_source
-from privacy.rounding import LARGEST_NORM, clip_to_grid, in_ring, squared_norm_after_rounding
+from privacy.rounding import (
+    LARGEST_NORM,
+    charged_after_rounding,
+    clip_to_grid,
+    in_ring,
+    squared_norm_after_rounding,
+)
 
 CENTRAL_NOISE = MechanismFacts(
     name="central_noise",
@@ -61,6 +68,7 @@ class CentralNoise:
         scale: Steps of the grid per unit of the update.
         relation: What a neighbour is: sensitivity is twice the bound after rounding under
             replace_one, else once.
+        counts: What the vector ends with where clients are in groups, else None.
         facts: What a release means in the ledger.
     """
 
@@ -68,6 +76,7 @@ class CentralNoise:
     noise_multiplier: float
     scale: float
     relation: Relation = "replace_one"
+    counts: GroupCounts | None = None
     facts: MechanismFacts = CENTRAL_NOISE
 
     def __post_init__(self) -> None:
@@ -132,8 +141,11 @@ class CentralNoise:
         )
 
     def rounded_norm(self, dimension: int) -> float:
-        """Return the bound on an update's L2 norm after rounding, in the units of the update."""
-        return math.sqrt(squared_norm_after_rounding(self.scaled_norm, dimension)) / self.scale
+        """Return the bound on an update's L2 norm after rounding, in the units of the update.
+
+        Counts of groups beside it are in it as far as they are not free; see `GroupCounts`.
+        """
+        return charged_after_rounding(self, dimension, self.relation)
 
 
 def protect_for_centre(

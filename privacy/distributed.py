@@ -41,6 +41,7 @@ from privacy.events import (
 )
 from privacy.facts import MechanismFacts
 from privacy.grids import Grid, SignedGrid
+from privacy.group_counts import GroupCounts
 from privacy.integer_noise import (
     LARGEST_DEVIATION,
     discrete_gaussian_from,
@@ -52,6 +53,7 @@ from privacy.randomness import NoiseSource
 from privacy.rounding import (
     LARGEST_NORM,
     OnGrid,
+    charged_after_rounding,
     clip_to_grid,
     in_ring,
     squared_norm_after_rounding,
@@ -94,6 +96,7 @@ class DistributedNoise:
             Skellam exactly, discrete Gaussian ones have the lighter tail.
         relation: What a neighbour is: sensitivity is twice the bound after rounding under
             replace_one, else once.
+        counts: What the vector ends with where clients are in groups, else None.
         facts: What a release means in the ledger.
     """
 
@@ -104,6 +107,7 @@ class DistributedNoise:
     scale: float
     kind: NoiseKind = "discrete_gaussian"
     relation: Relation = "replace_one"
+    counts: GroupCounts | None = None
     facts: MechanismFacts = DISTRIBUTED_NOISE
 
     def __post_init__(self) -> None:
@@ -197,8 +201,11 @@ class DistributedNoise:
         )
 
     def rounded_norm(self, dimension: int) -> float:
-        """Return the bound on an update's L2 norm after rounding, in the units of the update."""
-        return math.sqrt(squared_norm_after_rounding(self.scaled_norm, dimension)) / self.scale
+        """Return the bound on an update's L2 norm after rounding, in the units of the update.
+
+        Counts of groups beside it are in it as far as they are not free; see `GroupCounts`.
+        """
+        return charged_after_rounding(self, dimension, self.relation)
 
 
 def ring_of(mechanism: OnGrid, grid: Grid) -> int:

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from privacy._validate import require_positive, require_ring_bits
 from privacy.clipping import ClippedUpdate, clip
 from privacy.errors import SensitivityViolation
+from privacy.events import Relation
+from privacy.group_counts import GroupCounts
 from privacy.integer_noise.tables import draw_words
 from privacy.randomness import Entropy, NoiseSource, require_noise_source
 
@@ -109,10 +111,21 @@ class OnGrid(Protocol):
         ...
 
 
+class RoundedOnGrid(OnGrid, Protocol):
+    """A mechanism that rounds there what a client made, and counts of groups beside it."""
+
+    @property
+    def counts(self) -> GroupCounts | None:
+        """What a vector ends with where clients are in groups, else None."""
+        ...
+
+
 def clip_to_grid(
-    vector: NDArray[Any], mechanism: OnGrid, *, ring_bits: int, noise: NoiseSource
+    vector: NDArray[Any], mechanism: RoundedOnGrid, *, ring_bits: int, noise: NoiseSource
 ) -> tuple[ClippedUpdate, NDArray[np.int64]]:
     """Clip an update and round it to the grid: what every mechanism there does before its noise.
+
+    Counts of groups are neither clipped nor rounded; they are whole steps beside what is.
 
     Args:
         vector: The update as one flat vector of shape (n,).
@@ -125,14 +138,37 @@ def clip_to_grid(
 
     Raises:
         NonFiniteUpdate: A coordinate is NaN or infinite.
+        SensitivityViolation: A client counts itself otherwise than once, or in no group.
         TypeError: `noise` is not a noise source (a bare generator is none).
         ValueError: `ring_bits` is out of range.
     """
     require_ring_bits(ring_bits)
     require_noise_source(noise)
-    clipped = clip(vector, mechanism.clipping_norm)
+    norm, counts = mechanism.clipping_norm, mechanism.counts
+    if counts is not None:
+        vector, told = counts.split(vector)
+    clipped = clip(vector, norm)
     grid = clipped.vector * mechanism.scale
-    return clipped, round_conditionally(noise.uniform_bytes, grid, mechanism.scaled_norm)
+    rounded = round_conditionally(noise.uniform_bytes, grid, mechanism.scaled_norm)
+    if counts is not None:
+        rounded = np.append(rounded, counts.on_grid(told, norm, mechanism.scaled_norm))
+    return clipped, rounded
+
+
+def charged_after_rounding(mechanism: RoundedOnGrid, dimension: int, relation: Relation) -> float:
+    """Return the ledger's C of one upload, in the units of the update.
+
+    Args:
+        mechanism: Norm and grid.
+        dimension: Coordinates of the upload, counts included.
+        relation: What a neighbour is.
+    """
+    counts, scaled = mechanism.counts, mechanism.scaled_norm
+    rounded = dimension if counts is None else dimension - counts.groups
+    norm = math.sqrt(squared_norm_after_rounding(scaled, rounded))
+    if counts is not None:
+        norm = counts.charged_norm(norm, counts.steps(scaled), relation)
+    return norm / mechanism.scale
 
 
 def in_ring(integers: NDArray[np.int64], ring_bits: int) -> NDArray[np.uint64]:

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from methods.interface.counts import Groups as Groups
+from methods.interface.tensors import PoolPolicy as PoolPolicy
 from methods.interface.tensors import Source as Source
 from methods.interface.tensors import TensorSpec as TensorSpec
 from methods.interface.tensors import Weighting as Weighting
@@ -56,32 +58,6 @@ class OptionsOf:
 
 
 @dataclass(frozen=True)
-class PoolPolicy:
-    """How a method uses the expert pool.
-
-    Attributes:
-        spec: The arrays of one entry.
-        k: Number of experts a client is handed, its own excluded.
-        select: `nearest` by l2 distance from the client's own newest entry, `random`, or `all`.
-        exclude_self: Whether the client's own entries are left out.
-        minimum: Smallest pool that is served from; None for the platform's rule 2(k+1).
-        fixed: Whether the pool is made once: all clients `contribute` after the last round, and
-            fetch all entries before `personalise`, in one order for all, own entry included
-            (PM-MoE's second phase). `client_update` is handed no experts then, and gives no entry.
-        trains: Whether `contribute` trains, which is a release of its own under `dp_sgd`; for
-            `fixed` only.
-    """
-
-    spec: Mapping[str, TensorSpec]
-    k: int
-    select: Literal["nearest", "random", "all"] = "nearest"
-    exclude_self: bool = True
-    minimum: int | None = None
-    fixed: bool = False
-    trains: bool = False
-
-
-@dataclass(frozen=True)
 class Task:
     """What a method is built for.
 
@@ -114,6 +90,7 @@ class Aggregate:
         population: Number of clients in the federation.
         individual: Each client's update, for `PER_CLIENT` methods, under the same opaque key that
             `Method.broadcast` is given for that client; else None.
+        groups: Of the clients, where there are private experts; else None.
     """
 
     values: Arrays
@@ -121,6 +98,7 @@ class Aggregate:
     cohort_size: int
     population: int
     individual: Mapping[str, Arrays] | None = None
+    groups: Groups | None = None
 
 
 @dataclass(frozen=True)
@@ -171,12 +149,15 @@ class LocalResult:
             then sent.
         personal: The client's own state. Stays in its store.
         metrics: Numbers for the client's own store; a simulation may read them.
+        group: Which group the client is in, where there are private experts: as private as its
+            data. The update is zero outside this block; the platform counts the client in it.
     """
 
     update: Arrays
     pool_entry: Arrays | None
     personal: Arrays
     metrics: Mapping[str, float] = field(default_factory=dict)
+    group: int | None = None
 
 
 class Method(Protocol):

@@ -63,6 +63,8 @@ from methods.interface.over import OverMethod
 from methods.interface.subspace_training import InCoordinates
 
 Kind = Literal["text_jacobian", "public_images", "random"]
+REMEMBERED = 64
+"""Places whose directions are kept: those of all private experts of a round, and of the first."""
 
 
 @dataclass(frozen=True)
@@ -174,13 +176,14 @@ class InSubspace(OverMethod):
         return {**state, BASIS: basis.astype(np.float32)}
 
     def _top_directions(self, broadcast: Arrays) -> NDArray[np.float64]:
-        """Return those at a broadcast; the newest is remembered, as starts are asked for often."""
+        """Return those at a broadcast; the newest are remembered, as starts are asked for often."""
         place = flat(broadcast, self.base.shared_spec()).tobytes()
         if place not in self._found:
             matrix = self._public_matrix(broadcast)
             if matrix is None:
                 raise MethodError("the method announces a Jacobian and gives none")
-            self._found.clear()
+            if len(self._found) >= REMEMBERED:
+                del self._found[next(iter(self._found))]
             self._found[place] = top_directions(matrix, self.rank)
         return self._found[place]
 
@@ -242,6 +245,15 @@ def in_subspace(
         )
     images = public() if kind == "public_images" and public is not None else None
     return InSubspace(method, kind, rank, origin, images)
+
+
+def subspace_of(method: Method) -> InSubspace | None:
+    """Return the subspace that a method's uploads live in, around whatever else; None without."""
+    while isinstance(method, OverMethod):
+        if isinstance(method, InSubspace):
+            return method
+        method = method.base
+    return None
 
 
 def without_basis(state: Arrays) -> Arrays:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from platform.config.group_rules import group_problems
 from platform.config.privacy_rules import privacy_problems, unknown_mechanism
 from platform.config.schema import RunSections
 
@@ -42,6 +43,7 @@ def _problems(config: RunSections) -> Iterator[str]:
     yield from _training(config)
     yield from _cohort(config)
     yield from _secure_aggregation(config)
+    yield from group_problems(config)
     yield from privacy_problems(config)
 
 

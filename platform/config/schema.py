@@ -150,8 +150,26 @@ class SecureAggregationConfig(Section):
 
 
 class PoolConfig(Section):
-    """The anonymised expert pool."""
+    """Experts of others: an anonymised pool of entries, or private experts of groups."""
 
+    kind: Literal["entries", "groups"] = "entries"
+    """`entries`: single clients' experts, where the method uses a pool. `groups`: as many experts
+    as `pool.experts` are broadcast; each client picks in secret the one that fits it best and
+    trains that one, and the coordinator sees noised sums and counts of secret groups only. For any
+    averaged method without personal state, and in place of pFedMoAP's pool; under masks, with
+    `distributed_noise`, `central_noise` or `none`.
+    """
+    experts: int | None = None
+    """Private experts, 2 to `task.clients`: required under `groups`, null elsewhere."""
+    count_ratio: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Bound of the coordinate that counts a client in its group, over C; under `groups` with noise.
+    Null: 1 under `replace_one`, where counts cost nothing, else 0.25.
+    """
+    floor: Positive | None = None
+    """Least number of clients that a group's sum is divided by; a group whose noised count is below
+    it keeps its expert. Under `groups`; null: three standard deviations of a count's noise, and at
+    least 1.
+    """
     fetch: Literal["experts"] = "experts"
     """The coordinator picks a client's experts."""
     noise: EntryNoise | None = None

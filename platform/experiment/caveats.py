@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from methods.interface.subspace import InSubspace
+from methods.interface.subspace import subspace_of
 from platform.config import RunConfig
 from platform.experiment.selection import best_on_validation
 from platform.mechanisms import Circumstances
@@ -45,6 +45,7 @@ def run_warnings(
         *remarks,
         *_privacy(run),
         *_subspace(run),
+        *_groups(run, documents),
         *_pool(run, documents, is_made=uncollected is None),
         *_aggregation(run),
         *_attempts(run),
@@ -94,8 +95,8 @@ def privacy_warnings(config: RunConfig) -> Iterator[str]:
 
 
 def _subspace(run: Run) -> Iterator[str]:
-    method = run.terms.method
-    if not isinstance(method, InSubspace):
+    method = subspace_of(run.terms.method)
+    if method is None:
         return
     images = 0 if method.public is None else method.public.num_examples
     section, task = run.terms.config.public_data, run.terms.config.task
@@ -117,6 +118,25 @@ def _subspace(run: Run) -> Iterator[str]:
         f"nothing private{condition}; that privacy.rank was chosen well is not charged, so it must "
         "not have been tried out on these data"
     )
+
+
+def _groups(run: Run, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    extras = run.terms.protection.extras
+    if extras.groups is None:
+        return
+    yield (
+        f"private experts: each client picked one of {extras.groups.number}, and which stays in "
+        "its own store; pool.experts and pool.floor must not have been tried out on these data, as "
+        "that is not charged"
+    )
+    readings = [(d["round"], d["groups"]) for d in documents if d.get("groups")]
+    small = [number for number, found in readings if found["kept"]]
+    if small:
+        yield (
+            f"private experts: in {len(small)} of {len(readings)} rounds a group's "
+            f"{'count was' if readings[0][1]['counts'] is None else 'noised count was'} below the "
+            "floor, and its expert stayed as it was"
+        )
 
 
 def _mechanism(run: Run) -> Iterator[str]:

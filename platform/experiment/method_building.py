@@ -22,6 +22,7 @@ from methods import (
     Visibility,
 )
 from methods.interface.directions import origin_of
+from methods.interface.groups import in_groups
 from methods.interface.server_optimizers import (
     SERVER_OPTIMIZERS,
     ServerOptimizer,
@@ -176,7 +177,8 @@ def build_method(
         method = registry.build(config.method.name, options, task)
     except MethodError as error:
         raise ConfigError(str(error)) from error
-    method = _projected(_optimised(method, config), config, task, public)
+    projected = _projected(_optimised(method, config), config, task, public)
+    method = _grouped(projected, config, task)
     others = [f"method.{m.option} = {getattr(options, m.option)}" for _, m in _marks(options)]
     _require_fitting(method, config, " with ".join((config.method.name, *others)))
     return method
@@ -207,6 +209,17 @@ def _projected(
     images = None if public is None else partial(public, method)
     try:
         return in_subspace(method, kind, rank, origin=origin, public=images)
+    except MethodError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _grouped(method: Method, config: RunConfig, task: Task) -> Method:
+    """Return the method with the private experts that are asked for, each with all that is its."""
+    experts = config.pool.experts
+    if config.pool.kind != "groups" or experts is None:
+        return method
+    try:
+        return in_groups(method, experts, task.classes)
     except MethodError as error:
         raise ConfigError(str(error)) from error
 

@@ -134,7 +134,11 @@ class _Silent:
         length = protection.layout.coordinates
         shown = {name: vector[:length] for name, vector in vectors.items()}
         aggregate = aggregate_of(
-            terms, summed, len(survivors), None if protection.masked else shown
+            terms,
+            summed,
+            len(survivors),
+            None if protection.masked else shown,
+            groups=protection.sums.group_reading(summed),
         )
         rng = stream(terms.config.seed, "server", number)
         after = terms.method.server_update(state, aggregate, list(opened.values()), rng)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from methods.interface.subspace import InSubspace
+from methods.interface.subspace import subspace_of
 from platform.disk.files import write_text
 from platform.experiment.evaluation import Examined, Measured, accuracy_document
 from platform.experiment.newcomers import Newcomers
@@ -128,8 +128,8 @@ def summary_document(
 
 def _subspace(run: Run) -> dict[str, Any] | None:
     """Say in which directions uploads live, None where they are whole."""
-    method = run.terms.method
-    if not isinstance(method, InSubspace):
+    method = subspace_of(run.terms.method)
+    if method is None:
         return None
     return {
         "kind": method.kind,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from methods import Aggregate, Arrays, ClientView
+from methods import Aggregate, Arrays, ClientView, Groups, LocalResult
 from platform.config.randomness import stream
 from platform.experiment.evaluation import Measured, measured
 from platform.experiment.simulation import Simulation
@@ -95,7 +95,7 @@ def train_twin(
             noise=noise_of(profile, round_number, "twin's noise"),
         )
         rng = _server(profile, round_number)
-        state = method.server_update(state, _alone(profile, result.update), (), rng)
+        state = method.server_update(state, _alone(profile, result), (), rng)
         personal = result.personal
     broadcast = method.broadcast(state, profile.name)
     view = ClientView(broadcast, personal=personal)
@@ -103,9 +103,23 @@ def train_twin(
     return broadcast, PersonalState(personal, ())
 
 
-def _alone(profile: ClientProfile, update: Arrays) -> Aggregate:
-    size = float(profile.data.num_examples)
-    return Aggregate(update, size, cohort_size=1, population=1, individual={profile.name: update})
+def _alone(profile: ClientProfile, result: LocalResult) -> Aggregate:
+    update, grouping = result.update, profile.protection.extras.groups
+    groups, size = None, float(profile.data.num_examples)
+    if grouping is not None:
+        # The client is all of its group, and its update the whole of the sum.
+        alone = np.zeros(grouping.number)
+        if result.group is not None:
+            alone[result.group] = size = 1.0
+        groups = Groups(alone, floor=1.0)
+    return Aggregate(
+        update,
+        size,
+        cohort_size=1,
+        population=1,
+        individual={profile.name: update},
+        groups=groups,
+    )
 
 
 def _server(profile: ClientProfile, round_number: int) -> np.random.Generator:

@@ -17,6 +17,7 @@ def _clipped(settings: Settings) -> CentralNoise:
         noise_multiplier=settings.multiplier,
         scale=settings.scale,
         relation=settings.relation,
+        counts=settings.counts,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from privacy import Relation, default_scale
+from privacy import GroupCounts, Relation, default_scale
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Settings:
         noise_multiplier: Standard deviation of the noise over C; None without noise.
         sums: What is certain about sums, where the noise counts on it.
         steps: Local steps, where the noise is in them.
+        counts: What the vector ends with where clients are in groups, else None.
     """
 
     relation: Relation
@@ -58,6 +59,7 @@ class Settings:
     noise_multiplier: float | None
     sums: Sums | None
     steps: Steps | None
+    counts: GroupCounts | None = None
 
     @property
     def norm(self) -> float:

@@ -51,7 +51,7 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
         tell: Told how far each channel's canaries have come.
 
     Returns:
-        One outcome a channel.
+        One outcome a channel; two where clients are in groups.
 
     Raises:
         ConfigError: If the configuration claims nothing that could be audited.
@@ -75,8 +75,8 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
             error=plan.family_wise_error * (1.0 - SHARE_OF_FAILURES),
         )
         return [audit_training(game, tell)]
-    channels = tuple(_released(plan))
-    error = plan.family_wise_error * (1.0 - SHARE_OF_FAILURES) / len(channels)
+    games = tuple(_games(plan))
+    error = plan.family_wise_error * (1.0 - SHARE_OF_FAILURES) / len(games)
     return [
         audit_upload(
             UploadGame(
@@ -87,10 +87,11 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
                 charge=charges[channel if channel in charges else "sum"],
                 canaries=plan.canaries,
                 error=error,
+                apart=apart,
             ),
             tell,
         )
-        for channel in channels
+        for channel, apart in games
     ]
 
 
@@ -129,6 +130,15 @@ def _collecting(plan: AuditPlan) -> RunPlan:
     if collection is None:
         return plan.run
     return replace(plan.run, terms=replace(plan.run.terms, protection=collection))
+
+
+def _games(plan: AuditPlan) -> Iterator[tuple[Channel, bool]]:
+    """Yield each channel, and that of groups for neighbours in two groups once more."""
+    for channel in _released(plan):
+        yield channel, False
+    grouped = plan.run.terms.protection.extras.groups is not None
+    if grouped and plan.run.terms.config.relation == "replace_one":
+        yield "sum", True
 
 
 def _released(plan: AuditPlan) -> Iterator[Channel]:

@@ -16,6 +16,7 @@ mechanism that is audited.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,16 @@ from platform.bootstrap import RunPlan
 from platform.config.randomness import stream
 from platform.parties.profile import ClientProfile, noise_of
 from platform.parties.store_files import client_names
+from platform.privacy_auditing.groups import (
+    ROOT,
+    block,
+    block_spec,
+    group_of,
+    groups_of,
+    placed,
+    side_of,
+    with_count,
+)
 from platform.privacy_auditing.outcome import (
     ChannelAudit,
     Guesses,
@@ -73,6 +84,7 @@ class UploadGame:
         charge: The ledger's row for it.
         canaries: How many.
         error: Probability that a right build fails here.
+        apart: Whether a canary and its neighbour are in two groups; of private experts only.
     """
 
     run: RunPlan
@@ -81,6 +93,22 @@ class UploadGame:
     charge: Release
     canaries: int
     error: float
+    apart: bool = False
+
+    @property
+    def name(self) -> str:
+        """The channel, and which neighbours are played on it."""
+        return f"{self.channel}, two groups" if self.apart else self.channel
+
+    @property
+    def dimension(self) -> int:
+        """Coordinates of a canary: those of one block, where clients are in groups."""
+        return vector_length(block_spec(self.spec) if self.in_groups else self.spec)
+
+    @property
+    def in_groups(self) -> bool:
+        """Whether what is sent lies in one of several blocks."""
+        return self.channel == "sum" and self.protection.extras.groups is not None
 
     @property
     def protection(self) -> Protection:
@@ -103,15 +131,36 @@ class UploadGame:
         return adapted or norm or self.charge.clipping_norm
 
     @property
-    def bounds(self) -> Vector:
-        """Largest absolute values of what the vector ends with, (0,) where nothing is appended."""
+    def flags(self) -> Vector:
+        """Largest absolute values of flag and metric behind the vector, (0,) without."""
         bare = self.channel != "sum"
         return np.array(() if bare else self.protection.extras.bounds(self.clipping_norm))
 
     @property
+    def bounds(self) -> Vector:
+        """What a vector of zeros ends with: it fits, and is in the first group if in any."""
+        extras = self.protection.extras
+        if not self.in_groups or extras.groups is None:
+            return self.flags
+        first = np.eye(extras.groups.number)[0]
+        return np.append(self.flags, extras.count_bound * first)
+
+    @property
+    def parts(self) -> tuple[float, float]:
+        """C and b."""
+        return self.clipping_norm, self.protection.extras.count_bound
+
+    @property
+    def norm(self) -> float:
+        """Half of how far a canary and its opposite are apart, but for flags."""
+        return math.hypot(*self.parts) / ROOT if self.apart else self.clipping_norm
+
+    @property
     def flag(self) -> float | None:
-        """Length of what the vector ends with, None where nothing is appended."""
-        return float(np.linalg.norm(self.bounds)) if self.bounds.size else None
+        """Length of what a vector ends with and its neighbour with the opposite of, else None."""
+        if self.apart:
+            return None
+        return float(np.linalg.norm(self.flags)) if self.flags.size else None
 
 
 def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
@@ -125,28 +174,26 @@ def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
     claim = claim_of(game.charge, config.privacy.target_delta, config.privacy.accountant)
     # The statistics share the channel's error evenly with the direct tests.
     error, rounds = game.error / 2.0, count(1)
-    oversized = oversized_needed(
-        game.clipping_norm / game.charge.standard_deviation, error, game.canaries
-    )
+    oversized = oversized_needed(game.norm / game.charge.standard_deviation, error, game.canaries)
 
     def release(vector: Vector) -> Vector:
         number = next(rounds)
-        seen = _seen(game, vector, number)
+        seen = _released(game, vector, number)
         tell(game.channel, number, game.canaries + oversized)
-        return _folded(game, seen)
+        return seen
 
     scores = play_client_unit(
         release,
-        clipping_norm=game.clipping_norm,
-        dimension=vector_length(game.spec),
+        clipping_norm=game.norm,
+        dimension=game.dimension,
         canaries=game.canaries,
         oversized=oversized,
         relation=config.relation,
-        rng=stream(config.seed, "audit", game.channel),
+        rng=stream(config.seed, "audit", game.name),
         flag=game.flag,
     )
     return ChannelAudit(
-        channel=game.channel,
+        channel=game.name,
         mechanism=config.privacy.mechanism,
         result=judge_client_unit(scores, claim, family_wise_error=error),
         guesses=_guesses(scores, claim),
@@ -154,15 +201,35 @@ def audit_upload(game: UploadGame, tell: Progress) -> ChannelAudit:
     )
 
 
-def _folded(game: UploadGame, seen: Vector) -> Vector:
+def _released(game: UploadGame, vector: Vector, number: int) -> Vector:
+    """Return what is seen of a canary, in its own coordinates and what it is known by beside."""
+    if not game.in_groups:
+        return _folded(game, _seen(game, vector, number))
+    spec, first = game.spec, number % groups_of(game.spec)
+    if not game.apart:
+        seen = _seen(game, placed(vector, spec, first), number)
+        return _folded(game, seen, block(seen, spec, first))
+    # A canary in one group; its opposite is the same update in another one.
+    second, side, (norm, count) = (first + 1) % groups_of(spec), side_of(vector), game.parts
+    here = first if side > 0.0 else second
+    seen = _seen(game, placed(side * vector * (norm / game.norm), spec, here), number)
+    told = seen[seen.size - groups_of(spec) :]
+    moved = (block(seen, spec, first) - block(seen, spec, second)) / ROOT
+    counts = (told[first] - told[second]) / ROOT
+    return with_count(moved, side * vector, counts, weight=count / norm)
+
+
+def _folded(game: UploadGame, seen: Vector, own: Vector | None = None) -> Vector:
     """Return all that is appended as one coordinate.
 
     Along it the canaries' neighbours are farthest.
     """
-    if game.flag is None:
-        return seen
     length = vector_length(game.spec)
-    return np.append(seen[:length], seen[length:] @ game.bounds / game.flag)
+    own = seen[:length] if own is None else own
+    if game.flag is None:
+        return own
+    flags = seen[length : length + game.flags.size]
+    return np.append(own, flags @ game.flags / game.flag)
 
 
 def _guesses(scores: ClientScores, claim: Claim) -> Guesses:
@@ -285,7 +352,12 @@ def _prepare(
         entry = arrays
     if game.channel == "pool" and not protection.has_own_entry_noise:
         update = arrays
-    result = LocalResult(update, entry if protection.pool_spec is not None else None, {})
+    result = LocalResult(
+        update,
+        entry if protection.pool_spec is not None else None,
+        {},
+        group=group_of(update, groups_of(game.spec)) if game.in_groups else None,
+    )
     # A canary fits and its neighbour does not, so the accuracies are as far apart as the flags.
     fits = float(np.linalg.norm(vector)) <= game.clipping_norm
     return protection.prepare(

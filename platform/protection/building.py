@@ -329,8 +329,18 @@ def _training(config: RunConfig, multiplier: float | None) -> DpSgd | None:
 
 def _mechanism(config: RunConfig, multiplier: float | None) -> ClientMechanism:
     norm = config.privacy.clipping_norm
-    joint = None if norm is None else extras_of(config).joint_norm(norm)
-    return config.mechanism.build_upload(_settings(config, multiplier, joint))
+    extras = extras_of(config)
+    joint = None if norm is None else extras.joint_norm(norm)
+    counts = None if norm is None or extras.groups is None else extras.groups.counts
+    settings = dataclasses.replace(_settings(config, multiplier, joint), counts=counts)
+    built = config.mechanism.build_upload(settings)
+    if counts is not None and getattr(built, "counts", None) != counts:
+        # It would clip counts together with updates.
+        raise ConfigError(
+            f"privacy.mechanism: {config.privacy.mechanism} knows nothing of counts, which "
+            "pool.kind = groups needs; valid: central_noise, distributed_noise"
+        )
+    return built
 
 
 def _pool_mechanism(config: RunConfig, multiplier: float | None) -> ClientMechanism | None:

@@ -2,8 +2,9 @@
 
 Adaptive clipping appends a flag that says whether the update had to be clipped, noised selection
 the client's validation accuracy. Each is bounded by a multiple of C, so that update and extra
-coordinates together are one vector of known norm, with one charge. What the noised sum tells of
-them is post-processing.
+coordinates together are one vector of known norm, with one charge. Private experts append counts,
+which the mechanism itself knows of, as they may be free. What the noised sum tells of all of them
+is post-processing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from platform.errors import ProtocolError
+from platform.protection.group_choice import Grouping, GroupReading
 from platform.wire.layout import Summed
 from privacy import (
     AdaptiveClipping,
@@ -49,45 +51,87 @@ class Extras:
     Attributes:
         adaptive: How the clipping norm follows the clients, None where it is fixed.
         metric: How validation accuracies travel, None where they stay with the clients.
-        clipping_norm: C of the update alone in this round; None where nothing is appended, and
-            before the first round where it adapts.
+        clipping_norm: C of the update alone in this round; None where nothing is appended, or
+            clipped, and before the first round where it adapts.
+        groups: How clients are counted by the groups that they are in, None without groups.
     """
 
     adaptive: AdaptiveClipping | None = None
     metric: NoisedMetric | None = None
     clipping_norm: float | None = None
+    groups: Grouping | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
         """The coordinates in the order in which they are appended."""
         flag = () if self.adaptive is None else (FLAG,)
-        return flag if self.metric is None else (*flag, VALIDATION)
+        metric = () if self.metric is None else (VALIDATION,)
+        return (*flag, *metric, *(() if self.groups is None else self.groups.names))
+
+    @property
+    def count_bound(self) -> float:
+        """The coordinate of one client in its group, 0 without groups."""
+        return 0.0 if self.groups is None else self.groups.bound(self._norm)
 
     def joint_norm(self, clipping_norm: float) -> float:
-        """Return the norm of an update clipped to C with all that is appended: the ledger's C."""
+        """Return the norm of an update clipped to C with all that is appended: the ledger's C.
+
+        But for counts, of which the mechanism says itself what they cost.
+        """
         norm = clipping_norm
         if self.adaptive is not None:
             norm = self.adaptive.joint_norm(clipping_norm)
         return norm if self.metric is None else math.hypot(norm, self.metric.bound(clipping_norm))
 
     def bounds(self, clipping_norm: float) -> tuple[float, ...]:
-        """Return the largest absolute value of each coordinate beside an update clipped to C."""
+        """Return the largest absolute value of each coordinate beside an update clipped to C.
+
+        But for counts.
+        """
         flag = () if self.adaptive is None else (self.adaptive.flag_ratio * clipping_norm,)
         return flag if self.metric is None else (*flag, self.metric.bound(clipping_norm))
 
-    def append(self, vector: NDArray[np.float64], validation: float | None) -> NDArray[np.float64]:
+    def append(
+        self,
+        vector: NDArray[np.float64],
+        validation: float | None,
+        group: int | None = None,
+    ) -> NDArray[np.float64]:
         """Clip an update and append what is sent beside it; unchanged where nothing is.
 
         Args:
             vector: The update, (n,).
             validation: The client's validation accuracy, in [0, 1]; private.
+            group: The group that the client is in; private.
 
         Returns:
-            A vector of norm at most `joint_norm`.
+            A vector of norm at most `joint_norm`, and counts.
 
         Raises:
-            ProtocolError: If the accuracy is needed and missing.
+            ProtocolError: If accuracy or group is needed and missing.
         """
+        vector = self._with_flag_and_metric(vector, validation)
+        if self.groups is None:
+            return vector
+        return np.append(vector, self.groups.coordinates(self._norm, group))
+
+    def group_reading(self, summed: Summed, deviation: float) -> GroupReading | None:
+        """Return what a sum tells of its groups, None without groups.
+
+        Args:
+            summed: What the sum yields.
+            deviation: Of the noise on each coordinate of the sum.
+        """
+        return None if self.groups is None else self.groups.read(summed, self._norm, deviation)
+
+    @property
+    def _norm(self) -> float | None:
+        """Of all that is clipped beside counts."""
+        return None if self.clipping_norm is None else self.joint_norm(self.clipping_norm)
+
+    def _with_flag_and_metric(
+        self, vector: NDArray[np.float64], validation: float | None
+    ) -> NDArray[np.float64]:
         norm = self.clipping_norm
         if norm is None:
             return vector

@@ -8,8 +8,12 @@ from methods import Method, PoolPolicy
 from platform.config import RunConfig
 from platform.errors import ConfigError
 from platform.protection.extras import Extras
-from platform.protection.pool_rules import default_minimum
-from privacy import AdaptiveClipping, NoisedMetric
+from platform.protection.group_choice import Grouping
+from platform.protection.pool_rules import PoolRules, default_minimum
+from privacy import AdaptiveClipping, GroupCounts, NoisedMetric
+
+FREE_RATIO, CHARGED_RATIO = 1.0, 0.25
+"""A group's count over C, where it costs nothing and where it costs 3% of what the update does."""
 
 
 def require_fitting(config: RunConfig, method: Method) -> None:
@@ -144,5 +148,27 @@ def extras_of(config: RunConfig) -> Extras:
         ratio = evaluation.metric_ratio
         metric = NoisedMetric() if ratio is None else NoisedMetric(ratio=ratio)
     extras = Extras(adaptive, metric)
+    extras = dataclasses.replace(extras, groups=_grouping(config, extras))
     norm = config.privacy.clipping_norm if extras.names else None
     return dataclasses.replace(extras, clipping_norm=norm)
+
+
+def _grouping(config: RunConfig, beside: Extras) -> Grouping | None:
+    """Return how clients are counted in their groups, None without groups."""
+    groups, ratio = config.pool.experts, config.pool.count_ratio
+    if config.pool.kind != "groups" or groups is None:
+        return None
+    alone = not beside.names
+    if ratio is None:
+        ratio = FREE_RATIO if alone and config.relation == "replace_one" else CHARGED_RATIO
+    counts = GroupCounts(groups=groups, ratio=ratio, alone=alone)
+    bound = config.secure_aggregation.value_bound
+    return Grouping(counts, config.pool.floor, 1.0 if bound is None else min(1.0, bound))
+
+
+def pool_rules_of(config: RunConfig, method: Method) -> PoolRules | None:
+    """Return how the run serves its pool, None without one."""
+    policy = method.pool_policy()
+    if policy is None:
+        return None
+    return PoolRules(policy, pool_minimum(config, policy), config.pool.generations)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from platform.errors import RunStopped
 from platform.protection.extras import Extras, around
+from platform.protection.group_choice import GroupReading
 from platform.protection.secure_terms import SecureTerms
 from platform.wire.layout import Summed, Totals, UploadLayout
 from platform.wire.vectors import Spec, tensor_at
@@ -115,16 +116,24 @@ class SumProtection:
             ProtocolViolation: If the sum is too long.
         """
         mechanism, dimension = self.mechanism, self.layout.protected
-        if mechanism.clipping_norm is None or not dimension:
+        norm, groups = mechanism.clipping_norm, self.extras.groups
+        if norm is None or not dimension:
             return
         bound = largest_norm(
             length=dimension,
             cohort_size=totals.clients,
-            clipping_norm=mechanism.clipping_norm,
+            clipping_norm=norm if groups is None else groups.counts.length(norm),
             noise_standard_deviation=mechanism.client_deviation,
             step=2.0 * self.grid().step,
         )
         require_plausible_norm(totals.sums, bound)
+
+    def group_reading(self, summed: Summed) -> GroupReading | None:
+        """Return what a sum tells of its groups, None without groups.
+
+        The floor follows from the noise of a sum of all that were invited: it is public.
+        """
+        return self.extras.group_reading(summed, noise_in_sum(self.mechanism, self.clients))
 
     def signal_to_noise(self, summed: Summed, survivors: int, planned: int) -> SignalToNoise | None:
         """Return the aggregate's, None where no noise of known size is in it."""

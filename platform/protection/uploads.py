@@ -19,6 +19,7 @@ from methods import Arrays, LocalResult
 from platform.errors import ProtocolError
 from platform.mechanisms import EntryNoise
 from platform.protection.extras import Extras, around
+from platform.protection.group_choice import require_one_block
 from platform.protection.prepared import Prepared as Prepared
 from platform.protection.secure_terms import SecureTerms
 from platform.protection.sums import SumProtection, protect
@@ -211,7 +212,8 @@ class Protection:
             validation: Its validation accuracy, where that comes with the update.
 
         Raises:
-            ProtocolError: If the accuracy is needed and missing.
+            ProtocolError: If the accuracy is needed and missing, or the update is not in the block
+                of one group where clients are in groups.
             RunStopped: If a coordinate does not fit under mechanism `none`; names the tensor.
             UpdateSpecMismatch: If the method returned other tensors than it announced.
         """
@@ -219,7 +221,10 @@ class Protection:
         vector = flatten(result.update, spec)
         if self.sums.exact:
             return Prepared(None, vector, self._exact_entry(result), self.channels)
-        levels = self.sums.carry(self.extras.append(vector, validation), noise)
+        groups, group = self.extras.groups, result.group
+        if groups is not None:
+            require_one_block(result.update, group, groups.number)
+        levels = self.sums.carry(self.extras.append(vector, validation, group), noise)
         entry = self._protect_entry(result, broadcast, levels, noise)
         return Prepared(levels, self.sums.grid().dequantise(levels), entry, self.channels)
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from methods import Aggregate
+from methods import Aggregate, Groups
+from platform.protection.group_choice import GroupReading
 from platform.rounds.run import RunTerms
 from platform.wire.layout import Summed
 from platform.wire.transport import ClientId
@@ -19,6 +20,8 @@ def aggregate_of(
     summed: Summed,
     survivors: int,
     individual: Mapping[ClientId, NDArray[np.float64]] | None,
+    *,
+    groups: GroupReading | None = None,
 ) -> Aggregate:
     """Return what the method's server is shown of a round.
 
@@ -27,6 +30,7 @@ def aggregate_of(
         summed: What the sum yields.
         survivors: How many clients are in it.
         individual: Each survivor's vector, where the server sees them.
+        groups: What the sum tells of its groups, where clients are in some.
     """
     spec = terms.protection.layout.spec
     planned = terms.protection.mechanism.divides_by == "planned"
@@ -38,4 +42,5 @@ def aggregate_of(
         individual=None
         if individual is None
         else {client: unflatten(vector, spec) for client, vector in individual.items()},
+        groups=None if groups is None else Groups(groups.counts, groups.floor),
     )

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from platform.protection.group_choice import GroupReading
 from platform.rounds.phases import COLLECTION, ROUNDS
 from platform.rounds.plan import RoundOutcome, RoundPlan
 from privacy import Epsilons, SignalToNoise
@@ -25,6 +26,7 @@ MEASURES = (
     "clipped_fraction",
     "signal_to_noise",
 )
+"""Numbers, or ends of an interval."""
 
 
 ROUND_KEYS = (
@@ -37,6 +39,7 @@ ROUND_KEYS = (
     "released_validation",
     "epsilon",
     *MEASURES,
+    "groups",
 )
 
 
@@ -44,7 +47,12 @@ NO_ACCURACY: Mapping[str, Any] = dict.fromkeys(("mean", "weighted", "std", "wors
 """Of what nobody measured."""
 
 
-DEFAULTS = {"phase": ROUNDS, "validation": NO_ACCURACY, "released_validation": None}
+DEFAULTS = {
+    "phase": ROUNDS,
+    "validation": NO_ACCURACY,
+    "released_validation": None,
+    "groups": None,
+}
 """Of keys that rounds of earlier versions do not have."""
 
 
@@ -77,6 +85,19 @@ def round_document(
         "clipping_norm": plan.facts.clipping_norm,
         "clipped_fraction": outcome.readings.clipped_fraction,
         "signal_to_noise": _interval(outcome.readings.signal_to_noise),
+        "groups": _groups(outcome.readings.groups),
+    }
+
+
+def _groups(found: GroupReading | None) -> dict[str, Any] | None:
+    """Return which experts stayed as they were, and the counts by which, where these have noise."""
+    if found is None:
+        return None
+    return {
+        "kept": list(found.kept),
+        "counts": found.counts.tolist() if found.deviation else None,
+        "std": found.deviation or None,
+        "floor": found.floor,
     }
 
 

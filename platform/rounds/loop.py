@@ -206,7 +206,13 @@ class Federation:
         self, round_number: int, state: Arrays, outcome: RoundOutcome, pool: Sequence[Arrays]
     ) -> Arrays:
         terms, survivors = self._run.terms, len(outcome.survivors)
-        aggregate = aggregate_of(terms, outcome.summed, survivors, outcome.individual)
+        aggregate = aggregate_of(
+            terms,
+            outcome.summed,
+            survivors,
+            outcome.individual,
+            groups=outcome.readings.groups,
+        )
         rng = stream(terms.config.seed, "server", round_number)
         return terms.method.server_update(state, aggregate, pool, rng)
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from methods import Arrays
 from platform.protection.extras import NoisedMean
+from platform.protection.group_choice import GroupReading
 from platform.wire.envelopes import Attempt, Envelope
 from platform.wire.layout import Summed
 from platform.wire.secure_round import EnrolledCohort, MaskGraph, SumTerms
@@ -141,11 +142,13 @@ class Readings:
         signal_to_noise: Interval for the aggregate, where noise of known size is in it.
         validation: Noised mean of the survivors' validation accuracies, where they came with the
             uploads and the survivors may be counted.
+        groups: Noised counts of the groups, where clients are in some.
     """
 
     clipped_fraction: float | None = None
     signal_to_noise: SignalToNoise | None = None
     validation: NoisedMean | None = None
+    groups: GroupReading | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -238,6 +238,7 @@ class RoundRunner:
                 protection.extras.clipped_fraction(summed),
                 protection.sums.signal_to_noise(summed, len(survivors), plan.planned_size),
                 protection.extras.noised_mean(summed, protection.mechanism),
+                protection.sums.group_reading(summed),
             ),
         )
 

@@ -58,7 +58,7 @@ SUMMARY_KEYS = [
 ROUND_KEYS = [
     *("round", "phase", "cohort", "dropped", "accuracy", "validation", "released_validation"),
     *("epsilon", "bytes_up", "bytes_down", "seconds", "clipping_norm"),
-    *("clipped_fraction", "signal_to_noise"),
+    *("clipped_fraction", "signal_to_noise", "groups"),
 ]
 FINAL_KEYS = [*ROUND_KEYS, "protocol", "new_clients", "expert_weights"]
 

@@ -1,0 +1,307 @@
+"""Private experts: K servers of one method, of which each client trains the one that fits it best.
+
+Where clients differ by what names mean to them, one mean of all drowns what each group has in
+common. With K experts (Ghosh et al. 2020, "An Efficient Framework for Clustered Federated
+Learning", NeurIPS, Algorithm 1: IFCA, here with secret choices) a round is:
+
+1. The server broadcasts all K experts, so that there is nothing to fetch, and no one to tell what.
+2. A client picks, in secret, the expert k whose cross-entropy on its own training examples is the
+   lowest (ties to the lowest index), trains from that one, and uploads K blocks: its update in
+   block k, zeros elsewhere. The platform clips, appends the client's count, and noises all of it.
+3. With s_j the noised sum of block j and n_j the noised count, expert j takes the method's own step
+   along s_j / max(n_j, floor). Where n_j < floor it stays as it is, bit for bit.
+
+The choice is personal state, is never sent, and no metric tells of it. All that the server learns
+are noised sums.
+
+States, broadcasts and updates of the base are stacked: every array has a first axis of K. A server
+optimiser within has K memories, and a subspace within has K bases.
+
+For a method that mixes experts from a pool, the other K - 1 experts take the place of the pool's
+entries, the nearest of them where it asks for fewer: no pool, no handles, no search at the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from methods.errors import MethodError
+from methods.interface.directions import flat
+from methods.interface.method import (
+    Aggregate,
+    Arrays,
+    ClientView,
+    Examples,
+    LocalResult,
+    Method,
+    PoolPolicy,
+    TensorSpec,
+    Trainer,
+    Weighting,
+)
+from methods.interface.over import OverMethod
+
+CHOICE: Final = "groups.choice"
+"""In personal state: the expert that a client trained or picked last."""
+
+
+@dataclass(frozen=True)
+class InGroups(OverMethod):
+    """A method whose clients train one of K experts each. Made by `in_groups`.
+
+    Attributes:
+        groups: K.
+        classes: Class names in label order, by which a client picks.
+    """
+
+    groups: int
+    classes: tuple[str, ...]
+    has_personal_state: bool = field(default=True, init=False)
+    averaged: frozenset[str] = field(default=frozenset(), init=False)
+    has_public_jacobian: bool = field(default=False, init=False)
+
+    def shared_spec(self) -> Mapping[str, TensorSpec]:
+        """Return K blocks of what the base shares; all clients weigh alike, as counts do."""
+        return {
+            name: replace(tensor, shape=(self.groups, *tensor.shape), weighting=Weighting.UNIFORM)
+            for name, tensor in self.base.shared_spec().items()
+        }
+
+    def pool_policy(self) -> PoolPolicy | None:
+        """Return no pool: everybody has all experts."""
+        return None
+
+    def init_server(self, rng: np.random.Generator) -> Arrays:
+        """Return K states, each with draws of its own."""
+        return _stacked([self.base.init_server(rng) for _ in range(self.groups)])
+
+    def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
+        """Return what the base sends of each state."""
+        return _stacked([self.base.broadcast(_at(state, k), client) for k in range(self.groups)])
+
+    def client_update(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Train the expert that fits best.
+
+        Raises:
+            MethodError: If a number that was broadcast is not finite, or steps are noised, whose
+                noise does not cover the choice.
+        """
+        if trainer.charged_steps is not None:
+            raise MethodError("noise in training steps does not cover which expert is picked")
+        choice = self.best_for(view.broadcast, data)
+        result = self.base.client_update(self._view(view, choice), data, trainer, rng)
+        update = {}
+        for name, tensor in self.shared_spec().items():
+            update[name] = np.zeros(tensor.shape, tensor.dtype)
+            update[name][choice] = result.update[name]
+        return LocalResult(
+            update, None, _with_choice(result.personal, choice), result.metrics, group=choice
+        )
+
+    def best_for(self, broadcast: Arrays, data: Examples) -> int:
+        """Return the expert with the lowest cross-entropy on these examples, ties to the lowest.
+
+        Personal parts are left out: they were trained beside one expert, and would favour it.
+
+        Raises:
+            MethodError: If a number of a broadcast is not finite.
+        """
+        if not all(np.isfinite(a).all() for a in broadcast.values() if a.dtype.kind == "f"):
+            raise MethodError("an expert holds a number that is not finite")
+        labels = data.arrays["labels"]
+        losses = []
+        for k in range(self.groups):
+            view = ClientView(_at(broadcast, k))
+            losses.append(
+                _cross_entropy(self.base.predict(view, data.arrays, self.classes), labels)
+            )
+        # What overflowed is no fit; where all did, it is the first.
+        return int(np.argmin(np.nan_to_num(np.asarray(losses), nan=np.inf, posinf=np.inf)))
+
+    def server_update(
+        self,
+        state: Arrays,
+        aggregate: Aggregate,
+        pool: Sequence[Arrays],
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """Move each expert by the mean of its group, where that is large enough.
+
+        Raises:
+            MethodError: If nobody says how many clients are in each group.
+        """
+        groups = aggregate.groups
+        if groups is None:
+            raise MethodError("the sum of private experts came without counts")
+        after: list[Arrays] = []
+        for k in range(self.groups):
+            before, count = _at(state, k), float(groups.counts[k])
+            if count < groups.floor:
+                after.append(before)
+                continue
+            factor = aggregate.total_weight / max(count, groups.floor)
+            values = {name: value[k] * factor for name, value in aggregate.values.items()}
+            told = replace(
+                aggregate,
+                values={name: np.asarray(v, np.float32) for name, v in values.items()},
+                total_weight=count,
+                cohort_size=max(1, round(count)),
+                groups=None,
+            )
+            after.append(self.base.server_update(before, told, (), rng))
+        return _stacked(after)
+
+    def personalise(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """Pick among the last experts, which nothing tells of any more, and do what the base does.
+
+        A personal part that was trained beside one expert stays with that one.
+        """
+        if self.base.has_personal_state and CHOICE in view.personal:
+            choice = _choice(view)
+        else:
+            choice = self.best_for(view.broadcast, data)
+        personal = self.base.personalise(self._view(view, choice), data, trainer, rng)
+        return _with_choice(personal, choice)
+
+    def predict(
+        self,
+        view: ClientView,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32]:
+        """Return the base's logits with the client's expert; the first before it has picked."""
+        return self.base.predict(self._view(view, _choice(view)), batch, classes)
+
+    def expert_weights(
+        self,
+        view: ClientView,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32] | None:
+        """Return the base's weights of the experts that it mixes."""
+        return self.base.expert_weights(self._view(view, _choice(view)), batch, classes)
+
+    def _view(self, view: ClientView, choice: int) -> ClientView:
+        """Return what the base sees: one expert as the broadcast, others in place of a pool's."""
+        personal = {name: array for name, array in view.personal.items() if name != CHOICE}
+        return ClientView(
+            _at(view.broadcast, choice), self._others(view.broadcast, choice), personal
+        )
+
+    def _others(self, broadcast: Arrays, choice: int) -> tuple[Arrays, ...]:
+        """Return the nearest other experts, in the order of their distance (l2)."""
+        policy = self.base.pool_policy()
+        if policy is None:
+            return ()
+        entries = [
+            {name: _at(broadcast, k)[name] for name in policy.spec} for k in range(self.groups)
+        ]
+        here = flat(entries[choice], policy.spec)
+        others = [k for k in range(self.groups) if k != choice]
+        away = [float(np.linalg.norm(flat(entries[k], policy.spec) - here)) for k in others]
+        nearest = np.argsort(np.asarray(away), kind="stable")
+        most = len(others) if policy.select == "all" else policy.k
+        return tuple(entries[others[i]] for i in nearest[:most])
+
+
+def in_groups(method: Method, groups: int, classes: tuple[str, ...]) -> InGroups:
+    """Return the method with K private experts.
+
+    Args:
+        method: The method, a server optimiser and a subspace already in it.
+        groups: K, at least 2.
+        classes: Class names in label order.
+
+    Raises:
+        MethodError: If its experts could not be told apart, or it keeps, shares or is handed what
+            one of K experts has no place for.
+    """
+    _require_averaged(method)
+    _require_pool(method)
+    found = InGroups(method, groups, classes)
+    first = found.broadcast(found.init_server(np.random.default_rng(0)))
+    shared = [n for n in first if n in method.shared_spec()] or list(first)
+    if all(np.array_equal(first[name][0], first[name][1]) for name in shared):
+        raise MethodError(
+            "pool.kind: groups needs experts that start apart, and this method's all start alike, "
+            "as from a text; valid: entries, or a start that is drawn"
+        )
+    return found
+
+
+def _require_averaged(method: Method) -> None:
+    spec = method.shared_spec()
+    if not spec or any(tensor.weighting is Weighting.SUM for tensor in spec.values()):
+        raise MethodError(
+            "pool.kind: groups divides each expert's sum by its clients, and this method shares "
+            "nothing, or sums; valid: entries"
+        )
+    if method.visibility == "per_client":
+        raise MethodError(
+            "pool.kind: groups shows the server noised sums only, and this method needs each "
+            "client's update; valid: entries"
+        )
+
+
+def _require_pool(method: Method) -> None:
+    policy, spec = method.pool_policy(), method.shared_spec()
+    if policy is None:
+        if method.has_personal_state:
+            raise MethodError(
+                "pool.kind: groups is for methods that keep nothing on a client, or mix experts of "
+                "a pool; this one keeps what was trained beside one broadcast; valid: entries"
+            )
+        return
+    if policy.fixed or policy.select == "random":
+        what = "made once, after the rounds" if policy.fixed else "drawn from at random"
+        raise MethodError(
+            f"pool.kind: groups has its experts in every broadcast, and this method's pool is "
+            f"{what}; valid: entries"
+        )
+    shapes = {name: tensor.shape for name, tensor in spec.items()}
+    if any(shapes.get(name) != tensor.shape for name, tensor in policy.spec.items()):
+        raise MethodError(
+            "pool.kind: groups hands out other clients' experts as they are shared, and this "
+            "method's pool entries are something else; valid: entries"
+        )
+
+
+def _cross_entropy(logits: NDArray[Any], labels: NDArray[Any]) -> float:
+    """Return its sum over examples, in double precision; not a number where logits are not."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+        totals = np.log(np.exp(shifted).sum(axis=1))
+        return float((totals - shifted[np.arange(len(labels)), labels]).sum())
+
+
+def _stacked(states: Sequence[Arrays]) -> dict[str, NDArray[Any]]:
+    return {name: np.stack([state[name] for state in states]) for name in states[0]}
+
+
+def _at(stacked: Arrays, k: int) -> dict[str, NDArray[Any]]:
+    return {name: np.asarray(array[k]) for name, array in stacked.items()}
+
+
+def _choice(view: ClientView) -> int:
+    return int(view.personal[CHOICE]) if CHOICE in view.personal else 0
+
+
+def _with_choice(personal: Arrays, choice: int) -> Arrays:
+    return {**personal, CHOICE: np.array(choice, np.int64)}

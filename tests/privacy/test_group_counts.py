@@ -1,0 +1,189 @@
+"""Counts of secret groups: how far neighbours are apart, on the reals and on the grid."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from privacy import (
+    CalibrationError,
+    CentralNoise,
+    DistributedNoise,
+    GroupCounts,
+    ReleaseKey,
+    SeededNoise,
+    SensitivityViolation,
+    grid_of,
+    protect_upload,
+    release_of_upload,
+)
+from privacy.rounding import clip_to_grid
+
+GROUPS, SIZE = 3, 4
+KEY = ReleaseKey(run_id="r", round_number=1, attempt=1, pseudonym="p")
+
+
+def central(counts: GroupCounts | None, relation="replace_one", norm=0.3, scale=2.0**18):
+    return CentralNoise(
+        clipping_norm=norm, noise_multiplier=1.5, scale=scale, relation=relation, counts=counts
+    )
+
+
+def shared(counts: GroupCounts | None, relation="replace_one", kind="discrete_gaussian"):
+    return DistributedNoise(
+        clipping_norm=0.3,
+        noise_multiplier=1.5,
+        minimum_survivors=5,
+        corrupt=1,
+        scale=2.0**18,
+        kind=kind,
+        relation=relation,
+        counts=counts,
+    )
+
+
+def uploads(counts: GroupCounts, norm: float, flag: float = 0.0):
+    """Extreme vectors: updates along and against axes and a diagonal, in each block, and zeros."""
+    diagonal = np.full(SIZE, 1 / math.sqrt(SIZE))
+    ends = [np.eye(SIZE)[0], diagonal, np.zeros(SIZE)]
+    room = math.sqrt(norm**2 - flag**2)
+    for group, end, sign, flagged in itertools.product(range(GROUPS), ends, (1, -1), (1, -1)):
+        vector = np.zeros(GROUPS * SIZE)
+        vector[group * SIZE : (group + 1) * SIZE] = sign * room * end
+        told = np.zeros(GROUPS)
+        told[group] = counts.bound(norm)
+        flags = [flagged * flag] if flag else []
+        yield np.concatenate([vector, flags, told])
+    yield np.zeros(GROUPS * SIZE + (1 if flag else 0) + GROUPS)
+
+
+def rounded(mechanism, vector, seed):
+    rng = SeededNoise(np.random.default_rng(seed))
+    return clip_to_grid(vector, mechanism, ring_bits=48, noise=rng)[1]
+
+
+@pytest.mark.parametrize("build", [central, shared])
+@pytest.mark.parametrize("ratio", [0.1, 0.25, 1.0])
+def test_by_brute_force_no_replaced_client_moves_further_than_the_ledger_says(build, ratio):
+    counts = GroupCounts(groups=GROUPS, ratio=ratio)
+    mechanism = build(counts)
+    all_rounded = [
+        rounded(mechanism, vector, seed)
+        for seed, vector in enumerate(uploads(counts, mechanism.clipping_norm))
+    ]
+    farthest = max(
+        float(np.linalg.norm((one - other).astype(float)))
+        for one, other in itertools.combinations(all_rounded, 2)
+    )
+    row = release_of_upload(mechanism, GROUPS * SIZE + GROUPS, KEY)
+    assert farthest <= row.sensitivity * mechanism.scale
+    # Antipodal updates in one block are that far apart, so nothing less would do.
+    assert farthest > 0.999 * row.sensitivity * mechanism.scale
+    # Free: the charge is that of the same update without counts.
+    bare = release_of_upload(build(None), GROUPS * SIZE, KEY)
+    assert row.clipping_norm == bare.clipping_norm
+    assert row.standard_deviation == bare.standard_deviation
+
+
+@pytest.mark.parametrize("build", [central, shared])
+def test_by_brute_force_with_a_flag_beside_the_blocks_counts_are_charged(build):
+    ratio = 1.0
+    counts = GroupCounts(groups=GROUPS, ratio=ratio, alone=False)
+    mechanism = build(counts)
+    norm = mechanism.clipping_norm
+    # A flag so large that two groups are farther apart than one group's ends.
+    all_rounded = [
+        rounded(mechanism, vector, seed)
+        for seed, vector in enumerate(uploads(counts, norm, flag=0.9 * norm))
+    ]
+    farthest = max(
+        float(np.linalg.norm((one - other).astype(float)))
+        for one, other in itertools.combinations(all_rounded, 2)
+    )
+    row = release_of_upload(mechanism, GROUPS * SIZE + 1 + GROUPS, KEY)
+    assert 2.0 * norm * mechanism.scale < farthest <= row.sensitivity * mechanism.scale
+    assert row.clipping_norm == pytest.approx(norm * math.sqrt(1.5), rel=1e-4)
+
+
+@pytest.mark.parametrize("build", [central, shared])
+@pytest.mark.parametrize("ratio", [0.25, 1.0])
+def test_a_client_more_or_less_moves_update_and_count(build, ratio):
+    counts = GroupCounts(groups=GROUPS, ratio=ratio)
+    mechanism = build(counts, relation="add_or_remove_one")
+    vectors = list(uploads(counts, mechanism.clipping_norm))
+    longest = max(
+        float(np.linalg.norm(rounded(mechanism, vector, seed).astype(float)))
+        for seed, vector in enumerate(vectors)
+    )
+    row = release_of_upload(mechanism, GROUPS * SIZE + GROUPS, KEY)
+    assert 0.999 * row.sensitivity * mechanism.scale < longest <= row.sensitivity * mechanism.scale
+    expected = mechanism.clipping_norm * math.hypot(1.0, ratio)
+    assert row.clipping_norm == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_count_is_never_rounded_at_random():
+    counts = GroupCounts(groups=GROUPS, ratio=0.3)
+    mechanism = central(counts)
+    vector = next(uploads(counts, mechanism.clipping_norm))
+    told = {tuple(rounded(mechanism, vector, seed)[-GROUPS:]) for seed in range(50)}
+    assert told == {(math.floor(0.3 * mechanism.scaled_norm), 0, 0)}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [1.0, 1.0, 0.0],
+        [2.0, 0.0, 0.0],
+        [-1.0, 0.0, 0.0],
+        [0.5, 0.0, 0.0],
+        [1.0, 1e-9, 0.0],
+        [np.inf, 0.0, 0.0],
+        [np.nan, 0.0, 0.0],
+    ],
+)
+def test_a_client_that_counts_itself_otherwise_sends_nothing(told):
+    counts = GroupCounts(groups=GROUPS, ratio=0.5)
+    mechanism = central(counts)
+    bound = counts.bound(mechanism.clipping_norm)
+    vector = np.concatenate([np.zeros(GROUPS * SIZE), np.array(told) * bound])
+    grid = grid_of(mechanism, vector.size, bits=20, clients=5)
+    with pytest.raises(SensitivityViolation):
+        protect_upload(vector, mechanism, grid, SeededNoise(np.random.default_rng(0)))
+
+
+def test_what_has_no_bound_is_refused():
+    with pytest.raises(ValueError, match="ratio"):
+        GroupCounts(groups=2, ratio=1.0001)
+    with pytest.raises(ValueError, match="groups"):
+        GroupCounts(groups=1, ratio=0.5)
+    with pytest.raises(ValueError, match="ratio"):
+        GroupCounts(groups=2, ratio=0.0)
+    with pytest.raises(CalibrationError, match="at least 1"):
+        GroupCounts(groups=2, ratio=1e-6).steps(65_536.0)
+    with pytest.raises(SensitivityViolation):
+        GroupCounts(groups=2, ratio=1.0).charged_norm(1.0, 1.1, "replace_one")
+
+
+def test_another_norm_keeps_the_cost():
+    counts = GroupCounts(groups=GROUPS, ratio=0.7)
+    one = central(counts)
+    other = one.around(0.123)
+    rows = [release_of_upload(m, 15, KEY) for m in (one, other)]
+    ratios = [row.standard_deviation / row.clipping_norm for row in rows]
+    assert ratios[0] == pytest.approx(ratios[1], rel=1e-12)
+
+
+def test_the_sum_of_all_clients_in_one_group_fits_into_the_ring():
+    counts = GroupCounts(groups=GROUPS, ratio=1.0)
+    mechanism, clients = central(counts), 7
+    vector = next(uploads(counts, mechanism.clipping_norm))
+    grid = grid_of(mechanism, vector.size, bits=20, clients=clients)
+    levels = protect_upload(
+        vector, mechanism, grid, SeededNoise(np.random.default_rng(0))
+    ).levels.astype(np.uint64)
+    total = (levels * np.uint64(clients)) & np.uint64(grid.largest_level)
+    found = grid.dequantise_sum(total, clients)
+    assert found[-GROUPS:] == pytest.approx([clients * 0.3, 0.0, 0.0], rel=1e-4)

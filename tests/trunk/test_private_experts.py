@@ -1,0 +1,387 @@
+"""Private experts in whole runs: what is summed, charged and said, and who learns of a choice."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from methods import LocalResult
+from methods.interface.groups import CHOICE, InGroups
+from methods.interface.subspace import BASIS
+from platform.bootstrap import Surroundings, plan_run
+from platform.errors import ConfigError
+from platform.experiment.finishing import execute
+from platform.parties import totality
+from platform.parties.client import Client
+from platform.parties.outside_rounds import KINDS
+from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
+from platform.rounds.observing import SilentObserver
+from platform.wire.codec import decode_arrays
+from platform.wire.envelopes import peek
+from tests.trunk._audits import NOISE
+from tests.trunk._runs import (
+    ADAPTIVE,
+    NO_POOL,
+    RECORDS,
+    Crash,
+    Storage,
+    comparable,
+    crash_at,
+    gaussian_epsilon,
+    opened,
+)
+
+K, WIDTH = 2, 256
+GROUPED = (
+    *NO_POOL,
+    f"pool={{kind: groups, experts: {K}}}",
+    "rounds=2",
+    "evaluation.local_twins=false",
+)
+CENTRAL, DISTRIBUTED = "privacy.mechanism=central_noise", "privacy.mechanism=distributed_noise"
+BARE = "privacy={mechanism: none}"
+STEP = {0: 0.03, 1: -0.01}
+
+
+def force(monkeypatch, groups: dict[int, int], *, failing: int | None = None) -> None:
+    """Clients, by their place in order, train nothing and are in these groups."""
+
+    def train(profile, make_trainer, view, *, round_number, noise):
+        place = int(profile.name.rpartition("-")[2]) % 5
+        if place == failing:
+            raise FloatingPointError
+        group = groups[place]
+        update = np.zeros((K, 2, WIDTH // 2), np.float32)
+        update[group] = STEP[group]
+        personal = {CHOICE: np.array(group, np.int64)}
+        return LocalResult({"context": update}, None, personal, group=group)
+
+    monkeypatch.setattr(totality, "train", train)
+    # Else accuracies, which a simulation looks at, would differ with the choice.
+    original = InGroups._view
+    monkeypatch.setattr(InGroups, "_view", lambda self, view, choice: original(self, view, 0))
+
+
+FORCED = {0: 0, 1: 1, 2: 0, 3: 0, 4: 1}
+SWAPPED = {0: 1, 1: 0, 2: 0, 3: 0, 4: 1}
+
+
+@pytest.mark.parametrize("mechanism", [CENTRAL, DISTRIBUTED])
+def test_counts_are_free_where_a_client_is_replaced(storage: Storage, mechanism: str):
+    noise = (mechanism, "privacy.target_epsilon=null", "privacy.noise_multiplier=4.0")
+    done = storage.run(*GROUPED, *noise)
+    spent = done.summary["final"]["epsilon"]["observer"]
+    if mechanism == CENTRAL:
+        assert spent == pytest.approx(gaussian_epsilon(4.0, 2), rel=1e-3)
+    bare = storage.run(*GROUPED, *noise, "pool={kind: entries}").summary["final"]["epsilon"]
+    assert spent == pytest.approx(bare["observer"], rel=1e-4)
+    for entry in (document["groups"] for document in done.summary["rounds"]):
+        assert len(entry["counts"]) == K and entry["floor"] == pytest.approx(3 * entry["std"])
+        kept = [k for k in range(K) if entry["counts"][k] < entry["floor"]]
+        assert entry["kept"] == kept
+    norms = {norm for (norm,) in storage.rows("SELECT clipping_norm FROM ledger")}
+    assert 1.0 < min(norms) and max(norms) < 1.001
+    assert any("private experts: each client picked" in w for w in done.summary["warnings"])
+
+
+def test_a_client_more_or_less_pays_for_its_count(storage: Storage):
+    done = storage.run(
+        *GROUPED,
+        CENTRAL,
+        "privacy.relation=add_or_remove_one",
+        "privacy.target_epsilon=null",
+        "privacy.noise_multiplier=4.0",
+    )
+    expected = gaussian_epsilon(2 * 4.0 / math.hypot(1.0, 0.25), 2)
+    assert done.summary["final"]["epsilon"]["observer"] == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("mechanism", [CENTRAL, DISTRIBUTED])
+@pytest.mark.parametrize("beside", [(), ADAPTIVE, ("privacy.relation=add_or_remove_one",)])
+def test_the_noise_is_calibrated_for_counts_too(storage: Storage, mechanism, beside):
+    done = storage.run(*GROUPED, mechanism, *beside, "privacy.target_epsilon=8.0")
+    assert 7.9 < done.summary["final"]["epsilon"]["observer"] <= 8.0
+
+
+def test_masked_sums_give_each_group_its_own_mean(storage: Storage, monkeypatch):
+    force(monkeypatch, FORCED)
+    with opened(storage.create(*GROUPED, BARE, "rounds=1")) as simulation:
+        before = simulation.run.terms.initial_state()["context"]
+        run_id, _ = simulation.run_id, execute(simulation, SilentObserver())
+    ((blob,),) = storage.rows("SELECT blob FROM states WHERE run_id = ?", run_id)
+    moved = decode_arrays(blob)["context"] - before
+    for group, step in STEP.items():
+        np.testing.assert_allclose(moved[group], step, atol=2e-5)
+    ((text,),) = storage.rows("SELECT document FROM rounds")
+    entry = json.loads(text)["groups"]
+    # Without noise no count is shown.
+    assert entry == {"kept": [], "counts": None, "std": None, "floor": 1.0}
+
+
+def test_an_empty_group_keeps_its_expert_bit_for_bit_and_the_report_says_so(
+    storage: Storage, monkeypatch
+):
+    force(monkeypatch, dict.fromkeys(range(5), 0))
+    with opened(storage.create(*GROUPED, BARE)) as simulation:
+        before = simulation.run.terms.initial_state()["context"]
+        summary = execute(simulation, SilentObserver())
+    state = decode_arrays(
+        storage.rows("SELECT blob FROM states ORDER BY round_number DESC LIMIT 1")[0][0]
+    )["context"]
+    assert state[1].tobytes() == before[1].tobytes()
+    np.testing.assert_allclose(state[0] - before[0], 2 * STEP[0], atol=4e-5)
+    assert [document["groups"]["kept"] for document in summary["rounds"]] == [[1], [1]]
+    assert any("in 2 of 2 rounds a group's count was below" in w for w in summary["warnings"])
+
+
+@pytest.mark.parametrize(("failing", "expected"), [(None, (3, 2)), (1, (3, 1))])
+def test_a_failed_client_is_counted_nowhere(storage: Storage, monkeypatch, failing, expected):
+    force(monkeypatch, FORCED, failing=failing)
+    done = storage.run(
+        *GROUPED,
+        CENTRAL,
+        "cohort.dropout_rate=0.0",
+        "privacy.target_epsilon=null",
+        "privacy.noise_multiplier=0.001",
+        "rounds=1",
+    )
+    entry = done.summary["rounds"][0]["groups"]
+    assert entry["counts"] == pytest.approx(expected, abs=0.01)
+    assert entry["counts"] != list(expected)
+
+
+def dump(storage: Storage) -> str:
+    """All rows of the coordinator's database."""
+    with closing(sqlite3.connect(storage.file)) as connection:
+        return "\n".join(connection.iterdump())
+
+
+def settled(storage: Storage) -> str:
+    """What rounds left behind at the coordinator, but for times and what is drawn anew each run."""
+    found = []
+    for (text,) in storage.rows("SELECT document FROM rounds ORDER BY round_number"):
+        document = json.loads(text)
+        found.append({n: v for n, v in document.items() if "seconds" not in n})
+    states = [blob.hex() for (blob,) in storage.rows("SELECT blob FROM states ORDER BY rowid")]
+    return json.dumps([found, states], sort_keys=True)
+
+
+def test_whoever_holds_the_coordinators_disk_cannot_tell_two_clients_choices_apart(
+    tmp_path: Path, monkeypatch, caplog
+):
+    """Two worlds in which two clients have changed places leave the same behind."""
+    caplog.set_level(logging.DEBUG)
+    left, personal = {}, {}
+    for name, groups in {"one": FORCED, "other": SWAPPED}.items():
+        (tmp_path / name).mkdir()
+        storage = Storage(tmp_path / name)
+        with monkeypatch.context() as patched:
+            force(patched, groups)
+            patched.setattr(InGroups, "personalise", lambda self, view, *rest: view.personal)
+            done = storage.run(*GROUPED, BARE)
+        left[name] = settled(storage)
+        personal[name] = [
+            int(decode_arrays(own)[CHOICE]) for own, _ in done.personal_parts().values()
+        ]
+        clients = done.folder / "clients"
+        for file in storage.folder.rglob("*"):
+            if file.is_file() and clients not in file.parents:
+                assert CHOICE.encode() not in file.read_bytes(), file
+        assert "choice" not in json.dumps(done.summary)
+        assert "choice" not in dump(storage)
+    assert left["one"] == left["other"]
+    # The stores of the clients do tell, so there was something to find.
+    assert personal["one"] != personal["other"]
+    assert "choice" not in caplog.text
+
+
+def test_a_message_that_comes_again_gets_the_same_bytes(storage: Storage, monkeypatch):
+    original, kinds = Client.handle, []
+
+    def twice(self, message):
+        first = original(self, message)
+        if peek(message)[0] not in KINDS:
+            assert original(self, message) == first
+            kinds.append(peek(message)[0])
+        return first
+
+    monkeypatch.setattr(Client, "handle", twice)
+    storage.run(*GROUPED, DISTRIBUTED, "privacy.noise_source=os", "rounds=1")
+    assert kinds.count("assignment") == 4
+
+
+def test_a_client_that_dies_between_picking_and_sending_picks_the_same(
+    storage: Storage, monkeypatch
+):
+    whole = storage.run(*GROUPED, DISTRIBUTED)
+    original, picked = InGroups.best_for, []
+
+    def watching(self, broadcast, data):
+        choice = original(self, broadcast, data)
+        place = (broadcast["context"].tobytes(), data.arrays["features"].tobytes())
+        picked.append((place, choice))
+        return choice
+
+    monkeypatch.setattr(InGroups, "best_for", watching)
+    with monkeypatch.context() as patched:
+        crash_at(patched, Client, "_upload", 6)
+        with pytest.raises(Crash), opened(storage.create(*GROUPED, DISTRIBUTED)) as simulation:
+            run_id = simulation.run_id
+            execute(simulation, SilentObserver())
+    died = picked[-1]
+    resumed = storage.resume(run_id)
+    again = [choice for place, choice in picked[len(picked) - 1 :: -1] if place == died[0]]
+    assert len(again) >= 2 and set(again) == {died[1]}
+    assert comparable(resumed.summary) == comparable(whole.summary)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_hostile_expert_moves_nothing_and_tells_nobody_apart(storage: Storage, monkeypatch, bad):
+    from platform.protection.sums import SumProtection
+
+    work, carry, carried = totality.work, SumProtection.carry, []
+
+    def hostile(local):
+        context = np.array(local.broadcast["context"])
+        context[1, 0, 0] = bad
+        return totality.LocalRound(**{**vars(local), "broadcast": {"context": context}})
+
+    def watching(self, vector, noise):
+        carried.append(vector)
+        return carry(self, vector, noise)
+
+    monkeypatch.setattr(SumProtection, "carry", watching)
+    monkeypatch.setattr(
+        "platform.parties.client.work", lambda local, remember: work(hostile(local), remember)
+    )
+    storage.run(*GROUPED, CENTRAL, "rounds=1")
+    sent = [vector for vector in carried if not vector.any()]
+    # A failed client trains once more, on its own ground, and throws that away.
+    assert len(sent) >= 4 and all(vector.shape == (K * WIDTH + K,) for vector in carried)
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        lambda update, group: (np.ones_like(update), group),
+        lambda update, group: (update, 1 - group),
+        lambda update, group: (update, None),
+        lambda update, group: (update, K),
+        lambda update, group: (update, -1),
+    ],
+)
+def test_an_update_outside_its_block_never_leaves(storage: Storage, monkeypatch, cheat):
+    """Counts are free only where a client is in one block; the platform does not take its word."""
+    original = InGroups.client_update
+
+    def cheating(self, *arguments):
+        result = original(self, *arguments)
+        update, group = cheat(result.update["context"], result.group)
+        return LocalResult({"context": update}, None, result.personal, group=group)
+
+    monkeypatch.setattr(InGroups, "client_update", cheating)
+    with opened(storage.create(*GROUPED, CENTRAL, "rounds=1")) as simulation:
+        execute(simulation, SilentObserver())
+        clients = simulation.population.clients.values()
+        failures = [client._store.failures(simulation.run_id) for client in clients]
+    assert sum(map(bool, failures)) == 4
+
+
+def test_uploads_in_a_subspace_have_a_block_of_coordinates_each(storage: Storage):
+    done = storage.run(*GROUPED, DISTRIBUTED, "privacy.subspace=random", "privacy.rank=5")
+    assert {row for (row,) in storage.rows("SELECT dimension FROM ledger")} == {K * 5 + K}
+    assert done.summary["subspace"] == {"kind": "random", "rank": 5, "coordinates": WIDTH}
+    assert done.state()[BASIS].shape == (K, 5, WIDTH)
+
+
+def test_a_mixing_method_needs_no_pool(storage: Storage):
+    done = storage.run(
+        "method={name: pfedmoap, context_tokens: 2, experts: 2}",
+        "pool={kind: groups, experts: 3}",
+        DISTRIBUTED,
+        "rounds=2",
+    )
+    assert storage.rows("SELECT COUNT(*) FROM pool") == [(0,)]
+    assert {row for (row,) in storage.rows("SELECT channel FROM ledger")} == {"sum"}
+    assert len(done.summary["final"]["expert_weights"]) == 3
+    assert done.summary["gain_over_local"] is not None
+
+
+@pytest.mark.parametrize("mechanism", [CENTRAL, DISTRIBUTED])
+def test_the_audit_refutes_nothing_for_neighbours_in_one_group_and_in_two(storage, mechanism):
+    run = plan_run(storage.config(*GROUPED, *NOISE, mechanism), SilentObserver(), Surroundings())
+    found = audit_run(AuditPlan(run, 300), lambda *_, **__: None)
+    assert [one.channel for one in found] == ["sum", "sum, two groups"]
+    assert all(one.passed and one.result.is_tight for one in found)
+    assert audit_failing(AuditPlan(run, 300)).passed
+
+
+@pytest.mark.parametrize("seen", [0, 1])
+def test_the_audit_finds_counts_that_are_not_paid_for(storage: Storage, monkeypatch, seen):
+    """A count of three times C would be free in the ledger, and is not for two groups."""
+    from privacy import GroupCounts
+
+    monkeypatch.setattr(GroupCounts, "bound", lambda self, norm: 3.0 * norm)
+    monkeypatch.setattr(GroupCounts, "charged_norm", lambda self, norm, count, relation: norm)
+    noise = ("privacy.target_epsilon=null", "privacy.noise_multiplier=1.0")
+    run = plan_run(storage.config(*GROUPED, *noise, CENTRAL), SilentObserver(), Surroundings())
+    found = audit_run(AuditPlan(run, 400), lambda *_, **__: None)
+    assert found[0].passed and not found[1].passed
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("pool={kind: groups}",), r"pool\.experts: is needed with pool\.kind = groups"),
+        (("pool={kind: groups, experts: 6}",), r"pool\.experts: 6 .* 2 to task\.clients = 5"),
+        (("pool={kind: groups, experts: 1}",), r"pool\.experts: 1 is not valid"),
+        (("pool={experts: 2}",), r"pool\.experts: 2 has no meaning with pool\.kind = entries"),
+        (("pool={floor: 2.0}",), r"pool\.floor: 2\.0 has no meaning with pool\.kind = entries"),
+        (("pool={count_ratio: 0.5}",), r"pool\.count_ratio: 0\.5 has no meaning"),
+        (
+            ("pool={kind: groups, experts: 2, generations: 3}",),
+            r"pool\.generations: 3 has no meaning with pool\.kind = groups; valid: 1",
+        ),
+        (
+            ("pool={kind: groups, experts: 2, noise: independent}",),
+            r"pool\.noise: independent has no meaning with pool\.kind = groups",
+        ),
+        (("pool={kind: groups, experts: 2, count_ratio: 1.5}",), r"pool\.count_ratio: 1\.5"),
+        (("pool={kind: groups, experts: 2, count_ratio: 0.0}",), r"pool\.count_ratio: 0\.0"),
+        (("pool={kind: groups, experts: 2, floor: 0.0}",), r"pool\.floor: 0\.0"),
+        (("pool={kind: group}",), r"pool\.kind: 'group' is not valid"),
+        (
+            (*GROUPED, CENTRAL, "secure_aggregation.enabled=false"),
+            r"secure_aggregation\.enabled: false would show .* needs true",
+        ),
+        (
+            (*GROUPED, BARE, "secure_aggregation={enabled: false}"),
+            r"secure_aggregation\.enabled: false would show .* needs true",
+        ),
+        (
+            (*GROUPED, "privacy.mechanism=upload_noise"),
+            r"privacy\.mechanism: upload_noise noises each .*; valid: central_noise, "
+            r"distributed_noise, none",
+        ),
+        ((*GROUPED, *RECORDS), r"privacy\.mechanism: dp_sgd noises training steps, and not which"),
+        (
+            (*GROUPED, BARE, "pool={kind: groups, experts: 2, count_ratio: 0.5}"),
+            r"pool\.count_ratio: 0\.5 has no meaning under privacy\.mechanism = none",
+        ),
+        (
+            (*GROUPED, CENTRAL, "method={name: fedpgp}"),
+            r"pool\.kind: groups is for methods that keep nothing",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_runs(storage: Storage, overrides, said):
+    with pytest.raises(ConfigError, match=said):
+        storage.create(*overrides)
+    assert not storage.file.exists()
