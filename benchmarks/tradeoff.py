@@ -121,7 +121,7 @@ def _untrained(setting: Setting, folder: str) -> Row:
     """What the random prompt does before anybody has trained it."""
     with created_run(CONFIG, setting.overrides(), folder) as simulation:
         run = simulation.run
-        scores = examine(run, run.terms.initial_state(), {}, [LOCAL])
+        scores = examine(run, run.terms.initial_state(), dict.fromkeys(run.roll.clients), [LOCAL])
     start = over_clients([each.tallies[LOCAL] for each in scores.values()])
     empty: dict[str, Any] = dict.fromkeys(FIELDS, "")
     accuracy, worst = round(100 * start.mean, 3), round(100 * start.worst, 3)

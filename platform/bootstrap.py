@@ -29,18 +29,24 @@ from platform.config import (
 )
 from platform.data.cache import cache_folder
 from platform.data.catalogue import require_modality
-from platform.data.encoding import cached_encoders, plain_encoders
+from platform.data.encoding import cached_encoders, frozen_model, plain_encoders
 from platform.data.loading import TaskData, load_task_data
 from platform.data.preparing import Encoders, prepared_batch
+from platform.data.shapes import Stream
 from platform.disk.digests import config_digest
 from platform.disk.files import write_text
 from platform.disk.opening import closed_on_error, open_existing, open_storage, run_folder
 from platform.disk.transactions import records_in, transaction
 from platform.errors import ConfigError, UnknownRun
-from platform.experiment.dealing import Learning, deal_examples
+from platform.experiment.dealing import Learning, deal_examples, measuring_of, public_examples
 from platform.experiment.environment import environment, resolve_device, use_threads
 from platform.experiment.evaluation import measure_round
-from platform.experiment.method_building import build_method, require_classes
+from platform.experiment.method_building import (
+    PublicImages,
+    build_method,
+    require_classes,
+    task_of,
+)
 from platform.experiment.method_origins import origin_document, require_same_method
 from platform.experiment.paths import with_absolute_paths
 from platform.experiment.resuming import require_same_enrolment, require_same_run
@@ -58,8 +64,7 @@ from platform.parties.enrolment import enrolment_of, fingerprint_of
 from platform.parties.profile import RunNames
 from platform.protection.budget import Budget
 from platform.protection.building import amplifying_cohorts, protect_run, weighing
-from platform.protection.fitting import pool_minimum
-from platform.protection.pool_rules import PoolRules
+from platform.protection.fitting import pool_rules_of
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.cohort import simulated_losses
 from platform.rounds.observing import Observer
@@ -83,6 +88,7 @@ class Surroundings:
         now: The time, for records.
         clock: Seconds, for durations.
         carry: How messages travel, made from how they travel within this process.
+        images: Who rendered images are for; a dry run's are not the federation's.
     """
 
     registry: Registry = field(default_factory=Registry)
@@ -90,6 +96,7 @@ class Surroundings:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     clock: Callable[[], float] = time.perf_counter
     carry: Callable[[InProcessTransport], Transport] = lambda within: within
+    images: Stream = Stream.FEDERATION
 
     @classmethod
     def with_methods(cls, folder: Path | None) -> Self:
@@ -254,8 +261,17 @@ def plan_run(
     """
     device = resolve_device(config.device)
     use_threads(config.threads)
-    data = load_task_data(config)
-    backbone, method = _build(config, data, device, surroundings)
+    data = load_task_data(config, surroundings.images)
+    backbone = frozen_model(config.task.model, device)
+
+    def encoders_of(method: Method) -> Encoders:
+        # Only now, as it makes the folder: what is refused leaves none.
+        folder = cache_folder(config)
+        return cached_encoders(backbone, folder, observer.preparing, method.pixel_size)
+
+    task = task_of(config, data, backbone, device)
+    public = partial(public_examples, config, data, encoders_of)
+    method = _build(config, data, task, surroundings, public=public)
     # Before images are encoded, which can take hours: what is refused is refused at once.
     if first is not None:
         require_fitting_pool(first.database, config, method)
@@ -270,9 +286,7 @@ def plan_run(
         lifetime_budget=section.lifetime_budget,
         mechanisms=config.mechanisms,
     )
-    folder, size = cache_folder(config), method.pixel_size
-    encoders = cached_encoders(backbone, folder, observer.preparing, size)
-    learning = _learning(config, data, method, (backbone, device, encoders))
+    learning = _learning(config, data, method, (backbone, device, encoders_of(method)))
     most = max(examples.num_examples for examples in learning.train.values())
     protection = weighing(calibrated.protection, config, most)
     terms = RunTerms(
@@ -280,36 +294,24 @@ def plan_run(
         method=method,
         protection=protection,
         budget=budget,
-        pool_rules=_pool_rules(config, method),
+        pool_rules=pool_rules_of(config, method),
         cohort_kind=amplifying_cohorts(config, method),
     )
     return RunPlan(terms, learning)
 
 
 def _build(
-    config: RunConfig, data: TaskData, device: str, surroundings: Surroundings
-) -> tuple[Backbone | None, Method]:
-    backbone, registry, name = _backbone(config, device), surroundings.registry, config.method.name
-    decoupled = config.privacy.personal == "decoupled"
-    domains = data.domain_names
-    task = Task(data.classes, domains, config.task.clients, backbone, decoupled, device)
-    method = build_method(registry, config, task)
+    config: RunConfig,
+    data: TaskData,
+    task: Task,
+    surroundings: Surroundings,
+    *,
+    public: PublicImages,
+) -> Method:
+    registry, name = surroundings.registry, config.method.name
+    method = build_method(registry, config, task, public)
     require_modality(data.dataset, name, method.needs, registry.info(name).options)
-    return backbone, method
-
-
-def _backbone(config: RunConfig, device: str) -> Backbone | None:
-    """Return the frozen model, None where the configuration has none."""
-    model = config.task.model
-    if model is None:
-        return None
-    # Imported late: a method with a network of its own needs none of it.
-    from methods.clip.adapter import load_backbone
-
-    try:
-        return load_backbone(model.name, model.pretrained, device)
-    except MethodError as error:
-        raise ConfigError(str(error)) from error
+    return method
 
 
 def _learning(
@@ -321,7 +323,9 @@ def _learning(
     backbone, device, encoders = model
     plain = plain_encoders(backbone, method.pixel_size)
     try:
-        train, evaluation = deal_examples(data, method, encoders, config.evaluation.protocol)
+        train, evaluation = deal_examples(
+            data, method, encoders, config.evaluation.protocol, measuring=measuring_of(config)
+        )
     except MethodError as error:
         # A model without tokens, or examples that the method cannot prepare.
         raise ConfigError(str(error)) from error
@@ -334,13 +338,6 @@ def _learning(
         device=device,
         batch_of=lambda examples: prepared_batch(method, examples, plain),
     )
-
-
-def _pool_rules(config: RunConfig, method: Method) -> PoolRules | None:
-    policy = method.pool_policy()
-    if policy is None:
-        return None
-    return PoolRules(policy, pool_minimum(config, policy), config.pool.generations)
 
 
 def _simulate(

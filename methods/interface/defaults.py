@@ -69,6 +69,10 @@ class MethodDefaults:
         """There is none."""
         return None
 
+    def public_gradients(self, broadcast: Arrays, public: Examples) -> NDArray[np.float64] | None:
+        """There are none that are known."""
+        return None
+
     def prepare(self, arrays: Arrays) -> Arrays:
         """Keep everything as it is."""
         return arrays

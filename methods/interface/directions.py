@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +14,9 @@ from numpy.typing import NDArray
 from methods.interface.method import Arrays, TensorSpec
 
 BASIS: Final = "subspace.basis"
+ORIGIN: Final = "subspace.origin"
+"""What directions were found from, that all parties have alike: a digest (8,) of
+uint32."""
 COORDINATES: Final = "subspace.coordinates"
 Spec = Mapping[str, TensorSpec]
 
@@ -25,6 +30,17 @@ def top_directions(jacobian: NDArray[np.float64], rank: int) -> NDArray[np.float
     # Eigenvectors of J^T J: d is some hundreds, while m has a row for each number of each feature.
     _, vectors = np.linalg.eigh(jacobian.T @ jacobian)
     return np.ascontiguousarray(vectors[:, ::-1][:, :rank].T)
+
+
+def origin_of(fingerprint: str | None, classes: Sequence[str]) -> NDArray[np.uint32]:
+    """Return the digest of a frozen model and of a class list, (8,).
+
+    Args:
+        fingerprint: Of the model's weights; None without one.
+        classes: Class names in label order.
+    """
+    text = json.dumps([fingerprint, list(classes)])
+    return np.frombuffer(hashlib.sha256(text.encode()).digest(), "<u4").copy()
 
 
 def random_directions(rank: int, size: int, rng: np.random.Generator) -> NDArray[np.float64]:

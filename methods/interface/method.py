@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods.interface.counts import Groups as Groups
+from methods.interface.tensors import PoolPolicy as PoolPolicy
 from methods.interface.tensors import Source as Source
 from methods.interface.tensors import TensorSpec as TensorSpec
 from methods.interface.tensors import Weighting as Weighting
@@ -54,32 +55,6 @@ class OptionsOf:
     """
 
     option: str
-
-
-@dataclass(frozen=True)
-class PoolPolicy:
-    """How a method uses the expert pool.
-
-    Attributes:
-        spec: The arrays of one entry.
-        k: Number of experts a client is handed, its own excluded.
-        select: `nearest` by l2 distance from the client's own newest entry, `random`, or `all`.
-        exclude_self: Whether the client's own entries are left out.
-        minimum: Smallest pool that is served from; None for the platform's rule 2(k+1).
-        fixed: Whether the pool is made once: all clients `contribute` after the last round, and
-            fetch all entries before `personalise`, in one order for all, own entry included
-            (PM-MoE's second phase). `client_update` is handed no experts then, and gives no entry.
-        trains: Whether `contribute` trains, which is a release of its own under `dp_sgd`; for
-            `fixed` only.
-    """
-
-    spec: Mapping[str, TensorSpec]
-    k: int
-    select: Literal["nearest", "random", "all"] = "nearest"
-    exclude_self: bool = True
-    minimum: int | None = None
-    fixed: bool = False
-    trains: bool = False
 
 
 @dataclass(frozen=True)
@@ -282,6 +257,14 @@ class Method(Protocol):
 
         Returns:
             (m, d), the columns being all shared tensors, flat, in the order of their names.
+        """
+        ...
+
+    def public_gradients(self, broadcast: Arrays, public: Examples) -> NDArray[np.float64] | None:
+        """Return the gradient of each public example's training loss at a broadcast.
+
+        Known, and with the columns of `public_jacobian`, where that is: (n, d), else None. Terms of
+        the loss that no example enters are left out.
         """
         ...
 

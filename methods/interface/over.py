@@ -103,6 +103,10 @@ class OverMethod:
         """Return the base's."""
         return self.base.public_jacobian(broadcast)
 
+    def public_gradients(self, broadcast: Arrays, public: Examples) -> NDArray[np.float64] | None:
+        """Return the base's."""
+        return self.base.public_gradients(broadcast, public)
+
     def prepare(self, arrays: Arrays) -> Arrays:
         """Return what the base keeps."""
         return self.base.prepare(arrays)

@@ -4,17 +4,22 @@ Noise of standard deviation s on each of d coordinates has norm s sqrt(d), whate
 k directions it has s sqrt(k), and of the update what lies in them stays. So k directions that hold
 most of an update raise its signal to noise by up to sqrt(d / k) (projected DP-SGD: Zhou et al.
 2021, "Bypassing the Ambient Dimension", ICLR; Yu et al. 2021, "Do Not Let Privacy Overbill
-Utility", ICLR). Theirs are those of public gradients; ours need no public data:
+Utility", ICLR). Theirs are those of public gradients, of which there need be none here:
 
 - `text_jacobian`: the top right singular vectors of the Jacobian of the class-centred text features
   at the broadcast. A direction in which no class's feature moves apart from the others' changes no
   prediction, so an update hardly has a part in it.
+- `public_images`: the top right singular vectors of the gradients, at the broadcast, of the
+  training losses of images that the user declares public: theirs.
 - `random`: an orthonormal basis drawn for each round, by Haar's measure: the control.
 
-Directions depend on the frozen model, the task's class list and the broadcast, which is released
-already, and so on nothing private. The server computes them once for each broadcast and keeps them
-in its state: they are *sent*, never recomputed, since signs of singular vectors differ between
-machines. With B of shape (k, d), its rows the directions, and u the flat update, a client uploads
+Directions depend on the frozen model, the task's class list, the broadcast, which is released
+already, and images that are public, and so on nothing private. The server computes them once for
+each broadcast and keeps them in its state: they are *sent*, never recomputed, since signs of
+singular vectors differ between machines. With them goes a digest of the model and of the class
+list, which clients hold against their own before they train: directions of another model would be
+directions of nothing. With B of shape (k, d), its rows the directions, and u the flat update, a
+client uploads
 
     z = B u                        and the server applies the mean's   B^T z.
 
@@ -26,7 +31,7 @@ B (d loss / d theta), projected before it is clipped, and noise is drawn in k di
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -37,6 +42,7 @@ from methods.errors import MethodError
 from methods.interface.directions import (
     BASIS,
     COORDINATES,
+    ORIGIN,
     Spec,
     flat,
     length,
@@ -56,7 +62,7 @@ from methods.interface.method import (
 from methods.interface.over import OverMethod
 from methods.interface.subspace_training import InCoordinates
 
-Kind = Literal["text_jacobian", "random"]
+Kind = Literal["text_jacobian", "public_images", "random"]
 REMEMBERED = 64
 """Places whose directions are kept: those of all private experts of a round, and of the first."""
 
@@ -68,10 +74,14 @@ class InSubspace(OverMethod):
     Attributes:
         kind: What the directions are.
         rank: k, their number.
+        origin: Digest of the frozen model and the class list, (8,).
+        public: The public images that they are found from, as the method keeps them.
     """
 
     kind: Kind
     rank: int
+    origin: NDArray[np.uint32] = field(repr=False, compare=False)
+    public: Examples | None = field(default=None, repr=False, compare=False)
     averaged: frozenset[str] = field(default=frozenset(), init=False)
     _found: dict[bytes, NDArray[np.float64]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -92,8 +102,9 @@ class InSubspace(OverMethod):
         return self._with_basis(self.base.init_server(rng), rng)
 
     def broadcast(self, state: Arrays, client: str | None = None) -> Arrays:
-        """Return what the method sends, of its own state, and the directions (k, d)."""
-        return {**self.base.broadcast(without_basis(state), client), BASIS: state[BASIS]}
+        """Return what the method sends, the directions (k, d) and what they are of."""
+        sent = self.base.broadcast(without_basis(state), client)
+        return {**sent, BASIS: state[BASIS], ORIGIN: self.origin}
 
     def client_update(
         self,
@@ -168,22 +179,38 @@ class InSubspace(OverMethod):
         """Return those at a broadcast; the newest are remembered, as starts are asked for often."""
         place = flat(broadcast, self.base.shared_spec()).tobytes()
         if place not in self._found:
-            jacobian = self.base.public_jacobian(broadcast)
-            if jacobian is None:
+            matrix = self._public_matrix(broadcast)
+            if matrix is None:
                 raise MethodError("the method announces a Jacobian and gives none")
             if len(self._found) >= REMEMBERED:
                 del self._found[next(iter(self._found))]
-            self._found[place] = top_directions(jacobian, self.rank)
+            self._found[place] = top_directions(matrix, self.rank)
         return self._found[place]
 
+    def _public_matrix(self, broadcast: Arrays) -> NDArray[np.float64] | None:
+        """Return what the directions are the singular vectors of."""
+        if self.public is None:
+            return self.base.public_jacobian(broadcast)
+        return self.base.public_gradients(broadcast, self.public)
 
-def in_subspace(method: Method, kind: Kind, rank: int) -> InSubspace:
+
+def in_subspace(
+    method: Method,
+    kind: Kind,
+    rank: int,
+    *,
+    origin: NDArray[np.uint32],
+    public: Callable[[], Examples] | None = None,
+) -> InSubspace:
     """Return the method with uploads in a subspace.
 
     Args:
         method: The method; a server optimiser around it works on whole updates, as it should.
         kind: What the directions are.
         rank: k.
+        origin: Digest of the frozen model and the class list (`origin_of`).
+        public: Reads the public images, once all else is known to be valid; for `public_images`,
+            and at least k, since fewer gradients have fewer directions.
 
     Raises:
         MethodError: If the method does not average all that it shares alike, its directions would
@@ -211,12 +238,13 @@ def in_subspace(method: Method, kind: Kind, rank: int) -> InSubspace:
             f"privacy.rank: {rank} is not valid for an update of {coordinates} numbers; valid: 1 "
             f"to {coordinates - 1}"
         )
-    if kind == "text_jacobian" and not method.has_public_jacobian:
+    if kind != "random" and not method.has_public_jacobian:
         raise MethodError(
-            "privacy.subspace: text_jacobian needs a method that shares one prompt of a frozen "
-            "text tower and nothing else; valid: none, random"
+            f"privacy.subspace: {kind} needs a method that shares one prompt of a frozen text "
+            "tower and nothing else; valid: none, random"
         )
-    return InSubspace(method, kind, rank)
+    images = public() if kind == "public_images" and public is not None else None
+    return InSubspace(method, kind, rank, origin, images)
 
 
 def subspace_of(method: Method) -> InSubspace | None:
@@ -229,8 +257,8 @@ def subspace_of(method: Method) -> InSubspace | None:
 
 
 def without_basis(state: Arrays) -> Arrays:
-    """Return a state without the directions."""
-    return {name: array for name, array in state.items() if name != BASIS}
+    """Return a state, or a broadcast, without the directions and what they are of."""
+    return {name: array for name, array in state.items() if name not in (BASIS, ORIGIN)}
 
 
 def _without_basis_in(view: ClientView) -> ClientView:

@@ -1,12 +1,16 @@
 """What leaves a client, tensor by tensor: its shape, how it is combined, what it is made from.
 
+And which of it is an entry of the expert pool.
+
 Part of the interface of `methods/interface/method.py`, which has these names too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 
 class Weighting(StrEnum):
@@ -39,3 +43,29 @@ class TensorSpec:
     dtype: str = "float32"
     weighting: Weighting = Weighting.EXAMPLES
     source: Source = Source.TRAINING
+
+
+@dataclass(frozen=True)
+class PoolPolicy:
+    """How a method uses the expert pool.
+
+    Attributes:
+        spec: The arrays of one entry.
+        k: Number of experts a client is handed, its own excluded.
+        select: `nearest` by l2 distance from the client's own newest entry, `random`, or `all`.
+        exclude_self: Whether the client's own entries are left out.
+        minimum: Smallest pool that is served from; None for the platform's rule 2(k+1).
+        fixed: Whether the pool is made once: all clients `contribute` after the last round, and
+            fetch all entries before `personalise`, in one order for all, own entry included
+            (PM-MoE's second phase). `client_update` is handed no experts then, and gives no entry.
+        trains: Whether `contribute` trains, which is a release of its own under `dp_sgd`; for
+            `fixed` only.
+    """
+
+    spec: Mapping[str, TensorSpec]
+    k: int
+    select: Literal["nearest", "random", "all"] = "nearest"
+    exclude_self: bool = True
+    minimum: int | None = None
+    fixed: bool = False
+    trains: bool = False

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
+from scipy.special import softmax
 from torch import Tensor
 from torch.nn import functional
 
@@ -135,6 +136,35 @@ class PromptEncoder:
         centred: NDArray[np.float64] = rows - rows.mean(axis=0)
         return centred.reshape(-1, context.size)
 
+    def text_gradients(
+        self, context: NDArray[np.float32], classes: Sequence[str], examples: Arrays
+    ) -> NDArray[np.float64]:
+        """Return the gradient of each example's cross-entropy by the context.
+
+        A loss sees the context through the text features alone. By the feature of class c the
+        cross-entropy of image feature x with label y has the gradient s (p_c - [c = y]) x, where p
+        is the prediction and s the inverse temperature; that, times how the feature moves, summed
+        over classes. So there is one backward pass a class, whatever the number of images.
+
+        Args:
+            context: p, of shape (l, token width).
+            classes: C class names.
+            examples: `features` (n, d) and `labels` (n,).
+
+        Returns:
+            (n, l token width).
+        """
+        images = np.asarray(examples["features"], np.float64)
+        with torch.no_grad():
+            text = self.text_features(as_tensor(context, self.backbone), classes)
+        scale = float(self.backbone.logit_scale)
+        logits = scale * images @ np.asarray(text.cpu().numpy(), np.float64).T
+        slopes = scale * (softmax(logits, axis=1) - np.eye(len(classes))[examples["labels"]])
+        found = np.zeros((len(images), context.size))
+        for label, name in enumerate(classes):
+            found += slopes[:, [label]] * (images @ self._moves_of(context, name))
+        return found
+
     def _moves_of(self, context: NDArray[np.float32], name: str) -> NDArray[np.float64]:
         """Return one class's rows (embed_dim, l token width), the mean not taken away."""
         size = self.backbone.embed_dim
@@ -203,6 +233,12 @@ class PromptMethod(AveragedMethod):
         if not self.has_public_jacobian:
             return None
         return self.encoder.text_jacobian(broadcast[CONTEXT], self.classes)
+
+    def public_gradients(self, broadcast: Arrays, public: Examples) -> NDArray[np.float64] | None:
+        """Return those of the cross-entropy of the prompt's prediction."""
+        if not self.has_public_jacobian:
+            return None
+        return self.encoder.text_gradients(broadcast[CONTEXT], self.classes, public.arrays)
 
     def training_objective(self) -> Objective:
         """Return cross-entropy of the prompt's prediction over the task's classes."""

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from platform.cli import exit_codes
+from platform.cli.audit_commands import audit_app
 from platform.cli.cache_commands import cache_app
 from platform.cli.enrolment_commands import enrolment_app
 from platform.cli.options import ABOUT, DEFAULT_STORAGE, Json, Storage
@@ -26,7 +27,6 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-audit_app = typer.Typer(help="Query and verify the audit log.", no_args_is_help=True)
 app.add_typer(audit_app, name="audit")
 app.add_typer(enrolment_app, name="enrolment")
 app.add_typer(cache_app, name="cache")
@@ -236,53 +236,6 @@ def report(
     print_report(run_id, storage, as_json=as_json)
 
 
-@audit_app.command("query")
-def audit_query(
-    run_id: Annotated[str | None, typer.Option("--run", help="Entries of this run.")] = None,
-    actor: Annotated[str | None, typer.Option(help="Who acted.")] = None,
-    action: Annotated[str | None, typer.Option(help="What was done.")] = None,
-    round_number: Annotated[int | None, typer.Option("--round", help="In this round.")] = None,
-    channel: Annotated[str | None, typer.Option(help="sum, pool or metrics.")] = None,
-    since: Annotated[str | None, typer.Option(help="At or after this ISO time.")] = None,
-    until: Annotated[str | None, typer.Option(help="At or before this ISO time.")] = None,
-    detail: Annotated[str | None, typer.Option(help="Text that the detail contains.")] = None,
-    storage: Storage = DEFAULT_STORAGE,
-    as_json: Json = False,
-) -> None:
-    """Show audit entries, filtered on any field."""
-    from platform.cli.auditing import AuditFilter, print_audit
-
-    wanted = AuditFilter(
-        run_id=run_id,
-        actor=actor,
-        action=action,
-        round_number=round_number,
-        channel=channel,
-        since=since,
-        until=until,
-        detail=detail,
-    )
-    print_audit(wanted, storage, as_json=as_json)
-
-
-@audit_app.command("verify")
-def audit_verify(
-    run_id: Annotated[
-        str | None, typer.Option("--run", help="This run only; otherwise all.")
-    ] = None,
-    head: Annotated[
-        str | None,
-        typer.Option(help="COUNT:HASH as summary.json states it; finds a cut tail. Needs --run."),
-    ] = None,
-    storage: Storage = DEFAULT_STORAGE,
-    as_json: Json = False,
-) -> None:
-    """Hold all records of runs against each other; exit code 3 if some do not agree."""
-    from platform.cli.auditing import verify_audit
-
-    verify_audit(run_id, head, storage, as_json=as_json)
-
-
 @app.command("audit-privacy")
 def audit_privacy(
     config: Annotated[Path, typer.Argument(help="A YAML file, or a packaged name.")],
@@ -309,6 +262,43 @@ def audit_privacy(
         plot=plot,
         as_json=as_json,
     )
+
+
+@app.command()
+def clipping(
+    config: Annotated[Path, typer.Argument(help="A YAML file, or a packaged name.")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Override a key: section.key=value. Repeatable."),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Public data set of the same classes; default the task's."
+        ),
+    ] = None,
+    root: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Its folder; shapes and homonyms are rendered instead."),
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="The first so many rounds; default all.", min=1)
+    ] = None,
+    methods_: MethodsOption = None,
+    as_json: Json = False,
+) -> None:
+    """Choose privacy.clipping_norm by a dry run on public images; nothing is charged or kept."""
+    from platform.bootstrap import Surroundings
+    from platform.cli.clipping import ClippingQuestion, clipping_command
+
+    question = ClippingQuestion(
+        config=config,
+        overrides=tuple(set_ or ()),
+        dataset=dataset,
+        root=None if root is None else str(root),
+        rounds=rounds,
+    )
+    clipping_command(question, Surroundings.with_methods(methods_), as_json=as_json)
 
 
 @app.command("secagg-plan")

@@ -13,6 +13,7 @@ from platform.cli.watching import heading, round_line
 from platform.experiment.caveats import privacy_warnings
 
 HEADLINES: Final = {
+    "all_classes": "accuracy on all test examples",
     "base_to_novel": "the harmonic mean",
     "leave_one_domain_out": "accuracy on the held-out domain",
 }
@@ -169,6 +170,8 @@ def _protocol(whose: str, measured: Mapping[str, Any] | None) -> list[tuple[str,
     name = None if measured is None else measured["name"]
     if measured is None or name not in HEADLINES:
         return []
+    if name == "all_classes":
+        return [(f"{whose}own examples", _spread(own))] if (own := measured.get("own")) else []
     own = f"own examples {fraction(measured['local'])}"
     if name == "base_to_novel":
         text = (
@@ -217,4 +220,6 @@ def _in_subspace(subspace: Mapping[str, Any] | None) -> str:
     if subspace is None:
         return ""
     kind, rank, whole = (subspace[name] for name in ("kind", "rank", "coordinates"))
-    return f", in {rank} of {whole} directions ({kind})"
+    images = subspace.get("public_images")
+    found_from = "" if images is None else f", {images} of them"
+    return f", in {rank} of {whole} directions ({kind}{found_from})"

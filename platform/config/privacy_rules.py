@@ -119,10 +119,20 @@ def _subspace(config: RunSections) -> Iterator[str]:
     if kind == "none" and rank is not None:
         yield (
             f"privacy.rank: {rank} has no meaning with privacy.subspace = none; leave it out or "
-            "set privacy.subspace to text_jacobian or random"
+            "set privacy.subspace to text_jacobian, public_images or random"
         )
     if kind != "none" and rank is None:
         yield f"privacy.rank: is needed with privacy.subspace = {kind}; valid: from 1"
+    if kind == "public_images" and config.public_data is None:
+        yield (
+            "public_data: null names no image that would be public, and privacy.subspace = "
+            "public_images finds directions from such; valid: a section, {} for the defaults"
+        )
+    if kind != "public_images" and config.public_data is not None:
+        yield (
+            f"public_data: has no meaning with privacy.subspace = {kind}; leave it out or set "
+            "privacy.subspace to public_images"
+        )
 
 
 def _without_noise(config: RunSections) -> Iterator[str]:

@@ -96,16 +96,22 @@ def _senses(config: RunSections) -> Iterator[str]:
             f"task.senses: {senses} has no meaning with task.dataset = {dataset}; valid: null, or "
             "the data set homonyms"
         )
-    if senses == "clients" and protocol != "client_mean":
+    if senses == "clients" and protocol not in ("client_mean", "all_classes"):
         yield (
             f"task.senses: clients does not fit evaluation.protocol = {protocol}, which measures "
             "clients of all senses on the same images; valid: styles, one sense for all, or "
-            "client_mean"
+            "client_mean or all_classes"
         )
 
 
 def _protocol(config: RunSections) -> Iterator[str]:
     protocol, held_out = config.evaluation.protocol, config.task.held_out_domain
+    measured, clients = config.evaluation.measured_clients, config.task.clients
+    if measured is not None and measured > clients:
+        yield (
+            f"evaluation.measured_clients: {measured} is more than the clients; valid: null, or 1 "
+            f"to task.clients = {clients}"
+        )
     kind = config.task.partition.kind
     # Its pool has no test images that nobody trains on.
     if kind == "shared_ratio" and protocol == "base_to_novel":

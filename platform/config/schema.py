@@ -17,6 +17,7 @@ from platform.config.sections import (
     MethodConfig,
     Positive,
     PositiveInt,
+    PublicDataConfig,
     Section,
     SeedConfig,
     StorageConfig,
@@ -91,10 +92,11 @@ class PrivacyConfig(Section):
     pool that is made once is one of them, but where the rounds release nothing, calibration leaves
     no room for it.
     """
-    subspace: Literal["none", "text_jacobian", "random"] = "none"
+    subspace: Literal["none", "text_jacobian", "public_images", "random"] = "none"
     """Where uploads, clipping, noise and sums live: `text_jacobian`, in the `rank` directions in
     which a learned prompt moves the frozen model's text features of the classes most, found by the
-    coordinator at each broadcast; `random`, in as many drawn anew for each round; `none`: whole
+    coordinator at each broadcast; `public_images`, in those that hold most of the gradients of the
+    images of `public_data` there; `random`, in as many drawn anew for each round; `none`: whole
     updates. For averaged methods without personal state and pool.
     """
     rank: PositiveInt | None = None
@@ -212,6 +214,8 @@ class RunSections(Section):
     own.
     """
     task: TaskConfig = TaskConfig()
+    public_data: PublicDataConfig | None = None
+    """Images declared public; required under `privacy.subspace: public_images`, null elsewhere."""
     method: MethodConfig
     training: TrainingConfig
     cohort: CohortConfig = CohortConfig()

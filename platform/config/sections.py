@@ -84,11 +84,6 @@ class PartitionConfig(Section):
     """
 
     @property
-    def serves_many(self) -> bool:
-        """Whether it deals out to so many clients that test images may run out."""
-        return self.images_per_client is not None or self.classes_per_client is not None
-
-    @property
     def concentration(self) -> float:
         """Alpha of the Dirichlet distribution, by default that of pFedMoAP, or of PM-MoE."""
         usual = 0.1 if self.kind == "shared_ratio" else 0.5
@@ -147,6 +142,21 @@ class TaskConfig(Section):
     """`null`: no CLIP model, for methods that bring their own network (pixels of their own size, or
     texts); a method that needs features, tokens or a model's pixels is refused.
     """
+
+
+class PublicDataConfig(Section):
+    """Images that the user declares public: of the task's classes, and none of the clients'."""
+
+    dataset: str | None = None
+    """Any that `datasets` lists and that has exactly the task's classes; null: the task's own."""
+    root: str | None = None
+    """Folder that holds its own folder, which is not one that clients' images lie in; null:
+    `task.root`. Unused by `shapes` and `homonyms`, whose public images are rendered apart.
+    """
+    per_class: PositiveInt = 16
+    """Images of each class, fewer where a class has fewer."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Which images; of `shapes` and `homonyms` they are drawn from it."""
 
 
 class MethodConfig(BaseModel):
@@ -227,9 +237,13 @@ class EvaluationConfig(Section):
 
     when: Literal["after_update"] = "after_update"
     """After the server's update, with the new broadcast and everybody's own personal part."""
-    protocol: Literal["client_mean", "base_to_novel", "leave_one_domain_out"] = "client_mean"
-    """What the final models are measured on; rounds are measured by `client_mean`, unless one is to
-    be chosen.
+    protocol: Literal["client_mean", "all_classes", "base_to_novel", "leave_one_domain_out"] = (
+        "client_mean"
+    )
+    """What the final models are measured on: `client_mean`, each client's own test images;
+    `all_classes`, all test images of all clients, in the client's own sense under
+    `task.senses: clients`, and at the end its own ones beside them; the others are below. Rounds
+    are measured by `client_mean` under these others, unless one is to be chosen.
     """
     selection: Literal["last", "best_on_validation"] = "last"
     """`last`: the last round is reported. `best_on_validation`: the best round beside it."""
@@ -241,6 +255,10 @@ class EvaluationConfig(Section):
     """Bound of that coordinate over C; only under `noised`. Null: 1."""
     every: PositiveInt = 1
     """Rounds between measurements; the last one is always measured."""
+    measured_clients: PositiveInt | None = None
+    """How many clients are measured and trained alone, drawn at random by `seed` among those that
+    have test images, in place of all of them (null). New clients are always measured.
+    """
     local_twins: bool = True
     """Whether every client is also trained alone at the end, which costs as much training as the
     run; without, `local` and `gain_over_local` in the summary are null.

@@ -7,6 +7,8 @@ handful of images each. Here classes are shared, images are not.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +16,26 @@ from platform.data.dirichlet import Counts
 from platform.errors import ConfigError
 
 Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Portion:
+    """What a client gets, where it is neither shots of every class nor of classes of its own.
+
+    Attributes:
+        shared_classes: The share of classes that all clients own under `pathological`.
+        classes: Classes of a client there, which others own as well; None for disjoint ones.
+        images: Training images of a client under `iid`, whatever their class; None for shots.
+    """
+
+    shared_classes: float = 0.0
+    classes: int | None = None
+    images: int | None = None
+
+    @property
+    def may_lack_tests(self) -> bool:
+        """Whether so many clients are served that one may have no test image."""
+        return self.classes is not None or self.images is not None
 
 
 def random_counts(

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 
 from platform.data.dataset import Dataset, Modality
 from platform.data.images import Indices
+from platform.data.shapes import Stream
 from platform.errors import ConfigError
 
 FAMILIES: Final = (
@@ -79,6 +80,7 @@ class DataRequest:
         held_out_domain: The domain whose images are all test images where no file tells, if any.
         senses: What `task.senses` says, of a data set whose names have senses; or those of training
             and of test rows.
+        stream: Who rendered images are for.
     """
 
     root: Path
@@ -89,6 +91,7 @@ class DataRequest:
     domains: tuple[str, ...] | None = None
     held_out_domain: str | None = None
     senses: str | tuple[Indices, Indices] | None = None
+    stream: Stream = Stream.FEDERATION
 
     def chosen_domains(self, name: str, known: Sequence[str]) -> tuple[str, ...]:
         """Return the domains that are used, in the order asked for.

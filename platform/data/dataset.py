@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -34,6 +35,19 @@ class Split:
     def num_examples(self) -> int:
         """Return the number of rows."""
         return len(self.labels)
+
+    def only(self, rows: NDArray[np.int64]) -> Split:
+        """Return these rows of images in memory."""
+        return Split(self.images[rows], self.labels[rows], self.domains[rows])
+
+
+def joined(parts: Sequence[Split]) -> Split:
+    """Return the rows of all parts, of images in memory of one size, one part after the other."""
+    return Split(
+        np.concatenate([part.images[np.arange(len(part.labels))] for part in parts]),
+        np.concatenate([part.labels for part in parts]),
+        np.concatenate([part.domains for part in parts]),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

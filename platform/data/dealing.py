@@ -9,6 +9,7 @@ import numpy as np
 
 from platform.config.randomness import stream
 from platform.config.run import RunConfig
+from platform.data.balanced import Portion
 from platform.data.dataset import Dataset, Split
 from platform.data.dirichlet import DirichletShares
 from platform.data.images import Indices
@@ -135,6 +136,9 @@ def _plan(config: RunConfig, dataset: Dataset, dealt: Dealt) -> PartitionPlan:
     # Only `shared_ratio` has no fewest of its own, and it does not look at these.
     shares = DirichletShares(section.concentration, section.fewest or 1)
     ratio = SharedRatio(section.shared_ratio or 0.0, section.concentration, section.fewest)
+    portion = Portion(
+        section.shared_classes or 0.0, section.classes_per_client, section.images_per_client
+    )
     return PartitionPlan(
         kind=section.kind,
         clients=number_of_hands(config),
@@ -142,11 +146,8 @@ def _plan(config: RunConfig, dataset: Dataset, dealt: Dealt) -> PartitionPlan:
         shots=task.shots,
         shares=shares,
         domains=domains,
-        shared_classes=section.shared_classes or 0.0,
+        portion=portion,
         shared_ratio=ratio,
-        images_per_client=section.images_per_client,
-        classes_per_client=section.classes_per_client,
-        may_lack_tests=section.serves_many,
     )
 
 

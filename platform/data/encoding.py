@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from methods import MethodError
+from platform.config import ModelConfig
 from platform.data.cache import CacheFolder, Kind
 from platform.data.features import ImageFitter, cached_pixels, cached_rows
 from platform.data.images import ImageFiles, Images, Indices
@@ -19,6 +21,23 @@ if TYPE_CHECKING:
 
 Telling = Callable[[str, int, int], None]
 """Told what is being encoded, and how many of how many images are."""
+
+
+def frozen_model(model: ModelConfig | None, device: str) -> Backbone | None:
+    """Return the frozen model of a run, None where the configuration has none.
+
+    Raises:
+        ConfigError: If there is none of this name, or its weights cannot be read.
+    """
+    if model is None:
+        return None
+    # Imported late: a method with a network of its own needs none of it.
+    from methods.clip.adapter import load_backbone
+
+    try:
+        return load_backbone(model.name, model.pretrained, device)
+    except MethodError as error:
+        raise ConfigError(str(error)) from error
 
 
 def cached_encoders(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,7 +15,12 @@ from platform.data.dataset import Dataset
 from platform.data.dealing import DEALS_BY_DOMAIN, Dealt, deal, dealt_domains, number_of_hands
 from platform.data.homonyms import BY_CLIENT
 from platform.data.partition import ClientIndices, Indices
-from platform.data.senses import in_senses_of_holders, senses_of_clients
+from platform.data.senses import (
+    in_senses_of_holders,
+    senses_of_clients,
+    with_tests_in_each_sense,
+)
+from platform.data.shapes import Stream
 from platform.data.soundness import require_sound
 from platform.data.validation import carve
 from platform.errors import DataError
@@ -48,6 +53,8 @@ class TaskData:
         common: What the evaluation protocol measures every client on, by the protocol's names.
         new_clients: Row numbers of clients that never take part in a round.
         senses: What names mean to each client, new ones last, where each has a sense of its own.
+        all_tests: Where the test images of all clients are, under `all_classes`: by sense where
+            clients have senses, else under an empty name.
     """
 
     dataset: Dataset
@@ -57,6 +64,7 @@ class TaskData:
     common: Mapping[str, CommonRows]
     new_clients: tuple[ClientIndices, ...] = ()
     senses: tuple[str, ...] = ()
+    all_tests: Mapping[str, Indices] = field(default_factory=dict)
 
     @property
     def domain_names(self) -> tuple[str, ...]:
@@ -64,14 +72,18 @@ class TaskData:
         return tuple(self.dataset.domains[index] for index in self.domains)
 
 
-def load_task_data(config: RunConfig) -> TaskData:
+def load_task_data(config: RunConfig, images: Stream = Stream.FEDERATION) -> TaskData:
     """Load the data set and partition it.
+
+    Args:
+        config: The run's.
+        images: Who rendered images are for.
 
     Raises:
         ConfigError: If the data set or a domain is unknown, its files are not as they should be, or
             the partition cannot be met.
     """
-    request = _request(config)
+    request = _request(config, images)
     made = load_dataset(config.task.dataset, request)
     require_sound(made)
     merged = config.task.partition.kind == "shared_ratio"
@@ -85,6 +97,12 @@ def load_task_data(config: RunConfig) -> TaskData:
     senses = senses_of_clients(len(everybody)) if config.task.senses == BY_CLIENT else ()
     if senses:
         dataset = in_senses_of_holders(made, request, everybody, senses, merged=merged)
+    all_tests: Mapping[str, Indices] = {}
+    if config.evaluation.protocol == "all_classes":
+        all_tests = {"": np.unique(np.concatenate([client.test for client in everybody]))}
+    if all_tests and senses:
+        (rows,), of_all = all_tests.values(), tuple(dict.fromkeys(senses))
+        dataset, all_tests = with_tests_in_each_sense(dataset, request, rows, of_all, merged=merged)
     old = config.task.clients
     return TaskData(
         dataset=dataset,
@@ -94,10 +112,11 @@ def load_task_data(config: RunConfig) -> TaskData:
         common=_common(config, dataset, len(dealt.classes)),
         new_clients=tuple(everybody[old:]),
         senses=senses,
+        all_tests=all_tests,
     )
 
 
-def _request(config: RunConfig) -> DataRequest:
+def _request(config: RunConfig, images: Stream) -> DataRequest:
     task = config.task
     return DataRequest(
         root=user_path(task.root),
@@ -108,6 +127,7 @@ def _request(config: RunConfig) -> DataRequest:
         domains=task.domains,
         held_out_domain=task.held_out_domain,
         senses=task.senses,
+        stream=images,
     )
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from platform.data.balanced import balanced_classes, random_counts
+from platform.data.balanced import Portion, balanced_classes, random_counts
 from platform.data.dirichlet import Counts, DirichletShares, dirichlet_counts
 from platform.data.shared_ratio import SharedRatio, shared_ratio_counts, split_own
 from platform.errors import ConfigError
@@ -51,16 +51,11 @@ class PartitionPlan:
             class, by domain.
         shots: Training images per owned class and client, fewer where a class has fewer; per class
             in all where clients get random shares, under `shared_ratio` training and test images
-            together. None takes all there are, or `images_per_client`.
+            together. None takes all there are, or what `portion` says.
         shares: How `dirichlet` and `domain_dirichlet` draw.
         domains: Names of the domains that `domain_dirichlet` deals out, which divide `clients`.
-        shared_classes: The share of classes that all clients own under `pathological`.
+        portion: What a client gets under `iid` and `pathological`.
         shared_ratio: How `shared_ratio` draws.
-        images_per_client: Training images of a client under `iid`, whatever their class; None for
-            `shots` of each.
-        classes_per_client: Classes of a client under `pathological`, which others own as well; None
-            for disjoint ones.
-        may_lack_tests: Whether a client may have no test image.
     """
 
     kind: str
@@ -69,11 +64,8 @@ class PartitionPlan:
     shots: int | None
     shares: DirichletShares = field(default_factory=DirichletShares)
     domains: tuple[str, ...] = ()
-    shared_classes: float = 0.0
+    portion: Portion = field(default_factory=Portion)
     shared_ratio: SharedRatio = field(default_factory=SharedRatio)
-    images_per_client: int | None = None
-    classes_per_client: int | None = None
-    may_lack_tests: bool = False
 
 
 _FEW_SHOT_CLASSES = 2
@@ -95,8 +87,8 @@ def class_map(plan: PartitionPlan, rng: np.random.Generator) -> tuple[tuple[int,
     if plan.kind == "domain":
         # A domain's classes are neighbours, so that uncut order gives each client one domain.
         return _slices(np.arange(plan.classes), plan.clients)
-    if plan.classes_per_client is not None:
-        return balanced_classes(plan.classes, plan.classes_per_client, plan.clients, rng=rng)
+    if plan.portion.classes is not None:
+        return balanced_classes(plan.classes, plan.portion.classes, plan.clients, rng=rng)
     shared = _shared(plan)
     _require_classes(plan, shared)
     order = rng.permutation(plan.classes)
@@ -125,8 +117,8 @@ def partition(
         ConfigError: If no class has so many images, or a client would get too few.
     """
     sizes = [np.bincount(labels, minlength=plan.classes) for labels in (train_labels, test_labels)]
-    if plan.images_per_client is not None:
-        each, everybody = plan.images_per_client, np.ones((plan.classes, plan.clients), np.int64)
+    if plan.portion.images is not None:
+        each, everybody = plan.portion.images, np.ones((plan.classes, plan.clients), np.int64)
         train_counts = random_counts(train_labels, plan.classes, each, plan.clients, rng=class_rng)
         test_counts = _evenly(sizes[1], everybody)
     else:
@@ -227,11 +219,11 @@ def _fewest_classes(plan: PartitionPlan) -> int:
 
 
 def _shared(plan: PartitionPlan) -> int:
-    shared = round(plan.shared_classes * plan.classes)
-    if plan.shared_classes and not shared:
+    shared = round(plan.portion.shared_classes * plan.classes)
+    if plan.portion.shared_classes and not shared:
         raise ConfigError(
-            f"task.partition.shared_classes: {plan.shared_classes:g} of {plan.classes} classes is "
-            f"less than half a class; valid: null, or from {1 / plan.classes:.2g}"
+            f"task.partition.shared_classes: {plan.portion.shared_classes:g} of {plan.classes} "
+            f"classes is less than half a class; valid: null, or from {1 / plan.classes:.2g}"
         )
     return shared
 
@@ -309,7 +301,7 @@ def _require_shots(plan: PartitionPlan, most: Counts, whose: str) -> None:
 def _require_images(plan: PartitionPlan, clients: Sequence[ClientIndices]) -> None:
     for client, indices in enumerate(clients):
         for rows, what in ((indices.train, "training"), (indices.test, "test")):
-            if not len(rows) and not (what == "test" and plan.may_lack_tests):
+            if not len(rows) and not (what == "test" and plan.portion.may_lack_tests):
                 raise ConfigError(
                     f"task.clients: client {client} of {len(clients)} would have no {what} image; "
                     "use fewer clients"
@@ -319,10 +311,10 @@ def _require_images(plan: PartitionPlan, clients: Sequence[ClientIndices]) -> No
 def _require_few_shot_classes(plan: PartitionPlan, held: Sequence[Indices]) -> None:
     few, name = plan.shots, "task.shots"
     use = "fewer clients, or null for all images"
-    if plan.images_per_client is not None:
-        few, name, use = plan.images_per_client, "task.partition.images_per_client", "more images"
-    if plan.classes_per_client is not None:
-        name, few, use = "task.partition.classes_per_client", plan.classes_per_client, "2 or more"
+    if plan.portion.images is not None:
+        few, name, use = plan.portion.images, "task.partition.images_per_client", "more images"
+    if plan.portion.classes is not None:
+        name, few, use = "task.partition.classes_per_client", plan.portion.classes, "2 or more"
     if few is None:
         return
     for client, labels in enumerate(held):

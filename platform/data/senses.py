@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from platform.data.catalogue import DataRequest, load_dataset
-from platform.data.dataset import Dataset
+from platform.data.dataset import Dataset, joined
 from platform.data.homonyms import SENSES
+from platform.data.images import Indices
 from platform.data.partition import ClientIndices
 
 
@@ -47,3 +48,28 @@ def in_senses_of_holders(
     train, test = (part.reshape(len(made.domains), -1) for part in np.split(senses, [ends]))
     drawn = load_dataset(made.name, replace(request, senses=(train, test)))
     return drawn.merged() if merged else drawn
+
+
+def with_tests_in_each_sense(
+    dataset: Dataset, request: DataRequest, rows: Indices, senses: Sequence[str], *, merged: bool
+) -> tuple[Dataset, dict[str, Indices]]:
+    """Add test images in each sense, whoever holds them.
+
+    Args:
+        dataset: As its holders see it.
+        request: What was asked for.
+        rows: Which test rows, ascending.
+        senses: The senses, each once.
+        merged: Whether it was dealt out as one pool.
+
+    Returns:
+        The data set with these rows of each sense after all others, and where they are by sense.
+    """
+    # Nobody looks at training images here, and none need be drawn but where test images are some.
+    asked = request if merged else replace(request, train_per_class=0)
+    parts, places = [dataset.test], {}
+    for sense in senses:
+        drawn = load_dataset(dataset.name, replace(asked, senses=sense))
+        places[sense] = np.arange(len(rows)) + sum(part.num_examples for part in parts)
+        parts.append((drawn.merged() if merged else drawn).test.only(rows))
+    return replace(dataset, test=joined(parts)), places

@@ -1,8 +1,9 @@
 """The data set `shapes`: 20 rendered shapes in six styles, from a seed and nothing else.
 
-Two streams of random numbers never meet: what the tiny CLIP is pretrained on and what federations
-are run on. They are told apart by the spawn key of `numpy.random.SeedSequence`, so the same seed
-on both sides gives unrelated images; so do training and test, and the domains.
+Streams of random numbers never meet: what the tiny CLIP is pretrained on, what federations are run
+on, and what is declared public. They are told apart by the spawn key of
+`numpy.random.SeedSequence`, so the same seed gives unrelated images in each; so do training and
+test, and the domains.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ class Stream(IntEnum):
 
     PRETRAINING = 1
     FEDERATION = 2
+    PUBLIC = 3
+    """Declared public: directions of a subspace are found from them."""
+    REHEARSAL = 4
+    """Of clients in a dry run, whose images are nobody's."""
 
 
 class Part(IntEnum):

@@ -98,14 +98,25 @@ def _subspace(run: Run) -> Iterator[str]:
     method = subspace_of(run.terms.method)
     if method is None:
         return
-    origin = {
-        "text_jacobian": "found from the frozen model, the list of classes and each broadcast",
-        "random": "drawn anew for each round",
+    images = 0 if method.public is None else method.public.num_examples
+    section, task = run.terms.config.public_data, run.terms.config.task
+    name = task.dataset if section is None else section.dataset or task.dataset
+    origin, condition = {
+        "text_jacobian": (
+            "found from the frozen model, the list of classes and each broadcast",
+            "",
+        ),
+        "public_images": (
+            f"found from {images} images declared public ({name}), which were fixed in advance, "
+            "the frozen model and each broadcast",
+            ", if these images are nobody's",
+        ),
+        "random": ("drawn anew for each round", ""),
     }[method.kind]
     yield (
         f"uploads live in {method.rank} of {method.whole} directions, {origin}: they depend on "
-        "nothing private; that privacy.rank was chosen well is not charged, so it must not have "
-        "been tried out on these data"
+        f"nothing private{condition}; that privacy.rank was chosen well is not charged, so it must "
+        "not have been tried out on these data"
     )
 
 

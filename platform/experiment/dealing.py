@@ -9,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods import Arrays, Examples, Method
+from platform.config.randomness import stream
+from platform.config.run import RunConfig
 from platform.data.dataset import Split
 from platform.data.duplicates import require_one_label
 from platform.data.loading import CommonRows, TaskData
 from platform.data.preparing import Encoders, prepared_arrays
+from platform.data.public import public_rows
 from platform.data.rows import Rows
-from platform.experiment.evaluation import EvaluationPlan, NewClient
+from platform.experiment.evaluation import EvaluationPlan, NewClient, Panel
 from platform.parties.scoring import EvaluationSet
 from platform.parties.store_files import client_names
 from platform.wire.transport import ClientId
@@ -46,8 +49,21 @@ class Learning:
 Indices = NDArray[np.int64]
 
 
+@dataclass(frozen=True)
+class Measuring:
+    """How many clients are measured, and what draws them."""
+
+    clients: int
+    rng: np.random.Generator
+
+
 def deal_examples(
-    data: TaskData, method: Method, encoders: Encoders, protocol: str
+    data: TaskData,
+    method: Method,
+    encoders: Encoders,
+    protocol: str,
+    *,
+    measuring: Measuring | None = None,
 ) -> tuple[dict[ClientId, Examples], EvaluationPlan]:
     """Return training examples of every client, and what their models are measured on.
 
@@ -56,6 +72,7 @@ def deal_examples(
         method: Says what it needs, and what it keeps of that.
         encoders: From images to arrays.
         protocol: Name of the evaluation protocol.
+        measuring: How many clients are measured, and what draws them; None for all.
 
     Raises:
         DataError: If an image cannot be read, or two examples that are the same have two labels.
@@ -65,7 +82,11 @@ def deal_examples(
     # Only images that somebody holds are read: a few-shot run needs few of a large data set's.
     learnt = _rows_of([*(c.train for c in everybody), *(c.validation for c in data.clients)])
     measured = _rows_of(
-        [*(c.test for c in everybody), *(common.rows for common in data.common.values())]
+        [
+            *(c.test for c in everybody),
+            *(common.rows for common in data.common.values()),
+            *data.all_tests.values(),
+        ]
     )
     remarks = require_one_label(dataset, learnt, measured)
     held = _Held.of(method, dataset.train, learnt, encoders)
@@ -76,16 +97,79 @@ def deal_examples(
     train = {n: held.select(c.train) for n, c in zip(names, data.clients, strict=True)}
     shown = _Held.of(method, dataset.test, measured, encoders)
     own = {n: shown.select(c.test) for n, c in zip(names, data.clients, strict=True)}
+    chosen, said = _measured(data, measuring)
     plan = EvaluationPlan(
         protocol=protocol,
         classes=data.classes,
         own=own,
+        panel=Panel(tuple(names[position] for position in chosen), (*remarks, *said)),
+        everything=_everything(data, shown),
         common={name: _common_set(shown, rows) for name, rows in data.common.items()},
         validation=_validation(data, held),
         new_clients=_new_clients(data, held, shown),
-        remarks=remarks,
     )
     return train, plan
+
+
+def measuring_of(config: RunConfig) -> Measuring | None:
+    """Return how many clients a run measures, None for all."""
+    number = config.evaluation.measured_clients
+    return None if number is None else Measuring(number, stream(config.seed, "measured clients"))
+
+
+def _measured(data: TaskData, measuring: Measuring | None) -> tuple[list[int], list[str]]:
+    """Return which clients are measured, by position, and what a report must say of that."""
+    number, said, what = len(data.clients), [], "clients"
+    able = [position for position, c in enumerate(data.clients) if len(c.test)]
+    if len(able) < number and not data.all_tests:
+        said.append(
+            f"{number - len(able)} of {number} clients have no test example and count in no "
+            "accuracy on test examples"
+        )
+        what = "clients with test examples"
+    if data.all_tests:
+        able = list(range(number))
+    if measuring is None:
+        return list(range(number)), said
+    if measuring.clients >= len(able):
+        return able, said
+    drawn = measuring.rng.choice(len(able), measuring.clients, replace=False)
+    said.append(
+        f"{measuring.clients} of {len(able)} {what}, drawn at random, were measured and trained "
+        "alone: all accuracies but new clients' are theirs"
+    )
+    return [able[place] for place in sorted(drawn.tolist())], said
+
+
+def _everything(data: TaskData, shown: _Held) -> dict[ClientId, EvaluationSet]:
+    """Return all test examples as each client sees them, nothing where nobody asks for them."""
+    sets = {
+        sense: EvaluationSet(shown.select(rows), data.classes)
+        for sense, rows in data.all_tests.items()
+    }
+    if not sets:
+        return {}
+    names = (*client_names(len(data.clients)), *client_names(len(data.new_clients), "new"))
+    senses = data.senses or ("",) * len(names)
+    return {name: sets[sense] for name, sense in zip(names, senses, strict=True)}
+
+
+def public_examples(
+    config: RunConfig, data: TaskData, encoders: Callable[[Method], Encoders], method: Method
+) -> Examples:
+    """Return the images of `public_data`, as a method keeps them.
+
+    Args:
+        config: The run's.
+        data: The federation's.
+        encoders: From images to arrays, for a method.
+        method: The method.
+
+    Raises:
+        ConfigError: If they cannot be read, have other classes, or are the federation's own.
+    """
+    public = public_rows(config, data)
+    return _Held.of(method, public.split, public.rows, encoders(method)).select(public.rows)
 
 
 def _rows_of(parts: Sequence[Indices]) -> Indices:

@@ -1,9 +1,10 @@
 """Accuracy, as a simulation sees it: what clients found on their images, taken over all clients.
 
 Beside its own test images, a protocol may measure every client on sets that all have in common.
-*Base to novel* (FedPGP, section 4.1): all test images of the classes that were dealt out, and of
-those that nobody trained on, with the harmonic mean of the three. *Leave one domain out* (FedPGP,
-section 4.1): all test images of a domain that nobody holds.
+*All classes*: all test images of all clients, which then are what accuracy is on. *Base to novel*
+(FedPGP, section 4.1): all test images of the classes that were dealt out, and of those that nobody
+trained on, with the harmonic mean of the three. *Leave one domain out* (FedPGP, section 4.1): all
+test images of a domain that nobody holds.
 
 Validation images, which a client neither trains on nor is tested on, choose among rounds; clients
 that never took part are measured at the end. Each client counts on its own images and answers with
@@ -21,7 +22,14 @@ from numpy.typing import NDArray
 
 from methods import Arrays, Examples
 from platform.errors import ClientsSilent
-from platform.parties.scoring import LOCAL, VALIDATION, EvaluationSet
+from platform.parties.scoring import (
+    LOCAL,
+    OWN,
+    VALIDATION,
+    CommonScores,
+    EvaluationSet,
+    MeasuredSets,
+)
 from platform.rounds.asking import Question, ask_all
 from platform.rounds.documents import NO_ACCURACY
 from platform.rounds.progress import Progress
@@ -74,34 +82,69 @@ class NewClient:
     test: Examples
 
 
+@dataclass(frozen=True)
+class Panel:
+    """Whom a run measures.
+
+    Attributes:
+        clients: The clients that are measured, in the clients' order.
+        remarks: What a report must say of them and of the images.
+    """
+
+    clients: tuple[ClientId, ...]
+    remarks: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class EvaluationPlan:
     """What a protocol measures on.
 
     Attributes:
-        protocol: `client_mean`, `base_to_novel` or `leave_one_domain_out`.
+        protocol: `client_mean`, `all_classes`, `base_to_novel` or `leave_one_domain_out`.
         classes: The classes that are told apart on clients' own test images.
         own: Each client's own test images.
+        panel: The clients that are measured.
+        everything: Under `all_classes` the test images of all clients, as each client sees them,
+            new ones included; clients who see the same have the very same set.
         common: What every client is measured on beside them: `base` and `novel`, or `target`.
         validation: Each client's validation images, empty without.
         new_clients: Clients that never take part.
-        remarks: What a report must say of these images.
     """
 
     protocol: str
     classes: tuple[str, ...]
     own: Mapping[ClientId, Examples]
+    panel: Panel
+    everything: Mapping[ClientId, EvaluationSet] = field(default_factory=dict)
     common: Mapping[str, EvaluationSet] = field(default_factory=dict)
     validation: Mapping[ClientId, Examples] = field(default_factory=dict)
     new_clients: Mapping[ClientId, NewClient] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
 
-    def sets_of(self, client: ClientId) -> dict[str, EvaluationSet]:
-        """Return a client's own sets: test images, and validation images where there are any."""
-        own = {LOCAL: EvaluationSet(self.own[client], self.classes)}
+    @property
+    def measured(self) -> tuple[ClientId, ...]:
+        """The clients that are measured, in the clients' order."""
+        return self.panel.clients
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """Names of all that final models are measured on."""
+        return (LOCAL, *self.common, *((OWN,) if self.everything else ()))
+
+    def sets_of(self, client: ClientId, shared: CommonScores) -> MeasuredSets:
+        """Return what a client measures its model on.
+
+        Args:
+            client: One that takes part, or a new one.
+            shared: Where clients share counts.
+        """
+        new = self.new_clients.get(client)
+        test = EvaluationSet(self.own[client] if new is None else new.test, self.classes)
+        sets, common = {OWN if self.everything else LOCAL: test}, dict(self.common)
+        if self.everything:
+            common[LOCAL] = self.everything[client]
         if client in self.validation:
-            own[VALIDATION] = EvaluationSet(self.validation[client], self.classes)
-        return own
+            sets[VALIDATION] = EvaluationSet(self.validation[client], self.classes)
+        return MeasuredSets(sets, common, shared)
 
 
 @dataclass(frozen=True)
@@ -110,7 +153,8 @@ class Measured:
 
     Attributes:
         protocol: The protocol's name.
-        sets: Accuracy on each set: `local`, the clients' own test images, and the common ones.
+        sets: Accuracy on each set: `local`, the clients' own test images or under `all_classes`
+            those of all, and what else was measured on.
     """
 
     protocol: str
@@ -118,7 +162,7 @@ class Measured:
 
     @property
     def local(self) -> Accuracy:
-        """Accuracy on the clients' own test images."""
+        """Accuracy on the clients' own test images, or under `all_classes` on those of all."""
         return self.sets[LOCAL]
 
     @property
@@ -136,6 +180,8 @@ class Measured:
         if self.protocol == "leave_one_domain_out":
             target = self.sets["target"]
             return {"name": self.protocol, LOCAL: self.local.mean, "target": target.document()}
+        if OWN in self.sets:
+            return {"name": self.protocol, OWN: self.sets[OWN].document()}
         return {"name": self.protocol}
 
 
@@ -179,42 +225,49 @@ def examine_round(plan: EvaluationPlan, run: Run, after: Progress) -> Examined:
     Raises:
         ClientsSilent: If a client cannot be heard, or has gone on.
     """
-    protocol, common = plan.protocol, tuple(plan.common)
+    protocol, tests = plan.protocol, plan.tests
     if run.terms.config.evaluation.selection == "last":
-        protocol, common = "client_mean", ()
-    names = (LOCAL, *common, *((VALIDATION,) if plan.validation else ()))
-    scores = examine(run, after.state, after.committed, names)
+        protocol, tests = protocol if plan.everything else "client_mean", (LOCAL,)
+    names = (*tests, *((VALIDATION,) if plan.validation else ()))
+    scores = examine(run, after.state, _of_measured(plan, after.committed), names)
     gone = [client for client, s in scores.items() if s.after != after.committed.get(client)]
     if gone:
         raise ClientsSilent(
             f"run {run.run_id}: {gone[0]} has gone on from what it is asked to measure; "
             f"resume with --resume {run.run_id}"
         )
-    return _examined(protocol, (LOCAL, *common), scores)
+    return _examined(protocol, tests, scores)
 
 
 def examine_last(plan: EvaluationPlan, run: Run, state: Arrays) -> Examined:
     """Return what all clients measure on all sets once they have personalised."""
-    kept_as, tests = run.terms.final_attempt, (LOCAL, *plan.common)
-    names = (*tests, *((VALIDATION,) if plan.validation else ()))
-    last = dict.fromkeys(run.roll.clients, kept_as)
-    return _examined(plan.protocol, tests, examine(run, state, last, names, weighs=True))
+    names = (*plan.tests, *((VALIDATION,) if plan.validation else ()))
+    last = dict.fromkeys(plan.measured, run.terms.final_attempt)
+    return _examined(plan.protocol, plan.tests, examine(run, state, last, names, weighs=True))
+
+
+def examine_before(plan: EvaluationPlan, run: Run, after: Progress) -> Accuracy | None:
+    """Return accuracy before clients personalise, None where some have done so."""
+    scores = examine(run, after.state, _of_measured(plan, after.committed), [LOCAL])
+    if any(each.after != after.committed.get(client) for client, each in scores.items()):
+        return None
+    return over_clients([each.tallies[LOCAL] for each in scores.values()])
 
 
 def examine(
     run: Run,
     state: Arrays,
-    committed: Mapping[ClientId, Attempt],
+    committed: Mapping[ClientId, Attempt | None],
     names: Sequence[str],
     *,
     weighs: bool = False,
 ) -> dict[ClientId, Scores]:
-    """Ask every client what it finds on certain sets.
+    """Ask clients what they find on certain sets.
 
     Args:
         run: The run.
         state: The server state that clients are sent a broadcast of.
-        committed: The commits whose personal parts are measured.
+        committed: Whom to ask, and the commits whose personal parts are measured.
         names: What is measured on.
         weighs: Whether experts' weights are asked for.
 
@@ -223,8 +276,7 @@ def examine(
     """
 
     def questions() -> Iterator[Question]:
-        for client in run.roll.clients:
-            last = committed.get(client)
+        for client, last in committed.items():
             envelope = Envelope(run.run_id, 0 if last is None else last[0], 0, last)
             broadcast = run.terms.method.broadcast(state, client)
             asked = Examination(envelope, broadcast, tuple(names), weighs)
@@ -235,6 +287,12 @@ def examine(
         if set(scores.tallies) != set(names):
             raise ClientsSilent(f"run {run.run_id}: {client} has measured something else")
     return found
+
+
+def _of_measured(
+    plan: EvaluationPlan, committed: Mapping[ClientId, Attempt]
+) -> dict[ClientId, Attempt | None]:
+    return {client: committed.get(client) for client in plan.measured}
 
 
 def _examined(protocol: str, tests: Sequence[str], scores: Mapping[ClientId, Scores]) -> Examined:
@@ -249,8 +307,11 @@ def _examined(protocol: str, tests: Sequence[str], scores: Mapping[ClientId, Sco
 def measured(
     protocol: str, tests: Sequence[str], tallies: Sequence[Mapping[str, Tally]]
 ) -> Measured:
-    """Return accuracy on each set from what each client counted."""
-    sets = {name: over_clients([each[name] for each in tallies]) for name in tests}
+    """Return accuracy on each set from what each client counted, where anybody has some of it."""
+    counted = {name: [each[name] for each in tallies] for name in tests}
+    sets = {
+        name: over_clients(of_it) for name, of_it in counted.items() if any(n for _, n in of_it)
+    }
     return Measured(protocol, sets)
 
 

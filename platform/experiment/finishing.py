@@ -18,7 +18,7 @@ from platform.disk.run_lock import only_process_of
 from platform.disk.transactions import mark_interrupted
 from platform.errors import ClientsSilent, RecordsDisagree
 from platform.experiment.caveats import run_warnings
-from platform.experiment.evaluation import examine, examine_last, over_clients
+from platform.experiment.evaluation import EvaluationPlan, examine_before, examine_last
 from platform.experiment.newcomers import measure_newcomers
 from platform.experiment.resuming import require_spent_elsewhere
 from platform.experiment.second_phase import take_over, take_up
@@ -26,7 +26,6 @@ from platform.experiment.silence import measure_silence
 from platform.experiment.simulation import Simulation
 from platform.experiment.summary import Findings, metrics_csv, summary_document, write_run_files
 from platform.experiment.twins import measure_twins
-from platform.parties.scoring import LOCAL
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.documents import NO_ACCURACY
 from platform.rounds.loop import Federation
@@ -78,7 +77,7 @@ def _execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
         return dict(_summary_of(simulation, run.run_id))
     progress = _rounds(simulation, observer)
     documents = _documents(run)
-    before = _before(run, progress, documents)
+    before = _before(plan, run, progress, documents)
     seconds = personalise(run, progress)
     final = examine_last(plan, run, progress.state)
     newcomers = measure_newcomers(simulation, progress.state)
@@ -99,7 +98,7 @@ def _execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
         documents,
         ended_early=progress.ended_early,
         uncollected=progress.uncollected,
-        remarks=plan.remarks,
+        remarks=plan.panel.remarks,
     )
     summary = summary_document(run, documents, findings, warnings)
     if run.source_id is not None:
@@ -128,7 +127,7 @@ def _rounds(simulation: Simulation, observer: Observer) -> Progress:
 
 
 def _before(
-    run: Run, progress: Progress, documents: Sequence[Mapping[str, Any]]
+    plan: EvaluationPlan, run: Run, progress: Progress, documents: Sequence[Mapping[str, Any]]
 ) -> Mapping[str, Any]:
     """Return accuracy before clients personalise.
 
@@ -138,11 +137,9 @@ def _before(
     collects = run.terms.protection.collects_at is not None
     if known["mean"] is not None or not collects or run.source_id:
         return known
-    scores = examine(run, progress.state, progress.committed, [LOCAL])
-    if any(each.after != progress.committed.get(client) for client, each in scores.items()):
-        # Of an interrupted finish there is no before any more.
-        return known
-    return over_clients([each.tallies[LOCAL] for each in scores.values()]).document()
+    found = examine_before(plan, run, progress)
+    # Of an interrupted finish there is no before any more.
+    return known if found is None else found.document()
 
 
 def _documents(run: Run) -> list[Mapping[str, Any]]:

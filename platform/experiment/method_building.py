@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, cast, get_type_hints
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast, get_type_hints
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from methods import ClientView, Method, MethodError, OptionsOf, Registry, Task, Visibility
+from methods import (
+    ClientView,
+    Examples,
+    Method,
+    MethodError,
+    OptionsOf,
+    Registry,
+    Task,
+    Visibility,
+)
+from methods.interface.directions import origin_of
 from methods.interface.groups import in_groups
 from methods.interface.server_optimizers import (
     SERVER_OPTIMIZERS,
@@ -20,9 +31,13 @@ from methods.interface.server_optimizers import (
 from methods.interface.subspace import in_subspace
 from platform.config import MethodConfig, RunConfig
 from platform.config.loading import sentence
+from platform.data.loading import TaskData
 from platform.errors import ConfigError
 from platform.experiment.evaluation import EvaluationPlan
 from platform.mechanisms import Mechanism
+
+if TYPE_CHECKING:
+    from methods.clip.adapter import Backbone
 
 PROVIDED_NEEDS = frozenset({"features", "tokens", "pixels", "text", "domains"})
 
@@ -132,8 +147,27 @@ def _require_plain(field: str, value: object) -> None:
         ) from error
 
 
-def build_method(registry: Registry, config: RunConfig, task: Task) -> Method:
+def task_of(config: RunConfig, data: TaskData, backbone: Backbone | None, device: str) -> Task:
+    """Return what the run's method is built for."""
+    decoupled = config.privacy.personal == "decoupled"
+    clients = config.task.clients
+    return Task(data.classes, data.domain_names, clients, backbone, decoupled, device)
+
+
+PublicImages = Callable[[Method], Examples]
+"""Reads what is declared public, as a method keeps it."""
+
+
+def build_method(
+    registry: Registry, config: RunConfig, task: Task, public: PublicImages | None = None
+) -> Method:
     """Build the configured method.
+
+    Args:
+        registry: The methods.
+        config: The run's.
+        task: What the method is built for.
+        public: Needed where directions are found from public images.
 
     Raises:
         ConfigError: If the method, an option, or the combination with the rest is not valid.
@@ -143,7 +177,8 @@ def build_method(registry: Registry, config: RunConfig, task: Task) -> Method:
         method = registry.build(config.method.name, options, task)
     except MethodError as error:
         raise ConfigError(str(error)) from error
-    method = _grouped(_projected(_optimised(method, config), config), config, task)
+    projected = _projected(_optimised(method, config), config, task, public)
+    method = _grouped(projected, config, task)
     others = [f"method.{m.option} = {getattr(options, m.option)}" for _, m in _marks(options)]
     _require_fitting(method, config, " with ".join((config.method.name, *others)))
     return method
@@ -162,13 +197,18 @@ def _optimised(method: Method, config: RunConfig) -> Method:
     return WithServerOptimizer(method, optimizer)
 
 
-def _projected(method: Method, config: RunConfig) -> Method:
+def _projected(
+    method: Method, config: RunConfig, task: Task, public: PublicImages | None
+) -> Method:
     """Return the method with uploads in the subspace that is asked for."""
     kind, rank = config.privacy.subspace, config.privacy.rank
     if kind == "none" or rank is None:
         return method
+    model = task.backbone
+    origin = origin_of(None if model is None else model.fingerprint, task.classes)
+    images = None if public is None else partial(public, method)
     try:
-        return in_subspace(method, kind, rank)
+        return in_subspace(method, kind, rank, origin=origin, public=images)
     except MethodError as error:
         raise ConfigError(str(error)) from error
 

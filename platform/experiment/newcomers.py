@@ -16,7 +16,7 @@ from methods import Arrays, ClientView
 from platform.experiment.evaluation import Accuracy, over_clients
 from platform.experiment.simulation import Simulation
 from platform.parties.profile import ClientProfile, first_state
-from platform.parties.scoring import LOCAL, EvaluationSet, MeasuredSets
+from platform.parties.scoring import LOCAL, CommonScores
 from platform.parties.totality import forget, personalise
 from platform.wire.outside_rounds import Tally
 
@@ -85,6 +85,7 @@ def _profiles(simulation: Simulation) -> Iterator[ClientProfile]:
     """Yield profiles like those of the clients that took part, but for name and images."""
     plan = simulation.learning.evaluation
     like = next(iter(simulation.population.clients.values())).profile
+    shared = CommonScores()
     for name, client in plan.new_clients.items():
-        measured = MeasuredSets({LOCAL: EvaluationSet(client.test, plan.classes)})
+        measured = plan.sets_of(name, shared)
         yield dataclasses.replace(like, name=name, data=client.train, measured=measured)

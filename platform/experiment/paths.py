@@ -14,6 +14,11 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
         root = str(user_path(config.task.root).resolve())
         task = config.task.model_copy(update={"root": root})
         config = config.model_copy(update={"task": task})
+    public = config.public_data
+    if public is not None and public.root is not None:
+        root = str(user_path(public.root, "public_data.root").resolve())
+        public = public.model_copy(update={"root": root})
+        config = config.model_copy(update={"public_data": public})
     section = config.secure_aggregation
     if section.enrolment is None:
         return config

@@ -17,6 +17,9 @@ from platform.rounds.phases import in_rounds
 
 PROTOCOLS: Final = {
     "client_mean": "client mean: every client on its own test examples",
+    "all_classes": (
+        "all classes: every client on all test examples of all clients, beside it on its own"
+    ),
     "base_to_novel": (
         "base to novel: own test examples, all base classes, all novel classes, harmonic mean"
     ),
@@ -31,6 +34,9 @@ _WHEN: Final = "measured after the update, before personalising; never chosen by
 def evaluation_document(config: RunConfig) -> dict[str, str]:
     """Return protocol and selection in words, as every report names them."""
     section, protocol = config.evaluation, PROTOCOLS[config.evaluation.protocol]
+    if section.measured_clients is not None:
+        whom = f"{section.measured_clients} of {config.task.clients} clients, drawn at random,"
+        protocol = protocol.replace("every client", whom)
     if config.task.held_out_domain is not None:
         protocol = f"{protocol} {config.task.held_out_domain!r}"
     return {"protocol": protocol, "selection": _selection(section.selection, section.release)}

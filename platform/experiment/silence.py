@@ -25,7 +25,6 @@ from platform.config.randomness import stream
 from platform.experiment.evaluation import Measured, measured
 from platform.experiment.simulation import Simulation
 from platform.parties.profile import ClientProfile, PersonalState, first_state, view_of
-from platform.parties.scoring import LOCAL
 from platform.parties.totality import forget, personalise, train_or_stay
 from platform.protection.uploads import Protection
 from platform.rounds.aggregating import aggregate_of
@@ -147,9 +146,13 @@ class _Silent:
         return after
 
     def _train(self, name: ClientId, number: int, broadcast: Arrays) -> None:
-        """Train what a client keeps; of methods whose clients keep nothing there is nothing."""
+        """Train what a client keeps; of methods whose clients keep nothing there is nothing.
+
+        Nor is there of clients that nobody measures, of whom nobody hears anything.
+        """
         profile, population = self._profile(name), self.simulation.population
-        if not profile.method.has_personal_state:
+        is_measured = name in self.simulation.learning.evaluation.measured
+        if not profile.method.has_personal_state or not is_measured:
             return
         before = self.states.get(name, PersonalState(first_state(profile), ()))
         experts = self._experts(name, number)
@@ -205,8 +208,8 @@ class _Silent:
 
     def _measure(self, state: Arrays) -> Measured:
         terms, plan = self.simulation.run.terms, self.simulation.learning.evaluation
-        tests, tallies = (LOCAL, *plan.common), []
-        for name in self.simulation.population.clients:
+        tallies = []
+        for name in plan.measured:
             profile = self._profile(name)
             kept = self.states.get(name, PersonalState(first_state(profile), ()))
             broadcast = terms.method.broadcast(state, name)
@@ -218,8 +221,8 @@ class _Silent:
                 remember=forget,
             )
             view = view_of(broadcast, PersonalState(personal, kept.experts))
-            tallies.append({t: profile.measured.tally(terms.method, view, t) for t in tests})
-        return measured(plan.protocol, tests, tallies)
+            tallies.append({t: profile.measured.tally(terms.method, view, t) for t in plan.tests})
+        return measured(plan.protocol, plan.tests, tallies)
 
     def _profile(self, name: ClientId) -> ClientProfile:
         return self.simulation.population.clients[name].profile

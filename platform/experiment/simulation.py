@@ -20,7 +20,7 @@ from platform.parties.profile import (
     Safeguards,
     TrainerFactory,
 )
-from platform.parties.scoring import CommonScores, MeasuredSets
+from platform.parties.scoring import CommonScores
 from platform.parties.store_files import stores_file
 from platform.protection.uploads import Protection
 from platform.rounds.run import Run, RunTerms
@@ -110,9 +110,7 @@ def build_population(
             protection=protection,
             randomness=randomness(config),
             safeguards=safeguards(credentials=_credentials(config, protection, name)),
-            measured=MeasuredSets(
-                learning.evaluation.sets_of(name), learning.evaluation.common, shared
-            ),
+            measured=learning.evaluation.sets_of(name, shared),
         )
         clients[name] = Client(profile, opened.stores[name], make_trainer)
     # To read there is nothing to make durable, and no file to open for it.

@@ -131,7 +131,12 @@ def _subspace(run: Run) -> dict[str, Any] | None:
     method = subspace_of(run.terms.method)
     if method is None:
         return None
-    return {"kind": method.kind, "rank": method.rank, "coordinates": method.whole}
+    return {
+        "kind": method.kind,
+        "rank": method.rank,
+        "coordinates": method.whole,
+        "public_images": None if method.public is None else method.public.num_examples,
+    }
 
 
 def _phases(

@@ -25,7 +25,6 @@ from platform.parties.profile import (
     noise_of,
     view_of,
 )
-from platform.parties.scoring import LOCAL
 from platform.parties.totality import forget, personalise, train_or_stay
 from platform.rounds.observing import Observer
 from platform.rounds.phases import in_rounds
@@ -34,7 +33,7 @@ from platform.rounds.phases import in_rounds
 def measure_twins(
     simulation: Simulation, observer: Observer, documents: Sequence[Mapping[str, Any]]
 ) -> Measured | None:
-    """Return every client's accuracy after the same training alone, under the same protocol.
+    """Return the measured clients' accuracy after the same training alone, under the same protocol.
 
     None where nobody asks for them: they cost as much training as the run.
 
@@ -46,10 +45,10 @@ def measure_twins(
     terms, plan = simulation.run.terms, simulation.learning.evaluation
     if not terms.config.evaluation.local_twins:
         return None
-    start, clients = terms.initial_state(), simulation.population.clients
-    tests, tallies = (LOCAL, *plan.common), []
-    for position, (name, client) in enumerate(clients.items()):
-        observer.preparing("local twins", position, len(clients))
+    start, tallies = terms.initial_state(), []
+    for position, name in enumerate(plan.measured):
+        client = simulation.population.clients[name]
+        observer.preparing("local twins", position, len(plan.measured))
         rounds = [d["round"] for d in in_rounds(documents) if name in d["survivors"]]
         broadcast, state = train_twin(
             client.profile,
@@ -59,9 +58,9 @@ def measure_twins(
             final_round=terms.final_attempt[0],
         )
         view, measured_on = view_of(broadcast, state), client.profile.measured
-        tallies.append({test: measured_on.tally(terms.method, view, test) for test in tests})
+        tallies.append({test: measured_on.tally(terms.method, view, test) for test in plan.tests})
     observer.preparing("local twins", 1, 1)
-    return measured(plan.protocol, tests, tallies)
+    return measured(plan.protocol, plan.tests, tallies)
 
 
 def train_twin(

@@ -1,7 +1,8 @@
 """What a client knows of its run beforehand, and refuses to be told otherwise.
 
-Names, shapes and dtypes of a broadcast follow from the method, and so do those of experts; how many
-rounds, clients and generations there are follows from the configuration. A message that says
+Names, shapes and dtypes of a broadcast follow from the method, and so do those of experts, and of
+which model directions of a subspace are; how many rounds, clients and generations there are follows
+from the configuration. A message that says
 something else is refused before it changes anything, with one sentence that repeats none of it.
 """
 
@@ -15,6 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from methods import Arrays, Method
+from methods.interface.directions import ORIGIN
 from platform.errors import ProtocolError
 from platform.protection.uploads import Protection
 from platform.wire.envelopes import Attempt, Envelope
@@ -40,6 +42,7 @@ class Expectations:
         rounds: The last round in which anything is asked for, the collection included.
         clients: Clients of the federation.
         generations: Most rounds whose pool entries are alive; 0 where clients are handed none.
+        origin: What the directions of a subspace must be of, None without a subspace.
     """
 
     broadcast: Looks
@@ -49,6 +52,7 @@ class Expectations:
     rounds: int = _LARGEST
     clients: int = _LARGEST
     generations: int = _LARGEST
+    origin: bytes | None = None
 
 
 def expectations_of(
@@ -81,6 +85,7 @@ def expectations_of(
         rounds=rounds,
         clients=clients,
         generations=0,
+        origin=first[ORIGIN].tobytes() if ORIGIN in first else None,
     )
     if policy is None:
         return known
@@ -138,6 +143,11 @@ def require_broadcast(expected: Expectations, broadcast: Arrays) -> None:
     """
     if _looks(broadcast) != expected.broadcast:
         raise ProtocolError("message: the broadcast's arrays are not those of this run's method")
+    if expected.origin is not None and broadcast[ORIGIN].tobytes() != expected.origin:
+        raise ProtocolError(
+            "message: the directions are of another model, or another class list, than this "
+            "client's own"
+        )
 
 
 def require_last_round_over(expected: Expectations, envelope: Envelope) -> None:

@@ -140,7 +140,7 @@ class OutsideRounds:
         tallies = {name: profile.measured.tally(method, view, name) for name in examination.sets}
         weights = None
         if examination.weighs:
-            weights = mean_weights(method, view, profile.measured.own[LOCAL])
+            weights = mean_weights(method, view, profile.measured.named(LOCAL))
         return encode_scores(Scores(envelope, tallies, weights, after))
 
 

@@ -17,7 +17,9 @@ from methods import Arrays, ClientView, Examples, Method
 from platform.wire.outside_rounds import Tally
 
 LOCAL: Final = "local"
-"""Name of the client's own test images among what is measured on."""
+"""Name of the test images that a client's accuracy is on: its own, or those of all clients."""
+OWN: Final = "own"
+"""Name of its own test images, where its accuracy is on those of all clients."""
 VALIDATION: Final = "validation"
 """Name of the images that the client neither trains on nor is tested on."""
 # A large test set at once would need the intermediate results of all its rows at once.
@@ -43,17 +45,18 @@ class CommonScores:
     def __init__(self) -> None:
         """Know of no model."""
         self._broadcast: Arrays | None = None
-        self._right: dict[str, int] = {}
+        self._right: dict[int, int] = {}
 
-    def count(self, method: Method, view: ClientView, name: str, test: EvaluationSet) -> int:
+    def count(self, method: Method, view: ClientView, test: EvaluationSet) -> int:
         """Return the images whose class is found, counted at most once for equal models."""
         if view.experts or view.personal:
             return count_right(method, view, test)
         if self._broadcast is None or not _are_equal(self._broadcast, view.broadcast):
             self._broadcast, self._right = view.broadcast, {}
-        if name not in self._right:
-            self._right[name] = count_right(method, view, test)
-        return self._right[name]
+        # Sets live as long as the clients that are measured on them, so no two have one identity.
+        if id(test) not in self._right:
+            self._right[id(test)] = count_right(method, view, test)
+        return self._right[id(test)]
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,8 @@ class MeasuredSets:
     """What a client measures its model on.
 
     Attributes:
-        own: Its own sets by name: `LOCAL`, and `VALIDATION` where it has one.
-        common: The sets that all clients have in common.
+        own: Its own sets by name: `LOCAL` or `OWN`, and `VALIDATION` where it has one.
+        common: The sets that it has in common with other clients.
         shared: What is known of them, alike for all clients of a process.
     """
 
@@ -75,14 +78,16 @@ class MeasuredSets:
         """The names of all sets."""
         return frozenset((*self.own, *self.common))
 
+    def named(self, name: str) -> EvaluationSet:
+        """Return one of the sets."""
+        return self.own[name] if name in self.own else self.common[name]
+
     def tally(self, method: Method, view: ClientView, name: str) -> Tally:
         """Return the images whose class is found, and all images, of one set."""
-        if name in self.own:
-            test = self.own[name]
-            return count_right(method, view, test), test.examples.num_examples
-        test = self.common[name]
-        right = self.shared.count(method, view, name, test)
-        return right, test.examples.num_examples
+        test, count = self.named(name), count_right
+        if name in self.common:
+            count = self.shared.count
+        return count(method, view, test), test.examples.num_examples
 
 
 def count_right(method: Method, view: ClientView, test: EvaluationSet) -> int:

@@ -9,7 +9,7 @@ from platform.config import RunConfig
 from platform.errors import ConfigError
 from platform.protection.extras import Extras
 from platform.protection.group_choice import Grouping
-from platform.protection.pool_rules import default_minimum
+from platform.protection.pool_rules import PoolRules, default_minimum
 from privacy import AdaptiveClipping, GroupCounts, NoisedMetric
 
 FREE_RATIO, CHARGED_RATIO = 1.0, 0.25
@@ -164,3 +164,11 @@ def _grouping(config: RunConfig, beside: Extras) -> Grouping | None:
     counts = GroupCounts(groups=groups, ratio=ratio, alone=alone)
     bound = config.secure_aggregation.value_bound
     return Grouping(counts, config.pool.floor, 1.0 if bound is None else min(1.0, bound))
+
+
+def pool_rules_of(config: RunConfig, method: Method) -> PoolRules | None:
+    """Return how the run serves its pool, None without one."""
+    policy = method.pool_policy()
+    if policy is None:
+        return None
+    return PoolRules(policy, pool_minimum(config, policy), config.pool.generations)

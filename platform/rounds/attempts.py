@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from methods import Arrays
 from platform.config.randomness import stream
 from platform.errors import RoundAborted, RunStopped
 from platform.protection.uploads import Protection
@@ -27,6 +28,7 @@ from platform.rounds.progress import Progress
 from platform.rounds.run import Run
 from platform.rounds.runner import Experts, RoundRunner
 from platform.rounds.spending import Spending
+from platform.wire.codec import decode_arrays, encode_arrays
 from platform.wire.secure_round import MaskGraph, SumTerms
 from privacy.secure_aggregation.graph import SEED_BYTES
 from storage import AttemptRecord, PoolEntry, UnitOfWork
@@ -74,6 +76,13 @@ class Attempts:
                     return plan, error
             retries -= 1
 
+    def start(self) -> Arrays:
+        """Return the state that the first round goes out from: what was sent, if it is open."""
+        newest = self._newest()
+        if newest is not None and newest.is_open and "start" in newest.plan:
+            return decode_arrays(bytes.fromhex(newest.plan["start"]))
+        return self.run.terms.initial_state()
+
     def newest_at(self, round_number: int | None) -> AttemptRecord | None:
         """Return the run's newest attempt if it is at this round, open or not."""
         newest = self._newest()
@@ -107,6 +116,10 @@ class Attempts:
                 # Only of the collection: what it follows is known to nobody else until its end.
                 "ended_early": progress.ended_early,
             }
+            if not progress.completed:
+                # Of later rounds it is kept with the round before. Found again on another machine
+                # it may be another one: signs of singular vectors flip.
+                fixed["start"] = encode_arrays(progress.state).hex()
             uow.attempts.open(plan.run_id, round_number, attempt, fixed)
             AuditTrail(uow.audit, plan.run_id).round_opened(plan)
             self.spending.follow(uow)

@@ -82,7 +82,7 @@ class Federation:
         return progress
 
     def _begin(self) -> Progress:
-        run_id, terms = self._run.run_id, self._run.terms
+        run_id = self._run.run_id
         with self._run.records.write() as uow:
             rounds, latest = uow.rounds.all(run_id), uow.states.latest(run_id)
             AuditTrail(uow.audit, run_id).run_begins(len(rounds))
@@ -91,8 +91,8 @@ class Federation:
             return Progress(
                 completed=0,
                 committed={},
-                state=terms.initial_state(),
-                clipping_norm=terms.protection.clipping_norm,
+                state=self._attempts.start(),
+                clipping_norm=self._run.terms.protection.clipping_norm,
             )
         committed: dict[ClientId, Attempt] = {}
         for row in rounds:

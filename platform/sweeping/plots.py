@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SUFFIXES: Final = (".svg", ".png")
 MEASURED: Final = {
     "client_mean": "accuracy in percent",
+    "all_classes": "accuracy on all test examples in percent",
     "base_to_novel": "harmonic mean in percent",
     "leave_one_domain_out": "accuracy on the held-out domain in percent",
 }

@@ -19,6 +19,7 @@ from platform.sweeping.tidy import BEST, LAST, NEW_CLIENTS, PRIVACY, SELECTIONS,
 
 MEASURES: Final = {
     "client_mean": (("local", "accuracy"),),
+    "all_classes": (("local", "All"), ("own", "Own")),
     "base_to_novel": (
         ("local", "Local"),
         ("base", "Base"),

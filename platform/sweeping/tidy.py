@@ -23,6 +23,7 @@ SELECTIONS: Final = (LAST, BEST, NEW_CLIENTS)
 
 HEADLINES: Final = {
     "client_mean": "local",
+    "all_classes": "local",
     "base_to_novel": "harmonic_mean",
     "leave_one_domain_out": "target",
 }
@@ -131,6 +132,7 @@ def _measured(document: Mapping[str, Any]) -> dict[str, float]:
     target = protocol.get("target") or {}
     found |= {"target": target.get("mean")}
     found |= {f"target_{name}": target.get(name) for name in ("std", "worst")}
+    found |= {"own": (protocol.get("own") or {}).get("mean")}
     return _known(found)
 
 

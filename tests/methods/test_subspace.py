@@ -18,18 +18,19 @@ from methods import (
     promptfl,
     zero_shot,
 )
+from methods.interface.directions import origin_of
 from methods.interface.server_optimizers import ServerSGD, WithServerOptimizer
 from methods.interface.subspace import (
     BASIS,
     COORDINATES,
     InSubspace,
-    in_subspace,
     random_directions,
     top_directions,
 )
+from methods.interface.subspace import in_subspace as subspace_of
 from methods.prompts.prompt import CONTEXT, build_encoder
 from privacy.training.per_sample import per_sample_gradients
-from tests.methods._double import double_backbone
+from tests.methods._double import double_backbone, to_double
 from tests.methods._training import trainer
 
 TOKENS, WIDTH = 2, 32
@@ -38,6 +39,13 @@ WHOLE = TOKENS * WIDTH
 
 def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
+
+
+ORIGIN_OF_ALL = origin_of("a model", ("one", "two"))
+
+
+def in_subspace(method, kind, rank, public=None):
+    return subspace_of(method, kind, rank, origin=ORIGIN_OF_ALL, public=public)
 
 
 def base(task: Task):
@@ -122,7 +130,7 @@ def test_an_upload_is_the_updates_coordinates_and_the_server_moves_by_what_they_
 
 def test_with_all_directions_nothing_changes(task, examples):
     """The law that it must reduce to: with B the identity it is the method itself."""
-    plain, method = base(task), InSubspace(base(task), "random", WHOLE)
+    plain, method = base(task), InSubspace(base(task), "random", WHOLE, ORIGIN_OF_ALL)
     state = {**method.init_server(rng(1)), BASIS: np.eye(WHOLE, dtype=np.float32)}
     expected = plain.init_server(rng(1))
     for _ in range(3):
@@ -228,3 +236,46 @@ def test_the_method_never_sees_the_directions(task, examples):
 def test_what_has_no_one_public_subspace_is_refused(task, build, rank, said):
     with pytest.raises(MethodError, match=said):
         in_subspace(build(task), "text_jacobian", rank)
+
+
+def test_public_gradients_are_those_of_each_image_by_itself(task, examples):
+    """Against one backward pass an image through the whole tower, in double precision."""
+    exact = dataclasses.replace(task, backbone=double_backbone(task.backbone))
+    method = base(exact)
+    context = rng(4).normal(0.0, 0.1, (TOKENS, WIDTH))
+    found = method.public_gradients({CONTEXT: context}, examples)
+    objective, tensors = method.training_objective(), to_double(examples.arrays)
+    for row in range(examples.num_examples):
+        at = torch.tensor(context, requires_grad=True)
+        one = {name: value[row : row + 1] for name, value in tensors.items()}
+        encoded = objective.encode({CONTEXT: at})
+        objective.losses({CONTEXT: at}, encoded, one).sum().backward()
+        np.testing.assert_allclose(found[row], at.grad.ravel().numpy(), atol=1e-8)
+    assert np.linalg.norm(found, axis=1).min() > 1e-3
+
+
+def test_directions_from_public_images_hold_most_of_their_gradients(task, examples):
+    method = in_subspace(base(task), "public_images", 3, lambda: examples)
+    state = method.init_server(rng(1))
+    gradients = base(task).public_gradients({CONTEXT: state[CONTEXT]}, examples)
+    held = np.linalg.norm(gradients @ state[BASIS].T) / np.linalg.norm(gradients)
+    best = np.linalg.svd(gradients, compute_uv=False)
+    assert held == pytest.approx(np.linalg.norm(best[:3]) / np.linalg.norm(best), abs=1e-5)
+    other = in_subspace(base(task), "text_jacobian", 3).init_server(rng(1))
+    assert np.linalg.norm(gradients @ other[BASIS].T) < np.linalg.norm(gradients @ state[BASIS].T)
+
+
+def test_public_images_are_read_only_where_they_are_needed_and_nothing_else_is_wrong(task):
+    def reading():
+        raise AssertionError("read")
+
+    in_subspace(base(task), "random", 3, reading)
+    with pytest.raises(MethodError, match="personal state"):
+        in_subspace(fedotp.build(fedotp.Config(), task), "public_images", 3, reading)
+
+
+def test_model_and_class_list_are_told_apart():
+    told = {
+        origin_of(*of).tobytes() for of in (("a", "xy"), ("b", "xy"), (None, "xy"), ("a", "yx"))
+    }
+    assert len(told) == 4 and all(len(one) == 32 for one in told)

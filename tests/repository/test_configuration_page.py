@@ -70,8 +70,8 @@ def test_defaults_are_what_a_configuration_gets():
     needed = {"name": "x", "method": {"name": "coop"}, "training": {"local_steps": 1}}
     tree = RunConfig.model_validate(needed).model_dump(mode="json")
     given = ("name", "method.name", "training.local_steps", "task.model")
-    # Its section is not there by default.
-    apart = ("privacy.adaptive_clipping.",)
+    # Their sections are not there by default.
+    apart = ("privacy.adaptive_clipping.", "public_data.")
     for key in KEYS:
         if key.name in given or key.name.startswith(apart):
             continue

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from platform.config import parse_config
-from platform.data.balanced import balanced_classes, random_counts
+from platform.data.balanced import Portion, balanced_classes, random_counts
 from platform.data.loading import TaskData, load_task_data
 from platform.data.partition import PartitionPlan, partition
 from platform.errors import ConfigError
@@ -106,7 +106,7 @@ def test_more_than_all_images_are_refused_with_what_there_is():
 def test_clients_of_one_class_teach_nothing():
     with pytest.raises(ConfigError) as caught:
         partition(
-            PartitionPlan(kind="iid", clients=3, classes=4, shots=None, images_per_client=1),
+            PartitionPlan(kind="iid", clients=3, classes=4, shots=None, portion=Portion(images=1)),
             np.arange(4),
             np.arange(4),
             class_rng=rng(),

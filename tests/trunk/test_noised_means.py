@@ -205,7 +205,8 @@ def test_the_mean_of_those_who_came(storage: Storage, mechanism: tuple[str, ...]
     )
     with opened(storage.reopen(run.run_id)) as simulation:
         names, again = list(simulation.population.clients), simulation.run
-        scores = examine(again, again.terms.initial_state(), {}, [HELD])
+        nobody = dict.fromkeys(again.roll.clients)
+        scores = examine(again, again.terms.initial_state(), nobody, [HELD])
         start = over_clients([each.tallies[HELD] for each in scores.values()])
         documents = run.summary["rounds"]
         exact = [start.per_client, *(d["validation"]["per_client"] for d in documents)]

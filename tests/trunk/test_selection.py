@@ -410,7 +410,8 @@ def test_the_noised_mean_of_round_t_is_that_of_the_model_before(
     rounds = run.summary["rounds"]
     with opened(storage.reopen(run.run_id)) as simulation:
         again = simulation.run
-        scores = examine(again, again.terms.initial_state(), {}, [HELD])
+        nobody = dict.fromkeys(again.roll.clients)
+        scores = examine(again, again.terms.initial_state(), nobody, [HELD])
     start = over_clients([each.tallies[HELD] for each in scores.values()])
     exact = [start.mean, *(document["validation"]["mean"] for document in rounds)]
     for number, document in enumerate(rounds, start=1):

@@ -57,10 +57,9 @@ def test_a_domains_images_do_not_depend_on_the_others():
 
 
 @pytest.mark.parametrize("seed", [0, 20])
-def test_pretraining_and_federation_share_no_image_even_under_one_seed(seed):
-    for_clip = shapes_dataset(seed, 10, 5, stream=Stream.PRETRAINING)
-    for_clients = shapes_dataset(seed, 10, 5)
-    parts = [for_clip.train, for_clip.test, for_clients.train, for_clients.test]
+def test_no_two_streams_share_an_image_even_under_one_seed(seed):
+    made = [shapes_dataset(seed, 10, 5, stream=stream) for stream in Stream]
+    parts = [part for data in made for part in (data.train, data.test)]
     sets = [digests(part.images) for part in parts]
     assert len(set.union(*sets)) == sum(part.num_examples for part in parts)
 
@@ -68,6 +67,7 @@ def test_pretraining_and_federation_share_no_image_even_under_one_seed(seed):
 def test_stream_numbers_never_change():
     # Other numbers would silently give other data under the same seed.
     assert (Stream.PRETRAINING, Stream.FEDERATION) == (1, 2)
+    assert (Stream.PUBLIC, Stream.REHEARSAL) == (3, 4)
 
 
 def test_samples_vary_in_place_and_size():

@@ -41,6 +41,7 @@ def test_masked_sums_are_of_coordinates_and_the_ledger_has_their_number(storage:
         "kind": "text_jacobian",
         "rank": RANK,
         "coordinates": WHOLE,
+        "public_images": None,
     }
     told = [text for text in done.summary["warnings"] if f"{RANK} of {WHOLE} directions" in text]
     assert len(told) == 1 and "found from the frozen model" in told[0]

@@ -75,8 +75,10 @@ def load(name: str, request: DataRequest) -> Dataset:
     if name == "homonyms":
         dealt = request.senses
         senses = dealt if isinstance(dealt, tuple) else (_senses(dealt, domains),) * 2
-        return homonyms_dataset(request.seed, train, test, senses=senses, domains=domains)
-    return shapes_dataset(request.seed, train, test, domains=domains)
+        return homonyms_dataset(
+            request.seed, train, test, senses=senses, domains=domains, stream=request.stream
+        )
+    return shapes_dataset(request.seed, train, test, domains=domains, stream=request.stream)
 
 
 def _senses(dealt: str | None, domains: Sequence[str]) -> Indices:

@@ -1,0 +1,293 @@
+"""Every client on all test images, of the clients that are measured: by hand, and in runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from methods import ClientView, Examples
+from platform.cli.reporting import print_summary
+from platform.config import parse_config
+from platform.data.homonyms import SENSES
+from platform.data.loading import TaskData, load_task_data
+from platform.errors import ConfigError
+from platform.experiment.evaluation import measured
+from platform.experiment.selection import evaluation_document
+from platform.parties.scoring import LOCAL, OWN, CommonScores, EvaluationSet, MeasuredSets
+from platform.wire.codec import decode_arrays
+from tests.trunk._runs import NONE, Finished, opened
+from tests.trunk.conftest import MakeStorage
+
+ALL = "evaluation.protocol=all_classes"
+TREE = {
+    **{"name": "run", "seed": 4, "method": {"name": "promptfl"}},
+    "training": {"local_steps": 1},
+    "task": {"dataset": "homonyms", "domains": ["real", "sketch"], "test_per_class": 6},
+}
+SHARED = ("task.partition.classes_per_client=2", "task.shots=2", "task.clients=22")
+DRAWN = ("task.partition.kind=iid", "task.partition.images_per_client=8", "task.shots=null")
+FEW = ("task.dataset=homonyms", "task.partition.classes_per_client=4", "task.shots=2")
+"""Five clients with a class each in common: 20 classes have one owner each."""
+ALONE = ("secure_aggregation.enabled=false", "cohort.dropout_rate=0", NONE)
+SENSED = (*ALONE, *FEW, ALL, "task.senses=clients", "task.new_clients=1", "rounds=2")
+SPEAKING = "evaluation.worth_of_sharing=true"
+PROMPTS = ("method.name=promptfl", "method.context_tokens=2")
+PERSONAL = ("method.name=fedpgp", "method.context_tokens=2")
+
+
+def load(*overrides: str) -> TaskData:
+    return load_task_data(parse_config(TREE, overrides))
+
+
+def refused(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(TREE, overrides)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# --- which images --------------------------------------------------------------------------------
+
+
+def test_all_test_images_are_those_of_all_clients():
+    """Six of each of 20 classes, whoever holds them, and nothing of it without the protocol."""
+    data = load(ALL, *SHARED)
+    assert list(data.all_tests) == [""]
+    assert data.all_tests[""].tolist() == list(range(120))
+    assert load(*SHARED).all_tests == {}
+
+
+def test_what_a_pool_gave_for_training_is_no_test_image():
+    data = load(
+        *(ALL, "task.partition.kind=shared_ratio", "task.partition.shared_ratio=0.5"),
+        *("task.shots=20", "task.clients=3"),
+    )
+    tests = {row for client in data.clients for row in client.test.tolist()}
+    assert set(data.all_tests[""].tolist()) == tests
+    assert not tests & {row for client in data.clients for row in client.train.tolist()}
+
+
+def test_each_sense_has_all_test_images_drawn_in_it():
+    data = load(ALL, *SHARED, "task.senses=clients")
+    test = data.dataset.test
+    assert list(data.all_tests) == list(SENSES) and test.num_examples == 5 * 120
+    for sense, rows in data.all_tests.items():
+        alone = load(*SHARED, f"task.senses={sense}").dataset.test
+        np.testing.assert_array_equal(test.images[rows], alone.images)
+        np.testing.assert_array_equal(test.labels[rows], alone.labels)
+        np.testing.assert_array_equal(test.domains[rows], alone.domains)
+    # What clients hold is what they hold without the protocol, in their own sense.
+    plain = load(*SHARED, "task.senses=clients")
+    for client, other, sense in zip(data.clients, plain.clients, data.senses, strict=True):
+        np.testing.assert_array_equal(client.test, other.test)
+        own = test.images[client.test]
+        np.testing.assert_array_equal(own, plain.dataset.test.images[client.test])
+        np.testing.assert_array_equal(own, test.images[data.all_tests[sense][client.test]])
+    np.testing.assert_array_equal(data.dataset.train.images, plain.dataset.train.images)
+
+
+def test_three_clients_need_three_senses_only():
+    data = load(ALL, *DRAWN, "task.clients=3", "task.senses=clients")
+    assert list(data.all_tests) == list(SENSES[:3])
+
+
+# --- by hand -------------------------------------------------------------------------------------
+
+
+class Saying:
+    """Says of every image the class that the broadcast names, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def predict(self, view, batch, classes):
+        self.asked += 1
+        said = np.full(len(batch["row"]), int(view.broadcast["says"]))
+        return np.eye(len(classes), dtype=np.float32)[said]
+
+
+def images(*labels: int) -> EvaluationSet:
+    arrays = {"row": np.arange(len(labels)), "labels": np.array(labels, np.int64)}
+    return EvaluationSet(Examples(arrays), ("a", "b", "c"))
+
+
+def test_two_senses_and_a_client_without_images_by_hand():
+    """All say "a". In the first sense 3 of 4 are "a", in the second 1 of 4: 3/4, 1/4 and 3/4.
+    Of their own, 1 of 2 and 0 of 1, and the third has none: 1/4 in the mean, 1/3 weighted."""
+    senses = [images(0, 0, 0, 1), images(0, 1, 1, 2)]
+    owns = [images(0, 1), images(2), images()]
+    method, shared, tallies = Saying(), CommonScores(), []
+    view = ClientView({"says": np.array(0)}, (), {})
+    for own, everything in zip(owns, (*senses, senses[0]), strict=True):
+        sets = MeasuredSets({OWN: own}, {LOCAL: everything}, shared)
+        tallies.append({name: sets.tally(method, view, name) for name in (LOCAL, OWN)})
+    found = measured("all_classes", (LOCAL, OWN), tallies)
+    assert found.local.per_client == (0.75, 0.25, 0.75)
+    assert found.headline == found.local.mean == pytest.approx(7 / 12)
+    own = found.document()["own"]
+    assert found.document()["name"] == "all_classes"
+    assert own["per_client"] == [0.5, 0.0, None]
+    assert (own["mean"], own["weighted"], own["worst"]) == (0.25, pytest.approx(1 / 3), 0.0)
+    # Two senses and two clients with images: the third client's model is known already.
+    assert method.asked == 4
+
+
+def test_where_nobody_has_images_of_its_own_nothing_is_said_of_them():
+    tallies = [{LOCAL: (1, 2), OWN: (0, 0)}] * 2
+    assert "own" not in measured("all_classes", (LOCAL, OWN), tallies).document()
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=[PROMPTS, PERSONAL], ids=["prompts", "personal"])
+def both(request: pytest.FixtureRequest, make_storage: MakeStorage) -> tuple[Finished, Finished]:
+    """All clients measured, and two of them."""
+    storage = make_storage("all-classes")
+    run = (*SENSED, *request.param, SPEAKING)
+    return storage.run(*run), storage.run(*run, "evaluation.measured_clients=2")
+
+
+def test_accuracy_is_on_all_test_images_in_the_client_s_sense(
+    both: tuple[Finished, Finished],
+) -> None:
+    run, _ = both
+    with opened(run.storage.reopen(run.run_id)) as simulation:
+        plan, population = simulation.learning.evaluation, simulation.population.clients
+        sizes = {len(plan.everything[name].examples.arrays["labels"]) for name in population}
+        assert sizes == {120}
+        assert plan.everything["client-00000"] is plan.everything["client-00004"]
+        assert plan.everything["client-00000"] is not plan.everything["client-00001"]
+        found, kept = {}, run.personal_parts()
+        for name in population:
+            test = plan.everything[name]
+            broadcast = simulation.run.terms.method.broadcast(run.state(), name)
+            view = ClientView(broadcast, (), decode_arrays(kept[name][0]) if kept else {})
+            arrays = {n: v for n, v in test.examples.arrays.items() if n != "labels"}
+            logits = simulation.run.terms.method.predict(view, arrays, test.classes)
+            right = logits.argmax(axis=1) == test.examples.arrays["labels"]
+            found[name] = float(right.mean())
+    assert run.summary["final"]["accuracy"]["per_client"] == pytest.approx(list(found.values()))
+
+
+def test_own_images_stand_beside_and_gains_are_on_all(both: tuple[Finished, Finished]) -> None:
+    for run in both:
+        summary = run.summary
+        final, local = summary["final"], summary["local"]
+        for part in (final, local):
+            assert part["protocol"]["name"] == "all_classes"
+            assert part["protocol"]["own"]["mean"] is not None
+        gain = final["accuracy"]["mean"] - local["accuracy"]["mean"]
+        assert summary["gain_over_local"] == pytest.approx(gain)
+        silent = summary["silent"]["bare"]
+        assert summary["worth_of_sharing"] == pytest.approx(final["accuracy"]["mean"] - silent)
+        assert final["new_clients"]["clients"] == 1
+        # Rounds are measured on the same images.
+        each = 120
+        for document in (*summary["rounds"], final):
+            counts = np.array(document["accuracy"]["per_client"]) * each
+            assert counts == pytest.approx(counts.round())
+
+
+def test_who_is_measured_changes_nothing_else(both: tuple[Finished, Finished]) -> None:
+    """Two of five: their numbers are those that they have among all, and the run is the same."""
+    everybody, two = both
+    for name, array in everybody.state().items():
+        np.testing.assert_array_equal(array, two.state()[name])
+    with opened(two.storage.reopen(two.run_id)) as simulation:
+        chosen = simulation.learning.evaluation.measured
+    assert len(chosen) == 2
+    places = [int(name.removeprefix("client-")) for name in chosen]
+
+    def of(summary: Mapping[str, Any], *path: str) -> list[float]:
+        found: Any = summary
+        for key in path:
+            found = found[key]
+        return found["per_client"]
+
+    for path in (
+        *(("final", "accuracy"), ("local", "accuracy"), ("final", "protocol", "own")),
+        ("local", "protocol", "own"),
+    ):
+        whole = of(everybody.summary, *path)
+        assert of(two.summary, *path) == pytest.approx([whole[place] for place in places])
+    for one, other in zip(everybody.summary["rounds"], two.summary["rounds"], strict=True):
+        whole = of(one, "accuracy")
+        assert of(other, "accuracy") == pytest.approx([whole[place] for place in places])
+
+
+def test_the_report_says_who_was_measured_and_on_what(
+    both: tuple[Finished, Finished], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, two = both
+    said = "2 of 5 clients, drawn at random, were measured and trained alone"
+    assert any(text.startswith(said) for text in two.summary["warnings"])
+    assert two.summary["evaluation"]["protocol"] == (
+        "all classes: 2 of 5 clients, drawn at random, on all test examples of all clients, beside "
+        "it on its own"
+    )
+    print_summary(two.summary)
+    shown = capsys.readouterr().out
+    assert "own examples" in shown and "local twins, own examples" in shown
+    assert "points of accuracy on all test examples" in " ".join(shown.split())
+
+
+def test_the_seed_draws_who_is_measured(make_storage: MakeStorage) -> None:
+    storage, chosen = make_storage("drawn"), []
+    many = (*ALONE, *PROMPTS, "task.dataset=homonyms", *DRAWN, "task.clients=30")
+    for more in ((), ("seed=8",), ("evaluation.measured_clients=4",)):
+        with opened(storage.create(*many, "evaluation.measured_clients=4", *more)) as simulation:
+            chosen.append(simulation.learning.evaluation.measured)
+    assert chosen[0] == chosen[2] != chosen[1]
+    assert list(chosen[0]) == sorted(set(chosen[0])) and len(chosen[0]) == 4
+
+
+def test_a_run_whose_clients_lack_test_images_ends_well(make_storage: MakeStorage) -> None:
+    """20 test images, one of each class, for 24 clients of two classes each: some have none."""
+    run = make_storage("lacking").run(
+        *(*ALONE, *PROMPTS, *FEW, "task.partition.classes_per_client=2", "task.clients=24"),
+        *("task.test_per_class=1", "rounds=1", "evaluation.local_twins=false"),
+    )
+    per_client = run.summary["final"]["accuracy"]["per_client"]
+    left = per_client.count(None)
+    assert left >= 4 and len(per_client) == 24
+    scores = [score for score in per_client if score is not None]
+    assert run.summary["final"]["accuracy"]["mean"] == pytest.approx(np.mean(scores))
+    said = f"{left} of 24 clients have no test example and count in no accuracy on test examples"
+    assert said in run.summary["warnings"]
+
+
+def test_only_who_has_test_images_is_drawn(make_storage: MakeStorage) -> None:
+    storage = make_storage("able")
+    few = (*ALONE, *PROMPTS, *FEW, "task.partition.classes_per_client=2", "task.clients=24")
+    measuring = (*few, "task.test_per_class=1", "evaluation.measured_clients=6")
+    with opened(storage.create(*measuring)) as simulation:
+        plan = simulation.learning.evaluation
+        assert len(plan.measured) == 6
+        assert all(plan.own[name].num_examples for name in plan.measured)
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def test_more_measured_clients_than_there_are_are_refused():
+    assert refused("task.clients=10", "evaluation.measured_clients=11") == (
+        "evaluation.measured_clients: 11 is more than the clients; valid: null, or 1 to "
+        "task.clients = 10"
+    )
+    assert refused("evaluation.measured_clients=0").startswith("evaluation.measured_clients: ")
+
+
+def test_senses_of_clients_fit_what_measures_each_in_its_own():
+    parse_config(TREE, [ALL, "task.senses=clients"])
+    sentence = refused("task.senses=clients", "evaluation.protocol=base_to_novel")
+    assert sentence.endswith("client_mean or all_classes")
+
+
+def test_in_words():
+    assert evaluation_document(parse_config(TREE, [ALL]))["protocol"] == (
+        "all classes: every client on all test examples of all clients, beside it on its own"
+    )

@@ -1,0 +1,273 @@
+"""Choosing the clipping norm by a dry run: on public images alone, and nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from platform.bootstrap import Surroundings, plan_run
+from platform.cli.clipping import ClippingQuestion, rehearse
+from platform.config import RunConfig, Sources, parse_config
+from platform.data.shapes import Rendering, Stream
+from platform.errors import ConfigError
+from platform.experiment.rehearsal import (
+    Listening,
+    RoundOfNorms,
+    on_public_images,
+    recommended,
+    rehearsal_config,
+    rounds_of,
+)
+from platform.parties.profile import batches_of
+from platform.rounds.observing import SilentObserver
+from platform.wire.envelopes import Envelope
+from platform.wire.messages import Upload, encode_upload
+from platform.wire.transport import Dropout
+from tests.drawn.domains import draw_folders
+from tests.trunk._runs import NO_POOL, RECORDS, SMALL, Command
+
+CLASSES = ("bird", "car", "chair", "dog", "person")
+
+
+def config(*overrides: str) -> RunConfig:
+    return parse_config(yaml.safe_load(SMALL), overrides)
+
+
+def tried(*overrides: str, **asked) -> dict:
+    question = ClippingQuestion(config=Path("small"), **asked)
+    return rehearse(config(*overrides), question, Surroundings(), SilentObserver())
+
+
+def sets(*overrides: str) -> list[str]:
+    return [part for one in overrides for part in ("--set", one)]
+
+
+def uploaded(number: int, vector: list[float]) -> bytes:
+    envelope = Envelope("run", number, 1, None)
+    return encode_upload(Upload(envelope, b"", np.array(vector), 1))
+
+
+# --- what is counted -----------------------------------------------------------------------------
+
+
+def test_norms_are_read_off_the_wire_by_round():
+    class Scripted:
+        def exchange(self, stage, messages, deadline):
+            return messages
+
+    listening = Listening(Scripted())
+    one = {"a": uploaded(1, [3.0, 4.0]), "b": Dropout("gone"), "c": uploaded(1, [0.0, 2.0])}
+    assert listening.exchange("train", one, None) is one
+    listening.exchange("train", {"a": uploaded(2, [1.0])}, None)
+    # What is no upload is no upload, whatever it holds.
+    listening.exchange("share", {"a": b"keys"}, None)
+    assert listening.norms == {1: [5.0, 2.0], 2: [1.0]}
+
+
+def test_quantiles_and_what_would_be_clipped_by_hand():
+    one = RoundOfNorms(1, np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
+    assert one.quantiles() == pytest.approx((1.4, 3.0, 4.6))
+    assert one.clipped(3.0) == pytest.approx(0.4)
+    assert (one.clipped(0.5), one.clipped(5.0)) == (1.0, 0.0)
+
+
+def test_the_first_rounds_median_is_recommended():
+    found = rounds_of({2: [9.0, 9.0, 9.0], 1: [4.0, 1.0, 2.0]})
+    assert [one.number for one in found] == [1, 2]
+    assert recommended(found) == 2.0
+
+
+@pytest.mark.parametrize("norms", [{}, {1: [0.0, 0.0]}])
+def test_nothing_with_a_length_gives_no_norm(norms):
+    with pytest.raises(ConfigError, match="there is nothing to clip"):
+        recommended(rounds_of(norms))
+
+
+# --- what is run ---------------------------------------------------------------------------------
+
+
+def test_the_dry_run_draws_no_image_of_the_federation(monkeypatch):
+    drawn, original = [], Rendering.split
+
+    def watching(self, *arguments):
+        drawn.append(self.stream)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Rendering, "split", watching)
+    tried(*NO_POOL, "rounds=1")
+    assert set(drawn) == {Stream.REHEARSAL}
+
+
+def test_its_norms_are_those_of_what_clients_would_upload_before_any_clip():
+    """Each client's first update, by the method itself; C is far below all of them."""
+    small = (*NO_POOL, "privacy.clipping_norm=1.0e-5", "cohort.dropout_rate=0")
+    found = tried(*small, rounds=1)
+    surroundings = Surroundings(images=Stream.REHEARSAL)
+    dry = rehearsal_config(config(*small), 1, "sqlite:///unused.db", Sources())
+    plan = plan_run(dry, SilentObserver(), surroundings)
+    from methods import ClientView
+    from platform.experiment.simulation import randomness, trainer_factory
+    from platform.parties.profile import ClientProfile, RunNames
+
+    method, norms = plan.learning.method, []
+    for name, data in plan.learning.train.items():
+        profile = ClientProfile(
+            name=name,
+            run=RunNames("any"),
+            method=method,
+            data=data,
+            protection=plan.terms.protection,
+            randomness=randomness(dry),
+        )
+        view = ClientView(method.broadcast(plan.terms.initial_state()))
+        trainer = trainer_factory(dry, "cpu", plan.terms.protection)(None)
+        update = method.client_update(view, data, trainer, batches_of(profile, 1)).update
+        norms.append(float(np.linalg.norm(update["context"])))
+    (first,) = found["rounds"]
+    assert first["uploads"] == 5
+    assert found["clipping_norm"] == pytest.approx(float(np.median(norms)), rel=1e-5)
+    assert first["norms"]["0.9"] == pytest.approx(float(np.quantile(norms, 0.9)), rel=1e-5)
+    assert first["clipped_as_configured"] == 1.0
+
+
+def test_in_a_subspace_it_is_the_coordinates_that_are_measured():
+    inside = tried(*NO_POOL, "privacy.subspace=random", "privacy.rank=4", rounds=1)
+    whole = tried(*NO_POOL, rounds=1)
+    assert (inside["values"], whole["values"]) == (4, 256)
+    assert (inside["subspace"], whole["subspace"]) == ("random", None)
+    # Of an update's 256 numbers 4 random directions hold about an eighth of the norm.
+    assert inside["clipping_norm"] < 0.3 * whole["clipping_norm"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("privacy.mechanism=none",),
+        (
+            "privacy.mechanism=central_noise",
+            "privacy.relation=add_or_remove_one",
+            "secure_aggregation={}",
+            "cohort={size: 3, sampling: poisson, minimum: 1, retries: 0}",
+            *NO_POOL,
+        ),
+        (
+            "privacy.adaptive_clipping={quantile: 0.5}",
+            "privacy.lifetime_budget=9",
+            "pool.clipping_norm=2.0",
+            "pool.noise=independent",
+            "task.validation_share=0.5",
+            "task.shots=4",
+            "evaluation={release: noised, selection: best_on_validation}",
+        ),
+    ],
+)
+def test_any_protection_of_uploads_is_left_out_of_the_dry_run(overrides):
+    dry = rehearsal_config(config(*overrides), 2, "sqlite:///unused.db", Sources())
+    assert dry.mechanism.name == "none"
+    assert not dry.secure_aggregation.enabled
+    assert (dry.rounds, dry.cohort.dropout_rate) == (2, 0.0)
+    assert dry.privacy.lifetime_budget is None
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command_says_what_to_take_and_leaves_nothing(sotto: Command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.yaml").write_text(SMALL)
+    small = ("clipping", "small.yaml", *sets(*NO_POOL), "--rounds", "2")
+    found = sotto(*small, "--json")
+    assert found.code == 0, found.err
+    document = found.document
+    assert document["clipping_norm"] == document["rounds"][0]["norms"]["0.5"] > 0.0
+    assert document["configured"] == 1.0
+    assert document["public"] == {"dataset": "shapes", "root": None, "examples": 20}
+    assert [one["round"] for one in document["rounds"]] == [1, 2]
+    told = sotto(*small)
+    assert told.code == 0
+    assert f"recommended privacy.clipping_norm: {document['clipping_norm']:.3g}" in told.out
+    assert "20 of shapes, rendered for this: no client's data were looked at" in told.out
+    assert [path.name for path in tmp_path.iterdir()] == ["small.yaml"]
+
+
+def test_public_images_may_lie_in_a_folder(tmp_path):
+    own, public = tmp_path / "own", tmp_path / "public"
+    for root in (own, public):
+        draw_folders(root, ("photo",), CLASSES, per_class=6)
+    task = f"task={{dataset: folders, clients: 2, shots: 2, partition: {{kind: iid}}, root: {own}}}"
+    small = (*NO_POOL, task, "cohort={}", "secure_aggregation={}", "rounds=1")
+    found = tried(*small, root=str(public))
+    assert found["public"] == {"dataset": "folders", "root": str(public), "examples": 20}
+    shutil.rmtree(own)
+    with pytest.raises(ConfigError, match=r"^task\.root: folders needs"):
+        tried(*small, root=str(public))
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def on_folders(root: Path, *overrides: str) -> RunConfig:
+    return config(*NO_POOL, f"task={{dataset: folders, root: {root}}}", *overrides)
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_the_clients_own_images_are_not_public(tmp_path, link):
+    own = draw_folders(tmp_path / "own", ("photo",), CLASSES)
+    public = tmp_path / "public"
+    if link:
+        public.symlink_to(own, target_is_directory=True)
+    else:
+        public = own
+    with pytest.raises(ConfigError, match=r"public_data\.root: .* the federation's own data"):
+        on_public_images(on_folders(own), None, str(public))
+
+
+def test_a_folder_of_links_to_the_clients_images_is_not_public_either(tmp_path):
+    own = draw_folders(tmp_path / "own", ("photo",), CLASSES)
+    public = draw_folders(tmp_path / "public", ("photo",), CLASSES)
+    victim = next(path for path in sorted(public.rglob("*.jpg")))
+    victim.unlink()
+    victim.hardlink_to(next(path for path in sorted(own.rglob("*.jpg"))))
+    with pytest.raises(ConfigError, match="the federation's own data"):
+        on_public_images(on_folders(own), None, str(public))
+
+
+def test_arrays_in_memory_are_compared_as_they_are():
+    digits = config(*NO_POOL, "task={dataset: digits}")
+    with pytest.raises(ConfigError, match="the federation's own data"):
+        on_public_images(digits, None, "anywhere")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "asked", "said"),
+    [
+        (RECORDS, {}, r"privacy\.mechanism: dp_sgd clips each example's gradient and no upload"),
+        (("phase_two_of=a-run",), {}, r"phase_two_of: 'a-run' uploads nothing"),
+        (("task={dataset: digits}",), {}, r"public_data: null names no image of digits"),
+        ((), {"dataset": "digits"}, r"public_data\.dataset: digits has other classes"),
+        ((), {"dataset": "homonyms"}, r"label 0 is 'crane' and not 'circle'"),
+        ((), {"dataset": "gone"}, r"public_data\.dataset: 'gone' is unknown"),
+        ((), {"dataset": "pacs", "root": "nowhere"}, r"public_data\.root: pacs needs"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused(overrides, asked, said):
+    with pytest.raises(ConfigError, match=said):
+        tried(*NO_POOL, *overrides, **asked)
+
+
+def test_the_command_refuses_with_its_exit_code(sotto: Command, tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    refused = sotto("clipping", str(path), "--dataset", "digits")
+    assert refused.code == 2
+    assert len(refused.err.strip().splitlines()) == 1
+    shares_nothing = sotto("clipping", str(path), *sets("method.name=zero_shot"))
+    assert shares_nothing.code == 2
+    assert "there is nothing to clip" in shares_nothing.err
+    assert json.dumps(sorted(p.name for p in tmp_path.iterdir())) == '["small.yaml"]'
