@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self
 
 import yaml
 
-from methods import Method, MethodError, Registry, Task
+from methods import Method, MethodError, Registry
 from platform.agreement import require_agreement, stored_tree
 from platform.config import (
     RunConfig,
@@ -28,7 +28,6 @@ from platform.config import (
     parse_config,
 )
 from platform.data.cache import cache_folder
-from platform.data.catalogue import require_modality
 from platform.data.encoding import cached_encoders, frozen_model, plain_encoders
 from platform.data.loading import TaskData, load_task_data
 from platform.data.preparing import Encoders, prepared_batch
@@ -42,8 +41,7 @@ from platform.experiment.dealing import Learning, deal_examples, measuring_of, p
 from platform.experiment.environment import environment, resolve_device, use_threads
 from platform.experiment.evaluation import measure_round
 from platform.experiment.method_building import (
-    PublicImages,
-    build_method,
+    method_on,
     require_classes,
     task_of,
 )
@@ -271,7 +269,7 @@ def plan_run(
 
     task = task_of(config, data, backbone, device)
     public = partial(public_examples, config, data, encoders_of)
-    method = _build(config, data, task, surroundings, public=public)
+    method = method_on(data, surroundings.registry, config, task, public=public)
     # Before images are encoded, which can take hours: what is refused is refused at once.
     if first is not None:
         require_fitting_pool(first.database, config, method)
@@ -298,20 +296,6 @@ def plan_run(
         cohort_kind=amplifying_cohorts(config, method),
     )
     return RunPlan(terms, learning)
-
-
-def _build(
-    config: RunConfig,
-    data: TaskData,
-    task: Task,
-    surroundings: Surroundings,
-    *,
-    public: PublicImages,
-) -> Method:
-    registry, name = surroundings.registry, config.method.name
-    method = build_method(registry, config, task, public)
-    require_modality(data.dataset, name, method.needs, registry.info(name).options)
-    return method
 
 
 def _learning(

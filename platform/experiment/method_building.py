@@ -31,6 +31,7 @@ from methods.interface.server_optimizers import (
 from methods.interface.subspace import in_subspace
 from platform.config import MethodConfig, RunConfig
 from platform.config.loading import sentence
+from platform.data.catalogue import require_modality
 from platform.data.loading import TaskData
 from platform.errors import ConfigError
 from platform.experiment.evaluation import EvaluationPlan
@@ -156,6 +157,24 @@ def task_of(config: RunConfig, data: TaskData, backbone: Backbone | None, device
 
 PublicImages = Callable[[Method], Examples]
 """Reads what is declared public, as a method keeps it."""
+
+
+def method_on(
+    data: TaskData,
+    registry: Registry,
+    config: RunConfig,
+    task: Task,
+    *,
+    public: PublicImages,
+) -> Method:
+    """Build the configured method for a run's data; see `build_method`.
+
+    Raises:
+        ConfigError: As there, or if it looks at other examples than these.
+    """
+    method, name = build_method(registry, config, task, public), config.method.name
+    require_modality(data.dataset, name, method.needs, registry.info(name).options)
+    return method
 
 
 def build_method(
