@@ -1,0 +1,194 @@
+"""What sharing is worth under privacy: federations against the best that a client does alone.
+
+Clients hold sixteen images of `homonyms` each (`configs/sharing.yaml`): whatever their class, of
+two classes each, or in four senses, where private experts take the place of one prompt. Both sides
+are tuned with as many settings on five other seeds; then each is run on fresh seeds. Writes
+`docs/results/worth-of-sharing.{csv,md,svg}`. Rows that the CSV has are kept, so an interrupted
+benchmark goes on where it was.
+
+    python benchmarks/worth_of_sharing.py [--stage tuning | final] [--seeds 0 .. 9] [--large 0 ..]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _grid import Row, read_rows, run_missing, summarise_run
+from _scores import RESULTS
+from _worth_page import page, plot
+
+CONFIG = "sharing"
+KEY = ("stage", "side", "kind", "setting", "clients", "epsilon", "seed")
+TUNING_SEEDS = range(100, 105)
+OUTPUT = RESULTS / "worth-of-sharing.csv"
+MEASURED = 20
+"""Clients that are measured; their images and prompts are drawn alike."""
+
+KINDS: Mapping[str, Sequence[str]] = {
+    "iid": (),
+    "pathological": (
+        *("task.partition.kind=pathological", "task.partition.images_per_client=null"),
+        *("task.partition.classes_per_client=2", "task.shots=8"),
+    ),
+    "senses": ("task.senses=clients",),
+}
+LOCAL: Mapping[str, Sequence[str]] = {
+    "1 token": ("method.context_tokens=1", "training.learning_rate=0.1"),
+    "4 tokens": ("method.context_tokens=4", "training.learning_rate=0.03"),
+    "16 tokens": ("method.context_tokens=16", "training.learning_rate=0.03"),
+}
+SHARED: Mapping[str, Sequence[str]] = {
+    "2 steps": ("training.local_steps=2", "training.learning_rate=0.03"),
+    "1 step": (
+        *("training.local_steps=1", "training.learning_rate=0.2"),
+        "privacy.clipping_norm=0.5",
+    ),
+    "64 directions": (
+        *("training.local_steps=2", "training.learning_rate=0.1", "privacy.clipping_norm=0.5"),
+        *("privacy.subspace=text_jacobian", "privacy.rank=64"),
+    ),
+}
+GROUPS: Mapping[str, Sequence[str]] = {
+    f"{experts} experts, {steps} steps": (
+        *("pool.kind=groups", f"pool.experts={experts}", f"training.local_steps={steps}"),
+        "rounds=6",
+    )
+    for experts, steps in ((4, 5), (6, 5), (6, 2))
+}
+ALONE = (
+    *("method.name=coop", "rounds=1", "training.local_steps=100", "privacy.mechanism=none"),
+    *("secure_aggregation.enabled=false", f"task.clients={MEASURED}", "evaluation.every=1"),
+)
+EPSILONS: Mapping[int, Sequence[float]] = {100: (8.0, 4.0), 1000: (8.0, 2.0, 1.0)}
+
+
+def settings_of(side: str, kind: str) -> Mapping[str, Sequence[str]]:
+    """The settings that are tried on a side: as many on either."""
+    if side == "alone":
+        return LOCAL
+    return GROUPS if kind == "senses" else SHARED
+
+
+def tuning() -> Iterator[Row]:
+    """Each setting on each of the tuning seeds, at 100 clients and epsilon 8."""
+    for seed in TUNING_SEEDS:
+        for kind in KINDS:
+            for side in ("alone", "together"):
+                if (side, kind) != ("alone", "senses"):
+                    for setting in settings_of(side, kind):
+                        yield _row("tuning", side, kind, setting, 100, 8.0, seed)
+
+
+def finals(chosen: Mapping[tuple[str, str], str], seeds: Sequence[int], clients: int) -> list[Row]:
+    """The chosen settings on fresh seeds, seed by seed."""
+    found = []
+    for seed in seeds:
+        for kind in KINDS:
+            if clients == min(EPSILONS):
+                # Who learns alone in a sense learns what anybody learns alone.
+                alone = chosen["alone", "iid" if kind == "senses" else kind]
+                found.append(_row("final", "alone", kind, alone, MEASURED, np.inf, seed))
+            for epsilon in EPSILONS[clients]:
+                setting = chosen["together", kind]
+                found.append(_row("final", "together", kind, setting, clients, epsilon, seed))
+    return found
+
+
+def _row(*values: Any) -> Row:
+    return dict(zip(KEY, map(str, values), strict=True))
+
+
+def overrides(row: Row) -> list[str]:
+    """As the command line would give them."""
+    clients, large = int(row["clients"]), int(row["clients"]) > min(EPSILONS)
+    found = [
+        *(f"seed={row['seed']}", f"task.clients={clients}", *KINDS[row["kind"]]),
+        *settings_of(row["side"], row["kind"])[row["setting"]],
+        *("evaluation.protocol=all_classes", f"evaluation.measured_clients={MEASURED}"),
+    ]
+    if row["side"] == "alone":
+        return [*found, *ALONE]
+    found += [f"privacy.target_epsilon={row['epsilon']}", "evaluation.every=20"]
+    if large:
+        # The coordinator adds the noise here, as much as clients would: a tenth of the time.
+        found += ["privacy.mechanism=central_noise", "secure_aggregation.corrupt=0"]
+        masks = row["kind"] == "senses"
+        found += ["secure_aggregation.threshold=667"] if masks else UNMASKED
+    elif row["stage"] == "final":
+        worth = float(row["epsilon"]) == max(EPSILONS[clients]) and int(row["seed"]) < 3
+        found += [
+            "evaluation.local_twins=true",
+            f"evaluation.worth_of_sharing={str(worth).lower()}",
+        ]
+    return found
+
+
+UNMASKED = ["secure_aggregation.enabled=false", "secure_aggregation.threshold=null"]
+
+
+def measure(row: Row, folder: str) -> Row:
+    """One run's numbers, in percent and points."""
+    summary, seconds = summarise_run(CONFIG, overrides(row), folder)
+    final = summary["final"]
+    told = [r["signal_to_noise"] for r in summary["rounds"] if "signal_to_noise" in r]
+    return {
+        **row,
+        "all": _percent(final["accuracy"]["mean"]),
+        "own": _percent(final["protocol"]["own"]["mean"]),
+        "gain_over_twin": _percent(summary["gain_over_local"]),
+        "worth": _percent(summary["worth_of_sharing"]),
+        "epsilon_peers": summary["epsilon"]["peers"],
+        "signal_to_noise": " ".join(map(_interval, told)),
+        "seconds": round(seconds, 1),
+    }
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2f}"
+
+
+def _interval(document: Any) -> str:
+    if not isinstance(document, Mapping):
+        return "-"
+    return f"{document['low']:.2f}-{document['high']:.2f}"
+
+
+def choose(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
+    """For each side and kind the setting with the best mean over the tuning seeds."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for row in rows:
+        if row["stage"] == "tuning":
+            of = found.setdefault((row["side"], row["kind"]), {})
+            of.setdefault(row["setting"], []).append(float(row["all"]))
+    return {
+        place: max(settings, key=lambda name: statistics.mean(settings[name]))
+        for place, settings in found.items()
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stage", choices=("tuning", "final", "page"), default="page")
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(range(10)))
+    parser.add_argument("--large", type=int, nargs="*", default=[], help="seeds of 1,000 clients")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    options = parser.parse_args()
+    if options.stage == "tuning":
+        run_missing(options.output, list(tuning()), measure, key=KEY, jobs=options.jobs)
+    if options.stage == "final":
+        chosen = choose(read_rows(options.output))
+        wanted = [*finals(chosen, options.seeds, 100), *finals(chosen, options.large, 1000)]
+        run_missing(options.output, wanted, measure, key=KEY, jobs=options.jobs)
+    rows = read_rows(options.output)
+    options.output.with_suffix(".md").write_text("\n".join(page(rows)), encoding="utf-8")
+    plot(rows, options.output.with_suffix(".svg"))
+
+
+if __name__ == "__main__":
+    main()
