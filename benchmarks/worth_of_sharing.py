@@ -142,7 +142,7 @@ def measure(row: Row, folder: str) -> Row:
         "own": _percent(final["protocol"]["own"]["mean"]),
         "gain_over_twin": _percent(summary["gain_over_local"]),
         "worth": _percent(summary["worth_of_sharing"]),
-        "epsilon_peers": summary["epsilon"]["peers"],
+        "epsilon_peers": final["epsilon"]["peers"],
         "signal_to_noise": " ".join(map(_interval, told)),
         "seconds": round(seconds, 1),
     }
