@@ -26,6 +26,8 @@ CONFIG = "sharing"
 KEY = ("stage", "side", "kind", "setting", "clients", "epsilon", "seed")
 TUNING_SEEDS = range(100, 105)
 OUTPUT = RESULTS / "worth-of-sharing.csv"
+TUNED = (("alone", "iid"), ("together", "iid"), ("together", "senses"))
+"""Pathological federations take over what was chosen for iid ones, and so do clients alone."""
 MEASURED = 20
 """Clients that are measured; their images and prompts are drawn alike."""
 
@@ -77,11 +79,9 @@ def settings_of(side: str, kind: str) -> Mapping[str, Sequence[str]]:
 def tuning() -> Iterator[Row]:
     """Each setting on each of the tuning seeds, at 100 clients and epsilon 8."""
     for seed in TUNING_SEEDS:
-        for kind in KINDS:
-            for side in ("alone", "together"):
-                if (side, kind) != ("alone", "senses"):
-                    for setting in settings_of(side, kind):
-                        yield _row("tuning", side, kind, setting, 100, 8.0, seed)
+        for side, kind in TUNED:
+            for setting in settings_of(side, kind):
+                yield _row("tuning", side, kind, setting, 100, 8.0, seed)
 
 
 def finals(chosen: Mapping[tuple[str, str], str], seeds: Sequence[int], clients: int) -> list[Row]:
@@ -90,11 +90,10 @@ def finals(chosen: Mapping[tuple[str, str], str], seeds: Sequence[int], clients:
     for seed in seeds:
         for kind in KINDS:
             if clients == min(EPSILONS):
-                # Who learns alone in a sense learns what anybody learns alone.
-                alone = chosen["alone", "iid" if kind == "senses" else kind]
+                alone = chosen["alone", "iid"]
                 found.append(_row("final", "alone", kind, alone, MEASURED, np.inf, seed))
             for epsilon in EPSILONS[clients]:
-                setting = chosen["together", kind]
+                setting = chosen["together", "senses" if kind == "senses" else "iid"]
                 found.append(_row("final", "together", kind, setting, clients, epsilon, seed))
     return found
 
