@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from methods.interface.subspace import InSubspace
+from methods.interface.subspace import subspace_of
 from platform.bootstrap import Surroundings, create_run
 from platform.cli.interrupting import farewell, interruptible
 from platform.cli.output import console, fraction, print_json, table
@@ -103,6 +103,7 @@ def _document(
 ) -> dict[str, Any]:
     method, task = simulation.learning.method, simulation.run.terms.config.task
     configured, found = config.privacy.clipping_norm, recommended(rounds)
+    inside = subspace_of(method)
     return {
         "clipping_norm": found,
         "configured": configured,
@@ -112,7 +113,7 @@ def _document(
             "examples": sum(held.num_examples for held in simulation.learning.train.values()),
         },
         "values": vector_length(method.shared_spec()),
-        "subspace": method.kind if isinstance(method, InSubspace) else None,
+        "subspace": None if inside is None else inside.kind,
         "rounds": [
             {
                 "round": one.number,
@@ -141,7 +142,8 @@ def _show(found: Mapping[str, Any]) -> None:
     where = "" if found["subspace"] is None else f" of a subspace ({found['subspace']})"
     out.print(table(f"norms of uploads, {found['values']} values{where}", columns, rows))
     out.print(
-        f"recommended privacy.clipping_norm: {norm:.3g}, the median of the first round's norms",
+        f"recommended privacy.clipping_norm: {norm:.3g} or less, the median of the first round's "
+        "norms: a larger C adds noise for nothing, a smaller one shortens steps",
         soft_wrap=True,
     )
     if configured is not None:

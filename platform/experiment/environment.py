@@ -54,7 +54,7 @@ def _version(name: str) -> str | None:
 
 def _commit() -> str | None:
     """Return the checkout's commit, None outside of one."""
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
     command = ("git", "-C", str(root), "rev-parse", "HEAD")

@@ -5,12 +5,13 @@ use of these that no ledger sees. So the configuration is run on images that are
 clients, shots, partition, method, steps and subspace, without noise, masks and losses. Its uploads
 are read on their way, and nothing of it is kept.
 
-The recommended C is the median norm of the first round's uploads:
+Recommended is the median norm of the first round's uploads, or less:
 
 - Noise on the mean of n uploads has deviation proportional to C, while what a norm above C adds is
   lost. Above all norms signal to noise falls as 1 / C; below all of them it stays as it is, as both
-  are proportional to C, and the steps get shorter. A median is where that turns, and what adaptive
-  clipping follows as well (Andrew et al. 2021, section 2).
+  are proportional to C, and C is the length of a step. A median is where that turns, and what
+  adaptive clipping follows as well (Andrew et al. 2021, section 2). So it is the largest C that is
+  worth its noise, and not the best one: where noise is large, shorter steps may reach further.
 - The first round's, as there the broadcast is what the federation's will be. Later ones are those
   of a run without noise, which is nearer to its end, where gradients are short: of noised rounds
   the first is the better likeness.
@@ -164,7 +165,8 @@ def rehearsal_config(
     tree["rounds"] = config.rounds if rounds is None else min(rounds, config.rounds)
     tree["cohort"] = {"size": min(config.cohort_size, MOST_UPLOADS), "minimum": 1, "retries": 0}
     tree["secure_aggregation"] = {}
-    tree["pool"]["noise"] = None
+    # Of private experts a client moves one; what that takes is as long as any one prompt's update.
+    tree["pool"] = {} if config.pool.kind == "groups" else {**tree["pool"], "noise": None}
     tree["evaluation"] = {
         "every": tree["rounds"],
         "local_twins": False,

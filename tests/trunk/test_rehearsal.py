@@ -103,12 +103,12 @@ def test_the_dry_run_draws_no_image_of_the_federation(monkeypatch):
     assert set(drawn) == {Stream.REHEARSAL}
 
 
-def test_its_norms_are_those_of_what_clients_would_upload_before_any_clip():
+def test_its_norms_are_those_of_what_clients_would_upload_before_any_clip(tmp_path):
     """Each client's first update, by the method itself; C is far below all of them."""
     small = (*NO_POOL, "privacy.clipping_norm=1.0e-5", "cohort.dropout_rate=0")
     found = tried(*small, rounds=1)
     surroundings = Surroundings(images=Stream.REHEARSAL)
-    dry = rehearsal_config(config(*small), 1, "sqlite:///unused.db", Sources())
+    dry = rehearsal_config(config(*small), 1, f"sqlite:///{tmp_path}/sotto.db", Sources())
     plan = plan_run(dry, SilentObserver(), surroundings)
     from methods import ClientView
     from platform.experiment.simulation import randomness, trainer_factory
@@ -165,6 +165,7 @@ def test_in_a_subspace_it_is_the_coordinates_that_are_measured():
             "task.shots=4",
             "evaluation={release: noised, selection: best_on_validation}",
         ),
+        ("privacy.mechanism=distributed_noise", "pool={kind: groups, experts: 2}", *NO_POOL),
     ],
 )
 def test_any_protection_of_uploads_is_left_out_of_the_dry_run(overrides):
@@ -173,6 +174,15 @@ def test_any_protection_of_uploads_is_left_out_of_the_dry_run(overrides):
     assert not dry.secure_aggregation.enabled
     assert (dry.rounds, dry.cohort.dropout_rate) == (2, 0.0)
     assert dry.privacy.lifetime_budget is None
+
+
+def test_private_experts_are_as_long_as_one_prompts_update():
+    """Experts start from other prompts, so no upload is the same, but none is of another kind."""
+    small = (*NO_POOL, "cohort.dropout_rate=0")
+    grouped = ("privacy.mechanism=distributed_noise", "pool={kind: groups, experts: 2}")
+    found, single = tried(*small, *grouped, rounds=1), tried(*small, rounds=1)
+    assert found["values"] == single["values"] == 256
+    assert found["clipping_norm"] == pytest.approx(single["clipping_norm"])
 
 
 # --- the command ---------------------------------------------------------------------------------
