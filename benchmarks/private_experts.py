@@ -5,7 +5,7 @@ Writes `docs/results/private-experts.{md,svg,png}`. The boundary takes a second.
 of clients, epsilon and seed; rows that `private-experts.csv` has already are kept, whatever `--set`
 was then.
 
-    python benchmarks/private_experts.py [--measure] [--clients 100] [--experts 4]
+    python benchmarks/private_experts.py [--measure] [--clients 100] [--experts 8]
         [--epsilons 8] [--seeds 0 1 2] [--jobs 1] [--twins] [--set KEY=VALUE ...]
 """
 
@@ -189,11 +189,12 @@ def report(rows: Sequence[Row]) -> str:
         "    n = K s sqrt(T d) / (kappa mu(epsilon, delta))",
         "",
         "clients: T rounds, d coordinates of an expert's update, s = 2 under `replace_one` (counts",
-        "are free there) and sqrt(1 + r^2) under `add_or_remove_one` (r: `pool.count_ratio`), mu of",
-        "the Gaussian mechanism, and kappa the norm of the mean of a group's clipped updates",
+        "are free there) and sqrt(1 + r^2) under `add_or_remove_one` (r: `pool.count_ratio`), mu",
+        "of the Gaussian mechanism, and kappa the norm of the mean of a group's clipped updates",
         "over C: 1 where all of them reach C and agree, and less elsewhere, by which the numbers",
-        f"below are divided. {ROUNDS} rounds, everybody in each, delta {DELTA:g}, `replace_one`, kappa = 1;",
-        "integer noise and clients that may be lost cost a little more. K = 1 is one mean for all.",
+        f"below are divided. {ROUNDS} rounds, all clients in each, delta {DELTA:g},",
+        "`replace_one`, kappa = 1; integer noise and clients that may be lost cost a little more.",
+        "K = 1 is one mean for all.",
         "The formula is held against the code that clips, sums and noises in",
         "`tests/privacy/test_boundary.py`.",
         "",
@@ -205,6 +206,9 @@ def report(rows: Sequence[Row]) -> str:
         "",
         "- K experts need K times the clients of one mean, whose signal is another one: where",
         "  groups disagree, what they have in common is all that is left of it.",
+        "- K counts the groups that clients are in. An expert that nobody picks costs bandwidth",
+        "  and nothing else, and experts beyond the number of groups make it likelier that each",
+        "  group finds one of its own.",
         "- The number of coordinates counts by its root: 16 of 512 directions need 5.7 times fewer",
         "  clients, if the update lies in them.",
         "",
@@ -226,7 +230,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", action="store_true", help="run the configuration as well")
     parser.add_argument("--clients", type=int, nargs="+", default=[100])
-    parser.add_argument("--experts", type=int, default=4)
+    parser.add_argument("--experts", type=int, default=8)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[8.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=1)

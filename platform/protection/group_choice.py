@@ -38,8 +38,7 @@ def require_one_block(update: Arrays, group: int | None, groups: int) -> None:
     if group is None or not 0 <= group < groups:
         raise ProtocolError(_NO_GROUP)
     for array in update.values():
-        others = np.delete(np.asarray(array), group, axis=0)
-        if array.shape[0] != groups or others.any():
+        if array.shape[:1] != (groups,) or np.delete(array, group, axis=0).any():
             raise ProtocolError("message: the update is not in the block of its group alone")
 
 

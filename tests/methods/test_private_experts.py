@@ -179,7 +179,7 @@ def test_where_all_pick_one_expert_it_is_the_method_itself(task, examples):
 
 
 def test_each_expert_has_directions_of_its_own(task, examples):
-    method = grouped(task, in_subspace(base(task), "text_jacobian", 5))
+    method = grouped(task, in_subspace(base(task), "text_jacobian", 5, origin="the text tower"))
     state = method.init_server(rng(1))
     assert state[BASIS].shape == (K, 5, TOKENS * WIDTH)
     assert not np.allclose(np.abs(state[BASIS][0]), np.abs(state[BASIS][1]), atol=1e-2)

@@ -16,10 +16,12 @@ from methods import LocalResult
 from methods.interface.groups import CHOICE, InGroups
 from methods.interface.subspace import BASIS
 from platform.bootstrap import Surroundings, plan_run
-from platform.errors import ConfigError
+from platform.errors import ConfigError, ProtocolError
 from platform.experiment.finishing import execute
+from platform.experiment.twins import train_twin
 from platform.parties import totality
 from platform.parties.client import Client
+from platform.parties.expectations import expectations_of, require_broadcast
 from platform.parties.outside_rounds import KINDS
 from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
 from platform.rounds.observing import SilentObserver
@@ -47,6 +49,7 @@ GROUPED = (
 )
 CENTRAL, DISTRIBUTED = "privacy.mechanism=central_noise", "privacy.mechanism=distributed_noise"
 BARE = "privacy={mechanism: none}"
+VALIDATED = ("task.validation_share=0.5", "task.shots=4", "evaluation.release=noised")
 STEP = {0: 0.03, 1: -0.01}
 
 
@@ -104,7 +107,9 @@ def test_a_client_more_or_less_pays_for_its_count(storage: Storage):
 
 
 @pytest.mark.parametrize("mechanism", [CENTRAL, DISTRIBUTED])
-@pytest.mark.parametrize("beside", [(), ADAPTIVE, ("privacy.relation=add_or_remove_one",)])
+@pytest.mark.parametrize(
+    "beside", [(), ADAPTIVE, VALIDATED, ("privacy.relation=add_or_remove_one",)]
+)
 def test_the_noise_is_calibrated_for_counts_too(storage: Storage, mechanism, beside):
     done = storage.run(*GROUPED, mechanism, *beside, "privacy.target_epsilon=8.0")
     assert 7.9 < done.summary["final"]["epsilon"]["observer"] <= 8.0
@@ -297,8 +302,41 @@ def test_an_update_outside_its_block_never_leaves(storage: Storage, monkeypatch,
 def test_uploads_in_a_subspace_have_a_block_of_coordinates_each(storage: Storage):
     done = storage.run(*GROUPED, DISTRIBUTED, "privacy.subspace=random", "privacy.rank=5")
     assert {row for (row,) in storage.rows("SELECT dimension FROM ledger")} == {K * 5 + K}
-    assert done.summary["subspace"] == {"kind": "random", "rank": 5, "coordinates": WIDTH}
+    said = done.summary["subspace"]
+    assert (said["kind"], said["rank"], said["coordinates"]) == ("random", 5, WIDTH)
     assert done.state()[BASIS].shape == (K, 5, WIDTH)
+
+
+def test_a_local_twin_trains_the_one_expert_that_fits_it(storage: Storage):
+    """Its group is itself, so no floor keeps its expert."""
+    with opened(storage.create(*GROUPED, DISTRIBUTED)) as simulation:
+        start, population = simulation.run.terms.initial_state(), simulation.population
+        client = next(iter(population.clients.values()))
+        end, state = train_twin(
+            client.profile, population.make_trainer, start, [1, 2], final_round=3
+        )
+    moved = [k for k in range(K) if not np.array_equal(end["context"][k], start["context"][k])]
+    assert len(moved) in (1, 2) and int(state.personal[CHOICE]) in moved
+
+
+def test_where_nobody_says_anything_no_expert_moves(storage: Storage):
+    done = storage.run(*GROUPED, BARE, "evaluation.worth_of_sharing=true", "rounds=1")
+    silent = done.summary["silent"]
+    assert silent["noised"] is None and 0.0 <= silent["bare"] <= 1.0
+    final = done.summary["final"]["accuracy"]["mean"]
+    assert done.summary["worth_of_sharing"] == pytest.approx(final - silent["bare"])
+    noised = storage.run(*GROUPED, CENTRAL, "evaluation.worth_of_sharing=true", "rounds=1")
+    assert noised.summary["silent"]["noised"] is not None
+
+
+@pytest.mark.parametrize("experts", [K - 1, K + 1])
+def test_a_client_refuses_another_number_of_experts(storage: Storage, experts: int):
+    with opened(storage.create(*GROUPED, DISTRIBUTED)) as simulation:
+        expected = expectations_of(simulation.run.terms.method)
+    told = np.zeros((experts, 2, WIDTH // 2), np.float32)
+    with pytest.raises(ProtocolError, match="not those of this run's method"):
+        require_broadcast(expected, {"context": told})
+    require_broadcast(expected, {"context": np.zeros((K, 2, WIDTH // 2), np.float32)})
 
 
 def test_a_mixing_method_needs_no_pool(storage: Storage):
@@ -312,6 +350,28 @@ def test_a_mixing_method_needs_no_pool(storage: Storage):
     assert {row for (row,) in storage.rows("SELECT channel FROM ledger")} == {"sum"}
     assert len(done.summary["final"]["expert_weights"]) == 3
     assert done.summary["gain_over_local"] is not None
+
+
+SENSES = (
+    "task={dataset: homonyms, domains: [clipart, sketch], senses: clients, clients: 8, shots: 2, "
+    "test_per_class: 10, partition: {kind: iid}}",
+    "method={name: promptfl, context_tokens: 4}",
+    "training={local_steps: 10, batch_size: 16, learning_rate: 0.03}",
+    "secure_aggregation={enabled: true}",
+    "cohort.dropout_rate=0.0",
+    "rounds=4",
+    "evaluation={worth_of_sharing: false, local_twins: false, every: 4}",
+)
+
+
+def test_where_groups_mean_different_things_experts_learn_what_one_mean_cannot(storage: Storage):
+    """Eight clients, two for each sense of the same names."""
+    accuracy = {
+        kind: storage.run(*SENSES, BARE, f"pool={{{pool}}}").summary["final"]["accuracy"]["mean"]
+        for kind, pool in (("groups", "kind: groups, experts: 4"), ("entries", "kind: entries"))
+    }
+    assert accuracy["entries"] < 0.4
+    assert accuracy["groups"] > accuracy["entries"] + 0.25
 
 
 @pytest.mark.parametrize("mechanism", [CENTRAL, DISTRIBUTED])

@@ -150,6 +150,11 @@ def test_in_a_subspace_it_is_the_coordinates_that_are_measured():
         (),
         ("privacy.mechanism=none",),
         (
+            "privacy.mechanism=distributed_noise",
+            "pool={kind: groups, experts: 2, count_ratio: 0.5}",
+            *NO_POOL,
+        ),
+        (
             "privacy.mechanism=central_noise",
             "privacy.relation=add_or_remove_one",
             "secure_aggregation={}",
