@@ -143,8 +143,8 @@ def conclusion(tried: Sequence[Any]) -> list[str]:
     ]
     return [
         *lines,
-        "A guess may be off to either side: here it is an eighth of the median norm, in the",
-        "quickstart it was eleven times that. C above all norms is noise for nothing. Below all of",
+        "A guess may be off to either side: here it is an eighth of the median norm, in",
+        "`expert-pool` it is eleven times that. C above all norms is noise for nothing. Below all of",
         "them signal to noise stays as it is and C is the length of a step, so the median is the",
         "largest C that is worth its noise and need not be the best one. Standard deviations are",
         "as large as most differences: three seeds do not order the ways.",
@@ -165,7 +165,7 @@ def report(tried: Sequence[Any], seeds: Sequence[int]) -> str:
         f"seeds {', '.join(map(str, seeds))}. C is the first round's, or the last one's where it",
         "adapts.",
         "",
-        f"- *guess*: C = {GUESS:g}, the quickstart's, which nobody measured here.",
+        f"- *guess*: C = {GUESS:g}, `expert-pool`'s, which nobody measured here.",
         "- *dry run*: what `clipping CONFIG --rounds 1` recommends, the median norm of the first",
         f"  round's uploads on {images[0]:,} public images: {found}; it",
         f"  takes {statistics.mean(seconds):.0f} s of processor time, and nothing is charged.",

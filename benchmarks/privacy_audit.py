@@ -1,4 +1,4 @@
-"""Audits the quickstart under every mechanism and writes table and picture to `docs/results/`.
+"""Audits `configs/expert-pool.yaml` under every mechanism and writes table and picture to `docs/results/`.
 
     python benchmarks/privacy_audit.py [--canaries 4000] [--trainings 2000]
 
@@ -90,7 +90,7 @@ class Line:
 
 def measure(setting: str, overrides: Sequence[str], canaries: int, folder: Path) -> list[Line]:
     storage = f"storage.url=sqlite:///{folder}/sotto.db"
-    config = load_config(Path("quickstart"), [*COMMON, *overrides, storage])
+    config = load_config(Path("expert-pool"), [*COMMON, *overrides, storage])
     run = plan_run(config, SilentObserver(), Surroundings())
     start = time.perf_counter()
     audits = audit_run(AuditPlan(run, canaries), lambda channel, done, total: None)
@@ -108,7 +108,7 @@ def report(lines: Sequence[Line]) -> str:
     )
     return "\n".join(
         [
-            "# The quickstart under audit",
+            "# A run with an expert pool under audit",
             "",
             *provenance(),
             header,

@@ -92,7 +92,7 @@ def test_the_example_of_a_changed_configuration_is_one(tmp_path: Path):
     (example,) = re.findall(r"```yaml\n(extends:.*?)```", text, re.DOTALL)
     path = tmp_path / "mine.yaml"
     path.write_text(example)
-    config, base = load_config(path), load_config(Path("quickstart"))
+    config, base = load_config(path), load_config(Path("expert-pool"))
     assert (config.name, config.task.shots) == ("one-prompt", 4)
-    assert config.method == load_config(Path("quickstart"), ["method.name=promptfl"]).method
+    assert config.method == load_config(Path("expert-pool"), ["method.name=promptfl"]).method
     assert (config.privacy, config.rounds) == (base.privacy, base.rounds)

@@ -24,7 +24,7 @@ def test_the_output_shown_has_todays_form():
 def test_every_command_is_mentioned():
     commands = (
         "run methods datasets runs report audit audit-privacy export predict secagg-plan enrolment "
-        "cache sweep"
+        "cache sweep clipping"
     )
     for command in commands.split():
         assert f"`{command}" in README

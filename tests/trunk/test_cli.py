@@ -261,6 +261,7 @@ def test_without_arguments_it_runs_the_quickstart(
     assert run_id.startswith("quickstart-")
     summary = json.loads((storage.folder / run_id / "summary.json").read_text())
     assert summary["final"]["epsilon"]["server"] <= 8.0
-    assert [(r["cohort"], r["dropped"]) for r in summary["rounds"]] == [(10, 2)] * 5
+    assert [(r["cohort"], r["dropped"]) for r in summary["rounds"]] == [(50, 2)] * 5
     assert summary["noise_source"] == "os" and summary["gain_over_local"] is not None
-    assert storage.rows("SELECT count(*) FROM pool") == [(8,)]
+    # Each knows what about half the names mean; together they know nearly all.
+    assert summary["gain_over_local"] > 0.1 and summary["worth_of_sharing"] > 0.1

@@ -21,8 +21,8 @@ def test_every_packaged_configuration_is_listed_with_a_sentence(sotto: Command) 
     assert listed["papers/trip/table-5-vlcs"] == (
         "TRIP, Table V (parts left out), on VLCS (Gong et al. 2025)"
     )
-    assert listed["quickstart"] == (
-        "The main job: pFedMoAP among ten clients, private from end to end, in under a minute"
+    assert listed["expert-pool"] == (
+        "The method pFedMoAP among ten clients, whose noised prompts are an anonymised pool of experts"
     )
     assert all(listed.values())
 

@@ -195,7 +195,7 @@ def test_a_hundred_clients_are_drawn(sotto: Command, config: str, tmp_path: Path
         (["--show", "nowhere"], ["CONFIG: 'nowhere' is no file"]),
         (["--show", "quickstart", "--plot", "x.gif"], ["--plot: 'x.gif'", ".svg or .png"]),
         (["--show", "quickstart", "--plot", "/no/x.svg"], ["--plot: there is no folder /no"]),
-        (["--show", "quickstart", "--set", "task.clients=11"], ["task.clients: 11", "1 to 10"]),
+        (["--show", "expert-pool", "--set", "task.clients=11"], ["task.clients: 11", "1 to 10"]),
         (["--check", "imagenet"], ["task.dataset: 'imagenet' is unknown; valid: ", "shapes"]),
     ],
 )

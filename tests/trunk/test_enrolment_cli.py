@@ -369,7 +369,7 @@ def test_the_quickstart_against_an_active_server(
     sotto: Command, storage: Storage, tmp_path: Path
 ) -> None:
     folder = tmp_path / "keys"
-    made = sotto("enrolment", "create", str(folder), "--clients", "10")
+    made = sotto("enrolment", "create", str(folder), "--clients", "50")
     assert made.code == 0
     options = [
         *("secure_aggregation.adversary=active", "secure_aggregation.corrupt=2", "rounds=2"),

@@ -231,14 +231,14 @@ def command(tmp_path) -> list[str]:
 
 def test_the_command_prints_a_verdict_for_each_channel(sotto, tmp_path):
     small = [*command(tmp_path), "--canaries", "100"]
-    outcome = sotto("audit-privacy", "quickstart", *small, "--json")
+    outcome = sotto("audit-privacy", "expert-pool", *small, "--json")
     assert outcome.code == 0, outcome.err
     documents = json.loads(outcome.out)
     assert [d["channel"] for d in documents] == ["sum", "pool", "failures"]
     assert all(d["passed"] for d in documents)
     assert re.findall(r"^(\w+): (\d+) canaries$", outcome.err, re.MULTILINE)
     picture = tmp_path / "audit.svg"
-    shown = sotto("audit-privacy", "quickstart", *small, "--plot", str(picture))
+    shown = sotto("audit-privacy", "expert-pool", *small, "--plot", str(picture))
     assert shown.code == 0
     assert "not refuted" in shown.out
     told = re.search(r"probability 0\.\d+; --canaries (\d+) would with 0\.999", shown.out)
@@ -248,7 +248,7 @@ def test_the_command_prints_a_verdict_for_each_channel(sotto, tmp_path):
 
 def test_the_command_says_when_a_claim_is_refuted(sotto, tmp_path, monkeypatch):
     halve_noise(monkeypatch)
-    outcome = sotto("audit-privacy", "quickstart", *command(tmp_path), "--canaries", "500")
+    outcome = sotto("audit-privacy", "expert-pool", *command(tmp_path), "--canaries", "500")
     assert outcome.code == 1
     assert "REFUTED" in outcome.out
 
@@ -257,7 +257,7 @@ def test_the_command_says_when_a_claim_is_refuted(sotto, tmp_path, monkeypatch):
     ("plot", "message"), [("audit.pdf", "must end in .svg or .png"), ("no/a.svg", "no folder")]
 )
 def test_a_picture_that_cannot_be_drawn_is_refused_before_the_work(sotto, tmp_path, plot, message):
-    outcome = sotto("audit-privacy", "quickstart", "--plot", str(tmp_path / plot))
+    outcome = sotto("audit-privacy", "expert-pool", "--plot", str(tmp_path / plot))
     assert outcome.code == 2
     assert message in outcome.err
 

@@ -83,16 +83,16 @@ def test_two_axes_multiply() -> None:
 
 
 def test_without_methods_and_seeds_each_configuration_has_its_own() -> None:
-    grid = grid_of(configs=("comparison", "quickstart"))
+    grid = grid_of(configs=("comparison", "expert-pool"))
     assert [(c.config, c.method, c.seed) for c in grid.cells] == [
         ("comparison", "promptfl", 0),
-        ("quickstart", "pfedmoap", 0),
+        ("expert-pool", "pfedmoap", 0),
     ]
 
 
 def test_the_configurations_own_method_keeps_its_section_and_others_take_their_preset() -> None:
-    own, other = grid_of(configs=("quickstart",), methods=("pfedmoap", "promptfl")).cells
-    section = yaml.safe_load((PACKAGED_CONFIGS / "quickstart.yaml").read_text())["method"]
+    own, other = grid_of(configs=("expert-pool",), methods=("pfedmoap", "promptfl")).cells
+    section = yaml.safe_load((PACKAGED_CONFIGS / "expert-pool.yaml").read_text())["method"]
     preset = yaml.safe_load((PACKAGED_CONFIGS / "methods" / "promptfl.yaml").read_text())
     assert {"name": own.run.method.name, **own.run.method.options} == section
     assert {"name": other.run.method.name, **other.run.method.options} == preset
@@ -124,8 +124,8 @@ def test_two_configurations_of_one_name_are_called_by_their_paths(tmp_path: Path
     tree = yaml.safe_load((PACKAGED_CONFIGS / "comparison.yaml").read_text())
     for number, path in enumerate(paths, start=1):
         path.write_text(dump_tree(tree | {"rounds": number}))
-    grid = grid_of(configs=(*map(str, paths), "quickstart"))
-    assert grid.configs == (*map(str, paths), "quickstart")
+    grid = grid_of(configs=(*map(str, paths), "expert-pool"))
+    assert grid.configs == (*map(str, paths), "expert-pool")
 
 
 def test_storage_is_absolute_and_no_part_of_what_a_run_is(tmp_path: Path) -> None:

@@ -74,8 +74,8 @@ def test_attention_is_of_those_that_have_experts() -> None:
 
 
 def test_configurations_have_panels() -> None:
-    picture = found(configs=("comparison", "quickstart"))["curves"]
-    assert [title for title, _ in picture.panels] == ["comparison", "quickstart"]
+    picture = found(configs=("comparison", "expert-pool"))["curves"]
+    assert [title for title, _ in picture.panels] == ["comparison", "expert-pool"]
 
 
 def test_unmeasured_rounds_and_missing_weights_are_left_out() -> None:
@@ -87,7 +87,7 @@ def test_unmeasured_rounds_and_missing_weights_are_left_out() -> None:
 
 
 def test_a_sweep_leaves_its_files_and_the_same_again(tmp_path: Path) -> None:
-    grid, outcomes = swept("task.shots=1,32", configs=("comparison", "quickstart"))
+    grid, outcomes = swept("task.shots=1,32", configs=("comparison", "expert-pool"))
     texts: list[dict[str, bytes]] = []
     for name in ("one", "two"):
         folder = tmp_path / name
