@@ -1,4 +1,4 @@
-"""Audits `configs/expert-pool.yaml` under every mechanism and writes table and picture to `docs/results/`.
+"""Audits `configs/expert-pool.yaml` under every mechanism; table and picture in `docs/results/`.
 
     python benchmarks/privacy_audit.py [--canaries 4000] [--trainings 2000]
 
