@@ -145,9 +145,9 @@ def conclusion(tried: Sequence[Any]) -> list[str]:
         *lines,
         "A guess may be off to either side: here it is an eighth of the median norm, in",
         "`expert-pool` it is eleven times that. C above all norms is noise for nothing. Below",
-        "all of them signal to noise stays as it is and C is the length of a step, so the median is the",
-        "largest C that is worth its noise and need not be the best one. Standard deviations are",
-        "as large as most differences: three seeds do not order the ways.",
+        "all of them signal to noise stays as it is and C is the length of a step, so the median",
+        "is the largest C that is worth its noise and need not be the best one. Standard",
+        "deviations are as large as most differences: three seeds do not order the ways.",
         "",
     ]
 

@@ -56,11 +56,11 @@ SHARED: Mapping[str, Sequence[str]] = {
     ),
 }
 GROUPS: Mapping[str, Sequence[str]] = {
-    f"{experts} experts, {steps} steps": (
-        *("pool.kind=groups", f"pool.experts={experts}", f"training.local_steps={steps}"),
-        "rounds=6",
+    f"{experts} experts, C = {norm}": (
+        *("pool.kind=groups", f"pool.experts={experts}", "pool.floor=3.0", "rounds=6"),
+        *("training.local_steps=5", f"privacy.clipping_norm={norm}"),
     )
-    for experts, steps in ((4, 5), (6, 5), (6, 2))
+    for experts, norm in ((6, 0.2), (8, 0.2), (8, 0.3))
 }
 ALONE = (
     *("method.name=coop", "rounds=1", "training.local_steps=100", "privacy.mechanism=none"),
