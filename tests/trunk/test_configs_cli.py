@@ -22,7 +22,7 @@ def test_every_packaged_configuration_is_listed_with_a_sentence(sotto: Command) 
         "TRIP, Table V (parts left out), on VLCS (Gong et al. 2025)"
     )
     assert listed["expert-pool"] == (
-        "The method pFedMoAP among ten clients, whose noised prompts are an anonymised pool of experts"
+        "The method pFedMoAP among ten clients, whose noised prompts are an anonymised pool"
     )
     assert all(listed.values())
 
