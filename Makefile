@@ -18,7 +18,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check docs methods tables split tradeoff pretrain clean
+.PHONY: help install demo test test-slow check docs methods tables split sharing tradeoff pretrain clean
 
 help:  ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' \
@@ -53,15 +53,19 @@ check: $(STAMP)  ## Lint, format, types, layering, house style and documents
 docs: $(STAMP)  ## Write the pages of methods, keys and papers' tables into build/docs
 	$(BIN)/python -m docs.pages
 
-methods: $(STAMP)  ## Compare all methods on the embedded data, and time a step of each (an hour)
-	$(BIN)/python benchmarks/methods_on_shapes.py
+methods: $(STAMP)  ## Compare methods on homonyms, and time a step of each (an hour or two)
+	$(BIN)/python benchmarks/methods_on_homonyms.py
 	$(BIN)/python benchmarks/method_speed.py
 
-tables: $(STAMP)  ## Measure the tables of all methods on the embedded data anew, as sweeps (half an hour)
-	$(BIN)/python benchmarks/methods_on_shapes.py --tables
+tables: $(STAMP)  ## Measure the tables of methods on homonyms anew, as sweeps (an hour)
+	$(BIN)/python benchmarks/methods_on_homonyms.py --tables
 
 split: $(STAMP)  ## Compare methods on small networks, and PM-MoE over nine of them (an hour)
 	$(BIN)/python benchmarks/model_split.py
+
+sharing: $(STAMP)  ## Measure what sharing is worth with 100 and 1,000 clients (hours)
+	$(BIN)/python benchmarks/worth_of_sharing.py --stage tuning
+	$(BIN)/python benchmarks/worth_of_sharing.py --stage final --large 0 1 2 3 4 5 6 7 8 9
 
 tradeoff: $(STAMP)  ## Measure accuracy against epsilon under each mechanism (an hour or more)
 	$(BIN)/python benchmarks/tradeoff.py

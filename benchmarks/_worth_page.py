@@ -17,6 +17,7 @@ KINDS = {
     "iid": "iid: sixteen images, whatever their class",
     "pathological": "pathological: eight images of each of two classes",
     "senses": "groups: clients in four senses, private experts",
+    "subspace": "iid, in 64 public directions of 512",
 }
 AIMS = {(1000, 8.0): 20.0, (1000, 2.0): 12.0, (1000, 1.0): 8.0, (100, 8.0): 5.0, (100, 4.0): 0.0}
 """Points over the best that a client does alone, by clients and epsilon."""

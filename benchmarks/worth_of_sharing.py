@@ -38,7 +38,9 @@ KINDS: Mapping[str, Sequence[str]] = {
         *("task.partition.classes_per_client=2", "task.shots=8"),
     ),
     "senses": ("task.senses=clients",),
+    "subspace": (),
 }
+SUBSPACE = "64 directions"
 LOCAL: Mapping[str, Sequence[str]] = {
     "1 token": ("method.context_tokens=1", "training.learning_rate=0.1"),
     "4 tokens": ("method.context_tokens=4", "training.learning_rate=0.03"),
@@ -89,11 +91,14 @@ def finals(chosen: Mapping[tuple[str, str], str], seeds: Sequence[int], clients:
     found = []
     for seed in seeds:
         for kind in KINDS:
+            if kind == "subspace" and clients > min(EPSILONS):
+                continue
             if clients == min(EPSILONS):
                 alone = chosen["alone", "iid"]
                 found.append(_row("final", "alone", kind, alone, MEASURED, np.inf, seed))
             for epsilon in EPSILONS[clients]:
                 setting = chosen["together", "senses" if kind == "senses" else "iid"]
+                setting = SUBSPACE if kind == "subspace" else setting
                 found.append(_row("final", "together", kind, setting, clients, epsilon, seed))
     return found
 
