@@ -55,6 +55,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     """All federations of the final stage that have two seeds or more."""
     final = [row for row in rows if row["stage"] == "final"]
     alone = {(r["kind"], r["seed"]): r for r in final if r["side"] == "alone"}
+    alone |= {("subspace", seed): row for (kind, seed), row in alone.items() if kind == "iid"}
     cells: dict[tuple[str, int, float], list[Row]] = {}
     for row in final:
         if row["side"] == "together" and (row["kind"], row["seed"]) in alone:

@@ -93,7 +93,7 @@ def finals(chosen: Mapping[tuple[str, str], str], seeds: Sequence[int], clients:
         for kind in KINDS:
             if kind == "subspace" and clients > min(EPSILONS):
                 continue
-            if clients == min(EPSILONS):
+            if clients == min(EPSILONS) and kind != "subspace":
                 alone = chosen["alone", "iid"]
                 found.append(_row("final", "alone", kind, alone, MEASURED, np.inf, seed))
             for epsilon in EPSILONS[clients]:
