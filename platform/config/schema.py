@@ -167,7 +167,7 @@ class PoolConfig(Section):
     """
     floor: Positive | None = None
     """Least number of clients that a group's sum is divided by; a group whose noised count is below
-    it keeps its expert. Under `groups`; null: three standard deviations of a count's noise, and at
+    it keeps its expert. Under `groups`; null: one standard deviation of a count's noise, and at
     least 1.
     """
     fetch: Literal["experts"] = "experts"

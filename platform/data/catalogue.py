@@ -66,13 +66,26 @@ class DatasetInfo:
         )
 
 
+@dataclass(frozen=True)
+class Draws:
+    """By what images are rendered.
+
+    Attributes:
+        seed: Seed of all of them.
+        stream: Who they are for.
+    """
+
+    seed: int = 0
+    stream: Stream = Stream.FEDERATION
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataRequest:
     """What a run asks of a data set.
 
     Attributes:
         root: Folder that holds the data sets' own folders.
-        seed: Seed of what is rendered.
+        draws: By what images are rendered, where they are.
         split_seed: Seed of the split into training and test images where no file tells it.
         train_per_class: Training images of each class that are rendered; files hold what they hold.
         test_per_class: Test images of each class that are rendered.
@@ -80,18 +93,16 @@ class DataRequest:
         held_out_domain: The domain whose images are all test images where no file tells, if any.
         senses: What `task.senses` says, of a data set whose names have senses; or those of training
             and of test rows.
-        stream: Who rendered images are for.
     """
 
     root: Path
-    seed: int = 0
+    draws: Draws = Draws()
     split_seed: int = 0
     train_per_class: int = 0
     test_per_class: int = 0
     domains: tuple[str, ...] | None = None
     held_out_domain: str | None = None
     senses: str | tuple[Indices, Indices] | None = None
-    stream: Stream = Stream.FEDERATION
 
     def chosen_domains(self, name: str, known: Sequence[str]) -> tuple[str, ...]:
         """Return the domains that are used, in the order asked for.

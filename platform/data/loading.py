@@ -10,7 +10,7 @@ import numpy as np
 
 from platform.config.randomness import stream
 from platform.config.run import RunConfig
-from platform.data.catalogue import DataRequest, dataset_info, load_dataset, user_path
+from platform.data.catalogue import DataRequest, Draws, dataset_info, load_dataset, user_path
 from platform.data.dataset import Dataset
 from platform.data.dealing import DEALS_BY_DOMAIN, Dealt, deal, dealt_domains, number_of_hands
 from platform.data.homonyms import BY_CLIENT
@@ -120,14 +120,13 @@ def _request(config: RunConfig, images: Stream) -> DataRequest:
     task = config.task
     return DataRequest(
         root=user_path(task.root),
-        seed=config.seed,
+        draws=Draws(config.seed, images),
         split_seed=config.seed_of("split"),
         train_per_class=_train_per_class(config),
         test_per_class=task.test_per_class,
         domains=task.domains,
         held_out_domain=task.held_out_domain,
         senses=task.senses,
-        stream=images,
     )
 
 

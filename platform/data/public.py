@@ -10,7 +10,7 @@ import numpy as np
 
 from platform.config import PublicDataConfig, RunConfig
 from platform.config.randomness import stream
-from platform.data.catalogue import DataRequest, load_dataset, user_path
+from platform.data.catalogue import DataRequest, Draws, load_dataset, user_path
 from platform.data.dataset import Dataset, Split
 from platform.data.homonyms import BY_CLIENT, SENSES
 from platform.data.images import ImageFiles, Indices, image_digests
@@ -59,14 +59,13 @@ def public_rows(config: RunConfig, data: TaskData) -> PublicRows:
         )
     request = DataRequest(
         root=user_path(section.root or task.root, "public_data.root"),
-        seed=section.seed,
+        draws=Draws(section.seed, Stream.PUBLIC),
         split_seed=section.seed,
         train_per_class=section.per_class,
         test_per_class=1,
         domains=task.domains if name == task.dataset else None,
         held_out_domain=task.held_out_domain,
         senses=task.senses if name == task.dataset else None,
-        stream=Stream.PUBLIC,
     )
     public = load_public(name, request, data.dataset)
     if task.senses == BY_CLIENT:

@@ -17,9 +17,9 @@ from platform.wire.layout import Summed
 from privacy import GroupCounts
 
 COUNT = "group_count"
-FLOOR_DEVIATIONS = 3.0
-"""The default floor, in standard deviations of a count's noise: below it a mean of updates in ten
-or more coordinates is mostly noise, whatever is divided by."""
+FLOOR_DEVIATIONS = 1.0
+"""The default floor, in standard deviations of a count's noise. Three kept experts from moving in
+the first rounds, when clients are still spread over all of them."""
 
 _NO_GROUP = "message: the upload needs the one group that its client is in"
 

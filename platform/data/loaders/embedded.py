@@ -62,12 +62,13 @@ def load(name: str, request: DataRequest) -> Dataset:
     Raises:
         ConfigError: If a domain or a sense is unknown.
     """
+    draws = request.draws
     known = {info.name: info.domains for info in INFOS}[name]
     domains = request.chosen_domains(name, known)
     if name == "digits":
         return digits_dataset(request.split_seed)
     if name == "headlines":
-        return headlines_dataset(request.seed, request.train_per_class, request.test_per_class)
+        return headlines_dataset(draws.seed, request.train_per_class, request.test_per_class)
     train, test = (
         math.ceil(count / len(domains))
         for count in (request.train_per_class, request.test_per_class)
@@ -76,9 +77,9 @@ def load(name: str, request: DataRequest) -> Dataset:
         dealt = request.senses
         senses = dealt if isinstance(dealt, tuple) else (_senses(dealt, domains),) * 2
         return homonyms_dataset(
-            request.seed, train, test, senses=senses, domains=domains, stream=request.stream
+            draws.seed, train, test, senses=senses, domains=domains, stream=draws.stream
         )
-    return shapes_dataset(request.seed, train, test, domains=domains, stream=request.stream)
+    return shapes_dataset(draws.seed, train, test, domains=domains, stream=draws.stream)
 
 
 def _senses(dealt: str | None, domains: Sequence[str]) -> Indices:
