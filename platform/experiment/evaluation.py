@@ -13,6 +13,7 @@ the counts; in a federation none would (`platform.parties.outside_rounds`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -323,8 +324,9 @@ def over_clients(tallies: Sequence[Tally]) -> Accuracy:
     shares = [right / count if count else None for right, count in tallies]
     values = np.asarray([share for share in shares if share is not None], np.float64)
     return Accuracy(
-        mean=float(values.mean()),
-        weighted=float(np.average(values, weights=[count for _, count in tallies if count])),
+        # Summed exactly, so that where all are alike their mean is what each of them is.
+        mean=math.fsum(values) / len(values),
+        weighted=sum(right for right, _ in tallies) / sum(count for _, count in tallies),
         std=float(values.std()),
         worst=float(values.min()),
         per_client=tuple(shares),

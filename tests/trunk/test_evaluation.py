@@ -63,6 +63,12 @@ def test_the_deviation_is_the_populations():
     assert over_clients([(2, 5)]).std == 0.0
 
 
+def test_where_all_clients_are_alike_the_mean_is_what_each_is() -> None:
+    # A running sum of fifty times 0.9565 divided by fifty is less than that.
+    alike = over_clients([(1913, 2000)] * 50)
+    assert alike.mean == alike.weighted == alike.worst == 0.9565
+
+
 def test_the_document_is_plain_json():
     document = accuracy_document(over_clients([(5, 10), (30, 30)]))
     assert json.loads(json.dumps(document)) == {
