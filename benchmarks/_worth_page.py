@@ -112,7 +112,9 @@ def interval(values: Sequence[float]) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and sample standard deviation."""
+    """Mean and sample standard deviation; a dash of nothing."""
+    if not values:
+        return "-"
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     return f"{statistics.mean(values):.1f} ± {deviation:.1f}"
 
@@ -199,7 +201,7 @@ def _beside(rows: Sequence[Row]) -> list[str]:
             and (row["clients"], row["epsilon"]) == ("100", "8.0")
         ]
         if of:
-            twins = spread([float(row["gain_over_twin"]) for row in of])
+            twins = spread([float(r["gain_over_twin"]) for r in of if r["gain_over_twin"]])
             worth = spread([float(row["worth"]) for row in of if row["worth"]])
             told = ", ".join(of[0]["signal_to_noise"].split())
             lines.append(f"| {title.split(':')[0]} | {twins} | {worth} | {told} |")
