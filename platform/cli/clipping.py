@@ -102,7 +102,6 @@ def _document(
     config: RunConfig, simulation: Simulation, rounds: Sequence[RoundOfNorms]
 ) -> dict[str, Any]:
     method, task = simulation.learning.method, simulation.run.terms.config.task
-    inside = subspace_of(method)
     configured, found = config.privacy.clipping_norm, recommended(rounds)
     inside = subspace_of(method)
     return {
