@@ -160,7 +160,7 @@ def page(rows: Sequence[Row]) -> list[str]:
 INTRODUCTION = (
     "Clients of `homonyms` hold sixteen images each (`configs/sharing.yaml`) and learn a prompt",
     "from random tokens. *Alone* is the best that a client was found to do by itself, with any",
-    "number of tokens and a hundred steps. *Together* is one prompt (of four, in groups: private",
+    "number of tokens and a hundred steps. *Together* is one prompt (in groups: six private",
     "experts) learned in five or six rounds with client-level privacy: replace one client, delta",
     "1e-5. At 100 clients the noise is the clients' own, under masks (`distributed_noise`); at",
     "1,000 the coordinator adds as much (`central_noise`: the epsilon is the peers' and the",
