@@ -115,7 +115,7 @@ def test_sizes_of_the_split(tmp_path: Path, per_class: int, train: int, test: in
 
 def test_the_split_is_the_seeds(tmp_path: Path) -> None:
     draw_pacs(tmp_path, per_class=10)
-    first, again = load(tmp_path, split_seed=1), load(tmp_path, split_seed=1, seed=9)
+    first, again = load(tmp_path, split_seed=1), load(tmp_path, split_seed=1, draws=Draws(seed=9))
     other = load(tmp_path, split_seed=2)
     assert paths(first.test) == paths(again.test)
     assert paths(first.test) != paths(other.test)
