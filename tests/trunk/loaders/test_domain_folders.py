@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from platform.data.catalogue import DataRequest, dataset_info, load_dataset
+from platform.data.catalogue import DataRequest, Draws, dataset_info, load_dataset
 from platform.data.dataset import Dataset, Split
 from platform.data.images import ImageFiles
 from platform.errors import ConfigError, DataError
