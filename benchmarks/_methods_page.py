@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from _grid import Row
+from _scores import interval, spread
 from matplotlib.figure import Figure
 
 OWN = {
@@ -110,20 +111,12 @@ def _rank(final: Sequence[Row], suite: str, name: str, method: str, what: str) -
     rivals = [m for m in means if m != method]
     rival = max(rivals, key=lambda m: means[m])
     apart = [a - b for a, b in zip(of[method], of[rival], strict=True)]
+    ahead = interval(apart, "+")
     return (
         f"- `{method}` has place {place} of {len(means)} in {what}: {spread(of[method])}. Over the "
-        f"best other, `{rival}` with {spread(of[rival])}, it is {interval(apart)} points (95% t "
-        f"interval, paired by seed)."
+        f"best other, `{rival}` with {spread(of[rival])}, it is {ahead} points (95% t interval, "
+        f"paired by seed)."
     )
-
-
-def interval(values: Sequence[float]) -> str:
-    """Mean with its 95% t interval."""
-    from scipy import stats
-
-    number, middle = len(values), statistics.mean(values)
-    half = stats.t.ppf(0.975, number - 1) * statistics.stdev(values) / number**0.5
-    return f"{middle:+.1f} [{middle - half:+.1f}, {middle + half:+.1f}]"
 
 
 def _above(final: Sequence[Row]) -> str:
@@ -135,7 +128,9 @@ def _above(final: Sequence[Row]) -> str:
             strict=True,
         )
     ]
-    return f"- `promptfl` is {interval(apart)} points above `zero_shot` in pathological accuracy."
+    return (
+        f"- `promptfl` is {interval(apart, '+')} points above `zero_shot` in pathological accuracy."
+    )
 
 
 def _noise_cost(final: Sequence[Row]) -> str:
@@ -148,12 +143,6 @@ def _noise_cost(final: Sequence[Row]) -> str:
         ]
         costs.append(f"`{method}` {' / '.join(f'{value:.1f}' for value in lost)}")
     return f"- Points that noise costs ({', '.join(NOISE_PARTS[1:])}): {'; '.join(costs)}."
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean and sample standard deviation."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.mean(values):.1f} ± {deviation:.1f}"
 
 
 def _own_table(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from _grid import Row
-from _methods_page import spread
+from _scores import spread
 from matplotlib.figure import Figure
 
 COLUMNS = (("digits", "0.0"), ("digits", "0.2"), ("shapes", "0.0"), ("shapes", "0.2"))
@@ -113,7 +113,7 @@ def _table(rows: Sequence[Row], methods: Sequence[str], name: str) -> list[str]:
     columns = _columns(rows)
     lines = [_line(("method", *map(_title, columns))), _line(["---"] * (len(columns) + 1))]
     for method in methods:
-        cells = [_spread(_values(rows, method, *where, name)) for where in columns]
+        cells = [spread(_values(rows, method, *where, name)) for where in columns]
         lines.append(_line((method, *cells)))
     return lines
 
@@ -148,10 +148,6 @@ def _values(rows: Sequence[Row], method: str, dataset: str, shared: str, name: s
         for row in rows
         if (row["method"], row["dataset"], row["shared"]) == (method, dataset, shared) and row[name]
     ]
-
-
-def _spread(values: Sequence[float]) -> str:
-    return spread(values) if values else "-"
 
 
 def _number(epsilon: str) -> str:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from scipy import stats
+
 import platform
 from platform.bootstrap import Surroundings, create_run
 from platform.config import load_config
@@ -44,8 +46,24 @@ class Score:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and sample standard deviation."""
-    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
+    """Mean and sample standard deviation; of one value 0, of none a dash."""
+    if not values:
+        return "-"
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.mean(values):.1f} ± {deviation:.1f}"
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half of the 95% t interval of a mean."""
+    number = len(values)
+    return float(stats.t.ppf(0.975, number - 1) * statistics.stdev(values) / number**0.5)
+
+
+def interval(values: Sequence[float], sign: str = "") -> str:
+    """Mean with its 95% t interval; `sign` is `+` for differences."""
+    middle, half = statistics.mean(values), half_width(values)
+    shown = (f"{value:{sign}.1f}" for value in (middle, middle - half, middle + half))
+    return "{} [{}, {}]".format(*shown)
 
 
 def score(

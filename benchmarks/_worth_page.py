@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from _grid import Row
-from _scores import provenance
+from _scores import half_width, interval, provenance, spread
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -97,26 +97,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (number - rank) * p_values[place]))
         adjusted[place] = largest
     return adjusted
-
-
-def half_width(values: Sequence[float]) -> float:
-    """Half of the 95% t interval of a mean."""
-    number = len(values)
-    return float(stats.t.ppf(0.975, number - 1) * statistics.stdev(values) / number**0.5)
-
-
-def interval(values: Sequence[float]) -> str:
-    """Mean with its 95% t interval."""
-    middle, half = statistics.mean(values), half_width(values)
-    return f"{middle:.1f} [{middle - half:.1f}, {middle + half:.1f}]"
-
-
-def spread(values: Sequence[float]) -> str:
-    """Mean and sample standard deviation; a dash of nothing."""
-    if not values:
-        return "-"
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.mean(values):.1f} ± {deviation:.1f}"
 
 
 def page(rows: Sequence[Row]) -> list[str]:
@@ -220,14 +200,19 @@ def _beside(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _tuned(rows: Sequence[Row]) -> list[str]:
-    cells: dict[tuple[str, str], dict[str, list[float]]] = {}
+def tried(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[float]]]:
+    """The tuning runs' accuracies, by side and federation and then by setting."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
     for row in rows:
         if row["stage"] == "tuning":
-            of = cells.setdefault((row["side"], row["kind"]), {})
+            of = found.setdefault((row["side"], row["kind"]), {})
             of.setdefault(row["setting"], []).append(float(row["all"]))
+    return found
+
+
+def _tuned(rows: Sequence[Row]) -> list[str]:
     lines = ["| side | federation | settings |", "|---|---|---|"]
-    for (side, kind), settings in cells.items():
+    for (side, kind), settings in tried(rows).items():
         shown = "; ".join(f"{name}: {spread(values)}" for name, values in settings.items())
         lines.append(f"| {side} | {kind} | {shown} |")
     return lines

@@ -14,17 +14,28 @@ from functools import cache
 import dp_accounting
 import numpy as np
 from _correlated_noise import best_bands, errors, prefix_sums, square_root
-from _gaussian_budget import DELTA, signal_to_noise
 from _scores import RESULTS, provenance
 from dp_accounting.pld import PLDAccountant
 from matplotlib.figure import Figure
 from scipy.optimize import brentq
 
+from privacy.boundary import PrivateMean
+
+DELTA = 1e-5
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 CLIENTS, RANKS, COHERENCES = (100, 1000), (16, 32, 512), (1.0, 0.5, 0.1)
 ROUNDS, SEPARATIONS = (10, 20, 50, 100, 200), (2, 5, 10, 20)
 FEW, LINE = 20, "#1f6fb2"
 COLOURS = ("#1f6fb2", "#d95f02", "#1b9e77", "#7570b3")
+
+
+@cache
+def signal_to_noise(
+    clients: int, rank: int, rounds: int, epsilon: float, coherence: float = 1.0
+) -> float:
+    """Of a round's mean; `coherence` is r, the mean cosine of two clients' updates."""
+    mean = PrivateMean(epsilon=epsilon, delta=DELTA, rounds=rounds, dimension=rank)
+    return mean.signal_to_noise(clients, math.sqrt(coherence))
 
 
 def most_rounds(clients: int, rank: int, epsilon: float, coherence: float) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from _grid import Row, read_rows, run_missing, summarise_run
 from _scores import RESULTS
-from _worth_page import page, plot
+from _worth_page import page, plot, tried
 
 CONFIG = "sharing"
 KEY = ("stage", "side", "kind", "setting", "clients", "epsilon", "seed")
@@ -171,14 +171,9 @@ def _interval(document: Any) -> str:
 
 def choose(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
     """For each side and kind the setting with the best mean over the tuning seeds."""
-    found: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for row in rows:
-        if row["stage"] == "tuning":
-            of = found.setdefault((row["side"], row["kind"]), {})
-            of.setdefault(row["setting"], []).append(float(row["all"]))
     return {
         place: max(settings, key=lambda name: statistics.mean(settings[name]))
-        for place, settings in found.items()
+        for place, settings in tried(rows).items()
     }
 
 

@@ -36,6 +36,13 @@ def test_it_is_the_formula(epsilon, groups, dimension, rounds):
     assert mean.signal_to_noise(mean.clients_needed() - 1) < 1.0
 
 
+def test_signal_to_noise_of_one_mean_by_hand():
+    # privacy.md, section 5: 4.377178 at 1e-5 is mu = 1, so deviation 2 C / n in each direction.
+    budget = {"epsilon": 4.377178, "delta": 1e-5, "dimension": 25}
+    assert PrivateMean(**budget, rounds=1).signal_to_noise(100) == pytest.approx(10.0, abs=1e-4)
+    assert PrivateMean(**budget, rounds=4).signal_to_noise(100, 0.5) == pytest.approx(2.5, abs=1e-4)
+
+
 def test_a_client_more_or_less_pays_for_its_count():
     plain = PrivateMean(
         epsilon=4.0, delta=1e-5, rounds=10, dimension=16, relation="add_or_remove_one"

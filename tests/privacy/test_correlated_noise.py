@@ -15,7 +15,6 @@ from benchmarks._correlated_noise import (
     sensitivity,
     square_root,
 )
-from benchmarks._gaussian_budget import mu_of, signal_to_noise
 
 
 def patterns(rounds: int, separation: int):
@@ -95,15 +94,3 @@ def test_correlation_helps_a_rotation_and_nobody_who_is_always_there():
     independent = errors(np.eye(20), 5)[0]
     assert bands == 5 and 1.5 < independent / least < 1.8
     assert best_bands(20, 1) == (1, pytest.approx(errors(np.eye(20), 1)[0]))
-
-
-def test_mu_of_a_budget_is_what_the_oracle_says():
-    """privacy.md, section 5: one Gaussian of multiplier 1 is 4.377178 at delta 1e-5."""
-    assert mu_of(4.377178) == pytest.approx(1.0, abs=1e-6)
-    assert mu_of(5.679587) == pytest.approx(math.sqrt(25) / 4, abs=1e-6)
-
-
-def test_signal_to_noise_of_a_round_by_hand():
-    # One release at mu = 1: deviation 2 C / n in each of 25 directions, so 0.1 C in norm.
-    assert signal_to_noise(100, 25, 1, 4.377178) == pytest.approx(10.0, abs=1e-4)
-    assert signal_to_noise(100, 25, 4, 4.377178, 0.25) == pytest.approx(2.5, abs=1e-4)
