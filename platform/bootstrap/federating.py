@@ -54,7 +54,7 @@ def new_federation(
         RunStopped: If a client is not there, or takes no part.
     """
     config = with_absolute_paths(config)
-    section = _section(config)
+    section = section_of(config)
     terms, facts, device = plan_federation(config, surroundings)
     run_id = new_run_id(config, surroundings.now())
     with (
@@ -101,7 +101,7 @@ def reopened_federation(
         created = agreed.records.entries("run.created")[0]
         code, registry = created.detail.get("method"), surroundings.registry
         require_same_method(run_id, config.method.name, code, registry)
-        section = _section(config)
+        section = section_of(config)
         terms, facts, _ = plan_federation(config, surroundings)
         known = enrolment_of(config, terms.protection.terms)
         require_same_enrolment(run_id, created.detail.get("enrolment"), fingerprint_of(known))
@@ -118,7 +118,7 @@ def plan_federation(config: RunConfig, surroundings: Surroundings) -> tuple[RunT
     Raises:
         ConfigError: If the configuration cannot be run.
     """
-    data = task_without_images(_section(config).classes)
+    data = task_without_images(section_of(config).classes)
     return build_terms(config, data, surroundings)[:3]
 
 
@@ -175,7 +175,7 @@ def _assembled(
     surroundings: Surroundings,
     records: Records,
 ) -> Run:
-    section = _section(terms.config)
+    section = section_of(terms.config)
     slow = dict.fromkeys(SLOW, section.training_seconds) | {"join": section.joining_seconds}
     transport = HubTransport(hub, slow, section.phase_seconds)
     offer_run(transport, run_id, section.clients, offered(terms.config), facts)
@@ -195,7 +195,12 @@ def _hub(section: FederationConfig, told: Told) -> Hub:
     return Hub(path=Path(section.socket), clients=section.clients, told=told)
 
 
-def _section(config: RunConfig) -> FederationConfig:
+def section_of(config: RunConfig) -> FederationConfig:
+    """Return who takes part, of a run that is no simulation.
+
+    Raises:
+        ConfigError: If it is one.
+    """
     if config.federation is None:
         raise ConfigError("federation: null simulates all clients; valid here: a section")
     return config.federation
