@@ -16,7 +16,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, mod
 
 from methods import Registry
 from platform.config import read_mapping, validated
+from platform.config.files import is_file
 from platform.config.sections import Positive, PositiveInt, Section
+from platform.errors import ConfigError
 from platform.mechanisms import BUILT_IN
 
 FOLDER: Final = "folder"
@@ -141,6 +143,10 @@ def load_holder(path: Path) -> HolderSettings:
     Raises:
         ConfigError: Naming the field, its value and what is valid.
     """
+    if not is_file(path):
+        raise ConfigError(
+            f"CONFIG: {str(path)!r} is no file; valid: a YAML file such as `example` prints"
+        )
     return validated(HolderSettings, read_mapping(path), {FOLDER: path.absolute().parent})
 
 
