@@ -58,10 +58,9 @@ KeyFile = Annotated[Path, typer.Argument(metavar="FILE", help="File of the priva
 @client_app.command(CONFIG)
 def serve(config: Settings, as_json: Json = False) -> None:
     """Run the client until it is ended."""
-    from platform.holder.serving import serve
-    from platform.holder.settings import load_holder
+    from platform.cli.holder import serve_command
 
-    serve(load_holder(config), as_json=as_json)
+    serve_command(config, as_json=as_json)
 
 
 @client_app.command()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from platform.config.federation_rules import federation_problems
 from platform.config.group_rules import group_problems
 from platform.config.privacy_rules import privacy_problems, unknown_mechanism
 from platform.config.schema import RunSections
@@ -37,6 +38,7 @@ def require_consistent(config: RunSections) -> None:
 
 def _problems(config: RunSections) -> Iterator[str]:
     yield from unknown_mechanism(config)
+    yield from federation_problems(config)
     yield from _partition(config)
     yield from _senses(config)
     yield from _protocol(config)

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr
 
+from platform.config.federation_section import FederationConfig
 from platform.config.sections import (
     CohortConfig,
     EvaluationConfig,
@@ -214,6 +215,8 @@ class RunSections(Section):
     own.
     """
     task: TaskConfig = TaskConfig()
+    federation: FederationConfig | None = None
+    """Clients that are processes of their own; null: all are simulated in this process."""
     public_data: PublicDataConfig | None = None
     """Images declared public; required under `privacy.subspace: public_images`, null elsewhere."""
     method: MethodConfig

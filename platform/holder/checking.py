@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -23,11 +21,10 @@ from platform.holder.limits import allowed_mechanisms
 from platform.holder.settings import HolderSettings
 from platform.holder.store import read_store
 from platform.parties.enrolment import read_enrolment, require_enrolled
+from platform.relay.streams import LONGEST_PATH, connect
 from privacy.secure_aggregation import fingerprint
 from storage import StorageError
 
-LONGEST_SOCKET: Final = 107
-"""Bytes of a path that Linux lets a socket have."""
 NAMED: Final = 6
 """Folders that a line names."""
 _PATIENCE: Final = 2.0
@@ -138,9 +135,9 @@ def _storage(settings: HolderSettings) -> str:
 def _socket(settings: HolderSettings) -> str:
     path = settings.socket_path
     size = len(os.fsencode(path))
-    if size > LONGEST_SOCKET:
+    if size > LONGEST_PATH:
         raise ConfigError(
-            f"socket: {str(path)!r} has {size} bytes; valid: at most {LONGEST_SOCKET}, as a "
+            f"socket: {str(path)!r} has {size} bytes; valid: at most {LONGEST_PATH}, as a "
             "socket's path"
         )
     if not os.path.lexists(path):
@@ -154,13 +151,11 @@ def _socket(settings: HolderSettings) -> str:
 
 def _answers(path: Path) -> bool:
     """Return whether a process listens on a socket."""
-    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as line:
-        line.settimeout(_PATIENCE)
-        try:
-            line.connect(os.fspath(path))
-        except OSError as error:
-            # Only this says that nobody is there: who is busy, or another's, is somebody.
-            return error.errno != errno.ECONNREFUSED
+    try:
+        connect(path, _PATIENCE).close()
+    except OSError as error:
+        # Only this says that nobody is there: who is busy, or another's, is somebody.
+        return error.errno != errno.ECONNREFUSED
     return True
 
 

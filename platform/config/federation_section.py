@@ -1,0 +1,35 @@
+"""Where a run's clients are when they are not simulated: names, classes, socket and patience."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from platform.config.sections import Positive, Section
+
+ClientName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
+ClassName = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class FederationConfig(Section):
+    """Clients that are processes of their own, each with its own data; see `federation.clients`."""
+
+    clients: Annotated[tuple[ClientName, ...], Field(min_length=1)]
+    """The clients' names, as each client's own configuration states its name; `task.clients` is
+    their number.
+    """
+    classes: Annotated[tuple[ClassName, ...], Field(min_length=1)]
+    """All classes, in label order. The list is public and fixed in advance; a client need not have
+    images of each.
+    """
+    socket: str = "runs/hub.sock"
+    """Path of the Unix socket at which relays reach the coordinator."""
+    phase_seconds: Positive = 60.0
+    """How long a message without training may take, there and back; a client that takes longer is
+    lost in that round.
+    """
+    training_seconds: Positive = 900.0
+    """The same where clients train or personalise."""
+    joining_seconds: Positive = 600.0
+    """How long the coordinator waits at its start for all clients to be there."""

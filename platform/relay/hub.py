@@ -1,0 +1,242 @@
+"""The coordinator's end: a socket that relays connect to, and the transport that speaks through it.
+
+A request stays open until it is answered or its time is over, whichever relay is connected: one
+that comes back, or another one, is handed all that is open for its clients. So an engine that dies
+and is started again goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self, TypeVar
+
+from platform.errors import ConfigError, CoordinatorBehind, ProtocolError
+from platform.relay.packets import (
+    Hello,
+    Outcome,
+    Request,
+    decode_outcome,
+    decode_packet,
+    encode_packet,
+)
+from platform.relay.streams import LENGTH, listening, require_length
+from platform.wire.messages import Stage
+from platform.wire.transport import ClientId, Dropout
+
+FIELD: Final = "federation.socket"
+Result = TypeVar("Result")
+
+
+@dataclass
+class _Open:
+    """A request that has no outcome yet."""
+
+    client: ClientId
+    packet: bytes
+    outcome: asyncio.Future[Outcome]
+
+
+@dataclass(frozen=True)
+class Told:
+    """What happens, for whoever watches; called in the hub's own thread.
+
+    Attributes:
+        connected: A client can be reached, or cannot any more.
+        answered: A client has answered a stage.
+    """
+
+    connected: Callable[[ClientId, bool], None] = lambda client, there: None
+    answered: Callable[[ClientId, Stage], None] = lambda client, stage: None
+
+
+@dataclass(kw_only=True)
+class Hub:
+    """Listens for relays, and hands clients their messages.
+
+    Attributes:
+        path: Of its socket.
+        clients: All clients' names; no relay may carry another's messages.
+        told: Told what happens.
+    """
+
+    path: Path
+    clients: Sequence[ClientId]
+    told: Told = Told()
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop, init=False)
+    _links: dict[ClientId, asyncio.StreamWriter] = field(default_factory=dict, init=False)
+    _open: dict[int, _Open] = field(default_factory=dict, init=False)
+    _relays: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _numbers: int = field(default=0, init=False)
+
+    def __enter__(self) -> Self:
+        """Listen.
+
+        Raises:
+            ConfigError: If that is not possible at this path.
+        """
+        sock = listening(self.path, FIELD)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="hub", daemon=True)
+        self._thread.start()
+        self._server = self._wait(asyncio.start_unix_server(self._serve, sock=sock))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Hang up, and leave no socket behind."""
+        self._wait(self._hang_up())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self.path.unlink(missing_ok=True)
+
+    @property
+    def connected(self) -> frozenset[ClientId]:
+        """The clients for whom a relay is there just now."""
+        return frozenset(self._links)
+
+    def exchange(
+        self, stage: Stage, messages: Mapping[ClientId, bytes], seconds: float
+    ) -> Mapping[ClientId, bytes | Dropout]:
+        """Send each client its message, and wait so long at most.
+
+        Raises:
+            CoordinatorBehind: If a client knows of a newer commit.
+        """
+        return self._wait(self._exchange(stage, messages, seconds))
+
+    def _wait(self, work: Coroutine[Any, Any, Result]) -> Result:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def _exchange(
+        self, stage: Stage, messages: Mapping[ClientId, bytes], seconds: float
+    ) -> dict[ClientId, bytes | Dropout]:
+        numbers = {client: self._ask(client, messages[client], seconds) for client in messages}
+        waiting = {client: self._open[number].outcome for client, number in numbers.items()}
+        for client, future in waiting.items():
+            future.add_done_callback(partial(self._tell, client, stage))
+        try:
+            if waiting:
+                await asyncio.wait(waiting.values(), timeout=seconds)
+        finally:
+            for number in numbers.values():
+                self._open.pop(number, None)
+        late = Dropout(f"no answer in {seconds:g} s")
+        outcomes = {c: future.result() if future.done() else None for c, future in waiting.items()}
+        for client, outcome in outcomes.items():
+            if outcome is not None and outcome.kind == "behind":
+                raise CoordinatorBehind(f"message: {client} knows of a newer commit")
+        return {c: late if o is None else _reply(o) for c, o in outcomes.items()}
+
+    def _tell(self, client: ClientId, stage: Stage, done: asyncio.Future[Outcome]) -> None:
+        if not done.cancelled() and done.result().kind == "answer":
+            self.told.answered(client, stage)
+
+    def _ask(self, client: ClientId, message: bytes, seconds: float) -> int:
+        self._numbers += 1
+        packet = encode_packet(Request(self._numbers, client, seconds, message))
+        self._open[self._numbers] = _Open(client, packet, self._loop.create_future())
+        if client in self._links:
+            _write(self._links[client], packet)
+        return self._numbers
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._relays.add(task)
+            task.add_done_callback(self._relays.discard)
+        try:
+            await self._follow(reader, writer)
+        except (ProtocolError, OSError, asyncio.IncompleteReadError):
+            # What it carried stays open, for when it is back.
+            pass
+        finally:
+            self._forget(writer)
+            writer.close()
+
+    async def _follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello = decode_packet(await _read(reader))
+        if not isinstance(hello, Hello) or not set(hello.clients) <= set(self.clients):
+            raise ProtocolError("packet: a relay says first which of the clients it carries")
+        self._welcome(hello.clients, writer)
+        while True:
+            outcome = decode_outcome(await _read(reader))
+            known = self._open.get(outcome.number)
+            # Late, or given before: it changes nothing. Nobody answers for another's client.
+            if known is None or self._links.get(known.client) is not writer:
+                continue
+            if not known.outcome.done():
+                known.outcome.set_result(outcome)
+
+    def _welcome(self, clients: Sequence[ClientId], writer: asyncio.StreamWriter) -> None:
+        for client in clients:
+            self._links[client] = writer
+            self.told.connected(client, True)
+        for waiting in self._open.values():
+            if waiting.client in clients and not waiting.outcome.done():
+                _write(writer, waiting.packet)
+
+    def _forget(self, writer: asyncio.StreamWriter) -> None:
+        gone = [client for client, link in self._links.items() if link is writer]
+        for client in gone:
+            del self._links[client]
+            self.told.connected(client, False)
+
+    async def _hang_up(self) -> None:
+        self._server.close()
+        for relay in list(self._relays):
+            relay.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*self._relays, return_exceptions=True)
+
+
+@dataclass(frozen=True)
+class HubTransport:
+    """The transport of a federation whose clients are elsewhere.
+
+    Attributes:
+        hub: Where relays connect.
+        seconds: How long a stage waits where its caller names no deadline, by stage.
+        otherwise: How long all other stages wait.
+    """
+
+    hub: Hub
+    seconds: Mapping[Stage, float]
+    otherwise: float
+
+    def __post_init__(self) -> None:
+        """Refuse a wait that is none."""
+        for wait in (*self.seconds.values(), self.otherwise):
+            if wait <= 0:
+                raise ConfigError(f"federation.deadlines: {wait} is no time; valid: above 0 s")
+
+    def exchange(
+        self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
+    ) -> Mapping[ClientId, bytes | Dropout]:
+        """Send each client its message and wait, as `Transport` says."""
+        own = self.seconds.get(stage, self.otherwise)
+        return self.hub.exchange(stage, messages, own if deadline is None else deadline)
+
+
+def _reply(outcome: Outcome) -> bytes | Dropout:
+    return outcome.body if outcome.kind == "answer" else Dropout(outcome.reason)
+
+
+def _write(writer: asyncio.StreamWriter, packet: bytes) -> None:
+    writer.write(LENGTH.pack(len(packet)))
+    writer.write(packet)
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes:
+    (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+    require_length(length)
+    return await reader.readexactly(length)
