@@ -7,9 +7,8 @@ happen inside the commands, so that `--help` answers at once.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -28,9 +27,8 @@ ABOUT: Final = (
 class _FileOrCommand(TyperGroup):
     """Takes a first argument that is no command for the settings' file."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    # The types are of a package that only typer depends on.
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the command, and what is left for it."""
         if args[0] != CONFIG and args[0] in self.commands:
             return super().resolve_command(ctx, args)
