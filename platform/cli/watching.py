@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.progress import TaskID
@@ -88,6 +88,11 @@ class ScreenObserver(WithBar):
         self._out = console()
         self._task: TaskID | None = None
         self.run_id: str | None = None
+
+    def recognised(self, sentences: Sequence[str]) -> None:
+        """Print each."""
+        for sentence in sentences:
+            self._print(f"recognised: {sentence}")
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Move the bar."""
