@@ -84,13 +84,12 @@ def _document(settings: HolderSettings, account: Account) -> dict[str, Any]:
 
 
 def _spending_document(spent: Spending) -> dict[str, Any]:
-    value = spent.epsilon
-    return {
-        **asdict(spent),
-        # Strict JSON has no infinity.
-        "epsilon": "inf" if value is not None and math.isinf(value) else value,
-        "left": spent.left,
-    }
+    return {**asdict(spent), "epsilon": _finite(spent.epsilon), "left": spent.left}
+
+
+def _finite(value: float | None) -> float | str | None:
+    """Return a number as strict JSON can hold it, which has no infinity."""
+    return "inf" if value is not None and math.isinf(value) else value
 
 
 def _print_account(settings: HolderSettings, account: Account) -> None:
@@ -117,7 +116,7 @@ def _row(spent: Spending) -> tuple[str, ...]:
         _name(spent),
         ", ".join(spent.mechanisms) or "-",
         str(spent.releases),
-        "n/a" if spent.problem is not None else epsilon(spent.epsilon),
+        "n/a" if spent.problem is not None else epsilon(_finite(spent.epsilon)),
         "-" if spent.limit is None else f"{spent.limit:g}",
         "-" if spent.left is None else _rounded_down(spent.left),
     )
