@@ -56,7 +56,7 @@ KeyFile = Annotated[Path, typer.Argument(metavar="FILE", help="File of the priva
 @client_app.command(CONFIG)
 def serve(config: Settings, as_json: Json = False) -> None:
     """Run the client until it is ended."""
-    from platform.cli.holder import serve_command
+    from platform.cli.serving import serve_command
 
     serve_command(config, as_json=as_json)
 

@@ -13,7 +13,7 @@ import typer
 import platform.holder
 from platform.cli import exit_codes
 from platform.cli.output import console, epsilon, print_json, table
-from platform.errors import ConfigError, PlatformError
+from platform.errors import ConfigError
 from platform.holder.budget import Account, Spending, account_of, own_account
 from platform.holder.checking import Check, check_holder
 from platform.holder.settings import HolderSettings, load_holder
@@ -22,17 +22,6 @@ from platform.parties.enrolment import create_key, read_key
 from privacy.secure_aggregation import Identity, fingerprint
 
 EXAMPLE: Final = Path(platform.holder.__file__).with_name("example.yaml")
-
-
-def serve_command(config: Path, *, as_json: bool) -> None:
-    """Run a data holder's client until it is ended.
-
-    Raises:
-        ConfigError: If the settings are not valid.
-        PlatformError: Always, so far.
-    """
-    settings = load_holder(config)
-    raise PlatformError(f"client {settings.name}: serving is not built yet")
 
 
 def check_command(config: Path, *, as_json: bool) -> None:
