@@ -225,6 +225,20 @@ def test_settings_that_are_not_valid_fail_by_name(client, place):
     assert plain.code == 2 and plain.out.startswith("failed  configuration")
 
 
+def test_settings_that_anybody_may_write_are_no_limits(client, place):
+    place.config.chmod(0o646)
+    said = failed(client("check", str(place.config), "--json"), "configuration")
+    assert "has the permissions 646" in said
+    place.config.chmod(0o664)
+    assert checks(client("check", str(place.config), "--json"))["configuration"][0]
+
+
+def test_an_image_that_is_none_is_found(client, place):
+    (place.folder / "images" / "bees" / "0.png").write_text("no image")
+    said = failed(client("check", str(place.config), "--json"), "data")
+    assert "0.png" in said
+
+
 @pytest.mark.parametrize("how", ["nothing", "a file", "empty"])
 def test_a_folder_without_images(client, place, how):
     root = place.folder / "other"
@@ -233,7 +247,8 @@ def test_a_folder_without_images(client, place, how):
     elif how == "empty":
         (root / "ants").mkdir(parents=True)
     place.write(data={"root": "other"}, **BOTH)
-    assert str(root) in failed(client("check", str(place.config), "--json"), "data")
+    said = failed(client("check", str(place.config), "--json"), "data")
+    assert str(root) in said and "task.root" not in said
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o602, 0o666, 0o777, 0o610])

@@ -182,6 +182,21 @@ def test_each_limit_at_its_boundary(limits, within, beyond, sentence):
     assert reasons(settings, run(*beyond)) == (sentence,)
 
 
+def test_a_relation_that_halves_the_noise_has_to_be_named():
+    """At one epsilon `add_or_remove_one` takes half the noise: that would raise every limit."""
+    half = run("privacy.relation=add_or_remove_one")
+    (sentence,) = reasons(holder(), half)
+    assert sentence == (
+        "privacy.relation: add_or_remove_one is not among limits.relations = replace_one"
+    )
+    assert reasons(holder(relations=("add_or_remove_one",)), half) == ()
+    (sentence,) = reasons(holder(relations=("add_or_remove_one",)), run())
+    assert sentence.startswith("privacy.relation: replace_one is not among limits.relations")
+    # The usual one of `dp_sgd`, and the stronger one.
+    assert reasons(holder(), run(*DP_SGD)) == ()
+    assert reasons(holder(), run(*DP_SGD, "privacy.relation=replace_one")) == ()
+
+
 def test_central_noise_has_to_be_named():
     (sentence,) = reasons(holder(), run(*CENTRAL))
     assert sentence.startswith("privacy.mechanism: central_noise is not among limits.mechanisms")

@@ -208,6 +208,8 @@ CHANGED: dict[str, tuple[str, Any, str]] = {
         "limits.mechanisms: 'magic' is unknown; valid: none, dp_sgd, ",
     ),
     "no mechanism": ("limits.mechanisms", [], "limits.mechanisms: () is not valid; "),
+    "unknown relation": ("limits.relations", ["swap"], "limits.relations.0: 'swap' is not valid; "),
+    "no relation": ("limits.relations", [], "limits.relations: () is not valid; "),
     "unknown adversary": ("limits.adversary", "bold", "limits.adversary: 'bold' is not valid; "),
     "null adversary": ("limits.adversary", None, "limits.adversary: None is not valid; "),
     "no noise and a bound": (
