@@ -14,7 +14,14 @@ from storage.statements import Statements
 from storage.versions import SchemaVersion, require_version
 
 FIRST: Final = "0.1.0"
-STEPS: Final[Mapping[str, Sequence[str]]] = {}
+STEPS: Final[Mapping[str, Sequence[str]]] = {
+    # A store that came back from a backup says so.
+    "0.2.0": (
+        "CREATE TABLE restored ( client TEXT NOT NULL, restored TEXT NOT NULL,"
+        " caught_up TEXT NOT NULL, digest BLOB NOT NULL,"
+        " CONSTRAINT pk_restored PRIMARY KEY (client) )",
+    ),
+}
 """By version, in their order, what made it of the one before."""
 NEWEST: Final = (FIRST, *STEPS)[-1]
 

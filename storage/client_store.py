@@ -23,6 +23,7 @@ from storage.client_rows import (
     slot_of,
     slots_of,
 )
+from storage.client_restoring import ClientRestoring
 from storage.client_sessions import ClientSessions
 from storage.client_tables import ClientLedger, Failures, Identity, Tombstones
 from storage.errors import (
@@ -49,6 +50,7 @@ class ClientStore:
     Attributes:
         identity: Pseudonym and handle secret.
         sessions: How far the client has come in each run.
+        restoring: Whether the store came back from a backup.
     """
 
     def __init__(self, file: ClientFile, client: str) -> None:
@@ -56,6 +58,7 @@ class ClientStore:
         self._file = file
         self._client = client
         self.sessions = ClientSessions(self._transaction)
+        self.restoring = ClientRestoring(self._transaction)
         with self._transaction(read_only=True) as rows:
             row = identity_row(rows)
         self.identity = ClientIdentity(row.pseudonym, row.handle_secret)

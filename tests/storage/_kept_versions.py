@@ -15,6 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 from storage import client_migrations, schema
+from storage.versions import SchemaVersion
 from tests.storage._filling import fill_database, fill_store
 
 FOLDER = Path(__file__).resolve().parents[1] / "vectors" / "storage"
@@ -23,7 +24,13 @@ COORDINATOR, CLIENT = "coordinator", "client"
 
 def kept(kind: str) -> list[Path]:
     """The files of one kind, oldest first."""
-    return sorted(FOLDER.glob(f"{kind}-*.db.gz"))
+    found = FOLDER.glob(f"{kind}-*.db.gz")
+    return sorted(found, key=lambda file: SchemaVersion.parse(version_in(file)) or (0, 0, 0))
+
+
+def version_in(file: Path) -> str:
+    """The version that a file's name says."""
+    return file.name.removesuffix(".db.gz").split("-")[1]
 
 
 def unpack(file: Path, target: Path) -> None:

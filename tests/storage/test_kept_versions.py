@@ -26,7 +26,7 @@ def tables(path: Path) -> dict[str, list[dict[str, Any]]]:
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         found = {}
         for (name,) in names.fetchall():
-            rows = [dict(row) for row in connection.execute(f"SELECT * FROM {name}")]
+            rows = [dict(row) for row in connection.execute(f"SELECT * FROM {name}")]  # noqa: S608
             found[name] = [{k: v for k, v in row.items() if k != "digest"} for row in rows]
     return found
 
@@ -44,9 +44,9 @@ def open_for_writing(path: Path, kind: str) -> None:
 def test_every_version_has_its_files() -> None:
     of_clients = (client_migrations.FIRST, *client_migrations.STEPS)
     assert [file.name for file in kept(CLIENT)] == [f"client-{v}.db.gz" for v in of_clients]
-    revisions = sorted(str(step.revision) for step in schema._script().walk_revisions())
+    revisions = [str(step.revision) for step in schema._script().walk_revisions()]
     assert [file.name for file in kept(COORDINATOR)] == [
-        f"coordinator-{version}.db.gz" for version in revisions
+        f"coordinator-{version}.db.gz" for version in reversed(revisions)
     ]
 
 
