@@ -4,6 +4,7 @@ PlatformError
 |- ConfigError          a value in a configuration or on the command line is not valid
 |  `- DataError         a data set's files are missing, damaged, or not what they should be
 |- UnknownRun           no such run
+|- Declined             a data holder takes no part in a run that would pass its own limits
 |- ProtocolError        a message does not parse or does not belong here
 |  `- CoordinatorBehind a client knows of more than the coordinator: its database is an old copy
 |- RoundAborted         a round ended without a result; the phase is named
@@ -14,6 +15,8 @@ PlatformError
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class PlatformError(Exception):
@@ -30,6 +33,19 @@ class DataError(ConfigError):
 
 class UnknownRun(PlatformError):
     """The named run is not in the database."""
+
+
+class Declined(PlatformError):
+    """A data holder takes no part in a run; the message is the first reason.
+
+    Attributes:
+        reasons: All of them, one sentence each: the run's key and value, the holder's limit.
+    """
+
+    def __init__(self, reasons: Sequence[str]) -> None:
+        """Take the reasons, at least one."""
+        super().__init__(reasons[0])
+        self.reasons = tuple(reasons)
 
 
 class ProtocolError(PlatformError):

@@ -158,12 +158,13 @@ def _examine(
 
 def _read(
     database: Database, run_id: str, config: RunConfig, head: AuditHead | None
-) -> tuple[Agreed, tuple[OwnLedger, ...], Sequence[RoundRecord]]:
+) -> tuple[Agreed, tuple[OwnLedger, ...] | None, Sequence[RoundRecord]]:
     folder, source = database.path.parent, config.phase_two_of or run_id
     # The stores in between: what a run that goes on meanwhile adds is in one of both readings.
     with database.unit_of_work(read_only=True) as uow:
         rounds_then = read_records(uow, run_id, head).rounds
-    own = read_own_ledgers(config, folder / source)
+    # Clients that are elsewhere keep theirs to themselves.
+    own = None if config.federation else read_own_ledgers(config, folder / source)
     with database.unit_of_work(read_only=True) as uow:
         records = read_records(uow, run_id, head)
         spending = records if source == run_id else read_records(uow, source)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from platform.bootstrap import Surroundings, create_run, reopen_run, stored_config
 from platform.cli.access import resolve_run
+from platform.cli.conducting import federate, federate_again
 from platform.cli.interrupting import farewell, interruptible
 from platform.cli.output import print_json
 from platform.cli.reporting import print_summary
 from platform.cli.watching import ScreenObserver
-from platform.config import RunConfig, load_config, parse_config
+from platform.config import RunConfig, StorageConfig, load_config, parse_config
 from platform.disk.opening import open_storage
 from platform.errors import ConfigError
 from platform.experiment.finishing import execute
@@ -27,6 +28,9 @@ def run_command(
         ConfigError: If it cannot be run; nothing is written then.
     """
     loaded = load_config(config, overrides, surroundings.sources)
+    if loaded.federation is not None:
+        federate(loaded, surroundings, as_json=as_json)
+        return
     _execute(loaded, lambda screen: create_run(loaded, screen, surroundings), as_json=as_json)
 
 
@@ -65,6 +69,10 @@ def resume_command(run_id: str, storage: str, surroundings: Surroundings, *, as_
             if uow.runs.get(found).status == "finished":
                 raise ConfigError(f"--resume: run {found} has finished; see `report {found}`")
         config = stored_config(database, found, surroundings)
+    if config.federation is not None:
+        moved = config.model_copy(update={"storage": StorageConfig(url=storage)})
+        federate_again(found, moved, surroundings, as_json=as_json)
+        return
     _execute(
         config, lambda screen: reopen_run(found, storage, screen, surroundings), as_json=as_json
     )

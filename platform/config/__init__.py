@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from platform.config.files import PACKAGED_CONFIGS, Sources
-from platform.config.loading import dump_config, dump_tree, load_config, parse_config
+from platform.config.files import PACKAGED_CONFIGS, Sources, read_mapping
+from platform.config.loading import dump_config, dump_tree, load_config, parse_config, validated
 from platform.config.run import RunConfig
 from platform.config.schema import PoolConfig, PrivacyConfig, SecureAggregationConfig
 from platform.config.sections import (
@@ -40,4 +40,6 @@ __all__ = [
     "dump_tree",
     "load_config",
     "parse_config",
+    "read_mapping",
+    "validated",
 ]

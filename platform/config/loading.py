@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from platform.config.extending import read_whole, without_noise_keys
@@ -22,6 +22,8 @@ from platform.config.plain_yaml import DEEPEST, dump_yaml, read_yaml, yaml_probl
 from platform.config.run import RunConfig
 from platform.config.schema import MECHANISMS
 from platform.errors import ConfigError
+
+Tree = TypeVar("Tree", bound=BaseModel)
 
 
 def load_config(
@@ -52,10 +54,24 @@ def parse_config(
     """
     where = sources or Sources()
     merged = _apply(dict(tree), [_parse_override(text) for text in overrides], where)
+    return validated(RunConfig, merged, {MECHANISMS: where.mechanisms})
+
+
+def validated(kind: type[Tree], tree: Mapping[str, Any], context: Mapping[str, Any]) -> Tree:
+    """Return plain data as a frozen tree of sections.
+
+    Args:
+        kind: What it is the tree of.
+        tree: As YAML gives it.
+        context: What the tree's own checks are given.
+
+    Raises:
+        ConfigError: Naming the first field that is wrong, its value and what is valid.
+    """
     try:
-        return RunConfig.model_validate(_tuples(merged), context={MECHANISMS: where.mechanisms})
+        return kind.model_validate(_tuples(tree), context=dict(context))
     except ValidationError as error:
-        raise ConfigError(sentence(error.errors()[0])) from error
+        raise ConfigError(sentence(error.errors()[0], kind=kind)) from error
 
 
 def dump_config(config: RunConfig) -> str:
@@ -109,17 +125,18 @@ def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 def _tuples(value: Any) -> Any:
     """Return YAML lists as tuples, which is what strict frozen sections hold."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _tuples(item) for key, item in value.items()}
     return tuple(value) if isinstance(value, list) else value
 
 
-def sentence(error: ErrorDetails, section: str = "") -> str:
+def sentence(error: ErrorDetails, section: str = "", *, kind: type[BaseModel] = RunConfig) -> str:
     """Return a validation error as one sentence naming the field, the value and what is valid.
 
     Args:
         error: The first error of a validation.
         section: Name of the section that was validated, if it was not the whole tree.
+        kind: The whole tree, for the keys that it knows.
     """
     field = ".".join(str(part) for part in (section, *error["loc"]) if part != "")
     field = field or "configuration"
@@ -130,15 +147,15 @@ def sentence(error: ErrorDetails, section: str = "") -> str:
         case "missing":
             return f"{field}: is missing; it must be given"
         case "extra_forbidden":
-            return f"{field}: is not a known key; valid keys: {_known_keys(error['loc'])}"
+            return f"{field}: is not a known key; valid keys: {_known_keys(error['loc'], kind)}"
         case "value_error":
             return f"{field}: {message}"
         case _:
             return f"{field}: {error['input']!r} is not valid; {_lower_first(message)}"
 
 
-def _known_keys(path: tuple[int | str, ...]) -> str:
-    fields = RunConfig.model_fields
+def _known_keys(path: tuple[int | str, ...], whole: type[BaseModel]) -> str:
+    fields = whole.model_fields
     for part in path[:-1]:
         annotation = fields[str(part)].annotation
         # A section that may be null is a union of types.

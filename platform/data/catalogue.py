@@ -22,6 +22,7 @@ FAMILIES: Final = (
     "tiny_imagenet",
     "site_lists",
     "ag_news",
+    "held",
 )
 """Modules of `platform.data.loaders`."""
 _NEEDS: Final[Mapping[Modality, frozenset[str]]] = {

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from platform.data.images import ImageFiles, Images
+from platform.data.images import ImageFiles, Images, Indices
 from platform.errors import DataError
 
 Modality = Literal["images", "texts"]
@@ -60,6 +60,8 @@ class Dataset:
         domains: Domain names in domain-index order.
         train: Examples that are shared out to clients.
         test: Examples that no client trains on.
+        validation: Rows of `train` that files hold back: who has them validates with them.
+        recognised: What was made of files whose layout nobody told, a sentence each.
     """
 
     name: str
@@ -67,6 +69,8 @@ class Dataset:
     domains: tuple[str, ...]
     train: Split
     test: Split
+    validation: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
+    recognised: tuple[str, ...] = ()
 
     @property
     def modality(self) -> Modality:

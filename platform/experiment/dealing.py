@@ -111,6 +111,28 @@ def deal_examples(
     return train, plan
 
 
+def own_examples(
+    data: TaskData, method: Method, encoders: Encoders
+) -> tuple[Examples, Examples, Examples | None]:
+    """Return a client's own training, test and validation examples, of the last None without any.
+
+    Args:
+        data: The task as the one client knows it.
+        method: Says what it needs, and what it keeps of that.
+        encoders: From images to arrays.
+
+    Raises:
+        DataError: If an image cannot be read, or two examples that are the same have two labels.
+    """
+    (rows,), dataset = data.clients, data.dataset
+    learnt, measured = _rows_of([rows.train, rows.validation]), _rows_of([rows.test])
+    require_one_label(dataset, learnt, measured)
+    held = _Held.of(method, dataset.train, learnt, encoders)
+    shown = _Held.of(method, dataset.test, measured, encoders)
+    validation = held.select(rows.validation) if len(rows.validation) else None
+    return held.select(rows.train), shown.select(rows.test), validation
+
+
 def measuring_of(config: RunConfig) -> Measuring | None:
     """Return how many clients a run measures, None for all."""
     number = config.evaluation.measured_clients

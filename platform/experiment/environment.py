@@ -45,6 +45,11 @@ def environment(device: str) -> dict[str, str | None]:
     return facts
 
 
+def sotto_version() -> str:
+    """Return the version of this program; empty in a checkout that nobody installed."""
+    return _version("sotto") or ""
+
+
 def _version(name: str) -> str | None:
     try:
         return version(name)

@@ -12,21 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from platform.agreement import require_agreement
-from platform.agreement.files import finished_digests
-from platform.disk.digests import bytes_digest, rows_digest
 from platform.disk.run_lock import only_process_of
 from platform.disk.transactions import mark_interrupted
-from platform.errors import ClientsSilent, RecordsDisagree
+from platform.errors import ClientsSilent
 from platform.experiment.caveats import run_warnings
+from platform.experiment.concluding import close_run, documents_of, is_finished, summary_of
 from platform.experiment.evaluation import EvaluationPlan, examine_before, examine_last
 from platform.experiment.newcomers import measure_newcomers
 from platform.experiment.resuming import require_spent_elsewhere
 from platform.experiment.second_phase import take_over, take_up
 from platform.experiment.silence import measure_silence
 from platform.experiment.simulation import Simulation
-from platform.experiment.summary import Findings, metrics_csv, summary_document, write_run_files
+from platform.experiment.summary import Findings, summary_document
 from platform.experiment.twins import measure_twins
-from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.documents import NO_ACCURACY
 from platform.rounds.loop import Federation
 from platform.rounds.observing import Observer
@@ -70,13 +68,11 @@ def _folders(simulation: Simulation) -> list[Path]:
 
 def _execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
     run, plan = simulation.run, simulation.learning.evaluation
-    with run.records.read() as uow:
-        is_finished = uow.runs.get(run.run_id).status == "finished"
-    if is_finished:
-        # There is nothing to go on with; what it came to is what its records hold.
-        return dict(_summary_of(simulation, run.run_id))
+    if is_finished(run):
+        # What it came to is what its records hold.
+        return dict(summary_of(run, simulation.database, run.run_id))
     progress = _rounds(simulation, observer)
-    documents = _documents(run)
+    documents = documents_of(run)
     before = _before(plan, run, progress, documents)
     seconds = personalise(run, progress)
     final = examine_last(plan, run, progress.state)
@@ -102,17 +98,8 @@ def _execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
     )
     summary = summary_document(run, documents, findings, warnings)
     if run.source_id is not None:
-        take_over(summary, _summary_of(simulation, run.source_id))
-    _close(simulation, summary, progress.ended_early)
-    return summary
-
-
-def _summary_of(simulation: Simulation, run_id: str) -> Mapping[str, Any]:
-    """Return a finished run's summary, which agrees with its records."""
-    mechanisms = simulation.run.terms.config.mechanisms
-    summary = require_agreement(simulation.database, run_id, mechanisms).summary
-    if summary is None:
-        raise RecordsDisagree(run_id, "it has finished, and has no summary")
+        take_over(summary, summary_of(run, simulation.database, run.source_id))
+    close_run(run, simulation.folder, summary, progress.ended_early)
     return summary
 
 
@@ -140,29 +127,3 @@ def _before(
     found = examine_before(plan, run, progress)
     # Of an interrupted finish there is no before any more.
     return known if found is None else found.document()
-
-
-def _documents(run: Run) -> list[Mapping[str, Any]]:
-    with run.records.read() as uow:
-        return [row.document for row in uow.rounds.all(run.source)]
-
-
-def _close(simulation: Simulation, summary: dict[str, Any], ended_early: str | None) -> None:
-    """Write the report and say in the audit log what it was, with what it rests on.
-
-    Files first: a finished run always has its report. Killed between the two it has not finished,
-    and what goes on with it writes both anew.
-    """
-    run_id = simulation.run_id
-    with simulation.run.records.write() as uow:
-        state = uow.states.latest(run_id)
-        digests = {
-            **finished_digests(simulation.folder, summary, metrics_csv(summary["rounds"])),
-            "ledger_sha256": rows_digest(uow.ledger.rows(run_id), with_status=True),
-            "state_sha256": None if state is None else bytes_digest(state.blob),
-        }
-        AuditTrail(uow.audit, run_id).run_finished(ended_early, digests)
-        head = uow.audit.head(run_id)
-        summary["audit_head"] = {"count": head.count, "hash": head.hash}
-        write_run_files(simulation.folder, summary)
-        uow.runs.set_status(run_id, "finished")

@@ -19,6 +19,7 @@ from platform.experiment.evaluation import Examined, Measured, accuracy_document
 from platform.experiment.newcomers import Newcomers
 from platform.experiment.selection import best_on_validation, evaluation_document
 from platform.experiment.silence import Silence
+from platform.parties.scoring import LOCAL
 from platform.rounds.documents import (
     ADVERSARIES,
     DEFAULTS,
@@ -105,7 +106,7 @@ def summary_document(
         "rounds": shown,
         "final": {
             **last,
-            "accuracy": accuracy_document(final.local),
+            "accuracy": accuracy_document(final.sets.get(LOCAL)),
             "validation": accuracy_document(findings.final.validation),
             "epsilon": epsilon_document(epsilon),
             "protocol": final.document(),
@@ -160,7 +161,7 @@ def _phases(
         share = (collecting + personalising) / training
     return {
         "before": findings.before,
-        "after": findings.final.test.local.document(),
+        "after": accuracy_document(findings.final.test.sets.get(LOCAL)),
         "seconds": {
             ROUNDS: round(training, 3),
             COLLECTION: round(collecting, 3),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from platform.disk.files import write_bytes
-from platform.errors import ConfigError, PlatformError, ProtocolError
+from platform.errors import ConfigError, Declined, ProtocolError
 from platform.wire.envelopes import peek
 from platform.wire.offers import Acceptance, Offer, decode_offer, encode_acceptance, encode_offer
 from storage.files import make_folder
@@ -30,19 +30,6 @@ class Handles(Protocol):
     def handle(self, message: bytes) -> bytes:
         """Answer one message."""
         ...
-
-
-class Declined(PlatformError):
-    """A run that this client takes no part in.
-
-    Attributes:
-        reasons: All reasons, each a sentence that names a setting.
-    """
-
-    def __init__(self, *reasons: str) -> None:
-        """Name the reasons."""
-        super().__init__("; ".join(reasons))
-        self.reasons = reasons
 
 
 Joining = Callable[[Offer], Handles]

@@ -24,6 +24,8 @@ class Limits:
         target_epsilon: Limit of one run, None without.
         lifetime_budget: Limit of all runs on the same data, None without.
         mechanisms: All that a row may name; earlier runs may have had others than this one.
+        target_key: The key that sets the limit of one run, for the message.
+        lifetime_key: The key that sets the limit of all runs, for the message.
     """
 
     delta: float
@@ -31,6 +33,8 @@ class Limits:
     target_epsilon: float | None = None
     lifetime_budget: float | None = None
     mechanisms: Mechanisms = BUILT_IN
+    target_key: str = "privacy.target_epsilon"
+    lifetime_key: str = "privacy.lifetime_budget"
 
     @property
     def any(self) -> bool:
@@ -51,8 +55,8 @@ class Limits:
             UnsupportedEvent: If the rows of two runs cannot be composed, so that nothing can be
                 promised.
         """
-        self._require(run, planned, "privacy.target_epsilon", self.target_epsilon)
-        self._require(life, planned, "privacy.lifetime_budget", self.lifetime_budget)
+        self._require(run, planned, self.target_key, self.target_epsilon)
+        self._require(life, planned, self.lifetime_key, self.lifetime_budget)
 
     def _require(
         self, spent: RunningLedger, planned: Sequence[Release], name: str, limit: float | None

@@ -43,7 +43,7 @@ def secure_terms(config: RunConfig) -> SecureTerms:
     Raises:
         ConfigError: If no graph and threshold withstand what is asked for.
     """
-    terms = _regular(config) or _complete(config)
+    terms = terms_of_sums(config)
     if terms.active and config.secure_aggregation.enrolment is None:
         raise ConfigError(
             "secure_aggregation.enrolment: is missing; adversary = active needs the file that "
@@ -51,6 +51,15 @@ def secure_terms(config: RunConfig) -> SecureTerms:
             "against it"
         )
     return terms
+
+
+def terms_of_sums(config: RunConfig) -> SecureTerms:
+    """Return the terms of a run whose sums are masked, whoever's keys are used.
+
+    Raises:
+        ConfigError: If no graph and threshold withstand what is asked for.
+    """
+    return _regular(config) or _complete(config)
 
 
 def _complete(config: RunConfig) -> SecureTerms:

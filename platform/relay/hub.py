@@ -68,7 +68,7 @@ class Hub:
     path: Path
     clients: Sequence[ClientId]
     told: Told = Told()
-    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop, init=False)
+    _loop: asyncio.AbstractEventLoop = field(init=False)
     _links: dict[ClientId, asyncio.StreamWriter] = field(default_factory=dict, init=False)
     _open: dict[int, _Open] = field(default_factory=dict, init=False)
     _relays: set[asyncio.Task[None]] = field(default_factory=set, init=False)
@@ -81,6 +81,7 @@ class Hub:
             ConfigError: If that is not possible at this path.
         """
         sock = listening(self.path, FIELD)
+        self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="hub", daemon=True)
         self._thread.start()
         self._server = self._wait(asyncio.start_unix_server(self._serve, sock=sock))

@@ -89,6 +89,31 @@ def read_text(path: Path, most: int) -> str:
         raise DataError(f"task.root: {str(path)!r} is no text; valid is UTF-8") from error
 
 
+def listed(folder: Path, root: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return names of a folder's folders and of its files, in ASCII order, without clutter.
+
+    Args:
+        folder: The folder.
+        root: What nothing may lead out of; resolved.
+
+    Raises:
+        DataError: If it cannot be listed, or a link leads out of the root.
+    """
+    folders: list[str] = []
+    files: list[str] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith(".") or entry.name.lower() in _CLUTTER:
+                    continue
+                if entry.is_symlink():
+                    require_inside(Path(entry.path), root)
+                (folders if entry.is_dir() else files).append(entry.name)
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    return tuple(sorted(folders)), tuple(sorted(files))
+
+
 def subfolders(folder: Path, root: Path) -> tuple[str, ...]:
     """Return names of a folder's folders in ASCII order (capitals first), without clutter.
 
@@ -99,7 +124,7 @@ def subfolders(folder: Path, root: Path) -> tuple[str, ...]:
     Raises:
         DataError: If it cannot be listed, or a link leads out of the root.
     """
-    return _listed(folder, root)[0]
+    return listed(folder, root)[0]
 
 
 def image_names(folder: Path, root: Path) -> tuple[str, ...]:
@@ -113,7 +138,7 @@ def image_names(folder: Path, root: Path) -> tuple[str, ...]:
         DataError: If it cannot be listed, a link leads out of the root, or something in it has no
             image's ending.
     """
-    folders, files = _listed(folder, root)
+    folders, files = listed(folder, root)
     strange = [name for name in files if not name.lower().endswith(IMAGE_ENDINGS)]
     for name in (*folders, *strange):
         raise DataError(
@@ -229,23 +254,7 @@ def _present(folder: Path, root: Path) -> frozenset[str]:
         return frozenset()
     # Each step to the folder may be a link, and a listing of it would not show that.
     require_inside(folder, root)
-    return frozenset(_listed(folder, root)[1])
-
-
-def _listed(folder: Path, root: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    folders: list[str] = []
-    files: list[str] = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.startswith(".") or entry.name.lower() in _CLUTTER:
-                    continue
-                if entry.is_symlink():
-                    require_inside(Path(entry.path), root)
-                (folders if entry.is_dir() else files).append(entry.name)
-    except OSError as error:
-        raise _unreadable(folder, error) from error
-    return tuple(sorted(folders)), tuple(sorted(files))
+    return frozenset(listed(folder, root)[1])
 
 
 def _unreadable(path: Path, error: OSError) -> DataError:

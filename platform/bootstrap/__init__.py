@@ -1,0 +1,18 @@
+"""The only place that joins methods, privacy, storage and the run.
+
+Everything that can be refused is built and refused before anything is written.
+"""
+
+from platform.bootstrap.planning import RunPlan, plan_run, plan_terms
+from platform.bootstrap.simulating import create_run, reopen_run, stored_config
+from platform.bootstrap.surroundings import Surroundings
+
+__all__ = [
+    "RunPlan",
+    "Surroundings",
+    "create_run",
+    "plan_run",
+    "plan_terms",
+    "reopen_run",
+    "stored_config",
+]

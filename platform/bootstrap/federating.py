@@ -1,0 +1,210 @@
+"""Runs whose clients are processes of their own: set up, or set up again, and offered to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from methods import Examples, Method
+from platform.agreement import require_agreement
+from platform.bootstrap.planning import plan_terms
+from platform.bootstrap.recording import new_run_id, record_run
+from platform.bootstrap.surroundings import Surroundings
+from platform.config import RunConfig, StorageConfig
+from platform.config.federation_section import FederationConfig
+from platform.data.encoding import frozen_model
+from platform.data.held import task_without_images
+from platform.data.loading import TaskData
+from platform.disk.opening import closed_on_error, open_storage, run_folder
+from platform.disk.transactions import Records, records_in
+from platform.errors import ConfigError
+from platform.experiment.conducting import Conducted, nothing_measured
+from platform.experiment.environment import resolve_device, sotto_version, use_threads
+from platform.experiment.method_building import method_on, task_of
+from platform.experiment.method_origins import code_of, origin_document, require_same_method
+from platform.experiment.paths import with_absolute_paths
+from platform.experiment.resuming import require_same_enrolment, require_same_releases
+from platform.parties.enrolment import enrolment_of, fingerprint_of
+from platform.relay.hub import Hub, HubTransport, Told
+from platform.rounds.observing import Observer
+from platform.rounds.offering import offer_run
+from platform.rounds.roll import call_roll
+from platform.rounds.run import Run, RunTerms
+from platform.wire.messages import Stage
+from platform.wire.offers import Facts
+
+if TYPE_CHECKING:
+    from methods.clip.adapter import Backbone
+
+SLOW: Final[tuple[Stage, ...]] = ("train", "personalise")
+"""Stages in which clients train."""
+
+
+@contextmanager
+def new_federation(
+    config: RunConfig, observer: Observer, surroundings: Surroundings, told: Told
+) -> Iterator[Conducted]:
+    """Set up a new run and offer it; its hub listens as long as the context lasts.
+
+    Raises:
+        ConfigError: If the configuration cannot be run; nothing is written then.
+        RunStopped: If a client is not there, or takes no part.
+    """
+    config = with_absolute_paths(config)
+    section = section_of(config)
+    terms, facts, device = plan_federation(config, surroundings)
+    run_id = new_run_id(config, surroundings.now())
+    with (
+        _hub(section, told) as hub,
+        closed_on_error(open_storage(config.storage.url)) as database,
+        database,
+    ):
+        record_run(
+            *(database, run_id, terms, surroundings.registry),
+            classes=section.classes,
+            device=device,
+        )
+        observer.run_created(run_id)
+        run = _assembled(run_id, terms, facts, hub, surroundings, records_in(database))
+        yield Conducted(run=run, folder=run_folder(config.storage.url, run_id), database=database)
+
+
+@contextmanager
+def reopened_federation(
+    run_id: str,
+    config: RunConfig,
+    observer: Observer,
+    surroundings: Surroundings,
+    told: Told,
+) -> Iterator[Conducted]:
+    """Set up a run that exists, and offer it to its clients again.
+
+    Args:
+        run_id: The run.
+        config: As it was started with, its storage where it is now.
+        observer: Told of the run.
+        surroundings: What the run takes from outside.
+        told: Told of clients that come and go.
+
+    Raises:
+        ConfigError: If its configuration cannot be run here.
+        RunStopped: If its records do not agree, or it would go on with other parameters than it was
+            charged for, or a client is not there.
+    """
+    url = config.storage.url
+    with closed_on_error(open_storage(url)) as database, database:
+        database.verify_integrity()
+        agreed = require_agreement(database, run_id, surroundings.sources.mechanisms)
+        created = agreed.records.entries("run.created")[0]
+        code, registry = created.detail.get("method"), surroundings.registry
+        require_same_method(run_id, config.method.name, code, registry)
+        section = section_of(config)
+        terms, facts, _ = plan_federation(config, surroundings)
+        known = enrolment_of(config, terms.protection.terms)
+        require_same_enrolment(run_id, created.detail.get("enrolment"), fingerprint_of(known))
+        require_same_releases(database, run_id, terms.protection)
+        observer.run_created(run_id)
+        with _hub(section, told) as hub:
+            run = _assembled(run_id, terms, facts, hub, surroundings, records_in(database))
+            yield Conducted(run=run, folder=run_folder(url, run_id), database=database)
+
+
+def plan_federation(config: RunConfig, surroundings: Surroundings) -> tuple[RunTerms, Facts, str]:
+    """Return what a federation's rounds follow, in what all must agree, and torch's device.
+
+    Raises:
+        ConfigError: If the configuration cannot be run.
+    """
+    data = task_without_images(section_of(config).classes)
+    return build_terms(config, data, surroundings)[:3]
+
+
+def build_terms(
+    config: RunConfig, data: TaskData, surroundings: Surroundings
+) -> tuple[RunTerms, Facts, str, Backbone | None]:
+    """Return terms, facts, torch's device and the frozen model, alike on both sides.
+
+    Args:
+        config: The run's.
+        data: The task as this side knows it.
+        surroundings: What is taken from outside.
+
+    Raises:
+        ConfigError: If the configuration cannot be run.
+    """
+    device = resolve_device(config.device)
+    use_threads(config.threads)
+    backbone, registry = frozen_model(config.task.model, device), surroundings.registry
+    task = task_of(config, data, backbone, device)
+    method = method_on(data, registry, config, task, public=_no_public_images)
+    if "domains" in method.needs:
+        raise ConfigError(
+            f"method.name: {config.method.name} learns from the domains of clients' images, which "
+            "a federation tells nobody; valid: methods that need none"
+        )
+    terms = plan_terms(config, method)
+    if terms.protection.layout.weighted and config.secure_aggregation.largest_weight is None:
+        raise ConfigError(
+            "secure_aggregation.largest_weight: null takes the largest client of a simulation; "
+            "valid with a federation section: the most examples that a client may have"
+        )
+    code = code_of(origin_document(registry, config.method.name))
+    model = "" if backbone is None else f"{backbone.fingerprint}-{backbone.transform_digest}"
+    return terms, Facts(sotto_version(), model, code or ""), device, backbone
+
+
+def offered(config: RunConfig) -> bytes:
+    """Return a configuration as it is offered: no path of the coordinator's leaves it."""
+    tree = config.model_dump(mode="json")
+    tree["storage"] = StorageConfig().model_dump(mode="json")
+    tree["device"], tree["threads"] = "auto", 1
+    for section, key in (("federation", "socket"), ("task", "root")):
+        del tree[section][key]
+    tree["secure_aggregation"]["enrolment"] = None
+    return json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _assembled(
+    run_id: str,
+    terms: RunTerms,
+    facts: Facts,
+    hub: Hub,
+    surroundings: Surroundings,
+    records: Records,
+) -> Run:
+    section = section_of(terms.config)
+    slow = dict.fromkeys(SLOW, section.training_seconds) | {"join": section.joining_seconds}
+    transport = HubTransport(hub, slow, section.phase_seconds)
+    offer_run(transport, run_id, section.clients, offered(terms.config), facts)
+    enrolled = enrolment_of(terms.config, terms.protection.terms)
+    return Run(
+        run_id=run_id,
+        terms=terms,
+        roll=call_roll(transport, run_id, section.clients, enrolled),
+        transport=transport,
+        records=records,
+        measure=nothing_measured,
+        clock=surroundings.clock,
+    )
+
+
+def _hub(section: FederationConfig, told: Told) -> Hub:
+    return Hub(path=Path(section.socket), clients=section.clients, told=told)
+
+
+def section_of(config: RunConfig) -> FederationConfig:
+    """Return who takes part, of a run that is no simulation.
+
+    Raises:
+        ConfigError: If it is one.
+    """
+    if config.federation is None:
+        raise ConfigError("federation: null simulates all clients; valid here: a section")
+    return config.federation
+
+
+def _no_public_images(method: Method) -> Examples:
+    raise ConfigError("public_data: a federation has none")

@@ -1,0 +1,191 @@
+"""A data holder's process: from an offer to a client of that run, with its own data and store.
+
+What the coordinator sent is a configuration, read by the closed schema. Wherever it names a place
+on a machine, this machine's own stands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from methods import MethodError
+from platform.bootstrap.federating import build_terms, section_of
+from platform.bootstrap.surroundings import Surroundings
+from platform.config import RunConfig, parse_config
+from platform.data.cache import cache_folder
+from platform.data.encoding import cached_encoders
+from platform.data.held import task_of_one
+from platform.data.holder_images import TEST_SHARE, load_holding, only_client
+from platform.errors import ConfigError, Declined, ProtocolError
+from platform.experiment.dealing import own_examples
+from platform.experiment.simulation import randomness, trainer_factory
+from platform.holder.host import Host
+from platform.holder.limits import own_limits, require_within
+from platform.holder.settings import HolderSettings
+from platform.parties.client import Client
+from platform.parties.enrolment import credentials_with
+from platform.parties.expectations import expectations_of
+from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards
+from platform.parties.scoring import LOCAL, VALIDATION, EvaluationSet, MeasuredSets
+from platform.protection.uploads import Protection
+from platform.rounds.observing import SilentObserver
+from platform.rounds.run import RunTerms
+from platform.wire.offers import Facts, Offer
+from privacy.secure_aggregation import Credentials
+from storage import ClientStore, open_client_store
+
+SPLIT_SEED: Final = 0
+"""Of which images test, where no folder says: for good, whatever run asks."""
+
+
+def host_of(
+    settings: HolderSettings, surroundings: Surroundings, tell: Callable[[str], None]
+) -> Host:
+    """Return who answers for a data holder; its store is opened, and made at the first time.
+
+    Raises:
+        StorageError: If the store cannot be used.
+    """
+    store = open_client_store(settings.store_file)
+    join = partial(client_of, settings, store, surroundings=surroundings)
+    return Host(settings.storage, join, tell)
+
+
+def client_of(
+    settings: HolderSettings, store: ClientStore, offer: Offer, *, surroundings: Surroundings
+) -> Client:
+    """Return the client of an offered run.
+
+    Args:
+        settings: The data holder's.
+        store: Its own, of all runs.
+        offer: What the coordinator asks for.
+        surroundings: What is taken from outside.
+
+    Raises:
+        Declined: If the run would pass the holder's own limits, or the two sides differ.
+        ConfigError: If it cannot be run here.
+        ProtocolError: If the offer is no configuration.
+    """
+    config = own_config(settings, offer.config, surroundings)
+    require_within(settings, config)
+    images = load_holding(
+        settings.data.root, section_of(config).classes, test_share=TEST_SHARE, seed=SPLIT_SEED
+    )
+    data = task_of_one(images, only_client(images))
+    terms, facts, device, backbone = build_terms(config, data, surroundings)
+    _require_same(facts, offer.facts)
+    method, protection = terms.method, terms.protection
+    tell, cache = SilentObserver().preparing, cache_folder(config)
+    encoders = cached_encoders(backbone, cache, tell, method.pixel_size)
+    try:
+        train, test, validation = own_examples(data, method, encoders)
+    except MethodError as error:
+        raise ConfigError(str(error)) from error
+    sets = {LOCAL: EvaluationSet(test, data.classes)}
+    if validation is not None:
+        sets[VALIDATION] = EvaluationSet(validation, data.classes)
+    profile = ClientProfile(
+        name=settings.name,
+        run=RunNames(offer.envelope.run_id),
+        method=method,
+        data=train,
+        protection=protection,
+        randomness=own_randomness(config),
+        safeguards=_safeguards(settings, config, terms),
+        measured=MeasuredSets(sets),
+    )
+    return Client(profile, store, trainer_factory(config, device, protection))
+
+
+def own_config(settings: HolderSettings, offered: bytes, surroundings: Surroundings) -> RunConfig:
+    """Return an offered configuration with this machine's own places in it.
+
+    Raises:
+        ProtocolError: If it is no configuration at all.
+        ConfigError: If one of its values is not valid here.
+        Declined: If it is for other clients.
+    """
+    try:
+        tree = json.loads(offered)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError("message: the configuration does not parse") from error
+    if not isinstance(tree, dict):
+        raise ProtocolError("message: the configuration is none")
+    tree = {
+        **tree,
+        "storage": {"url": f"sqlite:///{settings.storage}/none.db"},
+        "device": settings.device,
+        "threads": settings.threads or 1,
+    }
+    enrolment = None if settings.enrolment is None else str(settings.enrolment)
+    section = tree.get("secure_aggregation")
+    if isinstance(section, dict) and section.get("adversary") == "active":
+        tree["secure_aggregation"] = {**section, "enrolment": enrolment}
+    config = parse_config(tree, sources=surroundings.sources)
+    if config.federation is None or settings.name not in config.federation.clients:
+        raise Declined((f"federation.clients: {settings.name} is not among them",))
+    return config
+
+
+def own_randomness(config: RunConfig) -> Randomness:
+    """Return where a client's randomness comes from when there is somebody to protect.
+
+    What all start from is public. Batches are a secret of the client's wherever anything is
+    claimed: a claim may rest on nobody knowing them.
+    """
+    public = randomness(config)
+    if not config.mechanism.facts.claims:
+        return public
+    return dataclasses.replace(public, batches=secrets.randbits(63), noise=0)
+
+
+def _safeguards(settings: HolderSettings, config: RunConfig, terms: RunTerms) -> Safeguards:
+    rounds = terms.protection.collects_at or config.rounds
+    expected = expectations_of(
+        terms.method,
+        rounds=rounds,
+        clients=config.task.clients,
+        generations=config.pool.generations,
+    )
+    return Safeguards(
+        limits=own_limits(settings, config),
+        credentials=_credentials(settings, terms.protection),
+        expected=expected,
+    )
+
+
+def _credentials(settings: HolderSettings, protection: Protection) -> Credentials | None:
+    terms = protection.terms
+    if terms is None or not terms.active:
+        return None
+    if settings.enrolment is None or settings.identity is None:
+        raise Declined(
+            (
+                "secure_aggregation.adversary: active needs a key that is enrolled; identity and "
+                "enrolment are null here",
+            )
+        )
+    rate = terms.corrupt / terms.clients
+    return credentials_with(settings.identity, settings.enrolment, settings.name, corrupt_rate=rate)
+
+
+def _require_same(own: Facts, theirs: Facts) -> None:
+    names = {
+        "version": "the program's version",
+        "model": "task.model: the weights, or how images are prepared for them",
+        "method": "method.name: the method's own code",
+    }
+    mine, other = dataclasses.asdict(own), dataclasses.asdict(theirs)
+    found = [
+        f"{what} is {mine[name] or 'none'} here and {other[name] or 'none'} at the coordinator"
+        for name, what in names.items()
+        if mine[name] != other[name]
+    ]
+    if found:
+        raise Declined(tuple(found))

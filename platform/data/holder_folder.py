@@ -1,0 +1,291 @@
+"""What a data holder's own folder looks like: recognised, said in a sentence, or refused in one.
+
+Two layouts are known, and told apart by the names of the folders at the top:
+
+- class folders: `CLASS/IMAGE`;
+- split folders: `train/CLASS/IMAGE`, and beside it `test/CLASS/IMAGE`, `val/CLASS/IMAGE` or both.
+
+A folder that could be read in both ways is refused: a wrong guess would make two classes of a
+split, or test images of training images, and nobody would see it from the numbers alone.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from platform.data.loaders._files import (
+    LONGEST_NAME,
+    image_names,
+    is_there,
+    listed,
+    subfolders,
+)
+from platform.errors import DataError
+
+Use = Literal["train", "validation", "test"]
+"""What images are for."""
+Kind = Literal["class_folders", "split_folders"]
+
+SPLIT_FOLDERS: Final[Mapping[str, Use]] = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+    "testing": "test",
+}
+"""What a folder is for, by its name in small letters."""
+LAYOUTS: Final = "CLASS/IMAGE, or train/CLASS/IMAGE with test/CLASS/IMAGE or val/CLASS/IMAGE"
+
+_WORDS: Final[Mapping[Use, str]] = {
+    "train": "training",
+    "validation": "validation",
+    "test": "test",
+}
+_MOST_NAMED: Final = 3
+
+
+@dataclass(frozen=True)
+class FolderPart:
+    """A folder whose folders are classes.
+
+    Attributes:
+        folder: Its name below the holder's folder, empty for that itself.
+        use: What its images are for; None where no folder says.
+        images: Names of each class folder's images, both in ASCII order.
+    """
+
+    folder: str
+    use: Use | None
+    images: Mapping[str, tuple[str, ...]]
+
+    @property
+    def num_images(self) -> int:
+        """Count the images of all classes."""
+        return sum(len(names) for names in self.images.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderReading:
+    """What was recognised in a data holder's folder.
+
+    Attributes:
+        root: The folder, links followed.
+        kind: Which of the two layouts it has.
+        parts: One of class folders; of split folders one each: training, validation, test.
+    """
+
+    root: Path
+    kind: Kind
+    parts: tuple[FolderPart, ...]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the class folders of all parts, in ASCII order."""
+        return tuple(sorted({name for part in self.parts for name in part.images}))
+
+    @property
+    def counts(self) -> Mapping[str, Mapping[Use | None, int]]:
+        """Images of each class folder by what they are for, None where no folder says."""
+        return {
+            name: {part.use: len(part.images.get(name, ())) for part in self.parts}
+            for name in self.classes
+        }
+
+    @property
+    def sentence(self) -> str:
+        """What was recognised, for people."""
+        empty = [name for name, of in self.counts.items() if not any(of.values())]
+        classes = _number(len(self.classes) - len(empty), "class", "classes")
+        none = f"; {_some(empty)} {'is' if len(empty) == 1 else 'are'} empty" if empty else ""
+        return f"{classes}, {self._images()}{none}"
+
+    def _images(self) -> str:
+        if self.kind == "class_folders":
+            number = _number(self.parts[0].num_images, "image", "images")
+            return f"{number} in class folders, not split into training and test images"
+        counts = [f"{part.num_images} {_WORDS[part.use or 'train']}" for part in self.parts]
+        noun = "image" if self.parts[-1].num_images == 1 else "images"
+        folders = _and([f"{part.folder}/" for part in self.parts])
+        lacks = "" if "test" in {part.use for part in self.parts} else ", without a test folder"
+        return f"{_and(counts)} {noun} in {folders} folders{lacks}"
+
+
+def recognise(root: Path) -> FolderReading:
+    """Say what a data holder's folder looks like; images are listed and not opened.
+
+    Hidden files and what file managers leave behind are skipped.
+
+    Args:
+        root: The folder.
+
+    Raises:
+        DataError: If it is not there, can be read in two ways or in none, holds no image, holds
+            one class under two spellings, or has anything in it that is no readable image, lies
+            outside of a class's folder, or is a link out of the folder.
+    """
+    if not is_there(root, folder=True):
+        raise DataError(f"task.root: {str(root)!r} is no folder; valid is one with {LAYOUTS}")
+    root = root.resolve()
+    folders = _folders(root, root)
+    split = {name: SPLIT_FOLDERS[name.casefold()] for name in folders if is_split_folder(name)}
+    if split:
+        _require_one_reading(root, folders, split)
+        # In the order of the sentence: training, validation, test.
+        order = sorted(split, key=lambda name: list(_WORDS).index(split[name]))
+        parts = tuple(_part(root, name, split[name]) for name in order)
+    else:
+        parts = (_part(root, "", None, folders),)
+    kind: Kind = "split_folders" if split else "class_folders"
+    reading = FolderReading(root=root, kind=kind, parts=parts)
+    _require_one_spelling(reading)
+    return reading
+
+
+def is_split_folder(name: str) -> bool:
+    """Return whether a folder of this name may hold the images of one side of a split."""
+    return name.casefold() in SPLIT_FOLDERS
+
+
+def folded(name: str) -> str:
+    """Return a class's name without what spellings of it differ in.
+
+    Those are capitals, "_" and "-" for spaces, and how a system writes an umlaut.
+    """
+    # Again after folding, which may take a letter's mark from it.
+    text = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+    return " ".join(text.replace("_", " ").replace("-", " ").split())
+
+
+def _folders(folder: Path, root: Path) -> tuple[str, ...]:
+    """Return names of a folder's folders; it must hold nothing else."""
+    folders, files = listed(folder, root)
+    if files:
+        raise DataError(
+            f"task.root: {str(folder / files[0])!r} lies in no class's folder; valid are "
+            f"{LAYOUTS}, and no other files"
+        )
+    if not folders:
+        raise DataError(f"task.root: {str(folder)!r} is empty; valid are {LAYOUTS}")
+    return folders
+
+
+def _require_one_reading(root: Path, folders: Sequence[str], split: Mapping[str, Use]) -> None:
+    """Refuse folders of a split that might be classes, or that are too many or too few."""
+    for name, use in split.items():
+        meant = f"the folder of {_WORDS[use]} images"
+        others = [other for other in folders if other not in split]
+        if others:
+            raise _ambiguous(root / name, f"lies beside {others[0]!r}", name, meant)
+        inside, files = listed(root / name, root)
+        if files and not inside:
+            raise _ambiguous(root / name, "holds images and no class folders", name, meant)
+    uses = list(split.values())
+    for use in uses:
+        twins = [other for other in split if split[other] == use]
+        if len(twins) > 1:
+            raise DataError(
+                f"task.root: {str(root)!r} holds {_and([repr(one) for one in twins])}, each "
+                f"of which may hold its {_WORDS[use]} images; valid is one of them"
+            )
+    if "train" not in uses or len(uses) == 1:
+        held = _and([repr(name) for name in split])
+        raise DataError(
+            f"task.root: {str(root)!r} holds {held} and no folder that goes with it; valid are "
+            f"{LAYOUTS}"
+        )
+
+
+def _ambiguous(path: Path, why: str, name: str, meant: str) -> DataError:
+    return DataError(
+        f"task.root: {str(path)!r} {why}, so it may be a class called {name!r} or {meant}; valid "
+        f"are {LAYOUTS}, where a class called {name!r} is train/{name}/IMAGE"
+    )
+
+
+def _part(
+    root: Path, folder: str, use: Use | None, classes: Sequence[str] | None = None
+) -> FolderPart:
+    """List a folder of class folders."""
+    base = root / folder
+    names = _folders(base, root) if classes is None else classes
+    part = FolderPart(folder, use, {name: _images(base / name, root) for name in names})
+    if not part.num_images:
+        raise DataError(
+            f"task.root: {str(base)!r} holds class folders and no image; valid are {LAYOUTS}"
+        )
+    return part
+
+
+def _images(folder: Path, root: Path) -> tuple[str, ...]:
+    """Return names of a class folder's images, each of which can be read by its rights."""
+    name = folder.name
+    if len(name) > LONGEST_NAME or not name.isprintable() or not folded(name):
+        raise DataError(
+            f"task.root: {str(folder.parent)!r} has a class folder {name[:80]!r}; valid are 1 to "
+            f"{LONGEST_NAME} printable characters"
+        )
+    inside = subfolders(folder, root)
+    if inside:
+        raise DataError(
+            f"task.root: {str(folder / inside[0])!r} is a folder in what should be a class's "
+            f"folder; valid are {LAYOUTS}"
+        )
+    names = image_names(folder, root)
+    for image in names:
+        _require_readable(folder / image)
+    return names
+
+
+def _require_readable(path: Path) -> None:
+    """Refuse a file that can be no image, without opening it."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise _unreadable(path, str(error.strerror)) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise _unreadable(path, "it is no regular file")
+    if not status.st_size:
+        raise _unreadable(path, "it has 0 bytes")
+    if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise _unreadable(path, "Permission denied")
+
+
+def _unreadable(path: Path, reason: str) -> DataError:
+    return DataError(
+        f"task.root: {str(path)!r} cannot be read ({reason}); valid is an image file that this "
+        "user may read"
+    )
+
+
+def _require_one_spelling(reading: FolderReading) -> None:
+    firsts: dict[str, str] = {}
+    for name in reading.classes:
+        first = firsts.setdefault(folded(name), name)
+        if first != name:
+            raise DataError(
+                f"task.root: {str(reading.root)!r} has the class folders {first!r} and {name!r}, "
+                "which are one class in two spellings; valid is one"
+            )
+
+
+def _number(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = [repr(name) for name in names[:_MOST_NAMED]]
+    left = len(names) - len(shown)
+    return _and([*shown, *([f"{left} more"] if left else [])])
+
+
+def _and(parts: Iterable[str]) -> str:
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,67 @@
+"""The end of any run: its rounds' documents, and its report with what that rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from platform.agreement import require_agreement
+from platform.agreement.files import finished_digests
+from platform.disk.digests import bytes_digest, rows_digest
+from platform.errors import RecordsDisagree
+from platform.experiment.summary import metrics_csv, write_run_files
+from platform.rounds.audit_trail import AuditTrail
+from platform.rounds.run import Run
+from storage import Database
+
+
+def is_finished(run: Run) -> bool:
+    """Return whether there is nothing to go on with."""
+    with run.records.read() as uow:
+        return uow.runs.get(run.run_id).status == "finished"
+
+
+def summary_of(run: Run, database: Database, run_id: str) -> Mapping[str, Any]:
+    """Return a finished run's summary, which agrees with its records.
+
+    Raises:
+        RecordsDisagree: If there is none, or it does not agree.
+    """
+    mechanisms = run.terms.config.mechanisms
+    summary = require_agreement(database, run_id, mechanisms).summary
+    if summary is None:
+        raise RecordsDisagree(run_id, "it has finished, and has no summary")
+    return summary
+
+
+def documents_of(run: Run) -> list[Mapping[str, Any]]:
+    """Return the documents of a run's committed rounds."""
+    with run.records.read() as uow:
+        return [row.document for row in uow.rounds.all(run.source)]
+
+
+def close_run(run: Run, folder: Path, summary: dict[str, Any], ended_early: str | None) -> None:
+    """Write the report and say in the audit log what it was, with what it rests on.
+
+    Files first: a finished run always has its report. Killed between the two it has not finished,
+    and what goes on with it writes both anew.
+
+    Args:
+        run: The run.
+        folder: Its own.
+        summary: Its report; the head of the audit log is added.
+        ended_early: Why it ended before its last round, if it did.
+    """
+    with run.records.write() as uow:
+        state = uow.states.latest(run.run_id)
+        digests = {
+            **finished_digests(folder, summary, metrics_csv(summary["rounds"])),
+            "ledger_sha256": rows_digest(uow.ledger.rows(run.run_id), with_status=True),
+            "state_sha256": None if state is None else bytes_digest(state.blob),
+        }
+        AuditTrail(uow.audit, run.run_id).run_finished(ended_early, digests)
+        head = uow.audit.head(run.run_id)
+        summary["audit_head"] = {"count": head.count, "hash": head.hash}
+        write_run_files(folder, summary)
+        uow.runs.set_status(run.run_id, "finished")

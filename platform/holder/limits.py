@@ -1,0 +1,169 @@
+"""What a data holder lets a run ask for: checked on an offer, and then kept to in every round.
+
+An offer is a whole configuration, so all that it fixes in advance is decided before anything of the
+run is built. What it leaves open, such as the cost of a noise multiplier, is priced round by round
+from the client's own ledger, by the same limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from methods import Registry
+from platform.config import RunConfig
+from platform.errors import ConfigError, Declined
+from platform.holder.settings import HolderSettings, OwnLimits
+from platform.mechanisms import BUILT_IN
+from platform.protection.limits import Limits
+from platform.protection.secure_terms import terms_of_sums
+
+ALONE: Final = 1
+"""Uploads in the smallest sum that a coordinator sees without secure aggregation."""
+
+
+def require_within(settings: HolderSettings, config: RunConfig) -> None:
+    """Refuse a run that would pass a limit of the holder's own.
+
+    Args:
+        settings: The holder's.
+        config: The run's, as it was offered.
+
+    Raises:
+        Declined: Naming the run's key and value, and the holder's, for each limit.
+    """
+    reasons = tuple(_reasons(settings, config))
+    if reasons:
+        raise Declined(reasons)
+
+
+def own_limits(settings: HolderSettings, config: RunConfig) -> Limits:
+    """Return what the client lets itself be charged in a run: the less of both sides.
+
+    Nobody else chooses the accountant, and delta is the run's, which is at most the holder's, so
+    that every epsilon counts as much as the run says or more.
+    """
+    own, section = settings.limits, config.privacy
+    of_run, target_key = _less(
+        (section.target_epsilon, "privacy.target_epsilon"),
+        (own.epsilon_per_run, "limits.epsilon_per_run"),
+    )
+    of_life, lifetime_key = _less(
+        (section.lifetime_budget, "privacy.lifetime_budget"),
+        (own.epsilon_total, "limits.epsilon_total"),
+    )
+    return Limits(
+        delta=min(section.target_delta, own.delta),
+        accountant="auto",
+        target_epsilon=of_run,
+        lifetime_budget=of_life,
+        mechanisms=config.mechanisms,
+        target_key=target_key,
+        lifetime_key=lifetime_key,
+    )
+
+
+def _less(
+    theirs: tuple[float | None, str], ours: tuple[float | None, str]
+) -> tuple[float | None, str]:
+    given = [(limit, key) for limit, key in (ours, theirs) if limit is not None]
+    return min(given, key=lambda one: one[0]) if given else ours
+
+
+def _reasons(settings: HolderSettings, config: RunConfig) -> Iterator[str]:
+    limits = settings.limits
+    yield from _epsilon(limits, config)
+    yield from _noise(limits, config)
+    yield from _method(limits, config)
+    yield from _cohort(limits, config)
+    yield from _sums(settings, config)
+
+
+def _epsilon(limits: OwnLimits, config: RunConfig) -> Iterator[str]:
+    section = config.privacy
+    for key in ("epsilon_per_run", "epsilon_total"):
+        limit: float | None = getattr(limits, key)
+        target = section.target_epsilon
+        if target is not None and limit is not None and target > limit:
+            yield f"privacy.target_epsilon: {target:g} is above limits.{key} = {limit:g}"
+    if section.target_delta > limits.delta:
+        yield (
+            f"privacy.target_delta: {section.target_delta:g} is above limits.delta = "
+            f"{limits.delta:g}"
+        )
+
+
+def _noise(limits: OwnLimits, config: RunConfig) -> Iterator[str]:
+    section = config.privacy
+    if section.noise_source != "os":
+        yield (
+            f"privacy.noise_source: {section.noise_source} protects nobody, as whoever knows the "
+            "seed takes the noise away; a data holder takes os only"
+        )
+    allowed = allowed_mechanisms(limits)
+    if section.mechanism not in allowed:
+        yield (
+            f"privacy.mechanism: {section.mechanism} is not among limits.mechanisms = "
+            f"{', '.join(allowed)}"
+        )
+
+
+def _method(limits: OwnLimits, config: RunConfig) -> Iterator[str]:
+    allowed = allowed_methods(limits)
+    if config.method.name not in allowed:
+        yield (
+            f"method.name: {config.method.name} is not among limits.methods = {', '.join(allowed)}"
+        )
+
+
+def _cohort(limits: OwnLimits, config: RunConfig) -> Iterator[str]:
+    key, size = "cohort.size", config.cohort_size
+    if config.cohort.sampling == "poisson":
+        key, size = "cohort.minimum", config.cohort.minimum
+    if size < limits.smallest_cohort:
+        yield f"{key}: {size} is below limits.smallest_cohort = {limits.smallest_cohort}"
+
+
+def _sums(settings: HolderSettings, config: RunConfig) -> Iterator[str]:
+    limits, section = settings.limits, config.secure_aggregation
+    if section.adversary != "active" and limits.adversary == "active":
+        yield (
+            f"secure_aggregation.adversary: {section.adversary} is less than limits.adversary = "
+            "active"
+        )
+    if section.adversary == "active" and settings.identity is None:
+        yield (
+            "secure_aggregation.adversary: active needs the holder's identity and enrolment, and "
+            "it has none"
+        )
+    if not section.enabled:
+        if limits.smallest_sum > ALONE:
+            yield (
+                "secure_aggregation.enabled: false shows the coordinator each upload alone, and "
+                f"limits.smallest_sum = {limits.smallest_sum}"
+            )
+        return
+    try:
+        smallest = terms_of_sums(config).smallest_sum
+    except ConfigError as error:
+        # The coordinator should have refused it; a client does not count on that.
+        yield str(error)
+        return
+    if smallest < limits.smallest_sum:
+        yield (
+            f"secure_aggregation.threshold: opens sums of {smallest}, fewer than "
+            f"limits.smallest_sum = {limits.smallest_sum}"
+        )
+
+
+def allowed_mechanisms(limits: OwnLimits) -> tuple[str, ...]:
+    """Return the mechanisms under which the holder takes part."""
+    if limits.mechanisms is not None:
+        return limits.mechanisms
+    facts = [mechanism.facts for mechanism in BUILT_IN]
+    return tuple(f.name for f in facts if f.claims and not f.is_bare_to_server)
+
+
+def allowed_methods(limits: OwnLimits) -> tuple[str, ...]:
+    """Return the methods with which the holder takes part."""
+    return Registry(installed=False).available() if limits.methods is None else limits.methods

@@ -1,0 +1,177 @@
+"""A data holder's settings: where its data, keys and store lie, and what it lets a run ask for.
+
+One YAML file on the holder's own machine, read like a run's configuration: plain data, a frozen
+tree of sections, unknown keys refused. No coordinator ever sees it. Paths that are not absolute
+count from the file's own folder.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
+
+from methods import Registry
+from platform.config import read_mapping, validated
+from platform.config.sections import Positive, PositiveInt, Section
+from platform.mechanisms import BUILT_IN
+
+FOLDER: Final = "folder"
+"""Under which name a validation is given the folder of the settings' file."""
+STORE: Final = "client.db"
+SOCKET: Final = "client.sock"
+
+
+def _placed(value: Any, info: ValidationInfo) -> Path:
+    """Return a path as the file means it: "~" is the home folder, the rest counts from the file."""
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ValueError(f"{value!r} is not valid; it must be a path")
+    try:
+        path = Path(value).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"{value!r} is in no known home folder; it must be a path") from error
+    return Path((info.context or {})[FOLDER], path)
+
+
+def _known_methods(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    return _require_known(names, Registry().available())
+
+
+def _known_mechanisms(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    return _require_known(names, BUILT_IN.names)
+
+
+def _require_known(names: tuple[str, ...] | None, valid: tuple[str, ...]) -> tuple[str, ...] | None:
+    # A slip would decline the runs that the holder means to allow.
+    for name in names or ():
+        if name not in valid:
+            raise ValueError(f"{name!r} is unknown; valid: {', '.join(valid)}")
+    return names
+
+
+Place = Annotated[Path, BeforeValidator(_placed)]
+Names = Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class DataSettings(Section):
+    """The images that the holder trains on."""
+
+    root: Place
+    """Folder of its images; nothing of it leaves this machine."""
+
+
+class OwnLimits(Section):
+    """What the holder lets a run ask for; a coordinator can only ask for less."""
+
+    epsilon_total: Positive | None = 20.0
+    """Epsilon of all runs on these data together, as the store has them; null: no bound."""
+    epsilon_per_run: Positive | None = 8.0
+    """Epsilon of a single run; null: no bound."""
+    delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
+    """Of both; a run with a larger `privacy.target_delta` is declined."""
+    smallest_cohort: PositiveInt = 3
+    """Fewest clients that are invited to a round: `cohort.size`, of `poisson` cohorts, whose size
+    is random, `cohort.minimum`.
+    """
+    smallest_sum: PositiveInt = 3
+    """Fewest uploads in any sum that is opened. Without secure aggregation the coordinator sees
+    each upload alone, which is 1. Entries of a pool are single by nature: only epsilon bounds them.
+    """
+    methods: Annotated[Names | None, AfterValidator(_known_methods)] = None
+    """Methods that may run; null: all of this package, none from outside."""
+    mechanisms: Annotated[Names | None, AfterValidator(_known_mechanisms)] = None
+    """Privacy mechanisms that may run; null: all that protect against the coordinator too. `none`
+    and `central_noise` have to be named; `none` has no finite epsilon, so it needs both epsilons
+    to be null.
+    """
+    adversary: Literal["semi_honest", "active"] = "semi_honest"
+    """The coordinator that a secure sum must withstand: `active` declines sums that only withstand
+    one that follows the protocol, and runs without secure aggregation.
+    """
+
+
+class HolderSettings(Section):
+    """All that a data holder says about itself."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    """The client's name in the federation, and in the enrolment."""
+    data: DataSettings
+    storage: Place
+    """Folder of its own store and its socket; made for its owner only."""
+    identity: Place | None = None
+    """File of its private key, made by `client keys create`; null takes part in runs against a
+    semi-honest server only.
+    """
+    enrolment: Place | None = None
+    """The file that says whose keys are whose; together with `identity`."""
+    socket: Place | None = None
+    """Where relays reach it; null: `client.sock` in its storage folder."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where it trains; `auto` takes CUDA where there is any."""
+    threads: PositiveInt | None = None
+    """CPU threads of torch; null: as the run says."""
+    limits: OwnLimits = OwnLimits()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for problem in _problems(self):
+            raise ValueError(problem)
+        return self
+
+    @property
+    def store_file(self) -> Path:
+        """Its own store: personal parts, ledger, sessions."""
+        return self.storage / STORE
+
+    @property
+    def socket_path(self) -> Path:
+        """Where relays reach it."""
+        return self.storage / SOCKET if self.socket is None else self.socket
+
+
+def load_holder(path: Path) -> HolderSettings:
+    """Read a data holder's settings.
+
+    Args:
+        path: A YAML file.
+
+    Raises:
+        ConfigError: Naming the field, its value and what is valid.
+    """
+    return validated(HolderSettings, read_mapping(path), {FOLDER: path.absolute().parent})
+
+
+def _problems(settings: HolderSettings) -> Iterator[str]:
+    if (settings.identity is None) != (settings.enrolment is None):
+        absent, given = ("identity", "enrolment")
+        if settings.enrolment is None:
+            absent, given = given, absent
+        yield f"{absent}: is missing and {given} is given; valid: both, or neither"
+    yield from _limit_problems(settings)
+    # Links are followed, and a path that leads nowhere yet is as good as any.
+    root, storage = map(os.path.realpath, (settings.data.root, settings.storage))
+    if Path(storage).is_relative_to(root):
+        yield (
+            f"storage: {str(settings.storage)!r} lies in data.root, where only images belong; "
+            "valid: a folder outside of it"
+        )
+
+
+def _limit_problems(settings: HolderSettings) -> Iterator[str]:
+    limits = settings.limits
+    if limits.adversary == "active" and settings.identity is None:
+        yield (
+            "limits.adversary: active needs identity and enrolment, which say whose keys are "
+            "whose; valid: both, or semi_honest"
+        )
+    bare = [name for name in limits.mechanisms or () if BUILT_IN.claims_nothing(name)]
+    for key in ("epsilon_total", "epsilon_per_run"):
+        limit = getattr(limits, key)
+        if bare and limit is not None:
+            yield (
+                f"limits.mechanisms: {bare[0]!r} spends an infinite epsilon, and limits.{key} is "
+                f"{limit:g}; valid: without {bare[0]}, or limits.{key}: null"
+            )

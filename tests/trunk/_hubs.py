@@ -1,0 +1,47 @@
+"""Hubs, relays and clients' sockets for tests: real ones, in threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from platform.holder.serving import Serving
+from platform.relay.forwarding import forward
+from platform.wire.transport import Handler
+
+
+@contextmanager
+def running(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run something that ends when it is told to, as long as the context lasts."""
+    ended = threading.Event()
+    worker = threading.Thread(target=work, args=(ended,), daemon=True)
+    worker.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        worker.join(timeout=30)
+        if worker.is_alive():
+            raise AssertionError("it did not end")
+
+
+@contextmanager
+def relayed(hub: Path, sockets: Mapping[str, Path]) -> Iterator[None]:
+    """Carry messages between a hub and clients' sockets."""
+    with running(lambda ended: forward(hub, sockets, ended)):
+        yield
+
+
+@contextmanager
+def served(
+    handlers: Mapping[str, Callable[[bytes], bytes]], folder: Path
+) -> Iterator[dict[str, Path]]:
+    """Serve each client at a socket of its own."""
+    paths = {name: folder / f"{name}.sock" for name in handlers}
+    with ExitStack() as stack:
+        for name, handler in handlers.items():
+            serving = Serving(name=name, path=paths[name], handler=handler)
+            stack.enter_context(running(serving.until))
+        yield paths

@@ -1,0 +1,328 @@
+"""Hub, relays and clients' sockets: any may die at any time, and nothing is lost or mixed up."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from platform.errors import ConfigError, CoordinatorBehind, ProtocolError
+from platform.relay.hub import Hub, HubTransport, Told
+from platform.relay.links import HubLink, deliver, lost
+from platform.relay.packets import (
+    LARGEST_PACKET,
+    Hello,
+    Outcome,
+    Request,
+    decode_outcome,
+    decode_packet,
+    encode_packet,
+)
+from platform.relay.streams import connect, listening, receive, send
+from platform.wire.transport import Dropout
+from tests.trunk._hubs import relayed, running, served
+
+NAMES = ("east", "north", "west")
+
+
+@pytest.fixture
+def folder(tmp_path_factory) -> Path:
+    """A path that is short enough for sockets."""
+    return tmp_path_factory.mktemp("hub")
+
+
+def echo(name: str):
+    return lambda message: name.encode() + b":" + message
+
+
+def test_each_client_gets_its_own_message(folder):
+    handlers = {name: echo(name) for name in NAMES}
+    with Hub(path=folder / "hub", clients=NAMES) as hub, served(handlers, folder) as sockets:
+        with relayed(folder / "hub", sockets):
+            asked = {name: f"to {name}".encode() * 50_000 for name in NAMES}
+            found = hub.exchange("train", asked, 30.0)
+    assert found == {name: name.encode() + b":" + asked[name] for name in NAMES}
+
+
+def test_whoever_does_not_answer_in_time_is_lost_and_the_others_are_not(folder):
+    held = threading.Event()
+
+    def slow(message: bytes) -> bytes:
+        held.wait(30)
+        return message
+
+    handlers = {"east": echo("east"), "north": slow, "west": echo("west")}
+    try:
+        with Hub(path=folder / "hub", clients=NAMES) as hub, served(handlers, folder) as sockets:
+            with relayed(folder / "hub", sockets):
+                found = hub.exchange("train", dict.fromkeys(NAMES, b"a"), 1.0)
+                assert isinstance(found["north"], Dropout)
+                assert found["east"] == b"east:a"
+                held.set()
+                # What comes late is of no use, and harms nothing that is asked next.
+                again = hub.exchange("train", dict.fromkeys(NAMES, b"b"), 30.0)
+                assert again["north"] == b"b"
+    finally:
+        held.set()
+
+
+def test_a_relay_that_comes_back_is_asked_again(folder):
+    hub_path = folder / "hub"
+    with Hub(path=hub_path, clients=NAMES) as hub:
+        result = {}
+        asking = threading.Thread(
+            target=lambda: result.update(hub.exchange("train", {"north": b"m"}, 30.0))
+        )
+        with HubLink.to(hub_path, NAMES) as first:
+            asking.start()
+            (lost_parcel,) = first.waiting(10.0)
+        # It died with the request in its hands.
+        with HubLink.to(hub_path, ["north"]) as second:
+            (parcel,) = second.waiting(10.0)
+            assert parcel.packet == lost_parcel.packet
+            second.answer(encode_packet(Outcome(parcel.number, "answer", "", b"done")))
+            asking.join(10)
+    assert result == {"north": b"done"}
+
+
+def test_a_request_waits_for_the_first_relay_and_for_the_clients_process(folder):
+    hub_path = folder / "hub"
+    with Hub(path=hub_path, clients=["north"]) as hub:
+        result = {}
+        asking = threading.Thread(
+            target=lambda: result.update(hub.exchange("join", {"north": b"m"}, 30.0))
+        )
+        asking.start()
+        with relayed(hub_path, {"north": folder / "north.sock"}):
+            time.sleep(0.3)
+            with served({"north": echo("north")}, folder):
+                asking.join(20)
+    assert result == {"north": b"north:m"}
+
+
+def test_the_coordinator_may_be_started_anew(folder):
+    with served({"north": echo("north")}, folder) as sockets, relayed(folder / "hub", sockets):
+        for number in range(3):
+            with Hub(path=folder / "hub", clients=["north"]) as hub:
+                body = str(number).encode()
+                assert hub.exchange("join", {"north": body}, 30.0) == {"north": b"north:" + body}
+
+
+def test_nobody_answers_for_another_relays_client(folder):
+    hub_path = folder / "hub"
+    with Hub(path=hub_path, clients=NAMES) as hub:
+        with HubLink.to(hub_path, ["east"]) as honest, HubLink.to(hub_path, ["west"]) as liar:
+            while hub.connected != {"east", "west"}:
+                time.sleep(0.01)
+            result = {}
+            asking = threading.Thread(
+                target=lambda: result.update(hub.exchange("train", {"east": b"m"}, 20.0))
+            )
+            asking.start()
+            (parcel,) = honest.waiting(10.0)
+            liar.answer(encode_packet(Outcome(parcel.number, "answer", "", b"forged")))
+            time.sleep(0.2)
+            assert not result
+            honest.answer(encode_packet(Outcome(parcel.number, "answer", "", b"own")))
+            honest.answer(encode_packet(Outcome(parcel.number, "answer", "", b"twice")))
+            asking.join(10)
+    assert result == {"east": b"own"}
+
+
+def test_a_client_that_knows_more_stops_the_coordinator(folder):
+    def ahead(message: bytes) -> bytes:
+        raise CoordinatorBehind("message: behind")
+
+    with Hub(path=folder / "hub", clients=["north"]) as hub:
+        with served({"north": ahead}, folder) as sockets, relayed(folder / "hub", sockets):
+            with pytest.raises(CoordinatorBehind, match="north"):
+                hub.exchange("advertise", {"north": b"m"}, 20.0)
+
+
+def test_what_fails_in_a_client_is_no_answer_and_does_not_end_it(folder):
+    def failing(message: bytes) -> bytes:
+        if message == b"fail":
+            raise RuntimeError("a secret of the data")
+        if message == b"refuse":
+            raise ProtocolError("message: no")
+        return message
+
+    with Hub(path=folder / "hub", clients=["north"]) as hub:
+        with served({"north": failing}, folder) as sockets, relayed(folder / "hub", sockets):
+            failed = hub.exchange("train", {"north": b"fail"}, 20.0)["north"]
+            refused = hub.exchange("train", {"north": b"refuse"}, 20.0)["north"]
+            assert hub.exchange("train", {"north": b"go"}, 20.0) == {"north": b"go"}
+    assert isinstance(failed, Dropout)
+    assert "secret" not in failed.reason
+    assert isinstance(refused, Dropout)
+
+
+def test_a_client_answers_one_message_at_a_time(folder):
+    inside = threading.Semaphore(1)
+
+    def alone(message: bytes) -> bytes:
+        if not inside.acquire(blocking=False):
+            raise AssertionError("two at once")
+        time.sleep(0.05)
+        inside.release()
+        return b"alone"
+
+    with served({"north": alone}, folder) as sockets:
+        packets = [encode_packet(Request(n, "north", 20.0, b"m")) for n in range(8)]
+        found: list[bytes] = []
+        workers = [
+            threading.Thread(target=lambda p=p: found.append(deliver(sockets["north"], p, 20.0)))
+            for p in packets
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    assert {decode_outcome(data).body for data in found} == {b"alone"}
+    assert {decode_outcome(data).number for data in found} == set(range(8))
+
+
+def test_a_message_for_another_is_not_answered(folder):
+    with served({"north": echo("north")}, folder) as sockets:
+        packet = encode_packet(Request(1, "west", 5.0, b"m"))
+        outcome = decode_outcome(deliver(sockets["north"], packet, 5.0))
+    assert outcome.kind == "lost"
+    assert not outcome.body
+
+
+def test_a_delivery_that_nobody_answers_ends(folder):
+    with pytest.raises(TimeoutError):
+        deliver(folder / "nobody", encode_packet(Request(1, "north", 0.3, b"m")), 0.3)
+
+
+def test_a_relay_of_unknown_clients_is_hung_up_on(folder):
+    hub_path = folder / "hub"
+    with Hub(path=hub_path, clients=["north"]) as hub:
+        with HubLink.to(hub_path, ["north", "mallory"]) as link, pytest.raises(ConnectionError):
+            link.waiting(10.0)
+        assert hub.connected == frozenset()
+
+
+HOSTILE = {
+    "nothing": b"",
+    "garbage": struct.pack(">I", 5) + b"abcde",
+    "too long": struct.pack(">I", LARGEST_PACKET + 1),
+    "cut off": struct.pack(">I", 1000) + b"abc",
+    "no hello": struct.pack(">I", len(lost(1, "x"))) + lost(1, "x"),
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
+def test_nonsense_ends_its_own_connection_only(folder, data):
+    hub_path = folder / "hub"
+    with Hub(path=hub_path, clients=["north"]) as hub:
+        with connect(hub_path, 10.0) as sock:
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+            assert not sock.recv(1)
+        with served({"north": echo("north")}, folder) as sockets, relayed(hub_path, sockets):
+            assert hub.exchange("join", {"north": b"m"}, 20.0) == {"north": b"north:m"}
+
+
+@pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
+def test_nonsense_at_a_clients_socket_leaves_it_there(folder, data):
+    with served({"north": echo("north")}, folder) as sockets:
+        packet = encode_packet(Request(1, "north", 10.0, b"m"))
+        assert decode_outcome(deliver(sockets["north"], packet, 10.0)).body == b"north:m"
+        with connect(sockets["north"], 10.0) as sock:
+            sock.sendall(data)
+            sock.shutdown(socket.SHUT_WR)
+            assert not sock.recv(1)
+        assert decode_outcome(deliver(sockets["north"], packet, 10.0)).body == b"north:m"
+
+
+def test_only_the_owner_can_reach_a_socket(folder):
+    with listening(folder / "own" / "s", "socket"):
+        assert stat.S_IMODE((folder / "own" / "s").stat().st_mode) == 0o600
+        assert stat.S_IMODE((folder / "own").stat().st_mode) == 0o700
+
+
+def test_a_dead_process_socket_is_taken_over_and_a_living_one_is_not(folder):
+    path = folder / "s"
+    with listening(path, "socket"), pytest.raises(ConfigError, match="already"):
+        listening(path, "socket")
+    assert path.exists()
+    with listening(path, "socket"):
+        pass
+
+
+def test_a_file_is_not_taken_for_a_socket(folder):
+    path = folder / "s"
+    path.write_text("mine")
+    with pytest.raises(ConfigError, match="is a file"):
+        listening(path, "socket")
+    assert path.read_text() == "mine"
+
+
+def test_a_path_that_is_too_long_is_refused_by_its_setting(folder):
+    with pytest.raises(ConfigError, match=r"federation\.socket: .* too long"):
+        with Hub(path=folder / ("x" * 120), clients=["north"]):
+            pass
+
+
+def test_packets_come_back_as_they_were():
+    for packet in (
+        Hello(NAMES),
+        Request(7, "north", 1.5, b"\0" * 100),
+        Outcome(7, "lost", "why not", b""),
+    ):
+        assert decode_packet(encode_packet(packet)) == packet
+
+
+def test_a_reason_cannot_write_on_a_terminal():
+    with pytest.raises(ProtocolError):
+        decode_packet(encode_packet(Outcome(1, "lost", "\x1b[2J", b"")))
+
+
+def test_the_watcher_hears_who_is_there_and_who_answered(folder):
+    heard: list[tuple] = []
+    told = Told(
+        connected=lambda client, there: heard.append((client, there)),
+        answered=lambda client, stage: heard.append((client, stage)),
+    )
+    with Hub(path=folder / "hub", clients=["north"], told=told) as hub:
+        with served({"north": echo("north")}, folder) as sockets:
+            with relayed(folder / "hub", sockets):
+                HubTransport(hub, {"train": 20.0}, 20.0).exchange("train", {"north": b"m"}, None)
+            while ("north", False) not in heard:
+                time.sleep(0.01)
+    assert heard == [("north", True), ("north", "train"), ("north", False)]
+
+
+def test_a_stopped_process_costs_its_time_and_nothing_else(folder):
+    """What listens and never reads is as lost as what is not there."""
+    with listening(folder / "deaf", "socket"), Hub(path=folder / "hub", clients=["north"]) as hub:
+        with relayed(folder / "hub", {"north": folder / "deaf"}):
+            started = time.monotonic()
+            found = hub.exchange("train", {"north": b"m"}, 0.5)
+            assert isinstance(found["north"], Dropout)
+            assert time.monotonic() - started < 10
+
+
+def test_a_socket_that_is_left_when_a_process_is_killed(folder):
+    child = os.fork()
+    if child == 0:
+        try:
+            listening(folder / "s", "socket")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert (folder / "s").exists()
+    with running(lambda ended: None), listening(folder / "s", "socket") as sock:
+        path = folder / "s"
+        with connect(path, 5.0) as client:
+            server, _ = sock.accept()
+            send(client, b"abc")
+            with server:
+                assert receive(server) == b"abc"
