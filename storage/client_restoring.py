@@ -24,9 +24,6 @@ Transaction = Callable[..., AbstractContextManager[OwnRows]]
 _NEVER: Final = ""
 _UNKNOWN_PAYLOAD: Final = b""
 """In place of a digest: what was released is not known here any more, so nothing is that again."""
-_COHORT: Final = dict.fromkeys(
-    ("cohort_kind", "cohort_size", "cohort_population", "cohort_drawn"), None
-)
 
 
 class ClientRestoring:
@@ -110,14 +107,24 @@ def _is_new(rows: OwnRows, row: LedgerRow, pseudonym: str) -> bool:
     known = read_rows(rows, ClientLedger, _key(row))
     if not known:
         return True
-    # How a cohort was drawn is the coordinator's knowledge alone.
-    facts = replace(row, **_COHORT)
-    if any(replace(own, status="reserved", **_COHORT) != facts for own in known):
+    if any(_facts(own) != _facts(row) for own in known):
         raise InvalidRecordError(
             f"channel {row.channel!r} of round {row.round_number}, attempt {row.attempt} of run"
             f" {row.run_id!r} is charged otherwise in the client's own ledger"
         )
     return False
+
+
+def _facts(row: LedgerRow) -> LedgerRow:
+    # How a cohort was drawn is the coordinator's knowledge alone.
+    return replace(
+        row,
+        status="reserved",
+        cohort_kind=None,
+        cohort_size=None,
+        cohort_population=None,
+        cohort_drawn=None,
+    )
 
 
 def _key(row: LedgerRow) -> dict[str, object]:

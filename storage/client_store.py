@@ -15,6 +15,7 @@ from typing import Literal
 
 from storage._validate import require_bytes, require_count, require_text
 from storage.client_files import ClientFile
+from storage.client_restoring import ClientRestoring
 from storage.client_rows import (
     OwnRows,
     drop_slot,
@@ -23,7 +24,6 @@ from storage.client_rows import (
     slot_of,
     slots_of,
 )
-from storage.client_restoring import ClientRestoring
 from storage.client_sessions import ClientSessions
 from storage.client_tables import ClientLedger, Failures, Identity, Tombstones
 from storage.errors import (

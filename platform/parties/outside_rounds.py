@@ -108,6 +108,7 @@ class OutsideRounds:
         kept_as = (envelope.round_number, envelope.attempt)
         if states.is_kept(kept_as):
             return encode_personalised(Personalised(envelope, is_new=False))
+        states.require_caught_up()
         states.require_known(envelope.committed)
         before = states.before_parting(envelope.committed)
         taken = parting.fetched or Fetched(before.experts, None)

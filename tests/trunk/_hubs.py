@@ -9,7 +9,6 @@ from pathlib import Path
 
 from platform.holder.serving import Serving
 from platform.relay.forwarding import forward
-from platform.wire.transport import Handler
 
 
 @contextmanager
