@@ -1,7 +1,7 @@
 """Runs `python -m platform` as the standard library's module does: one line about this machine.
 
 The package is a superset of that module, its command included. Sotto's own commands are
-`python -m platform.coordinator` and `python -m platform.parties.client`.
+`python -m platform.coordinator` and `python -m platform.client`.
 """
 
 from __future__ import annotations

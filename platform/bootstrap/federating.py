@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -35,19 +35,28 @@ from platform.rounds.roll import call_roll
 from platform.rounds.run import Run, RunTerms
 from platform.wire.messages import Stage
 from platform.wire.offers import Facts
+from platform.wire.transport import Transport
 
 if TYPE_CHECKING:
     from methods.clip.adapter import Backbone
 
 SLOW: Final[tuple[Stage, ...]] = ("train", "personalise")
 """Stages in which clients train."""
+Reaching = Callable[[FederationConfig], AbstractContextManager[Transport]]
+"""Makes what carries messages to a federation's clients."""
 
 
 @contextmanager
 def new_federation(
-    config: RunConfig, observer: Observer, surroundings: Surroundings, told: Told
+    config: RunConfig, observer: Observer, surroundings: Surroundings, reaching: Reaching
 ) -> Iterator[Conducted]:
-    """Set up a new run and offer it; its hub listens as long as the context lasts.
+    """Set up a new run and offer it; clients can be reached as long as the context lasts.
+
+    Args:
+        config: The run's.
+        observer: Told of the run.
+        surroundings: What the run takes from outside.
+        reaching: How clients are reached.
 
     Raises:
         ConfigError: If the configuration cannot be run; nothing is written then.
@@ -58,7 +67,7 @@ def new_federation(
     terms, facts, device = plan_federation(config, surroundings)
     run_id = new_run_id(config, surroundings.now())
     with (
-        _hub(section, told) as hub,
+        reaching(section) as transport,
         closed_on_error(open_storage(config.storage.url)) as database,
         database,
     ):
@@ -68,7 +77,7 @@ def new_federation(
             device=device,
         )
         observer.run_created(run_id)
-        run = _assembled(run_id, terms, facts, hub, surroundings, records_in(database))
+        run = _assembled(run_id, terms, facts, transport, surroundings, records_in(database))
         yield Conducted(run=run, folder=run_folder(config.storage.url, run_id), database=database)
 
 
@@ -78,7 +87,7 @@ def reopened_federation(
     config: RunConfig,
     observer: Observer,
     surroundings: Surroundings,
-    told: Told,
+    reaching: Reaching,
 ) -> Iterator[Conducted]:
     """Set up a run that exists, and offer it to its clients again.
 
@@ -87,7 +96,7 @@ def reopened_federation(
         config: As it was started with, its storage where it is now.
         observer: Told of the run.
         surroundings: What the run takes from outside.
-        told: Told of clients that come and go.
+        reaching: How clients are reached.
 
     Raises:
         ConfigError: If its configuration cannot be run here.
@@ -107,8 +116,8 @@ def reopened_federation(
         require_same_enrolment(run_id, created.detail.get("enrolment"), fingerprint_of(known))
         require_same_releases(database, run_id, terms.protection)
         observer.run_created(run_id)
-        with _hub(section, told) as hub:
-            run = _assembled(run_id, terms, facts, hub, surroundings, records_in(database))
+        with reaching(section) as transport:
+            run = _assembled(run_id, terms, facts, transport, surroundings, records_in(database))
             yield Conducted(run=run, folder=run_folder(url, run_id), database=database)
 
 
@@ -171,13 +180,11 @@ def _assembled(
     run_id: str,
     terms: RunTerms,
     facts: Facts,
-    hub: Hub,
+    transport: Transport,
     surroundings: Surroundings,
     records: Records,
 ) -> Run:
     section = section_of(terms.config)
-    slow = dict.fromkeys(SLOW, section.training_seconds) | {"join": section.joining_seconds}
-    transport = HubTransport(hub, slow, section.phase_seconds)
     offer_run(transport, run_id, section.clients, offered(terms.config), facts)
     enrolled = enrolment_of(terms.config, terms.protection.terms)
     return Run(
@@ -191,8 +198,12 @@ def _assembled(
     )
 
 
-def _hub(section: FederationConfig, told: Told) -> Hub:
-    return Hub(path=Path(section.socket), clients=section.clients, told=told)
+@contextmanager
+def through_hub(section: FederationConfig, told: Told) -> Iterator[Transport]:
+    """Reach clients through relays that connect to a socket of this process."""
+    slow = dict.fromkeys(SLOW, section.training_seconds) | {"join": section.joining_seconds}
+    with Hub(path=Path(section.socket), clients=section.clients, told=told) as hub:
+        yield HubTransport(hub, slow, section.phase_seconds)
 
 
 def section_of(config: RunConfig) -> FederationConfig:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import secrets
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -26,6 +27,7 @@ from platform.experiment.dealing import own_examples
 from platform.experiment.simulation import randomness, trainer_factory
 from platform.holder.host import Host
 from platform.holder.limits import own_limits, require_within
+from platform.holder.serving import Serving
 from platform.holder.settings import HolderSettings
 from platform.parties.client import Client
 from platform.parties.enrolment import credentials_with
@@ -54,6 +56,29 @@ def host_of(
     store = open_client_store(settings.store_file)
     join = partial(client_of, settings, store, surroundings=surroundings)
     return Host(settings.storage, join, tell)
+
+
+def serve_holder(
+    settings: HolderSettings,
+    surroundings: Surroundings,
+    tell: Callable[[str], None],
+    ended: threading.Event,
+) -> None:
+    """Answer at a data holder's socket until told to end.
+
+    Args:
+        settings: The data holder's.
+        surroundings: What is taken from outside.
+        tell: Told what happens, for the process's own log.
+        ended: Says when to end.
+
+    Raises:
+        ConfigError: If the socket cannot be had, or another process serves there.
+        StorageError: If the store cannot be used.
+    """
+    host, path = host_of(settings, surroundings, tell), settings.socket_path
+    serving = Serving(name=settings.name, path=path, handler=host.handle, tell=tell)
+    serving.until(ended, started=lambda: tell(f"{settings.name} listens at {path}"))
 
 
 def client_of(

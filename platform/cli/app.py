@@ -7,15 +7,14 @@ Heavy imports happen inside the commands, so that `--help` answers at once.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from platform.cli import exit_codes
 from platform.cli.audit_commands import audit_app
 from platform.cli.cache_commands import cache_app
+from platform.cli.ending import end_with
 from platform.cli.enrolment_commands import enrolment_app
 from platform.cli.options import ABOUT, DEFAULT_STORAGE, Json, Storage
 
@@ -361,28 +360,4 @@ def predict(
 
 def main() -> None:
     """Run the command line and exit."""
-    try:
-        app()
-    except Exception as error:
-        code = _exit_code(error)
-        if code is None:
-            raise
-        from platform.cli.output import printable
-
-        typer.echo(f"error: {printable(str(error))}", err=True)
-        sys.exit(code)
-
-
-def _exit_code(error: Exception) -> int | None:
-    """Return exit code of an error that is meant for the user; None for a programming mistake."""
-    from methods import BrokenMethod, MethodError, UnknownMethod
-    from platform.errors import ConfigError, PlatformError, UnknownRun
-    from privacy import PrivacyError
-    from storage import AuditChainBroken, StorageError
-
-    if isinstance(error, (ConfigError, UnknownRun, UnknownMethod, BrokenMethod)):
-        return exit_codes.BAD_INPUT
-    if isinstance(error, AuditChainBroken):
-        return exit_codes.AUDIT_BROKEN
-    known = (PlatformError, MethodError, PrivacyError, StorageError)
-    return exit_codes.FAILED if isinstance(error, known) else None
+    end_with(app)

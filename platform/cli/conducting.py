@@ -6,7 +6,12 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from platform.bootstrap.federating import new_federation, reopened_federation
+from platform.bootstrap.federating import (
+    Reaching,
+    new_federation,
+    reopened_federation,
+    through_hub,
+)
 from platform.bootstrap.surroundings import Surroundings
 from platform.cli.interrupting import farewell, interruptible
 from platform.cli.output import print_json
@@ -17,7 +22,7 @@ from platform.experiment.conducting import Conducted, conduct
 from platform.relay.hub import Told
 from platform.wire.messages import ROUND_STAGES, Stage
 
-Setting = Callable[[ScreenObserver, Told], AbstractContextManager[Conducted]]
+Setting = Callable[[ScreenObserver, Reaching], AbstractContextManager[Conducted]]
 
 
 def federate(config: RunConfig, surroundings: Surroundings, *, as_json: bool) -> None:
@@ -28,7 +33,7 @@ def federate(config: RunConfig, surroundings: Surroundings, *, as_json: bool) ->
     """
     _execute(
         config,
-        lambda screen, told: new_federation(config, screen, surroundings, told),
+        lambda screen, reaching: new_federation(config, screen, surroundings, reaching),
         as_json=as_json,
     )
 
@@ -49,7 +54,9 @@ def federate_again(
     """
     _execute(
         config,
-        lambda screen, told: reopened_federation(run_id, config, screen, surroundings, told),
+        lambda screen, reaching: reopened_federation(
+            run_id, config, screen, surroundings, reaching
+        ),
         as_json=as_json,
     )
 
@@ -57,7 +64,7 @@ def federate_again(
 def _execute(config: RunConfig, set_up: Setting, *, as_json: bool) -> None:
     screen = ScreenObserver(config.privacy.target_delta, quiet=as_json)
     try:
-        with interruptible(), screen, set_up(screen, _told(screen)) as conducted:
+        with interruptible(), screen, set_up(screen, _reaching(screen)) as conducted:
             summary = conduct(conducted, screen)
     except KeyboardInterrupt as error:
         where = f"; resume with --resume {screen.run_id}" if screen.run_id else ""
@@ -68,8 +75,8 @@ def _execute(config: RunConfig, set_up: Setting, *, as_json: bool) -> None:
         print_summary(summary)
 
 
-def _told(screen: ScreenObserver) -> Told:
-    """Return who tells on stderr which clients come and go, and moves the bar."""
+def _reaching(screen: ScreenObserver) -> Reaching:
+    """Return the hub, which tells on stderr who comes and goes, and moves the bar."""
 
     def connected(client: str, there: bool) -> None:
         sys.stderr.write(f"{client} can {'be reached' if there else 'no longer be reached'}\n")
@@ -78,4 +85,5 @@ def _told(screen: ScreenObserver) -> Told:
         if stage in ROUND_STAGES:
             screen.client_answered()
 
-    return Told(connected=connected, answered=answered)
+    told = Told(connected=connected, answered=answered)
+    return lambda section: through_hub(section, told)

@@ -9,9 +9,7 @@ from platform.cli.output import console, print_json, table
 from platform.errors import ConfigError
 from platform.parties.enrolment import (
     create_enrolment,
-    create_key,
     read_enrolment,
-    read_key,
     write_enrolment,
 )
 from platform.parties.store_files import client_names
@@ -19,26 +17,12 @@ from privacy.secure_aggregation import Enrolment, fingerprint
 
 
 def create_command(folder: Path, clients: int, *, as_json: bool) -> None:
-    """Make keys and an enrolment for the clients of a simulation.
+    """Make keys and an enrolment for the clients of a simulation, all in one folder.
 
     Raises:
         ConfigError: If the folder holds one already.
     """
     _show(create_enrolment(folder, client_names(clients)), as_json=as_json)
-
-
-def key_command(path: Path, *, as_json: bool) -> None:
-    """Make a private key, or show the public half of one that is there.
-
-    Raises:
-        ConfigError: If the file holds something else.
-    """
-    identity = read_key(path) if path.exists() else create_key(path)
-    public = identity.public.hex()
-    if as_json:
-        print_json({"public": public, "fingerprint": fingerprint(identity.public)})
-        return
-    console().print(f"public key  {public}\nfingerprint {fingerprint(identity.public)}")
 
 
 def show_command(path: Path, *, as_json: bool) -> None:

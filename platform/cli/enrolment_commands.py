@@ -10,7 +10,8 @@ import typer
 from platform.cli.options import Json
 
 enrolment_app = typer.Typer(
-    help="Keys and enrolment for secure aggregation against an active server.",
+    help="Whose keys are whose, for secure aggregation against an active server. Each client makes "
+    "its own key, where it stays: python -m platform.client keys create.",
     no_args_is_help=True,
 )
 
@@ -19,27 +20,16 @@ Member = Annotated[str, typer.Argument(metavar="NAME", help="A client's name.")]
 PublicKey = Annotated[str, typer.Argument(metavar="PUBLIC", help="Its public key, 64 hex digits.")]
 
 
-@enrolment_app.command("create")
-def enrolment_create(
+@enrolment_app.command("create-for-development")
+def enrolment_create_for_development(
     folder: Annotated[Path, typer.Argument(help="A new folder for keys and enrolment.json.")],
     clients: Annotated[int, typer.Option(help="Clients of the simulation.", min=2)],
     as_json: Json = False,
 ) -> None:
-    """Make keys and an enrolment for the clients of a simulation."""
+    """Make all keys and an enrolment in one folder, for a simulation; never for a federation."""
     from platform.cli.enrolment import create_command
 
     create_command(folder, clients, as_json=as_json)
-
-
-@enrolment_app.command("key")
-def enrolment_key(
-    key: Annotated[Path, typer.Argument(help="File of the private key; made if missing.")],
-    as_json: Json = False,
-) -> None:
-    """Make a client's private key, or show its public half."""
-    from platform.cli.enrolment import key_command
-
-    key_command(key, as_json=as_json)
 
 
 @enrolment_app.command("show")

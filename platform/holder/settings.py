@@ -16,7 +16,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, mod
 
 from methods import Registry
 from platform.config import read_mapping, validated
+from platform.config.federation_section import ClientName
+from platform.config.files import is_file
 from platform.config.sections import Positive, PositiveInt, Section
+from platform.errors import ConfigError
 from platform.mechanisms import BUILT_IN
 
 FOLDER: Final = "folder"
@@ -96,7 +99,7 @@ class OwnLimits(Section):
 class HolderSettings(Section):
     """All that a data holder says about itself."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    name: ClientName
     """The client's name in the federation, and in the enrolment."""
     data: DataSettings
     storage: Place
@@ -141,6 +144,10 @@ def load_holder(path: Path) -> HolderSettings:
     Raises:
         ConfigError: Naming the field, its value and what is valid.
     """
+    if not is_file(path):
+        raise ConfigError(
+            f"CONFIG: {str(path)!r} is no file; valid: a YAML file such as `example` prints"
+        )
     return validated(HolderSettings, read_mapping(path), {FOLDER: path.absolute().parent})
 
 

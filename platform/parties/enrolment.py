@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from platform.config import RunConfig
 from platform.disk.files import write_bytes, written
@@ -24,10 +25,16 @@ from privacy.secure_aggregation import (
 from storage.files import make_folder, sync_folder
 
 ENROLMENT_FILE = "enrolment.json"
+RUN_KEY: Final = "secure_aggregation.enrolment"
+"""What a run's configuration calls the file, for messages; a data holder's calls it otherwise."""
 
 
-def read_enrolment(path: Path) -> Enrolment:
+def read_enrolment(path: Path, *, key: str = RUN_KEY) -> Enrolment:
     """Return an enrolment from its file.
+
+    Args:
+        path: The file.
+        key: What the file is called where the user named it.
 
     Raises:
         ConfigError: If the file is missing or not a canonical enrolment.
@@ -36,11 +43,10 @@ def read_enrolment(path: Path) -> Enrolment:
         return decode_enrolment(path.read_bytes())
     except OSError as error:
         raise ConfigError(
-            f"secure_aggregation.enrolment: {str(path)!r} cannot be read ({error.strerror}); make "
-            "one with `enrolment`"
+            f"{key}: {str(path)!r} cannot be read ({error.strerror}); make one with `enrolment`"
         ) from error
     except Authentication as error:
-        raise ConfigError(f"secure_aggregation.enrolment: {str(path)!r}: {error}") from error
+        raise ConfigError(f"{key}: {str(path)!r}: {error}") from error
 
 
 def enrolment_of(config: RunConfig, terms: SecureTerms | None) -> Enrolment | None:
@@ -99,8 +105,12 @@ def create_key(path: Path) -> Identity:
     return Identity(private)
 
 
-def read_key(path: Path) -> Identity:
+def read_key(path: Path, *, key: str = RUN_KEY) -> Identity:
     """Return a private key from its file.
+
+    Args:
+        path: The file.
+        key: What the file is called where the user named it.
 
     Raises:
         ConfigError: If the file is missing or holds no key; nothing of it is shown.
@@ -108,9 +118,7 @@ def read_key(path: Path) -> Identity:
     try:
         return Identity(bytes.fromhex(path.read_text(encoding="ascii").strip()))
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"secure_aggregation.enrolment: {str(path)!r} holds no private key of 64 hex digits"
-        ) from error
+        raise ConfigError(f"{key}: {str(path)!r} holds no private key of 64 hex digits") from error
 
 
 def credentials_of(enrolment: Path, name: str, *, corrupt_rate: float) -> Credentials:
@@ -135,15 +143,26 @@ def credentials_with(key: Path, enrolment: Path, name: str, *, corrupt_rate: flo
         ConfigError: If a file is missing, or the key is not the one that is enrolled.
     """
     known, identity = read_enrolment(enrolment), read_key(key)
-    if known.names.get(identity.public) != name:
-        raise ConfigError(
-            f"secure_aggregation.enrolment: the key of {name} is not enrolled under that name"
-        )
+    require_enrolled(known, identity, name)
     return Credentials(identity, known, corrupt_rate)
 
 
+def require_enrolled(
+    known: Enrolment, identity: Identity, name: str, *, key: str = RUN_KEY
+) -> None:
+    """Refuse a key that is not the one that is enrolled under a name.
+
+    Raises:
+        ConfigError: If it is another's, or nobody's.
+    """
+    if known.names.get(identity.public) != name:
+        raise ConfigError(f"{key}: the key of {name} is not enrolled under that name")
+
+
 def create_enrolment(folder: Path, names: Sequence[str]) -> Enrolment:
-    """Return new keys and an enrolment for these clients, for a simulation.
+    """Return new keys and an enrolment for these clients, for development.
+
+    All private keys lie in one folder then: it proves the code, not the people.
 
     Raises:
         ConfigError: If the folder holds one already.

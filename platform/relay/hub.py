@@ -157,8 +157,8 @@ class Hub:
             task.add_done_callback(self._relays.discard)
         try:
             await self._follow(reader, writer)
-        except (ProtocolError, OSError, asyncio.IncompleteReadError):
-            # What it carried stays open, for when it is back.
+        except (ProtocolError, OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            # What it carried stays open, for when it is back; or the hub itself hangs up.
             pass
         finally:
             self._forget(writer)

@@ -1,0 +1,106 @@
+"""The data holder's command line: run the client, check it first, see what it has spent.
+
+Exit codes: 0 done; 1 the client could not go on; 2 bad input, or a check failed. Heavy imports
+happen inside the commands, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from platform.cli.ending import end_with
+from platform.cli.options import Json
+
+CONFIG: Final = "CONFIG"
+"""How help calls the command that takes the settings' file and no name."""
+ABOUT: Final = (
+    "Sotto's data holder: `python -m platform.client CONFIG` holds data, keys, store and training "
+    "on this machine, and declines what would pass its own limits. CONFIG is a YAML file; "
+    "`example` prints one."
+)
+
+
+class _FileOrCommand(TyperGroup):
+    """Takes a first argument that is no command for the settings' file."""
+
+    # The types are of a package that only typer depends on.
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the command, and what is left for it."""
+        if args[0] != CONFIG and args[0] in self.commands:
+            return super().resolve_command(ctx, args)
+        return CONFIG, self.commands[CONFIG], args
+
+
+client_app = typer.Typer(
+    name="python -m platform.client",
+    cls=_FileOrCommand,
+    help=ABOUT,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    # They belong to the file's own command.
+    context_settings={"ignore_unknown_options": True},
+)
+keys_app = typer.Typer(help="The client's private key, made where it stays.", no_args_is_help=True)
+client_app.add_typer(keys_app, name="keys")
+
+Settings = Annotated[Path, typer.Argument(metavar="CONFIG", help="The client's YAML file.")]
+KeyFile = Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")]
+
+
+@client_app.command(CONFIG)
+def serve(config: Settings, as_json: Json = False) -> None:
+    """Run the client until it is ended."""
+    from platform.cli.serving import serve_command
+
+    serve_command(config, as_json=as_json)
+
+
+@client_app.command()
+def check(config: Settings, as_json: Json = False) -> None:
+    """Say what is right and wrong before anything is joined: data, keys, storage, limits."""
+    from platform.cli.holder import check_command
+
+    check_command(config, as_json=as_json)
+
+
+@client_app.command()
+def budget(config: Settings, as_json: Json = False) -> None:
+    """Show what was spent, run by run and in total, and what is left; also while it runs."""
+    from platform.cli.holder import budget_command
+
+    budget_command(config, as_json=as_json)
+
+
+@client_app.command()
+def example() -> None:
+    """Print a settings file to start from."""
+    from platform.cli.holder import example_command
+
+    example_command()
+
+
+@keys_app.command("create")
+def keys_create(file: KeyFile, as_json: Json = False) -> None:
+    """Make a private key, which stays here, and show its public half, which travels."""
+    from platform.cli.holder import create_key_command
+
+    create_key_command(file, as_json=as_json)
+
+
+@keys_app.command("show")
+def keys_show(file: KeyFile, as_json: Json = False) -> None:
+    """Show the public half of a key."""
+    from platform.cli.holder import show_key_command
+
+    show_key_command(file, as_json=as_json)
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    end_with(client_app)

@@ -1,0 +1,176 @@
+"""What a data holder can find out before it joins anything: each point good or not, all at once.
+
+Nothing is written, made or sent.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from platform.data.loaders._files import IMAGE_ENDINGS
+from platform.errors import ConfigError
+from platform.holder.budget import own_account
+from platform.holder.identity import private_key
+from platform.holder.limits import allowed_mechanisms
+from platform.holder.settings import HolderSettings
+from platform.holder.store import read_store
+from platform.parties.enrolment import read_enrolment, require_enrolled
+from platform.relay.streams import LONGEST_PATH, connect
+from privacy.secure_aggregation import fingerprint
+from storage import StorageError
+
+NAMED: Final = 6
+"""Folders that a line names."""
+_PATIENCE: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One point.
+
+    Attributes:
+        point: What was looked at: a key of the settings.
+        is_sound: Whether it is good.
+        text: What was found, or what is wrong and what is valid.
+    """
+
+    point: str
+    is_sound: bool
+    text: str
+
+
+def check_holder(settings: HolderSettings) -> tuple[Check, ...]:
+    """Look at all that the settings name.
+
+    Args:
+        settings: The holder's.
+    """
+    points: dict[str, Callable[[HolderSettings], str]] = {
+        "data": _data,
+        "identity": _identity,
+        "storage": _storage,
+        "socket": _socket,
+        "limits": limits_in_words,
+    }
+    return tuple(_check(point, look, settings) for point, look in points.items())
+
+
+def _check(point: str, look: Callable[[HolderSettings], str], settings: HolderSettings) -> Check:
+    try:
+        return Check(point, True, look(settings))
+    except (ConfigError, StorageError) as error:
+        return Check(point, False, str(error).removeprefix(f"{point}: "))
+
+
+def _data(settings: HolderSettings) -> str:
+    root = settings.data.root
+    if not root.is_dir():
+        raise ConfigError(f"data.root: {str(root)!r} is no folder; valid: the folder of the images")
+    counts = dict(_images(root))
+    if not counts:
+        raise ConfigError(
+            f"data.root: {str(root)!r} holds no image; valid endings: {', '.join(IMAGE_ENDINGS)}"
+        )
+    names = sorted(counts)
+    named = ", ".join(f"{name} ({counts[name]})" for name in names[:NAMED])
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{sum(counts.values())} images in {str(root)!r}: {named}{more}"
+
+
+def _images(root: Path) -> Iterator[tuple[str, int]]:
+    """Yield each folder with images and their number, having opened one of each."""
+
+    def fail(error: OSError) -> None:
+        raise ConfigError(
+            f"data.root: {error.filename!r} cannot be read ({error.strerror}); valid is a folder "
+            "that this user may read"
+        ) from error
+
+    for folder, _, names in os.walk(root, onerror=fail):
+        images = [name for name in names if name.lower().endswith(IMAGE_ENDINGS)]
+        if not images:
+            continue
+        try:
+            Path(folder, images[0]).open("rb").close()
+        except OSError as error:
+            fail(error)
+        yield os.path.relpath(folder, root), len(images)
+
+
+def _identity(settings: HolderSettings) -> str:
+    if settings.identity is None or settings.enrolment is None:
+        return "none: runs against a server that may lie are declined"
+    identity = private_key(settings.identity)
+    known = read_enrolment(settings.enrolment, key="enrolment")
+    require_enrolled(known, identity, settings.name, key="identity")
+    return (
+        f"key {fingerprint(identity.public)} is enrolled under {settings.name}; enrolment "
+        f"{known.serial} with the fingerprint {known.fingerprint}"
+    )
+
+
+def _storage(settings: HolderSettings) -> str:
+    folder = settings.storage
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"storage: {str(folder)!r} is no folder; valid: a folder of its own")
+    # Of what is missing, what is there of it must let it be made.
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"storage: {str(there)!r} cannot be written to; valid is a folder that this user may "
+            "write to"
+        )
+    account = read_store(settings, lambda store: own_account(store, settings.limits))
+    if account is None:
+        return f"{str(folder)!r} has no store yet; the first start makes one"
+    return f"the store in {str(folder)!r} opens; it has been charged in {len(account.runs)} runs"
+
+
+def _socket(settings: HolderSettings) -> str:
+    path = settings.socket_path
+    size = len(os.fsencode(path))
+    if size > LONGEST_PATH:
+        raise ConfigError(
+            f"socket: {str(path)!r} has {size} bytes; valid: at most {LONGEST_PATH}, as a "
+            "socket's path"
+        )
+    if not os.path.lexists(path):
+        return f"{str(path)!r} is free"
+    if not stat.S_ISSOCK(path.lstat().st_mode):
+        raise ConfigError(f"socket: {str(path)!r} is no socket; valid: a path that is free")
+    if _answers(path):
+        raise ConfigError(f"socket: {str(path)!r} is served by another process; end that first")
+    return f"{str(path)!r} was left behind by a process that has ended"
+
+
+def _answers(path: Path) -> bool:
+    """Return whether a process listens on a socket."""
+    try:
+        connect(path, _PATIENCE).close()
+    except OSError as error:
+        # Only this says that nobody is there: who is busy, or another's, is somebody.
+        return error.errno != errno.ECONNREFUSED
+    return True
+
+
+def limits_in_words(settings: HolderSettings) -> str:
+    """Return what the holder lets a run ask for, as one sentence."""
+    limits = settings.limits
+    total, run = (_bound(value) for value in (limits.epsilon_total, limits.epsilon_per_run))
+    methods = "any of this package" if limits.methods is None else ", ".join(limits.methods)
+    return (
+        f"epsilon {total} in total and {run} a run, at delta {limits.delta:g}; rounds of at least "
+        f"{limits.smallest_cohort} clients and sums of at least {limits.smallest_sum}; methods: "
+        f"{methods}; mechanisms: {', '.join(allowed_mechanisms(limits))}; sums that withstand "
+        + ("an active server" if limits.adversary == "active" else "at least a semi-honest server")
+    )
+
+
+def _bound(limit: float | None) -> str:
+    return "without bound" if limit is None else f"at most {limit:g}"
