@@ -218,6 +218,18 @@ def create_file(path: Path, drawn: Mapping[str, ClientIdentity]) -> None:
     create_whole(path, partial(_build, drawn=drawn))
 
 
+def stored_version(path: Path) -> str:
+    """Return the version of a file's schema, whether it is the newest or not.
+
+    Raises:
+        NotFound: There is no such file.
+        SchemaMismatch: The file is something else, or of a version that is not known.
+    """
+    OpenFile.at(path)
+    with read_while_quiet(path), closing(_connect(path, read_only=True)) as connection:
+        return version_of(Statements(lambda: connection, str(path)))
+
+
 def insert_identities(rows: Rows, drawn: Mapping[str, ClientIdentity]) -> None:
     """Add stores to a file."""
     fresh = ({"client": c, "enrolment_serial": 0, **asdict(own)} for c, own in drawn.items())

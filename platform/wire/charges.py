@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 from platform.errors import ConfigError
 from storage import LedgerRow
 
-FORMAT: Final = "sotto-account"
+FORMAT: Final = "sotto-charges"
 VERSION: Final = 1
 MOST_BYTES: Final = 1 << 28
 COHORT: Final = ("cohort_kind", "cohort_size", "cohort_population", "cohort_drawn")
@@ -25,7 +25,7 @@ _NAMES: Final = tuple(f.name for f in fields(LedgerRow) if f.name not in _LEFT_O
 
 
 @dataclass(frozen=True)
-class RunAccount:
+class RunCharges:
     """One run of it.
 
     Attributes:
@@ -38,7 +38,7 @@ class RunAccount:
 
 
 @dataclass(frozen=True)
-class Account:
+class Charges:
     """What one client was charged.
 
     Attributes:
@@ -47,21 +47,21 @@ class Account:
     """
 
     pseudonym: str
-    runs: Mapping[str, RunAccount]
+    runs: Mapping[str, RunCharges]
 
 
-def encode_account(account: Account) -> bytes:
-    """Return an account as a JSON document in UTF-8."""
+def encode_charges(charges: Charges) -> bytes:
+    """Return charges as a JSON document in UTF-8."""
     runs = {
         run_id: {"newest": list(run.newest), "rows": [_written(row) for row in run.rows]}
-        for run_id, run in sorted(account.runs.items())
+        for run_id, run in sorted(charges.runs.items())
     }
-    head = {"format": FORMAT, "version": VERSION, "pseudonym": account.pseudonym}
+    head = {"format": FORMAT, "version": VERSION, "pseudonym": charges.pseudonym}
     return (json.dumps({**head, "runs": runs}, indent=1, allow_nan=False) + "\n").encode()
 
 
-def decode_account(data: bytes) -> Account:
-    """Return the account that a document holds; its rows are checked when they are taken over.
+def decode_charges(data: bytes) -> Charges:
+    """Return the charges that a document holds; their rows are checked when they are taken over.
 
     Raises:
         ConfigError: If it holds none.
@@ -76,10 +76,10 @@ def decode_account(data: bytes) -> Account:
         runs = {_text(k): _read_run(k, pseudonym, v) for k, v in document["runs"].items()}
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(
-            "ACCOUNT: this is no account; valid is a file that the coordinator's command `account`"
-            " has written"
+            "CHARGES: these are no charges; valid is a file that the coordinator's command "
+            "`charges` has written"
         ) from error
-    return Account(pseudonym, runs)
+    return Charges(pseudonym, runs)
 
 
 def _written(row: LedgerRow) -> dict[str, Any]:
@@ -92,10 +92,10 @@ def _finite(value: float) -> float | None:
     return None if math.isinf(value) else value
 
 
-def _read_run(run_id: str, pseudonym: str, found: Mapping[str, Any]) -> RunAccount:
+def _read_run(run_id: str, pseudonym: str, found: Mapping[str, Any]) -> RunCharges:
     number, attempt = found["newest"]
     rows = tuple(_read_row(run_id, pseudonym, row) for row in found["rows"])
-    return RunAccount((_count(number), _count(attempt)), rows)
+    return RunCharges((_count(number), _count(attempt)), rows)
 
 
 def _read_row(run_id: str, pseudonym: str, found: Mapping[str, Any]) -> LedgerRow:

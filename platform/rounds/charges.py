@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from platform.errors import ConfigError
-from platform.wire.accounts import Account, RunAccount
+from platform.wire.charges import Charges, RunCharges
 from storage import LedgerRow, UnitOfWork
 
 
-def account_of(uow: UnitOfWork, pseudonym: str) -> Account:
+def charges_of(uow: UnitOfWork, pseudonym: str) -> Charges:
     """Return what a client was charged in all runs.
 
     What was aborted before anything left a client is free, and a client that was not drawn into a
@@ -30,16 +30,16 @@ def account_of(uow: UnitOfWork, pseudonym: str) -> Account:
             f"PSEUDONYM: {pseudonym!r} has no row in the ledger; valid is a client's pseudonym, as "
             "its own store and the ledger have it"
         )
-    return Account(pseudonym, {run: _of_run(uow, run, rows) for run, rows in by_run.items()})
+    return Charges(pseudonym, {run: _of_run(uow, run, rows) for run, rows in by_run.items()})
 
 
-def _of_run(uow: UnitOfWork, run_id: str, rows: list[LedgerRow]) -> RunAccount:
+def _of_run(uow: UnitOfWork, run_id: str, rows: list[LedgerRow]) -> RunCharges:
     newest = max((row.round_number, row.attempt) for row in rows)
     begun = uow.attempts.newest(run_id)
     if begun is not None:
         newest = max(newest, (begun.round_number, begun.attempt))
     charged = (row for row in rows if row.status != "aborted" and row.cohort_drawn is not False)
-    return RunAccount(newest, tuple(map(_stated, charged)))
+    return RunCharges(newest, tuple(map(_stated, charged)))
 
 
 def _stated(row: LedgerRow) -> LedgerRow:
