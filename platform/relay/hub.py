@@ -135,7 +135,7 @@ class Hub:
         outcomes = {c: future.result() if future.done() else None for c, future in waiting.items()}
         for client, outcome in outcomes.items():
             if outcome is not None and outcome.kind == "behind":
-                raise CoordinatorBehind(f"message: {client} knows of a newer commit")
+                raise CoordinatorBehind(f"{client}: {outcome.reason}")
         return {c: late if o is None else _reply(o) for c, o in outcomes.items()}
 
     def _tell(self, client: ClientId, stage: Stage, done: asyncio.Future[Outcome]) -> None:
