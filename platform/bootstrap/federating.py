@@ -31,7 +31,7 @@ from platform.parties.enrolment import enrolment_of, fingerprint_of
 from platform.relay.hub import Hub, HubTransport, Told
 from platform.rounds.observing import Observer
 from platform.rounds.offering import offer_run
-from platform.rounds.roll import call_roll
+from platform.rounds.roll import call_roll, newest_attempt
 from platform.rounds.run import Run, RunTerms
 from platform.wire.messages import Stage
 from platform.wire.offers import Facts
@@ -187,10 +187,11 @@ def _assembled(
     section = section_of(terms.config)
     offer_run(transport, run_id, section.clients, offered(terms.config), facts)
     enrolled = enrolment_of(terms.config, terms.protection.terms)
+    begun = newest_attempt(records, run_id)
     return Run(
         run_id=run_id,
         terms=terms,
-        roll=call_roll(transport, run_id, section.clients, enrolled),
+        roll=call_roll(transport, run_id, section.clients, enrolled, begun=begun),
         transport=transport,
         records=records,
         measure=nothing_measured,
