@@ -49,7 +49,7 @@ Reaching = Callable[[FederationConfig], AbstractContextManager[Transport]]
 
 @contextmanager
 def new_federation(
-    config: RunConfig, observer: Observer, surroundings: Surroundings, reaching: Reaching
+    config: RunConfig, observer: Observer, surroundings: Surroundings, *, reaching: Reaching
 ) -> Iterator[Conducted]:
     """Set up a new run and offer it; clients can be reached as long as the context lasts.
 
@@ -95,6 +95,7 @@ def reopened_federation(
     config: RunConfig,
     observer: Observer,
     surroundings: Surroundings,
+    *,
     reaching: Reaching,
 ) -> Iterator[Conducted]:
     """Set up a run that exists, and offer it to its clients again.

@@ -38,7 +38,7 @@ def federate(config: RunConfig, surroundings: Surroundings, *, as_json: bool) ->
     """
     _execute(
         config,
-        lambda screen, reaching: new_federation(config, screen, surroundings, reaching),
+        lambda screen, reaching: new_federation(config, screen, surroundings, reaching=reaching),
         as_json=as_json,
     )
 
@@ -59,7 +59,9 @@ def federate_again(
     """
     _execute(
         config,
-        lambda screen, reach: reopened_federation(run_id, config, screen, surroundings, reach),
+        lambda screen, reach: reopened_federation(
+            run_id, config, screen, surroundings, reaching=reach
+        ),
         as_json=as_json,
     )
 
