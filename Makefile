@@ -10,6 +10,11 @@ PACKAGES := methods platform privacy storage
 INPUTS := requirements.lock pyproject.toml setup.py platform/_startup_hook.py
 STAMP := $(VENV)/installed-$(shell (echo "$(CURDIR)"; cat $(INPUTS)) | sha256sum | cut -c 1-16)
 
+# FLARE relays messages in an environment of its own, which shares its versions with the other.
+FLARE := .venv-nvflare
+FLARE_STAMP := $(FLARE)/installed-$(shell (echo "$(CURDIR)"; cat requirements-nvflare.lock \
+	pyproject.toml setup.py platform/_startup_hook.py) | sha256sum | cut -c 1-16)
+
 PYTEST := $(BIN)/python -m pytest
 # One worker a core, each with one thread: the tests are small, threads would wait for each other.
 PARALLEL := -n auto --dist worksteal
@@ -18,7 +23,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check docs methods tables split sharing tradeoff pretrain clean
+.PHONY: help install nvflare demo test test-slow test-engines check docs methods tables split sharing tradeoff pretrain clean
 
 help:  ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' \
@@ -34,6 +39,17 @@ $(STAMP):
 		--no-deps --no-build-isolation --editable .
 	@touch $@
 
+nvflare: $(FLARE_STAMP)  ## Create .venv-nvflare, in which NVIDIA FLARE relays messages
+
+$(FLARE_STAMP):
+	test -x $(FLARE)/bin/python || $(PYTHON) -m venv $(FLARE)
+	rm -f $(FLARE)/installed-*
+	$(FLARE)/bin/python -m pip install --disable-pip-version-check --quiet \
+		-r requirements-nvflare.lock
+	$(FLARE)/bin/python -m pip install --disable-pip-version-check --quiet \
+		--no-deps --no-build-isolation --editable .
+	@touch $@
+
 demo: $(STAMP)  ## Run the quickstart: one private federated run
 	$(BIN)/python -m platform.coordinator
 
@@ -42,6 +58,9 @@ test: $(STAMP)  ## Run the tests without the slow ones; COVERAGE=1 measures what
 
 test-slow: $(STAMP)  ## Run the slow tests, and all that a quick run does not draw
 	$(PYTEST) -m slow $(PARALLEL)
+
+test-engines: $(STAMP) $(FLARE_STAMP)  ## Run the tests over NVIDIA FLARE
+	$(PYTEST) tests/engines
 
 check: $(STAMP)  ## Lint, format, types, layering, house style and documents
 	$(BIN)/ruff check .
@@ -74,6 +93,6 @@ pretrain: $(STAMP)  ## Train the tiny CLIP that ships with the package (CPU, min
 	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=2 $(BIN)/python -m benchmarks.pretraining
 
 clean:  ## Delete .venv, caches and build output; runs/ is kept
-	rm -rf $(VENV) build dist *.egg-info .coverage .coverage.* htmlcov \
+	rm -rf $(VENV) $(FLARE) build dist *.egg-info .coverage .coverage.* htmlcov \
 		.mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

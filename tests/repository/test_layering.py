@@ -29,7 +29,6 @@ THIRD_PARTY = {
         "matplotlib",
         "numpy",
         "open_clip",
-        "packaging",
         "pydantic",
         "pydantic_core",
         "rich",
@@ -41,6 +40,8 @@ THIRD_PARTY = {
         "typer",
         "yaml",
     },
+    # No type of an engine leaves its folder.
+    "platform.relay.nvflare": {"nvflare", "yaml"},
 }
 # Runs once at the start of every interpreter and twice as a copy outside the package.
 STANDARD_LIBRARY_ONLY = {"platform", "platform.__main__", "platform._startup_hook"}

@@ -31,15 +31,19 @@ FLWR = {
 }
 
 
-def lines() -> list[str]:
-    """The lines of the lock that are not comments."""
-    text = (ROOT / "requirements.lock").read_text("utf-8")
+ENGINES = ("requirements-nvflare.lock",)
+"""Environments of their own, for what is beside this package."""
+
+
+def lines(lock: str = "requirements.lock") -> list[str]:
+    """The lines of a lock that are not comments."""
+    text = (ROOT / lock).read_text("utf-8")
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
-def locked() -> dict[str, str]:
+def locked(lock: str = "requirements.lock") -> dict[str, str]:
     """Version by normalised name."""
-    requirements = [Requirement(line) for line in lines()]
+    requirements = [Requirement(line) for line in lines(lock)]
     return {canonicalize_name(r.name): next(iter(r.specifier)).version for r in requirements}
 
 
@@ -52,13 +56,32 @@ def declared() -> list[Requirement]:
     ]
 
 
-def test_every_line_is_one_exact_version_from_the_index():
-    assert [line for line in lines() if not LINE.match(line)] == []
-    assert len(locked()) == len(lines())
+@pytest.mark.parametrize("lock", ["requirements.lock", *ENGINES])
+def test_every_line_is_one_exact_version_from_the_index(lock):
+    assert [line for line in lines(lock) if not LINE.match(line)] == []
+    assert len(locked(lock)) == len(lines(lock))
 
 
-def test_the_lock_is_sorted():
-    assert lines() == sorted(lines(), key=str.lower)
+@pytest.mark.parametrize("lock", ["requirements.lock", *ENGINES])
+def test_the_lock_is_sorted(lock):
+    assert lines(lock) == sorted(lines(lock), key=str.lower)
+
+
+@pytest.mark.parametrize("lock", ENGINES)
+def test_an_engines_lock_has_the_same_versions(lock):
+    engine, own = locked(lock), locked()
+    shared = engine.keys() & own.keys()
+    assert shared
+    assert {name: engine[name] for name in shared} == {name: own[name] for name in shared}
+
+
+@pytest.mark.parametrize("lock", ENGINES)
+def test_an_engines_lock_covers_its_extra(lock):
+    extra = lock.removeprefix("requirements-").removesuffix(".lock")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for text in project["optional-dependencies"][extra]:
+        requirement = Requirement(text)
+        assert locked(lock)[canonicalize_name(requirement.name)] in requirement.specifier
 
 
 @pytest.mark.parametrize("requirement", declared(), ids=str)

@@ -1,0 +1,13 @@
+"""Messages carried by NVIDIA FLARE: its server's and its sites' jobs are the two ends of a relay.
+
+| file          | who runs it      | what it does                                                  |
+|---------------|------------------|---------------------------------------------------------------|
+| `job`         | FLARE, on a site | the two ends, as FLARE's jobs load them by name               |
+| `site`        | who owns a site  | which socket it may deliver to, and what jobs may load        |
+| `keeping`     | a project admin  | submits the job, and again whenever it ended or a site is new |
+| `development` | a developer      | a project with mutual TLS on one machine, gone at the end     |
+
+A job is configuration and holds no code. The two classes that it names are installed at each site,
+which allows these and no others. The engine is imported only where it is used: see the extra
+`sotto[nvflare]`.
+"""

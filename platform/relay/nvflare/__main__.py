@@ -1,0 +1,52 @@
+"""`python -m platform.relay.nvflare site|keep ...`: what people type to relay through FLARE."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from threading import Event
+from typing import Final
+
+from platform.errors import ConfigError
+from platform.relay.nvflare.keeping import Keeper
+from platform.relay.nvflare.site import settle
+
+USAGE: Final = """python -m platform.relay.nvflare site KIT SOCKET
+    on the server's and each site's machine, once: which socket its relay may use
+python -m platform.relay.nvflare keep KIT CLIENT...
+    with a project admin's kit, as long as the federation lasts: keep the relay's job running
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Do what was asked; returns the exit code."""
+    try:
+        match arguments:
+            case ["site", kit, socket]:
+                settle(Path(kit), Path(socket))
+            case ["keep", kit, *clients] if clients:
+                _keep(Path(kit), clients)
+            case _:
+                sys.stderr.write(USAGE)
+                return 2
+    except ConfigError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    return 0
+
+
+def _keep(kit: Path, clients: list[str]) -> None:
+    ended = Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    Keeper(kit=kit, clients=clients, tell=_say).until(ended)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,167 @@
+"""A FLARE project with mutual TLS on this machine, for development and tests: gone at the end.
+
+All private keys are made in one folder here. Where data is real, each site makes its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from platform.errors import ConfigError
+from platform.relay.nvflare.site import settle
+
+PROJECT: Final = "sotto"
+ADMIN: Final = "admin@sotto.example"
+SERVER: Final = "localhost"
+THIS: Final = Path(sys.executable)
+STARTING: Final = 180.0
+"""Seconds in which all must be connected."""
+
+
+@contextlib.contextmanager
+def nvflare_poc(
+    hub: Path, sockets: Mapping[str, Path], folder: Path, python: Path = THIS
+) -> Iterator[Path]:
+    """Relay between a hub and clients' sockets through FLARE as long as the context lasts.
+
+    Args:
+        hub: The coordinator's socket; it may listen later.
+        sockets: Each client's socket by its name, which is its site's name.
+        folder: For keys, FLARE's own files and `*.log`; made anew, and left for whoever looks.
+        python: The interpreter of the environment in which FLARE is installed.
+
+    Yields:
+        The folder of the kits, once all sites are connected and the relay runs.
+
+    Raises:
+        ConfigError: If FLARE is not installed, or has not started in three minutes.
+    """
+    folder = folder.absolute()
+    kits = provision(folder, tuple(sockets), python)
+    for name, path in (*sockets.items(), (SERVER, hub)):
+        settle(kits / name, path)
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for name in (SERVER, *sockets):
+            command = [str(kits / name / "startup" / "sub_start.sh")]
+            started.append(_start(command, folder / f"{name}.log", python))
+        keeper = [str(python), "-m", __package__, "keep", str(kits / ADMIN), *sockets]
+        started.append(_start(keeper, folder / "keeper.log", python))
+        _wait(started[-1], folder / "keeper.log", f"running: {' '.join(sorted(sockets))}")
+        yield kits
+    finally:
+        _end(started, folder)
+
+
+def provision(folder: Path, clients: Sequence[str], python: Path = THIS) -> Path:
+    """Make certificates, keys and start-up kits for a project on this machine; their folder.
+
+    Raises:
+        ConfigError: If FLARE is not installed, or refuses a name.
+    """
+    folder.mkdir(mode=0o700, parents=True)
+    ports = _free_ports(2)
+    people: list[dict[str, Any]] = [
+        {"name": SERVER, "type": "server", "fed_learn_port": ports[0], "admin_port": ports[1]},
+        *({"name": name, "type": "client"} for name in clients),
+        {"name": ADMIN, "type": "admin", "role": "project_admin"},
+    ]
+    builders = ("workspace.WorkspaceBuilder", "static_file.StaticFileBuilder", "cert.CertBuilder")
+    options: dict[str, dict[str, str]] = {
+        "static_file.StaticFileBuilder": {"config_folder": "config", "scheme": "grpc"}
+    }
+    project = {
+        "api_version": 3,
+        "name": PROJECT,
+        "description": "for development",
+        "participants": [{**person, "org": PROJECT} for person in people],
+        "builders": [
+            {"path": f"nvflare.lighter.impl.{name}", "args": options.get(name, {})}
+            for name in (*builders, "signature.SignatureBuilder")
+        ],
+    }
+    file = folder / "project.yml"
+    file.write_text(yaml.safe_dump(project, sort_keys=False), "utf-8")
+    command = [str(python), "-m", "nvflare.cli", "provision", "-p", str(file), "-w", str(folder)]
+    done = subprocess.run(  # noqa: S603 - a fixed command of an interpreter of ours
+        command, cwd=folder, capture_output=True, text=True, check=False
+    )
+    kits = folder / PROJECT / "prod_00"
+    if done.returncode or not kits.is_dir():
+        said = (done.stdout + done.stderr).strip().splitlines()[-3:]
+        raise ConfigError(f"FLARE made no project ({' | '.join(said)}); valid: sotto[nvflare]")
+    return kits
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            sock = stack.enter_context(socket.socket())
+            sock.bind(("127.0.0.1", 0))
+            found.append(int(sock.getsockname()[1]))
+        return found
+
+
+def _start(command: Sequence[str], log: Path, python: Path) -> subprocess.Popen[bytes]:
+    # FLARE's scripts call whichever `python3` is first on the path.
+    path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    with log.open("ab") as out:
+        return subprocess.Popen(  # noqa: S603 - fixed commands in a folder of our own
+            command,
+            cwd=log.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+        )
+
+
+def _wait(keeper: subprocess.Popen[bytes], log: Path, line: str) -> None:
+    end = time.monotonic() + STARTING
+    while line not in log.read_text("utf-8", errors="replace").splitlines():
+        if keeper.poll() is not None or time.monotonic() > end:
+            raise ConfigError(f"FLARE has not started; {log.parent} holds what it said")
+        time.sleep(0.2)
+
+
+def _end(started: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
+    """Kill all processes of this folder, whoever started them in turn."""
+    for process in started:
+        _kill(process.pid, group=True)
+    while found := list(processes_of(folder)):
+        for pid in found:
+            _kill(pid)
+        time.sleep(0.1)
+    for process in started:
+        process.wait()
+
+
+def _kill(pid: int, *, group: bool = False) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        (os.killpg if group else os.kill)(pid, signal.SIGKILL)
+
+
+def processes_of(folder: Path, word: str = "") -> Iterator[int]:
+    """Return the processes whose command names a folder or what is in it, and a word."""
+    within = f"{folder}{os.sep}".encode()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            state = (entry / "stat").read_bytes().rpartition(b")")[2].split()[0]
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b"/")
+            if state != b"Z" and within in command and word.encode() in command:
+                yield int(entry.name)

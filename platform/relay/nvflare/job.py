@@ -1,0 +1,81 @@
+"""The two ends of the relay as FLARE's jobs load them: one at its server, one at each site.
+
+FLARE says who is asked and who asks: sites are reached by the names in their certificates, and an
+outcome counts for the site that was called, whatever it says about itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from platform.errors import ProtocolError
+from platform.relay.forwarding import hand_over, relay
+from platform.relay.links import Parcel
+from platform.relay.nvflare.site import socket_of
+from platform.relay.packets import decode_request
+
+SERVER: Final = "server"
+"""What FLARE calls its server in a job."""
+PAUSE: Final = 0.2
+
+
+class ServerRelay:
+    """The end at the engine's server: connects to the coordinator's hub."""
+
+    def __init__(self) -> None:
+        from nvflare.collab import collab
+
+        self.carry_all = collab.main(_carry_all)
+
+
+class ClientRelay:
+    """The end at a site: delivers to the data holder's process."""
+
+    def __init__(self) -> None:
+        from nvflare.collab import collab
+
+        self.deliver = collab.publish(_deliver)
+
+
+def _carry_all() -> None:
+    from nvflare.collab import collab
+
+    context = collab.context
+    sites = {proxy.name: proxy for proxy in context.clients}
+    hub = socket_of(Path(context.workspace.get_site_config_dir()))
+    relay(hub, tuple(sites), lambda parcel: _carry(sites, context, parcel), context.is_aborted)
+
+
+def _carry(sites: Mapping[str, Any], context: Any, parcel: Parcel) -> bytes | None:
+    """Bring a request to its site, again and again until its time is over or the job is."""
+    from nvflare.collab import CollabCallError
+    from nvflare.collab.api.exceptions import RunAborted
+
+    end = time.monotonic() + parcel.seconds
+    while (left := end - time.monotonic()) > 0 and not context.is_aborted():
+        try:
+            outcome = sites[parcel.client](timeout=left).deliver(parcel.packet, left)
+        except RunAborted:
+            return None
+        except CollabCallError:
+            # The site is gone, or not there yet. The next job may find it in time.
+            time.sleep(min(PAUSE, left))
+            continue
+        return outcome if isinstance(outcome, bytes) else b""
+    # If the job ends, the hub asks again whoever connects next.
+    return None
+
+
+def _deliver(packet: bytes, seconds: float) -> bytes:
+    from nvflare.collab import collab
+
+    if collab.caller != SERVER:
+        raise PermissionError("only the engine's server delivers")
+    asked = decode_request(packet)
+    if asked.client != collab.site_name:
+        raise ProtocolError(f"packet: it is not for {collab.site_name}")
+    socket = socket_of(Path(collab.workspace.get_site_config_dir()))
+    return hand_over(socket, Parcel(asked.number, asked.client, float(seconds), packet))

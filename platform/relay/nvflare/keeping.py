@@ -1,0 +1,172 @@
+"""Keeps FLARE's job running: submits it, and again whenever it ended or a site was left out.
+
+FLARE ends a job when the process of any of its sites dies. What was under way stays open at the
+hub and is asked again by the next job, so this costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any, Final
+
+from platform.errors import ConfigError
+from platform.relay.nvflare.site import CLIENT_CLASSES, SERVER_CLASSES
+
+JOB: Final = "sotto-relay"
+THREADS: Final = 64
+"""Messages that may be under way at one end at once; at the server, this for each site."""
+PATIENCE: Final = 20.0
+"""Seconds in which sites that are missing may still come before a job starts without them."""
+PAUSE: Final = 0.5
+SHORT: Final = 30.0
+"""Seconds within which a job that ends has not worked; each of a row is waited for longer."""
+LONGEST_WAIT: Final = 60.0
+
+
+def job_files(sites: Sequence[str]) -> dict[str, Any]:
+    """Return a job's files by their paths: configuration, and no code.
+
+    Args:
+        sites: The sites that it runs at.
+    """
+    server, client = (
+        {"max_inbound_call_threads": n, "max_outbound_call_threads": n, "props": {}}
+        for n in (THREADS * len(sites), THREADS)
+    )
+    controller, server_relay = SERVER_CLASSES
+    executor, client_relay = CLIENT_CLASSES
+    server |= {"server_obj_id": "_server", "collab_obj_ids": []}
+    client |= {"client_obj_id": "_client", "collab_obj_ids": []}
+    no_filters: dict[str, Any] = {"task_data_filters": [], "task_result_filters": []}
+    return {
+        "meta.json": {
+            "name": JOB,
+            "resource_spec": {},
+            "min_clients": len(sites),
+            "mandatory_clients": list(sites),
+            "deploy_map": {"app": ["server", *sites]},
+        },
+        "app/config/config_fed_server.json": {
+            "format_version": 2,
+            "workflows": [{"id": "controller", "path": controller, "args": server}],
+            "components": [{"id": "_server", "path": server_relay, "args": {}}],
+            **no_filters,
+        },
+        "app/config/config_fed_client.json": {
+            "format_version": 2,
+            "executors": [{"tasks": ["*"], "executor": {"path": executor, "args": client}}],
+            "components": [{"id": "_client", "path": client_relay, "args": {}}],
+            **no_filters,
+        },
+    }
+
+
+@dataclass(kw_only=True)
+class Keeper:
+    """Keeps one job running for whichever of a federation's sites are connected.
+
+    Attributes:
+        kit: The start-up kit of a project admin.
+        clients: The federation's clients, who are the sites of the same names.
+        tell: Told what happens.
+    """
+
+    kit: Path
+    clients: Sequence[str]
+    tell: Callable[[str], None]
+    _sites: frozenset[str] = field(default=frozenset(), init=False)
+    _job: str | None = field(default=None, init=False)
+    _status: str = field(default="", init=False)
+    _waiting_since: float | None = field(default=None, init=False)
+    _submitted: float = field(default=0.0, init=False)
+    _failures: int = field(default=0, init=False)
+
+    def until(self, ended: Event) -> None:
+        """Keep it running until told to end; it is ended then.
+
+        Raises:
+            ConfigError: If the kit is none.
+        """
+        name = _admin_of(self.kit)
+        while not ended.is_set():
+            try:
+                self._follow(name, ended)
+            except Exception as error:  # the engine's, of any kind: it is asked anew
+                self._say(f"no word from the server: {type(error).__name__}: {error}")
+                ended.wait(2 * PAUSE)
+
+    def _follow(self, name: str, ended: Event) -> None:
+        from nvflare.fuel.flare_api.flare_api import new_secure_session
+
+        session = new_secure_session(name, str(self.kit), timeout=10.0)
+        try:
+            while not ended.wait(PAUSE):
+                self._look(session)
+            if self._job is not None:
+                session.abort_job(self._job)
+        finally:
+            session.close()
+
+    def _look(self, session: Any) -> None:
+        there = {client.name for client in session.get_connected_client_list()}
+        sites = frozenset(there & set(self.clients))
+        if self._job is None:
+            self._end_strays(session)
+            if sites and self._waited_for(sites) and time.monotonic() >= self._not_before():
+                self._submit(session, sites)
+            return
+        status = session.get_job_status(self._job)
+        if status is None or status.startswith("FINISHED"):
+            self._say(f"job ended: {status}")
+            short = time.monotonic() - self._submitted < SHORT
+            self._job, self._failures = None, self._failures + 1 if short else 0
+        elif status == "RUNNING":
+            self._say(f"running: {' '.join(sorted(self._sites))}")
+            if sites - self._sites:
+                self._say(f"to be started anew for {' '.join(sorted(sites - self._sites))}")
+                session.abort_job(self._job)
+
+    def _waited_for(self, sites: frozenset[str]) -> bool:
+        now = time.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        return sites == frozenset(self.clients) or now - self._waiting_since >= PATIENCE
+
+    def _not_before(self) -> float:
+        wait = 2.0**self._failures if self._failures > 1 else 0.0
+        return self._submitted + min(wait, LONGEST_WAIT)
+
+    def _submit(self, session: Any, sites: frozenset[str]) -> None:
+        with tempfile.TemporaryDirectory(prefix="sotto-job-") as folder:
+            root = Path(folder) / JOB
+            for path, tree in job_files(sorted(sites)).items():
+                (root / path).parent.mkdir(parents=True, exist_ok=True)
+                (root / path).write_text(json.dumps(tree, indent=2), "utf-8")
+            self._job = session.submit_job(str(root))
+        self._sites, self._waiting_since, self._submitted = sites, None, time.monotonic()
+        self._say(f"submitted for {' '.join(sorted(sites))}")
+
+    def _end_strays(self, session: Any) -> None:
+        """End jobs that an earlier keeper left."""
+        for job in session.list_jobs(name_prefix=JOB):
+            if not str(job["status"]).startswith("FINISHED"):
+                session.abort_job(job["job_id"])
+
+    def _say(self, line: str) -> None:
+        if line != self._status:
+            self._status = line
+            self.tell(line)
+
+
+def _admin_of(kit: Path) -> str:
+    path = kit / "startup" / "fed_admin.json"
+    try:
+        return str(json.loads(path.read_text("utf-8"))["admin"]["username"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{str(kit)!r} is no start-up kit of a project admin") from error
