@@ -27,6 +27,10 @@ PAUSE: Final = 0.5
 SHORT: Final = 30.0
 """Seconds within which a job that ends has not worked; each of a row is waited for longer."""
 LONGEST_WAIT: Final = 60.0
+MOST_UNSEEN: Final = 6
+"""Looks in a row at which a running job may be missing at the server."""
+RUNNING: Final = "RUNNING"
+FINISHED: Final = "FINISHED"
 
 
 def job_files(sites: Sequence[str]) -> dict[str, Any]:
@@ -86,6 +90,8 @@ class Keeper:
     _waiting_since: float | None = field(default=None, init=False)
     _submitted: float = field(default=0.0, init=False)
     _failures: int = field(default=0, init=False)
+    _unseen: int = field(default=0, init=False)
+    _strays: set[str] = field(default_factory=set, init=False)
 
     def until(self, ended: Event) -> None:
         """Keep it running until told to end; it is ended then.
@@ -114,19 +120,21 @@ class Keeper:
             session.close()
 
     def _look(self, session: Any) -> None:
-        there = {client.name for client in session.get_connected_client_list()}
-        sites = frozenset(there & set(self.clients))
+        system = session.get_system_info()
+        sites = frozenset(self.clients) & {client.name for client in system.client_info}
         if self._job is None:
-            self._end_strays(session)
             if sites and self._waited_for(sites) and time.monotonic() >= self._not_before():
+                self._end_strays(session)
                 self._submit(session, sites)
             return
-        status = session.get_job_status(self._job)
-        if status is None or status.startswith("FINISHED"):
-            self._say(f"job ended: {status}")
+        status = session.get_job_status(self._job) or "FINISHED:UNKNOWN"
+        alive = status != RUNNING or self._job in {job.job_id for job in system.job_info}
+        self._unseen = 0 if alive else self._unseen + 1
+        if status.startswith(FINISHED) or self._unseen > MOST_UNSEEN:
+            self._say(f"job ended: {status if alive else 'the server has forgotten it'}")
             short = time.monotonic() - self._submitted < SHORT
             self._job, self._failures = None, self._failures + 1 if short else 0
-        elif status == "RUNNING":
+        elif status == RUNNING and alive:
             self._say(f"running: {' '.join(sorted(self._sites))}")
             if sites - self._sites:
                 self._say(f"to be started anew for {' '.join(sorted(sites - self._sites))}")
@@ -149,13 +157,16 @@ class Keeper:
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 (root / path).write_text(json.dumps(tree, indent=2), "utf-8")
             self._job = session.submit_job(str(root))
-        self._sites, self._waiting_since, self._submitted = sites, None, time.monotonic()
+        self._sites, self._waiting_since, self._unseen = sites, None, 0
+        self._submitted = time.monotonic()
         self._say(f"submitted for {' '.join(sorted(sites))}")
 
     def _end_strays(self, session: Any) -> None:
-        """End jobs that an earlier keeper left."""
+        """End jobs that an earlier keeper, or a server that was killed, has left."""
         for job in session.list_jobs(name_prefix=JOB):
-            if not str(job["status"]).startswith("FINISHED"):
+            if not str(job["status"]).startswith(FINISHED) and job["job_id"] not in self._strays:
+                # Once: what a killed server left may stand as running for good.
+                self._strays.add(job["job_id"])
                 session.abort_job(job["job_id"])
 
     def _say(self, line: str) -> None:

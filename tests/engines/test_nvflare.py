@@ -1,0 +1,172 @@
+"""Federations over NVIDIA FLARE: real sites with mutual TLS, which are killed and come back.
+
+The project is started once for all of these tests. One start takes about 20 seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from platform.relay.hub import HubTransport, Told
+from platform.wire.transport import Dropout
+from tests.engines._flare import (
+    MISSING,
+    Flare,
+    in_flares_environment,
+    running_flare,
+    start_client,
+)
+from tests.repository._source import ROOT
+from tests.trunk._federations import NAMES, Holders, federation, hold, within
+from tests.trunk.test_federation import MASKED, last_state
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(MISSING is not None, reason=str(MISSING)),
+    # All in one process, as they share the project.
+    pytest.mark.xdist_group("nvflare"),
+]
+SECONDS = 120.0
+
+
+@pytest.fixture(scope="module")
+def flare(tmp_path_factory) -> Flare:
+    with running_flare(tmp_path_factory.mktemp("nv"), NAMES) as flare:
+        yield flare
+
+
+def echo(name: str):
+    return lambda message: name.encode() + b":" + message
+
+
+def echoes() -> dict:
+    return {name: echo(name) for name in NAMES}
+
+
+def test_each_client_gets_its_own_bytes_whatever_they_are(flare):
+    asked = {name: os.urandom(300_000) for name in NAMES} | {"east": b"", "west": bytes(256)}
+    with flare.reached(echoes()) as hub:
+        found = hub.exchange("train", asked, SECONDS)
+        assert hub.connected == set(NAMES)
+    assert found == {name: name.encode() + b":" + asked[name] for name in NAMES}
+
+
+def test_the_same_numbers_come_over_flare_and_within_one_process(flare):
+    states = []
+    for place in ("flare", "within"):
+        here = flare.folder / f"same-{place}"
+        handlers = Holders.written(here).handlers()
+        config = flare.at_its_hub(federation(here))
+        reaching = flare.reaching(handlers) if place == "flare" else within(handlers)
+        summary = hold(config, reaching)
+        assert [r["cohort"] for r in summary["rounds"]] == [4, 4]
+        states.append(last_state(here, summary["run_id"]))
+    first, second = states
+    assert first.keys() == second.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name])
+
+
+def test_masked_and_noised_sums_pass_through_flare(flare):
+    here = flare.folder / "masked"
+    handlers = Holders.written(here).handlers()
+    summary = hold(flare.at_its_hub(federation(here, *MASKED)), flare.reaching(handlers))
+    assert summary["final"]["epsilon"]["peers"] == pytest.approx(8.0, rel=1e-3)
+    assert [r["dropped"] for r in summary["rounds"]] == [0, 0]
+
+
+def test_a_slow_client_holds_up_nobody_else(flare):
+    held, answered = threading.Event(), {}
+    started = time.monotonic()
+    told = Told(answered=lambda name, stage: answered.setdefault(name, time.monotonic()))
+    handlers = echoes() | {"east": lambda message: held.wait(30) and message}
+    with flare.reached(handlers, told) as hub:
+        hub.exchange("train", dict.fromkeys(set(NAMES) - {"east"}, b"first"), SECONDS)
+        answered.clear()
+        started = time.monotonic()
+        threading.Timer(4.0, held.set).start()
+        found = hub.exchange("train", dict.fromkeys(NAMES, b"m"), SECONDS)
+    assert not [name for name, outcome in found.items() if isinstance(outcome, Dropout)]
+    assert answered["east"] - started > 3.9
+    assert max(answered[name] for name in set(NAMES) - {"east"}) - started < 3.0
+
+
+def test_a_clients_process_that_is_killed_is_asked_again_when_it_is_back(flare):
+    handlers = {name: handler for name, handler in echoes().items() if name != "east"}
+    first = start_client("east", flare.sockets["east"], "first", 60.0)
+    second = None
+
+    def kill_and_start() -> None:
+        nonlocal second
+        first.stdout.readline()  # It was asked.
+        first.kill()
+        first.wait()
+        second = start_client("east", flare.sockets["east"], "second", 0.0)
+
+    blow = threading.Thread(target=kill_and_start)
+    blow.start()
+    try:
+        with flare.reached(handlers) as hub:
+            found = hub.exchange("train", dict.fromkeys(NAMES, b"m"), SECONDS)
+    finally:
+        blow.join()
+        for process in (first, second):
+            process.kill()
+            process.wait()
+            process.stdout.close()
+    assert found == {name: name.encode() + b":m" for name in NAMES} | {"east": b"second:m"}
+
+
+@pytest.mark.parametrize(
+    ("site", "word"),
+    [("north", "worker_process"), ("localhost", "runner_process"), ("localhost", "server_train")],
+    ids=["a site's job", "the server's job", "the server"],
+)
+def test_what_is_killed_of_flare_costs_time_and_nothing_else(flare, site, word):
+    asked = threading.Event()
+
+    def once_slow(message: bytes) -> bytes:
+        if not asked.is_set():
+            asked.set()
+            time.sleep(2.0)
+        return b"west:" + message
+
+    with flare.reached(echoes() | {"west": once_slow}) as hub:
+        transport, found = HubTransport(hub, {}, SECONDS), {}
+        work = threading.Thread(
+            target=lambda: found.update(
+                transport.exchange("train", dict.fromkeys(NAMES, b"m"), None)
+            )
+        )
+        work.start()
+        assert asked.wait(60)
+        assert flare.kill(site, word) == 1
+        work.join()
+        again = hub.exchange("train", dict.fromkeys(NAMES, b"n"), SECONDS)
+    assert found == {name: name.encode() + b":m" for name in NAMES}
+    assert again == {name: name.encode() + b":n" for name in NAMES}
+
+
+def test_a_job_that_brings_code_or_other_classes_is_refused(flare):
+    program = Path(__file__).with_name("_hostile_jobs.py").read_text()
+    kit = str(flare.kits / "admin@sotto.example")
+    said = in_flares_environment(program, kit, *NAMES, cwd=flare.folder).split("\n")
+    assert [line for line in said if line.startswith("code:")] == ["code: refused"]
+    assert [line for line in said if line.startswith("class:")] == ["class: refused"]
+    assert list(flare.kits.glob("*/stolen*")) == []
+
+
+def test_flares_environment_has_this_platform_and_nothing_that_trains(flare):
+    program = "import platform, sys, platform.relay.nvflare.job; print(platform.__path__[0]); "
+    program += "import importlib.util; print(importlib.util.find_spec('torch'))"
+    here, torch = in_flares_environment(program, cwd=flare.folder).split()
+    assert here == str(ROOT / "platform")
+    assert torch == "None"
+    assert sys.modules.get("nvflare") is None
