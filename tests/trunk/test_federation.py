@@ -12,7 +12,7 @@ from platform.bootstrap import Surroundings
 from platform.bootstrap.joining import own_model
 from platform.cli.models import read_image
 from platform.disk.opening import open_existing
-from platform.errors import RunStopped, UnknownRun
+from platform.errors import ConfigError, RunStopped, UnknownRun
 from platform.holder.settings import load_holder
 from platform.parties.enrolment import create_key, write_enrolment
 from platform.wire.codec import decode_arrays
