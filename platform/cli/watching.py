@@ -122,6 +122,11 @@ class ScreenObserver(WithBar):
         self._clear()
         self._print(round_line(document))
 
+    def describe(self, what: str) -> None:
+        """Say on the bar what is happening; nothing where there is none."""
+        if self._task is not None:
+            self._progress.update(self._task, description=what)
+
     def _show(self, what: str, total: int, done: int) -> None:
         self._clear()
         if done < total:
