@@ -47,7 +47,7 @@ from privacy.secure_aggregation import Credentials
 from storage import ClientStore, open_client_store
 
 SPLIT_SEED: Final = 0
-"""Of which images test, where no folder says: for good, whatever run asks."""
+"""Of which images test or validate, where no folder says: for good, whatever run asks."""
 
 
 def host_of(
@@ -150,7 +150,8 @@ def client_of(
     images = load_holding(
         settings.data.root, section_of(config).classes, test_share=TEST_SHARE, seed=SPLIT_SEED
     )
-    data = task_of_one(images, only_client(images))
+    share = config.task.validation_share
+    data = task_of_one(images, only_client(images, validation_share=share, seed=SPLIT_SEED))
     terms, facts, device, backbone = build_terms(config, data, surroundings)
     _require_same(facts, offer.facts)
     method, protection = terms.method, terms.protection
