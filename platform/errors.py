@@ -6,7 +6,8 @@ PlatformError
 |- UnknownRun           no such run
 |- Declined             a data holder takes no part in a run that would pass its own limits
 |- ProtocolError        a message does not parse or does not belong here
-|  `- CoordinatorBehind a client knows of more than the coordinator: its database is an old copy
+|  |- CoordinatorBehind a client knows of more than the coordinator: its database is an old copy
+|  `- ClientRestored    a client's store came back from a backup and has not caught up
 |- RoundAborted         a round ended without a result; the phase is named
 `- RunStopped           the run cannot go on
    |- RunBusy           another process runs it just now
@@ -54,6 +55,10 @@ class ProtocolError(PlatformError):
 
 class CoordinatorBehind(ProtocolError):
     """A client has answered or committed what the coordinator knows nothing of."""
+
+
+class ClientRestored(ProtocolError):
+    """A client does not know what it has released since the backup that its store came from."""
 
 
 class RoundAborted(PlatformError):

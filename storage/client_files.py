@@ -21,17 +21,18 @@ from typing import Final
 from sqlalchemy.dialects.sqlite import dialect
 from sqlalchemy.schema import CreateTable
 
+from storage.client_migrations import NEWEST, migrate, state_version, version_of
 from storage.client_tables import CLIENT_TABLES, ClientBase, Identity
 from storage.engine import BEGIN_READ, BEGIN_WRITE, open_connection, translate
-from storage.errors import DatabaseBusy, SchemaMismatch
+from storage.errors import DatabaseBusy
 from storage.files import OpenFile, create_whole, read_while_quiet
 from storage.integrity import Schema, read_schema, require_sound
 from storage.records import ClientIdentity
 from storage.sealing import Rows
 from storage.statements import Statements
+from storage.versions import older
 from storage.working_rows import WorkingRows
 
-CLIENT_SCHEMA_VERSION: Final = 6
 _BUSY_TIMEOUT: Final = 5.0
 _STAGE_PATIENCE: Final = 600.0
 """Seconds to wait while another run's stage writes to the same clients' file."""
@@ -45,7 +46,7 @@ class ClientFile:
 
         Raises:
             NotFound: There is none.
-            SchemaMismatch: It is something else, or of another version.
+            SchemaMismatch: It is something else, or of a version that is not known.
             DatabaseDamaged: Naming what is wrong first.
         """
         self._file = OpenFile.at(path)
@@ -56,6 +57,8 @@ class ClientFile:
         self._owner: int | None = None
         # Several threads may use one file; only one at a time uses its connection.
         self._lock = RLock()
+        if not read_only:
+            self._migrate()
         self.verify_structure()
 
     @property
@@ -144,19 +147,24 @@ class ClientFile:
         """Check all pages, all indices, and the schema.
 
         Raises:
-            SchemaMismatch: It is something else, or of another version.
+            SchemaMismatch: It is something else, or of a version that is not known.
             DatabaseDamaged: Naming what is wrong first.
             DatabaseReplaced: The file was deleted or replaced since it was opened.
         """
         self._file.require_same()
         with self.transaction(read_only=True) as rows:
-            ((version,),) = rows.statements.run("PRAGMA user_version")
-            if version != CLIENT_SCHEMA_VERSION:
-                raise SchemaMismatch(
-                    f"file {self.path} is not a client store of version {CLIENT_SCHEMA_VERSION}"
-                    f" (it says {version})"
-                )
+            version = version_of(rows.statements)
+            if version != NEWEST:
+                raise older(self.path, version, NEWEST)
             require_sound(rows.statements, _schema())
+
+    def _migrate(self) -> None:
+        with self.transaction(read_only=True) as rows:
+            is_newest = version_of(rows.statements) == NEWEST
+        if not is_newest:
+            with self.transaction(patience=_STAGE_PATIENCE) as rows:
+                # Asked again under the lock: another process may have been faster.
+                migrate(rows.statements, version_of(rows.statements))
 
     def verify_integrity(self) -> None:
         """Check all pages, all indices, the schema, and every row's digest.
@@ -210,6 +218,18 @@ def create_file(path: Path, drawn: Mapping[str, ClientIdentity]) -> None:
     create_whole(path, partial(_build, drawn=drawn))
 
 
+def stored_version(path: Path) -> str:
+    """Return the version of a file's schema, whether it is the newest or not.
+
+    Raises:
+        NotFound: There is no such file.
+        SchemaMismatch: The file is something else, or of a version that is not known.
+    """
+    OpenFile.at(path)
+    with read_while_quiet(path), closing(_connect(path, read_only=True)) as connection:
+        return version_of(Statements(lambda: connection, str(path)))
+
+
 def insert_identities(rows: Rows, drawn: Mapping[str, ClientIdentity]) -> None:
     """Add stores to a file."""
     fresh = ({"client": c, "enrolment_serial": 0, **asdict(own)} for c, own in drawn.items())
@@ -251,7 +271,7 @@ def _build(path: Path, *, drawn: Mapping[str, ClientIdentity]) -> None:
         rows = Rows(Statements(lambda: connection, str(path)))
         rows.statements.run(BEGIN_WRITE)
         _make_tables(rows.statements)
-        rows.statements.run(f"PRAGMA user_version={CLIENT_SCHEMA_VERSION}")
+        state_version(rows.statements)
         insert_identities(rows, drawn)
         rows.statements.run("COMMIT")
     finally:

@@ -15,6 +15,7 @@ from typing import Literal
 
 from storage._validate import require_bytes, require_count, require_text
 from storage.client_files import ClientFile
+from storage.client_restoring import ClientRestoring
 from storage.client_rows import (
     OwnRows,
     drop_slot,
@@ -49,6 +50,7 @@ class ClientStore:
     Attributes:
         identity: Pseudonym and handle secret.
         sessions: How far the client has come in each run.
+        restoring: Whether the store came back from a backup.
     """
 
     def __init__(self, file: ClientFile, client: str) -> None:
@@ -56,6 +58,7 @@ class ClientStore:
         self._file = file
         self._client = client
         self.sessions = ClientSessions(self._transaction)
+        self.restoring = ClientRestoring(self._transaction)
         with self._transaction(read_only=True) as rows:
             row = identity_row(rows)
         self.identity = ClientIdentity(row.pseudonym, row.handle_secret)

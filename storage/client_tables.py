@@ -110,6 +110,18 @@ class Failures(Owned, ClientBase):
     reason: Mapped[str]
 
 
+class Restored(Owned, ClientBase):
+    """That the store came back from a backup, and whether it knows again what it released since.
+
+    At most one row a store: of the last time. It is caught up with at no time while it is not.
+    """
+
+    __tablename__ = "restored"
+
+    restored: Mapped[str]
+    caught_up: Mapped[str]
+
+
 CLIENT_TABLES: tuple[type[Owned], ...] = (
     Identity,
     Personal,
@@ -118,4 +130,5 @@ CLIENT_TABLES: tuple[type[Owned], ...] = (
     Sessions,
     Replies,
     Failures,
+    Restored,
 )

@@ -262,6 +262,25 @@ def open_database(
     return database
 
 
+def schema_version(url: str) -> str:
+    """Return the version of a database's schema, whether it is the newest or not.
+
+    Raises:
+        InvalidRecordError: The URL does not name an SQLite file.
+        NotFound: There is no such file.
+        SchemaMismatch: The file is something else, or of an unknown version.
+    """
+    parsed = sqlite_url(url)
+    path = Path(str(parsed.database))
+    require_contents(path)
+    engine = make_engine(parsed, busy_timeout=DEFAULT_BUSY_TIMEOUT, read_only=True)
+    try:
+        with read_while_quiet(path):
+            return schema.version_of(engine)
+    finally:
+        engine.dispose()
+
+
 def _build(url: URL, path: Path) -> None:
     engine = make_engine(url.set(database=str(path)), busy_timeout=DEFAULT_BUSY_TIMEOUT)
     try:

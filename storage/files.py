@@ -78,7 +78,7 @@ def create_whole(path: Path, build: Callable[[Path], None]) -> None:
     part = path.with_name(f".{path.name}.new")
     try:
         make_folder(path.parent)
-        with _alone_in(path.parent):
+        with alone_in(path.parent):
             if path.exists():
                 return
             # A process that was killed in here may have left one.
@@ -198,7 +198,12 @@ def _stamp(path: Path) -> tuple[object, ...]:
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
+def alone_in(folder: Path) -> Iterator[None]:
+    """Return block in which no other process that asks makes or replaces anything in a folder.
+
+    Raises:
+        OSError: If there is no such folder.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

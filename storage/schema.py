@@ -22,6 +22,7 @@ from storage.errors import SchemaMismatch, StorageError
 from storage.integrity import Schema, read_schema
 from storage.statements import Statements
 from storage.tables import Base
+from storage.versions import older, require_version
 
 
 def create(engine: Engine) -> None:
@@ -60,12 +61,7 @@ def is_newest(engine: Engine) -> bool:
     Raises:
         SchemaMismatch: The file is not a coordinator's database, or its schema is unknown.
     """
-    script = _script()
-    with engine.connect().execution_options(**{BEGIN_OPTION: BEGIN_READ}) as connection:
-        revision = current_revision(connection, script)
-        if revision is None:
-            raise _not_ours(connection)
-        return revision == script.get_current_head()
+    return version_of(engine) == newest_version()
 
 
 def require_newest(engine: Engine) -> None:
@@ -74,10 +70,25 @@ def require_newest(engine: Engine) -> None:
     Raises:
         SchemaMismatch: It has another one.
     """
-    if not is_newest(engine):
-        raise SchemaMismatch(
-            f"database {engine.url.database} has an older schema; open it for writing once"
-        )
+    version = version_of(engine)
+    if version != newest_version():
+        with engine.connect() as connection:
+            raise older(connection.info[FILE], version, newest_version())
+
+
+def newest_version() -> str:
+    """Return the version of the newest schema."""
+    return str(_script().get_current_head())
+
+
+def version_of(engine: Engine) -> str:
+    """Return the version of a database's schema.
+
+    Raises:
+        SchemaMismatch: The file is not a coordinator's database, or its schema is unknown.
+    """
+    with engine.connect().execution_options(**{BEGIN_OPTION: BEGIN_READ}) as connection:
+        return _revision(connection, _script())
 
 
 @lru_cache(maxsize=1)
@@ -110,13 +121,17 @@ def current_revision(connection: Connection, script: ScriptDirectory) -> str | N
             raise _not_ours(connection)
         return None
     # Looked up by its name, Alembic would also take the beginning of one.
-    if heads[1:] or heads[0] not in {step.revision for step in script.walk_revisions()}:
-        raise SchemaMismatch(
-            f"database {connection.info[FILE]} has schema {', '.join(map(repr, heads))}, which this"
-            f" version does not know (its newest is {script.get_current_head()}); use the version"
-            " that wrote it"
-        )
-    return heads[0]
+    known = {str(step.revision) for step in script.walk_revisions()}
+    # Of a damaged file anything may be read here.
+    require_version(connection.info[FILE], ", ".join(map(str, heads)), known)
+    return str(heads[0])
+
+
+def _revision(connection: Connection, script: ScriptDirectory) -> str:
+    revision = current_revision(connection, script)
+    if revision is None:
+        raise _not_ours(connection)
+    return revision
 
 
 def _not_ours(connection: Connection) -> SchemaMismatch:

@@ -33,7 +33,7 @@ from platform.parties.enrolment import enrolment_of, fingerprint_of
 from platform.parties.profile import RunNames
 from platform.rounds.cohort import simulated_losses
 from platform.rounds.observing import Observer
-from platform.rounds.roll import call_roll
+from platform.rounds.roll import call_roll, newest_attempt
 from platform.rounds.run import Run
 from platform.wire.messages import ROUND_STAGES, Stage
 from platform.wire.transport import InProcessTransport
@@ -177,13 +177,15 @@ def _simulate(
     )
     transport = surroundings.carry(within)
     enrolled = enrolment_of(config, plan.terms.protection.terms)
+    records, names = records_in(database), tuple(population.clients)
+    begun = newest_attempt(records, run_id)
     run = Run(
         run_id=run_id,
         source_id=source,
         terms=plan.terms,
-        roll=call_roll(transport, run_id, tuple(population.clients), enrolled),
+        roll=call_roll(transport, run_id, names, enrolled, begun=begun),
         transport=transport,
-        records=records_in(database),
+        records=records,
         measure=partial(measure_round, evaluation),
         clock=surroundings.clock,
     )

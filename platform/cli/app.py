@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from platform.cli.audit_commands import audit_app
+from platform.cli.backup_commands import backup_app
 from platform.cli.cache_commands import cache_app
 from platform.cli.ending import end_with
 from platform.cli.enrolment_commands import enrolment_app
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.add_typer(audit_app, name="audit")
 app.add_typer(enrolment_app, name="enrolment")
 app.add_typer(cache_app, name="cache")
+app.add_typer(backup_app)
 
 MethodsOption = Annotated[
     Path | None,

@@ -50,6 +50,10 @@ keys_app = typer.Typer(help="The client's private key, made where it stays.", no
 client_app.add_typer(keys_app, name="keys")
 
 Settings = Annotated[Path, typer.Argument(metavar="CONFIG", help="The client's YAML file.")]
+BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup, a single file.")]
+ChargesFiles = Annotated[
+    list[Path], typer.Argument(metavar="CHARGES...", help="Files of coordinators' `charges`.")
+]
 KeyFile = Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")]
 
 
@@ -75,6 +79,39 @@ def budget(config: Settings, as_json: Json = False) -> None:
     from platform.cli.holder import budget_command
 
     budget_command(config, as_json=as_json)
+
+
+@client_app.command()
+def backup(config: Settings, file: BackupFile, as_json: Json = False) -> None:
+    """Back up the store into a new FILE, also while the client runs; the key is not in it."""
+    from platform.cli.holder_backups import backup_command
+
+    backup_command(config, file, as_json=as_json)
+
+
+@client_app.command()
+def restore(config: Settings, file: BackupFile, as_json: Json = False) -> None:
+    """Bring the store back where there is none; the client must then catch up.
+
+    Only for a store that is lost: two copies of one client would each spend what the other does
+    not know of.
+    """
+    from platform.cli.holder_backups import restore_command
+
+    restore_command(config, file, as_json=as_json)
+
+
+@client_app.command("catch-up")
+def catch_up(config: Settings, charges: ChargesFiles, as_json: Json = False) -> None:
+    """Take over what was charged since the backup that the store came from; the client may run.
+
+    The coordinator's command `charges` writes it, and is taken at its word: of what the client
+    released since, it has the only record. Give one file of every coordinator that the client has
+    taken part with.
+    """
+    from platform.cli.holder_backups import catch_up_command
+
+    catch_up_command(config, charges, as_json=as_json)
 
 
 @client_app.command()

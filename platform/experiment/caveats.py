@@ -41,6 +41,7 @@ def run_warnings(
         *([f"{OF_RUN}{ended_early}"] if ended_early else []),
         *_lost(documents),
         *([f"{NO_POOL}{uncollected}"] if uncollected else []),
+        *_restored(run),
         *_second_phase(run),
         *remarks,
         *_privacy(run),
@@ -60,6 +61,16 @@ def _lost(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                 f"round {document['round']} has no result ({document['lost']}); clients send a "
                 "masked vector without noise of its own in one attempt of a round"
             )
+
+
+def _restored(run: Run) -> Iterator[str]:
+    with run.records.read() as uow:
+        found = uow.audit.query(run=run.run_id, action="database.restored")
+    for entry in found:
+        yield (
+            f"the database came back from a backup on {entry.time[:10]}: what the run released "
+            "between the backup and that day is in no record, and in no epsilon of this report"
+        )
 
 
 def _second_phase(run: Run) -> Iterator[str]:

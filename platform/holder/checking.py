@@ -128,6 +128,12 @@ def _storage(settings: HolderSettings) -> str:
     account = read_store(settings, lambda store: own_account(store, settings.limits))
     if account is None:
         return f"{str(folder)!r} has no store yet; the first start makes one"
+    since = read_store(settings, lambda store: store.restoring.pending_since())
+    if since is not None:
+        raise ConfigError(
+            f"storage: the store in {str(folder)!r} was restored from a backup at {since} and has "
+            "not caught up, so it takes part in no round; valid after `catch-up`"
+        )
     return f"the store in {str(folder)!r} opens; it has been charged in {len(account.runs)} runs"
 
 

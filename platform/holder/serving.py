@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from platform.errors import CoordinatorBehind, ProtocolError
-from platform.relay.packets import Outcome, Request, decode_request, encode_packet
+from platform.relay.packets import LONGEST_REASON, Outcome, Request, decode_request, encode_packet
 from platform.relay.streams import listening, receive, send
 from platform.wire.transport import Dropout, Handler, answer
 
@@ -81,7 +81,7 @@ class Serving:
                 reply = answer(self.handler, request.body)
         except CoordinatorBehind as error:
             self.tell(f"refused: {error}")
-            return Outcome(request.number, "behind", "")
+            return Outcome(request.number, "behind", str(error)[:LONGEST_REASON])
         # Of any kind: the next message must find somebody here.
         except Exception as error:
             self.tell(f"failed: {type(error).__name__}: {error}")

@@ -182,6 +182,7 @@ class Client:
         require_invitation(self._expected, self.profile.protection, invitation)
         if self.profile.run.source_id is not None:
             raise ProtocolError("message: nothing leaves a client in a second phase")
+        self._states.require_caught_up()
         # What a round is for is a matter of its number, and never of what the coordinator says.
         protection = self.profile.protection.in_round(envelope.round_number)
         require_new(envelope, asked.known, protection)

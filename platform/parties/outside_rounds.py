@@ -3,7 +3,8 @@
 None of it is a release: nothing here has noise, and nothing is charged, so nothing here may say
 anything of a client's data to a coordinator that asks in bad faith, at any time and in any order.
 
-- *Roll call*: name and public key, which are no function of the data.
+- *Roll call*: name, public key, and the newest attempt that was answered, which are no function of
+  the data; by the last a coordinator finds out that its database is an old copy.
 - *Notice*: the name of the own entry in a pool that is made once, and of no other round; it is a
   keyed hash which the coordinator was given with the entry. A client that gave no entry names one
   that is nobody's.
@@ -93,7 +94,9 @@ class OutsideRounds:
             raise ProtocolError("message: the roll is called before the first round")
         credentials, store = self.states.profile.safeguards.credentials, self.states.store
         key = b"" if credentials is None else credentials.identity.public
-        return encode_introduction(Introduction(envelope, store.identity.pseudonym, key))
+        known = store.sessions.newest(envelope.run_id)
+        newest = None if known is None else (known.round_number, known.attempt)
+        return encode_introduction(Introduction(envelope, store.identity.pseudonym, key, newest))
 
     def _claim(self, notice: PoolNotice) -> bytes:
         require_last_round_over(self.expected, notice.envelope)
@@ -108,6 +111,7 @@ class OutsideRounds:
         kept_as = (envelope.round_number, envelope.attempt)
         if states.is_kept(kept_as):
             return encode_personalised(Personalised(envelope, is_new=False))
+        states.require_caught_up()
         states.require_known(envelope.committed)
         before = states.before_parting(envelope.committed)
         taken = parting.fetched or Fetched(before.experts, None)

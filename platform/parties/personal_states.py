@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from platform.errors import CoordinatorBehind, ProtocolError
+from platform.errors import ClientRestored, CoordinatorBehind, ProtocolError
 from platform.parties.profile import ClientProfile, PersonalState, first_state
 from platform.wire.codec import decode_arrays
 from platform.wire.envelopes import Attempt
@@ -43,6 +43,19 @@ class PersonalStates:
         kept = self.store.committed(self.profile.run.run_id)
         return kept is not None and kept[:2] == kept_as
 
+    def require_caught_up(self) -> None:
+        """Refuse to go on in a store that came back from a backup and is not caught up with.
+
+        Raises:
+            ClientRestored: If it is such a store.
+        """
+        since = self.store.restoring.pending_since()
+        if since is not None:
+            raise ClientRestored(
+                f"the client takes no part: its store was restored from a backup at {since}, and "
+                "it has not caught up with what it released since"
+            )
+
     def require_known(self, committed: Attempt | None) -> None:
         """Refuse a commit of which this client's update cannot be a part.
 
@@ -58,7 +71,10 @@ class PersonalStates:
                 f"{last[1]} of run {run_id} is committed, and the coordinator does not; its "
                 "database is older than the client's"
             )
-        if committed not in (last, pending):
+        if committed in (last, pending):
+            return
+        # Of an attempt that a restored store caught up with, only the charge is left.
+        if committed is None or not self.store.restoring.has_taken_over(run_id, committed):
             raise ProtocolError("message: it names a commit that this client took no part in")
 
     def roll(self, committed: Attempt | None) -> None:

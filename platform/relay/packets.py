@@ -20,7 +20,7 @@ from platform.wire.codec import Frame, decode_frame, encode_frame
 
 LARGEST_PACKET: Final = 1 << 29
 """Bytes of one packet at most."""
-_LONGEST_REASON: Final = 512
+LONGEST_REASON: Final = 512
 
 Kind = Literal["answer", "lost", "behind"]
 """An answer; none, for a reason; none, as the client knows of a newer commit (an old database)."""
@@ -150,7 +150,7 @@ def _outcome(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Outcome:
     kind = fields["outcome"]
     if kind not in get_args(Kind):
         raise TypeError
-    reason = _text(fields["reason"], _LONGEST_REASON)
+    reason = _text(fields["reason"], LONGEST_REASON)
     return Outcome(_number(fields["number"]), kind, reason, blobs["body"])
 
 

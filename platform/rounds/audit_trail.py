@@ -66,6 +66,10 @@ class AuditTrail:
         action = "run.resumed" if completed else "run.started"
         self._append(action, detail={"completed_rounds": completed})
 
+    def restored(self, made: str) -> None:
+        """Note that the database came back from a backup, and when that was made."""
+        self._append("database.restored", detail={"made": made})
+
     def run_finished(self, reason: str | None, digests: Mapping[str, str | None]) -> None:
         """Note that a run finished, maybe early; the digests are of what it leaves behind."""
         known = {"reason": reason} if reason else {}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from platform.errors import RunStopped
+from platform.disk.transactions import Records
+from platform.errors import CoordinatorBehind, RunStopped
 from platform.rounds.asking import Question, ask_all
 from platform.rounds.run import Roll
-from platform.wire.envelopes import Envelope
+from platform.wire.envelopes import Attempt, Envelope
 from platform.wire.outside_rounds import (
     Introduction,
     RollCall,
@@ -24,6 +25,8 @@ def call_roll(
     run_id: str,
     clients: Sequence[ClientId],
     enrolment: Enrolment | None = None,
+    *,
+    begun: Attempt | None = None,
 ) -> Roll:
     """Return who takes part.
 
@@ -32,8 +35,10 @@ def call_roll(
         run_id: The run.
         clients: All clients' names on the transport, in order.
         enrolment: Says whose keys may take part; None against a semi-honest server.
+        begun: The newest attempt that the coordinator has begun, None before the first.
 
     Raises:
+        CoordinatorBehind: If a client has answered a newer attempt than that.
         ClientsSilent: If one does not introduce itself.
         RunStopped: If two have one pseudonym: one of them would be charged for both. If one has
             not a key of its own that is enrolled: all others would refuse every round with it.
@@ -42,12 +47,38 @@ def call_roll(
     message = encode_roll_call(RollCall(envelope))
     questions = (Question(client, envelope, message) for client in clients)
     told = dict(ask_all(transport, "join", questions, decode_introduction))
+    _require_none_ahead(run_id, told, begun)
     pseudonyms = {client: told[client].pseudonym for client in clients}
     most = Counter(pseudonyms.values()).most_common(1)
     if most and most[0][1] > 1:
         raise RunStopped(f"run {run_id}: two clients have the pseudonym {most[0][0]}")
     keys = _keys(run_id, told, enrolment)
     return Roll(pseudonyms, keys, 0 if enrolment is None else enrolment.serial)
+
+
+def newest_attempt(records: Records, run_id: str) -> Attempt | None:
+    """Return the newest attempt that the coordinator has begun, None before the first."""
+    with records.read() as uow:
+        found = uow.attempts.newest(run_id)
+    return None if found is None else (found.round_number, found.attempt)
+
+
+def _require_none_ahead(
+    run_id: str, told: Mapping[ClientId, Introduction], begun: Attempt | None
+) -> None:
+    """Refuse to go on from an old copy of the database.
+
+    In a round only those clients would notice that are invited to an attempt which they answered,
+    and of all others what they were charged would be lost here.
+    """
+    for client, said in told.items():
+        if said.newest is not None and said.newest > (begun or (0, 0)):
+            known = "none" if begun is None else f"none after round {begun[0]}, attempt {begun[1]}"
+            raise CoordinatorBehind(
+                f"{client} has answered round {said.newest[0]}, attempt {said.newest[1]} of run "
+                f"{run_id}, and the coordinator knows of {known}; its database is older than the "
+                "client's"
+            )
 
 
 def _keys(

@@ -2,7 +2,7 @@
 
 | stage       | coordinator -> client                     | client -> coordinator              |
 |-------------|-------------------------------------------|------------------------------------|
-| join        | `RollCall`                                | `Introduction`: pseudonym, key     |
+| join        | `RollCall`                                | `Introduction`: name, key, attempt |
 | claim       | `PoolNotice`: the pool is made            | `Claim`: name of the own entry     |
 | personalise | `Parting`: last broadcast, all experts    | `Personalised`: that it is done    |
 | evaluate    | `Examination`: broadcast, names of sets   | `Scores`: counts, expert weights   |
@@ -51,11 +51,13 @@ class Introduction:
         envelope: The roll call's.
         pseudonym: The name that ledger and audit log use.
         public_key: Under which others know it in an active round; empty without.
+        newest: The newest attempt of the run that it has answered, None before its first.
     """
 
     envelope: Envelope
     pseudonym: str
     public_key: bytes = b""
+    newest: Attempt | None = None
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,9 @@ def decode_roll_call(data: bytes) -> RollCall:
 
 def encode_introduction(message: Introduction) -> bytes:
     """Serialise an introduction."""
-    fields = {**envelope_fields(message.envelope), "pseudonym": message.pseudonym}
+    newest = None if message.newest is None else list(message.newest)
+    own = {"pseudonym": message.pseudonym, "newest": newest}
+    fields = {**envelope_fields(message.envelope), **own}
     return encode_frame(Frame("introduction", fields, {}, {"public_key": message.public_key}))
 
 
@@ -173,7 +177,14 @@ def decode_introduction(data: bytes) -> Introduction:
         raise ProtocolError("message: the pseudonym is missing")
     if not pseudonym.isprintable():
         raise ProtocolError("message: the pseudonym is not a name")
-    return Introduction(envelope, pseudonym, blob(frame, "public_key"))
+    return Introduction(envelope, pseudonym, blob(frame, "public_key"), _attempt(frame, "newest"))
+
+
+def _attempt(frame: Frame, name: str) -> Attempt | None:
+    if frame.fields.get(name) is None:
+        return None
+    round_number, attempt = integers(frame.fields[name], 2)
+    return round_number, attempt
 
 
 def encode_pool_notice(message: PoolNotice) -> bytes:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
-from platform.errors import CoordinatorBehind, ProtocolError
+from platform.errors import ClientRestored, CoordinatorBehind, ProtocolError
 from platform.wire.envelopes import peek
 from platform.wire.messages import Stage
 from privacy import BudgetExhausted, UnsupportedEvent
@@ -61,6 +61,9 @@ def answer(handler: Handler, message: bytes) -> bytes | Dropout:
     except CoordinatorBehind:
         # Every client would hang up, one after the other, and nobody would know why.
         raise
+    except ClientRestored as error:
+        # By its name, as nothing but its owner's catching up helps.
+        return Dropout(str(error))
     except (ProtocolError, UnsupportedEvent):
         # Also what it would have to price and nobody can: it takes no part in what has no bound.
         return Dropout("the client refused the message")

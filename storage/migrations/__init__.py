@@ -1,5 +1,6 @@
-"""The schema's history, one file per step in ``versions``; driven by ``storage.schema``.
+"""Steps of the schema, found by Alembic through their ``revision`` and ``down_revision``.
 
-A step that was ever released is never edited: a new one is added. Rebuilding a table (Alembic's
-batch mode) drops its triggers, so a step that rebuilds ``audit`` or ``ledger`` creates them again.
+A revision's name is the schema's version (``storage.versions``). A step that was kept is never
+changed again: what changes later is a step of its own, and the databases in ``tests/vectors`` that
+older versions wrote must come through it with what is in them.
 """

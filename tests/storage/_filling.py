@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,8 @@ def fill_store(path: Path) -> None:
         store.set_status("r", number, 1, "released")
         store.add_failure("r", number, 1, reason="nothing")
     session = storage.SessionRecord("r", 2, 1, 1, b"state")
+    store.restoring.mark(datetime(2026, 11, 22, tzinfo=UTC))
+    store.restoring.settle(datetime(2026, 11, 23, tzinfo=UTC))
     store.sessions.keep(session, after=None, request_digest=b"d" * 32, reply=b"reply")
 
 

@@ -21,7 +21,7 @@ from platform.bootstrap.federating import (
 )
 from platform.bootstrap.joining import host_of
 from platform.bootstrap.simulating import stored_config
-from platform.config import RunConfig, parse_config
+from platform.config import RunConfig, StorageConfig, parse_config
 from platform.config.federation_section import FederationConfig
 from platform.disk.opening import open_storage
 from platform.experiment.conducting import conduct
@@ -150,7 +150,7 @@ def over_sockets(handlers: Mapping[str, Callable[[bytes], bytes]], folder: Path)
 def hold(config: RunConfig, reaching: Reaching) -> dict[str, Any]:
     """Hold a new run; its summary."""
     surroundings = Surroundings()
-    with new_federation(config, SilentObserver(), surroundings, reaching) as conducted:
+    with new_federation(config, SilentObserver(), surroundings, reaching=reaching) as conducted:
         return conduct(conducted, SilentObserver())
 
 
@@ -159,6 +159,10 @@ def go_on(run_id: str, url: str, reaching: Reaching) -> dict[str, Any]:
     surroundings = Surroundings()
     with open_storage(url) as database:
         config = stored_config(database, run_id, surroundings)
+    # It may have moved since the run started.
+    config = config.model_copy(update={"storage": StorageConfig(url=url)})
     observer = SilentObserver()
-    with reopened_federation(run_id, config, observer, surroundings, reaching) as conducted:
+    with reopened_federation(
+        run_id, config, observer, surroundings, reaching=reaching
+    ) as conducted:
         return conduct(conducted, observer)

@@ -47,7 +47,7 @@ EXAMPLES = {
     "assignment": Assignment(ENVELOPE, b"boxes", {"context": np.ones((2, 3))}, EXPERTS),
     "upload": Upload(ENVELOPE, b"", np.arange(5.0), 16),
     "disclosure": Disclosure(ENVELOPE, b"shares", b"h" * 32, {"levels": np.arange(4, dtype="u8")}),
-    "introduction": Introduction(Envelope("run-1", 0, 0), "p" * 32, b"k" * 32),
+    "introduction": Introduction(Envelope("run-1", 0, 0), "p" * 32, b"k" * 32, (3, 2)),
     "claim": Claim(AFTER, b"h" * 32),
     "parting": Parting(AFTER, {"context": np.ones((2, 3))}, Fetched(EXPERTS, 11)),
     "personalised": Personalised(AFTER, is_new=True),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-# Digests of rows are part of what a revision means.
-revision = "0001_sealed_v2"
+# Digests of rows are part of what a version means.
+revision = "0.1.0"
 down_revision = None
 
 _AUDIT_TRIGGERS = tuple(

@@ -1,0 +1,221 @@
+"""Backups of the coordinator's database, with all records that are read beside it.
+
+These are the files of runs that the audit log binds, and the stores of a simulation's clients,
+which lie beside the database and must be of the same moment. Keys, enrolment files, images and
+caches are none of them, nor is a data holder's own store, which lies on its own machine.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from platform.agreement.files import FILES, SUMMARY
+from platform.disk.archives import Archive, Manifest
+from platform.disk.backups import make_backup, restore_backup
+from platform.disk.files import make_folder
+from platform.disk.opening import SQLITE_PREFIX, database_file
+from platform.errors import ConfigError, UnknownRun
+from platform.parties.store_files import STORES
+from platform.rounds.audit_trail import AuditTrail
+from storage import Database, open_client_stores, open_database
+from storage.copying import copy_databases
+from storage.database import schema_version
+
+KIND: Final = "coordinator"
+DATABASE: Final = "database.db"
+RUN_FILES: Final = (*FILES, SUMMARY)
+_RUN: Final = r"[A-Za-z0-9._-]{0,127}[A-Za-z0-9_-]"
+_FILES: Final = "|".join(map(re.escape, RUN_FILES))
+_NAMES: Final = re.compile(
+    rf"{re.escape(DATABASE)}|runs/({_RUN})/({_FILES}|clients/{re.escape(STORES)})"
+    rf"|clients/[0-9a-f]{{16}}/{re.escape(STORES)}"
+)
+_OF_RUN: Final = "runs/"
+
+
+def back_up(url: str, file: Path, now: datetime) -> Manifest:
+    """Back up a coordinator's database, whoever is writing to it.
+
+    Args:
+        url: Of the database.
+        file: The backup, which is not there yet.
+        now: When it is made, for its manifest.
+
+    Raises:
+        ConfigError: If the URL is none of an SQLite file, or the backup is there already.
+        UnknownRun: If there is no database.
+        StorageError: If something is damaged, busy all the time, or cannot be written; then there
+            is no backup.
+        AuditChainBroken: If an audit log was changed.
+    """
+    database = require_database(url)
+
+    def build(folder: Path) -> tuple[Manifest, Mapping[str, Path]]:
+        members = _copied(database, folder)
+        version = schema_version(_url(members[DATABASE]))
+        heads = _examined(members[DATABASE], folder / "examined")
+        stores = {name: path for name, path in members.items() if name.endswith(STORES)}
+        for name, path in stores.items():
+            if (run := _run_of(name)) is not None and run not in heads:
+                # Of a run that was being set up.
+                del members[name]
+            else:
+                _examine_stores(path, folder / "examined")
+        for run_id in heads:
+            members |= _files_of(database.parent / run_id, run_id)
+        facts = {"heads": {run: list(head) for run, head in heads.items()}}
+        return Manifest(KIND, version, _text(now), facts, {}), members
+
+    return make_backup(file, build, may_hold)
+
+
+def restore(file: Path, url: str, now: datetime) -> Manifest:
+    """Bring a backup back where there is nothing yet.
+
+    Every run that has not finished says in its audit log that it came back: what it released after
+    the backup was made is in none of its records.
+
+    Args:
+        file: The backup.
+        url: What the database's URL will be; its folder must be missing or empty.
+        now: The time, for the audit log.
+
+    Raises:
+        ConfigError: If the backup is none that is whole, or there is something in the folder.
+        StorageError: If what is in the backup is damaged or of a newer version, or cannot be
+            written; then nothing is there.
+        AuditChainBroken: If an audit log in it was changed.
+    """
+    database = database_file(url)
+
+    def lay_out(archive: Archive, folder: Path) -> None:
+        manifest, main = archive.manifest, folder / database.name
+        if DATABASE not in manifest.digests:
+            raise ConfigError(f"FILE: {str(file)!r} holds no database")
+        archive.extract(DATABASE, main)
+        # Opened to be written to, it is brought to the newest schema.
+        with open_database(_url(main), now=lambda: now) as opened:
+            heads = _heads(opened)
+            if {run: list(head) for run, head in heads.items()} != manifest.facts.get("heads"):
+                raise ConfigError(f"FILE: {str(file)!r} names other runs than its database")
+            for name in sorted(set(manifest.digests) - {DATABASE}):
+                _lay(archive, name, folder, heads)
+            _note(opened, manifest)
+
+    return restore_backup(file, database.parent, kind=KIND, lay_out=lay_out, may_hold=may_hold)
+
+
+def require_database(url: str) -> Path:
+    """Return where a database lies.
+
+    Raises:
+        ConfigError: If the URL is none of an SQLite file.
+        UnknownRun: If there is none.
+    """
+    database = database_file(url)
+    if not database.is_file():
+        raise UnknownRun(f"--storage: there is no database at {url}")
+    return database
+
+
+def stores_beside(folder: Path) -> list[Path]:
+    """Return the files of simulated clients' stores that lie beside a database."""
+    return [path for _, path in _stores(folder)]
+
+
+def may_hold(name: str) -> bool:
+    """Return whether a backup may hold a member of this name."""
+    return _NAMES.fullmatch(name) is not None
+
+
+def _copied(database: Path, folder: Path) -> dict[str, Path]:
+    """Return copies of the database and of the clients' stores beside it, by member."""
+    members = {DATABASE: folder / DATABASE}
+
+    def place(name: str) -> Path:
+        members[name] = folder / f"stores-{len(members)}.db"
+        return members[name]
+
+    copy_databases(database, members[DATABASE], lambda: dict(_stores(database.parent)), place)
+    return members
+
+
+def _stores(folder: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(folder.glob(f"*/clients/{STORES}")):
+        yield f"{_OF_RUN}{path.relative_to(folder).as_posix()}", path
+    for path in sorted(folder.glob(f"clients/*/{STORES}")):
+        yield path.relative_to(folder).as_posix(), path
+
+
+def _files_of(folder: Path, run_id: str) -> dict[str, Path]:
+    # Of a run that goes on there may be more than its records know, and that is then written anew.
+    found = ((name, folder / name) for name in RUN_FILES)
+    return {f"{_OF_RUN}{run_id}/{name}": path for name, path in found if path.is_file()}
+
+
+def _run_of(name: str) -> str | None:
+    found = _NAMES.fullmatch(name)
+    return None if found is None else found.group(1)
+
+
+def _examined(copy: Path, scratch: Path) -> dict[str, tuple[int, str]]:
+    """Return the ends of all audit chains of a copy, all of which was looked at."""
+    shutil.copyfile(copy, scratch)
+    try:
+        # A copy of the copy, which may be of an older schema, and stays so.
+        with open_database(_url(scratch)) as opened:
+            return _heads(opened)
+    finally:
+        _remove(scratch)
+
+
+def _heads(database: Database) -> dict[str, tuple[int, str]]:
+    database.verify_integrity()
+    with database.unit_of_work(read_only=True) as uow:
+        heads = {run.run_id: uow.audit.verify(run.run_id) for run in uow.runs.list()}
+    return {run: (head.count, head.hash) for run, head in heads.items()}
+
+
+def _examine_stores(copy: Path, scratch: Path) -> None:
+    shutil.copyfile(copy, scratch)
+    try:
+        open_client_stores(scratch).verify_integrity()
+    finally:
+        _remove(scratch)
+
+
+def _lay(archive: Archive, name: str, folder: Path, runs: Iterable[str]) -> None:
+    run = _run_of(name)
+    if run is not None and run not in set(runs):
+        raise ConfigError(f"FILE: {name!r} is of a run that its database does not know")
+    target = folder / name.removeprefix(_OF_RUN)
+    make_folder(target.parent)
+    archive.extract(name, target)
+    if name.endswith(STORES):
+        open_client_stores(target).verify_integrity()
+
+
+def _note(database: Database, manifest: Manifest) -> None:
+    with database.unit_of_work() as uow:
+        for run in uow.runs.list():
+            if run.status != "finished":
+                AuditTrail(uow.audit, run.run_id).restored(manifest.made)
+        uow.commit()
+
+
+def _remove(scratch: Path) -> None:
+    for ending in ("", "-wal", "-shm"):
+        scratch.with_name(scratch.name + ending).unlink(missing_ok=True)
+
+
+def _url(path: Path) -> str:
+    return f"{SQLITE_PREFIX}{path}"
+
+
+def _text(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds")

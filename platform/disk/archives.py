@@ -1,0 +1,221 @@
+"""Backups as single files: a zip whose last bytes are the digest of all before them.
+
+Members are stored as they are, so nothing that is read is larger than the file, and any tool for
+zips takes one out where Sotto is not at hand. Names are a closed set: what a member may be called
+is asked of whoever opens the archive, and no name is ever a path that is followed.
+
+Source: APPNOTE.TXT of PKWARE, 4.3.16: an archive ends with a comment, of any bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from platform.disk.files import written
+from platform.errors import ConfigError
+
+FORMAT: Final = "sotto-backup"
+VERSION: Final = 1
+MANIFEST: Final = "manifest.json"
+_DIGITS: Final = 64
+_MOST_MANIFEST: Final = 1 << 26
+_MOMENT: Final = (1980, 1, 1, 0, 0, 0)
+_CHUNK: Final = 1 << 20
+_DAMAGED: Final = (
+    *(zipfile.BadZipFile, NotImplementedError, EOFError, struct.error, RuntimeError),
+    *(ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError),
+)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What an archive says of itself.
+
+    Attributes:
+        kind: Whose it is: ``coordinator`` or ``client``.
+        schema: Version of the schema of its first database.
+        made: When it was made, ISO 8601 in UTC.
+        facts: What else was true of what is in it, as plain JSON.
+        digests: SHA-256 of each member by its name.
+    """
+
+    kind: str
+    schema: str
+    made: str
+    facts: Mapping[str, Any]
+    digests: Mapping[str, str]
+
+
+def write_archive(path: Path, manifest: Manifest, members: Mapping[str, Path]) -> Manifest:
+    """Write a new archive, and return its manifest, with the members' digests in it.
+
+    Args:
+        path: Of the archive, which is not there yet.
+        manifest: All but the digests.
+        members: By name the file that holds each.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    digests = {name: _file_digest(file) for name, file in sorted(members.items())}
+    full = Manifest(manifest.kind, manifest.schema, manifest.made, manifest.facts, digests)
+    head = {"format": FORMAT, "version": VERSION, **asdict(full)}
+    with written(path) as out:
+        with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr(_info(MANIFEST), json.dumps(head, indent=1, sort_keys=True))
+            for name, file in sorted(members.items()):
+                _add(archive, name, file)
+            archive.comment = b"0" * _DIGITS
+        out.flush()
+        digest = _file_digest(path, leave=_DIGITS)
+        out.seek(-_DIGITS, os.SEEK_END)
+        out.write(digest.encode("ascii"))
+    return full
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An archive whose digest, names and manifest hold.
+
+    Attributes:
+        path: Of the file.
+        manifest: What it says of itself.
+    """
+
+    path: Path
+    manifest: Manifest
+    _zip: zipfile.ZipFile
+
+    def extract(self, name: str, target: Path) -> None:
+        """Write a member into a new file.
+
+        Raises:
+            ConfigError: If it is not what the manifest says.
+            OSError: If it cannot be written.
+        """
+        found = hashlib.sha256()
+        try:
+            with self._zip.open(name) as source, written(target) as out:
+                while block := source.read(_CHUNK):
+                    found.update(block)
+                    out.write(block)
+        except _DAMAGED as error:
+            raise _damaged(self.path, f"{name} cannot be read") from error
+        if found.hexdigest() != self.manifest.digests[name]:
+            raise _damaged(self.path, f"{name} is not what its manifest says")
+
+
+@contextmanager
+def opened_archive(path: Path, kind: str, may_hold: Callable[[str], bool]) -> Iterator[Archive]:
+    """Return an archive that is whole, from its first byte to its last.
+
+    Args:
+        path: Of the file.
+        kind: What it must be of.
+        may_hold: Whether a member may have this name.
+
+    Raises:
+        ConfigError: If there is none, if it is of another kind or version, if it is damaged, or
+            holds a member that does not belong there.
+    """
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise ConfigError(f"FILE: {str(path)!r} cannot be read ({error.strerror})") from error
+    with file:
+        _require_digest(path, file)
+        try:
+            archive = zipfile.ZipFile(file)
+            with archive:
+                manifest = _read_manifest(path, archive, kind)
+                _require_members(path, archive.infolist(), manifest, may_hold)
+        except _DAMAGED as error:
+            raise _damaged(path, "it does not hold together") from error
+        with zipfile.ZipFile(file) as archive:
+            yield Archive(path, manifest, archive)
+
+
+def _require_digest(path: Path, file: IO[bytes]) -> None:
+    size = os.fstat(file.fileno()).st_size
+    file.seek(max(0, size - _DIGITS))
+    if file.read().decode("ascii", "replace") != _file_digest(path, leave=_DIGITS):
+        raise _damaged(path, "its digest is not the one that it ends with")
+    file.seek(0)
+
+
+def _read_manifest(path: Path, archive: zipfile.ZipFile, kind: str) -> Manifest:
+    if archive.getinfo(MANIFEST).file_size > _MOST_MANIFEST:
+        raise _damaged(path, "its manifest is too long")
+    document = json.loads(archive.read(MANIFEST))
+    if document["format"] != FORMAT:
+        raise _damaged(path, "it is no backup of Sotto")
+    if document["version"] != VERSION:
+        raise ConfigError(
+            f"FILE: {str(path)!r} is a backup of version {document['version']!r}; valid: {VERSION}"
+        )
+    if document["kind"] != kind:
+        raise ConfigError(
+            f"FILE: {str(path)!r} is a backup of a {document['kind']!r}; valid: {kind!r}"
+        )
+    del document["format"], document["version"]
+    manifest = Manifest(**document)
+    texts = (manifest.schema, manifest.made, *manifest.digests.values())
+    if not all(isinstance(text, str) for text in texts) or not isinstance(manifest.facts, dict):
+        raise _damaged(path, "its manifest is none")
+    return manifest
+
+
+def _require_members(
+    path: Path,
+    found: Sequence[zipfile.ZipInfo],
+    manifest: Manifest,
+    may_hold: Callable[[str], bool],
+) -> None:
+    for info in found:
+        is_plain = info.compress_type == zipfile.ZIP_STORED
+        if info.filename != MANIFEST and not (is_plain and may_hold(info.filename)):
+            raise _damaged(path, f"it holds {info.filename!r}, which does not belong in it")
+    names = [info.filename for info in found]
+    if sorted(names) != sorted([MANIFEST, *manifest.digests]):
+        raise _damaged(path, "its members are not those that its manifest names")
+
+
+def _add(archive: zipfile.ZipFile, name: str, path: Path) -> None:
+    info = _info(name)
+    info.file_size = path.stat().st_size
+    with path.open("rb") as source, archive.open(info, "w", force_zip64=True) as out:
+        while block := source.read(_CHUNK):
+            out.write(block)
+
+
+def _info(name: str) -> zipfile.ZipInfo:
+    # Without the time, so that the same contents are the same file.
+    info = zipfile.ZipInfo(name, _MOMENT)
+    info.external_attr = 0o600 << 16
+    return info
+
+
+def _file_digest(path: Path, leave: int = 0) -> str:
+    """Return SHA-256 in hex of a file but its last bytes."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        left = os.fstat(file.fileno()).st_size - leave
+        while left > 0 and (block := file.read(min(_CHUNK, left))):
+            found.update(block)
+            left -= len(block)
+    return found.hexdigest()
+
+
+def _damaged(path: Path, what: str) -> ConfigError:
+    return ConfigError(
+        f"FILE: {str(path)!r} is damaged or no backup: {what}; valid: one that is whole"
+    )

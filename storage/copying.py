@@ -1,0 +1,114 @@
+"""Copies of databases that others may be writing to, all of one moment.
+
+SQLite's own online backup reads one snapshot, whatever is committed meanwhile, and what lies in the
+write-ahead log with it; a copied file would be neither.
+
+Source: SQLite's documentation of the online backup API, ``PRAGMA data_version`` and WAL snapshots.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+from storage.engine import BEGIN_READ, open_connection, translate
+from storage.errors import DatabaseBusy
+from storage.files import OpenFile
+
+_BUSY_TIMEOUT: Final = 5.0
+_TRIES: Final = 500
+_PAUSE: Final = 0.01
+
+Others = Callable[[], Mapping[str, Path]]
+
+
+def copy_databases(main: Path, target: Path, others: Others, place: Callable[[str], Path]) -> None:
+    """Copy a database, and others that are written together with it.
+
+    Nothing was committed to the first between its snapshot and the last of the others'. So together
+    they are what a process that was killed at that moment would have left behind.
+
+    Args:
+        main: The first, which is there.
+        target: Where its copy goes; nothing may be there.
+        others: Called for each try: the other files by name, those that are there at that moment.
+        place: Where the copy of each of them goes.
+
+    Raises:
+        NotFound: There is no database.
+        DatabaseBusy: It is written to all the time.
+        StorageFull: A copy cannot be written.
+        StorageError: A file cannot be read.
+    """
+    with ExitStack() as stack:
+        opened = stack.enter_context(_of_one_moment(main, others))
+        for name, (path, source) in opened.items():
+            _copy(path, source, target if not name else place(name))
+
+
+@contextmanager
+def _of_one_moment(
+    main: Path, others: Others
+) -> Iterator[dict[str, tuple[Path, sqlite3.Connection]]]:
+    """Return open snapshots by name, the first under no name."""
+    with ExitStack() as kept:
+        watch = kept.enter_context(closing(_connect(main)))
+        for _ in range(_TRIES):
+            with ExitStack() as stack:
+                before = _version(watch, main)
+                found = {"": (main, stack.enter_context(_snapshot(main)))}
+                for name, path in others().items():
+                    found[name] = (path, stack.enter_context(_snapshot(path)))
+                if _version(watch, main) == before:
+                    yield found
+                    return
+            time.sleep(_PAUSE)
+    raise DatabaseBusy(f"database {main} is written to all the time; try again later")
+
+
+@contextmanager
+def _snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+    with closing(_connect(path)) as connection:
+        try:
+            connection.execute(BEGIN_READ)
+            # The transaction's snapshot is that of its first read.
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.Error as error:
+            raise translate(error, str(path)) from error
+        yield connection
+
+
+def _copy(path: Path, source: sqlite3.Connection, target: Path) -> None:
+    os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    try:
+        with closing(sqlite3.connect(target, isolation_level=None)) as copy:
+            # It counts once it was synced as a whole, so nothing is to be undone on the way.
+            copy.execute("PRAGMA journal_mode=OFF")
+            copy.execute("PRAGMA synchronous=OFF")
+            source.backup(copy)
+    except sqlite3.Error as error:
+        raise translate(error, str(path)) from error
+    with target.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def _version(watch: sqlite3.Connection, path: Path) -> int:
+    try:
+        ((version,),) = watch.execute("PRAGMA data_version").fetchall()
+    except sqlite3.Error as error:
+        raise translate(error, str(path)) from error
+    return int(version)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # Else it would be made.
+    OpenFile.at(path)
+    try:
+        return open_connection(path, busy_timeout=_BUSY_TIMEOUT, read_only=False)
+    except sqlite3.Error as error:
+        raise translate(error, str(path)) from error

@@ -1,0 +1,337 @@
+"""Backups of the coordinator's records: what comes back from them, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sqlite3
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platform.agreement import backups
+from platform.cli.auditing import audited
+from platform.disk.archives import Manifest, write_archive
+from platform.errors import ConfigError, UnknownRun
+from platform.experiment.finishing import execute
+from platform.parties.client import Client
+from platform.rounds.observing import SilentObserver
+from storage import DatabaseDamaged, SchemaMismatch
+from tests.trunk._runs import (
+    NO_POOL,
+    NONE,
+    Command,
+    Crash,
+    Finished,
+    Storage,
+    comparable,
+    crash_at,
+    opened,
+    stores_of,
+)
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def backed_up(
+    tmp_path_factory: pytest.TempPathFactory, noised_run: Finished
+) -> tuple[Path, Finished]:
+    """A backup of a finished run; for reading only."""
+    file = tmp_path_factory.mktemp("backup") / "sotto.backup"
+    backups.back_up(noised_run.storage.url, file, NOW)
+    return file, noised_run
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    paths = (path for path in folder.rglob("*") if path.is_file() and "cache" not in path.parts)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def members(file: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(file) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+# --- what comes back ------------------------------------------------------------------------------
+
+
+def test_a_finished_run_comes_back_as_it_was(
+    backed_up: tuple[Path, Finished], tmp_path: Path, sotto: Command
+) -> None:
+    file, run = backed_up
+    place = Storage(tmp_path / "back")
+    answer = sotto("restore", str(file), "--storage", place.url, "--json")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.document["schema"] == "0.1.0"
+    assert sotto("audit", "verify", "--storage", place.url).code == 0
+    report = sotto("report", run.run_id, "--storage", place.url, "--json")
+    assert report.document == run.summary
+    back = Finished(place, run.run_id, run.summary)
+    assert back.personal_parts() == run.personal_parts()
+    assert back.identities() == run.identities()
+    assert {p.name for p in place.folder.iterdir()} == {"sotto.db", run.run_id}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in place.folder.rglob("*"))
+    assert [path.name for path in tmp_path.iterdir()] == ["back"]
+
+
+def test_an_interrupted_run_goes_on_from_its_backup(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plain_run: Finished
+) -> None:
+    """In the middle of a stage, and to the same numbers as if nothing had happened."""
+    with monkeypatch.context() as patch, opened(storage.create(NONE)) as simulation:
+        crash_at(patch, Client, "_train", 7, after=True)
+        with pytest.raises(Crash):
+            execute(simulation, SilentObserver())
+    backups.back_up(storage.url, tmp_path / "file", NOW)
+    place = Storage(tmp_path / "back")
+    backups.restore(tmp_path / "file", place.url, NOW)
+    assert audited(place.url)["problems"] == []
+    resumed = place.resume(simulation.run_id)
+    assert comparable(resumed.summary)["rounds"] == comparable(plain_run.summary)["rounds"]
+    assert audited(place.url, simulation.run_id)["runs"][0]["problems"] == []
+
+
+def test_a_run_that_came_back_says_so_for_good(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch, opened(storage.create(NONE, *NO_POOL)) as simulation:
+        crash_at(patch, Client, "_train", 7, after=True)
+        with pytest.raises(Crash):
+            execute(simulation, SilentObserver())
+    backups.back_up(storage.url, tmp_path / "file", NOW)
+    place = Storage(tmp_path / "back")
+    backups.restore(tmp_path / "file", place.url, NOW)
+    query = "SELECT run_id, detail FROM audit WHERE action = 'database.restored'"
+    assert place.rows(query) == [(simulation.run_id, '{"made":"2026-11-22T12:00:00+00:00"}')]
+    resumed = place.resume(simulation.run_id)
+    assert any("came back from a backup" in text for text in resumed.summary["warnings"])
+
+
+def test_a_backup_while_a_run_commits_is_of_one_moment(storage: Storage, tmp_path: Path) -> None:
+    """Whenever it is made, it goes on as what a killed process leaves behind does."""
+    with opened(storage.create(NONE, *NO_POOL, "rounds=12")) as simulation:
+        worker = threading.Thread(target=lambda: execute(simulation, SilentObserver()))
+        worker.start()
+        made = []
+        while worker.is_alive() and len(made) < 40:
+            made.append(tmp_path / f"{len(made)}.backup")
+            backups.back_up(storage.url, made[-1], NOW)
+        worker.join()
+    assert len(made) >= 5
+    rounds = set()
+    for file in made:
+        place = Storage(tmp_path / f"back-{file.stem}")
+        backups.restore(file, place.url, NOW)
+        found = audited(place.url)
+        assert found["problems"] == []
+        assert [run["problems"] for run in found["runs"]] == [[]]
+        rounds.add(place.rows("SELECT count(*) FROM rounds")[0])
+    assert len(rounds) >= 3
+    assert place.resume(simulation.run_id).summary["rounds"][-1]["round"] == 12
+
+
+def test_the_same_records_make_the_same_file(
+    backed_up: tuple[Path, Finished], tmp_path: Path
+) -> None:
+    file, run = backed_up
+    backups.back_up(run.storage.url, tmp_path / "again", NOW)
+    assert (tmp_path / "again").read_bytes() == file.read_bytes()
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_nothing_is_restored_over_anything(
+    backed_up: tuple[Path, Finished], own_copy: Finished, sotto: Command
+) -> None:
+    before = contents(own_copy.storage.folder)
+    answer = sotto("restore", str(backed_up[0]), "--storage", own_copy.storage.url)
+    assert answer.code == 2
+    assert "nothing is restored over anything; valid is a folder that is empty" in answer.err
+    assert contents(own_copy.storage.folder) == before
+
+
+def test_no_backup_takes_the_place_of_a_file(own_copy: Finished, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ConfigError, match="exists already"):
+        backups.back_up(own_copy.storage.url, tmp_path / "file", NOW)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("command", ["backup", "restore"])
+def test_another_database_than_sqlite_is_refused(
+    command: str, tmp_path: Path, sotto: Command
+) -> None:
+    url = "postgresql://db/sotto"
+    answer = sotto(command, str(tmp_path / "file"), "--storage", url)
+    assert answer.code == 2
+    assert f"storage.url: '{url}' is not valid; it must be sqlite:///" in answer.err
+
+
+def test_where_there_is_no_database_none_is_backed_up(tmp_path: Path) -> None:
+    with pytest.raises(UnknownRun, match="there is no database"):
+        backups.back_up(f"sqlite:///{tmp_path}/none.db", tmp_path / "file", NOW)
+    assert list(tmp_path.iterdir()) == []
+
+
+def flips(size: int) -> Iterator[tuple[int, int]]:
+    """Every part of the file: its first bytes, its end, and others at random."""
+    dice = random.Random(5)
+    places = [*range(0, 60, 7), *range(size - 200, size, 11)]
+    places += [dice.randrange(size) for _ in range(60)]
+    return ((place, 1 << dice.randrange(8)) for place in places)
+
+
+def test_one_flipped_bit_anywhere_is_named(
+    backed_up: tuple[Path, Finished], tmp_path: Path
+) -> None:
+    whole = backed_up[0].read_bytes()
+    for place, bit in flips(len(whole)):
+        spoilt = bytearray(whole)
+        spoilt[place] ^= bit
+        (tmp_path / "file").write_bytes(spoilt)
+        with pytest.raises(ConfigError, match="is damaged or no backup"):
+            backups.restore(tmp_path / "file", f"sqlite:///{tmp_path}/back/sotto.db", NOW)
+        assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 63, 64, 65, 1000, -1])
+def test_a_file_that_is_cut_is_named(
+    backed_up: tuple[Path, Finished], tmp_path: Path, cut: int
+) -> None:
+    (tmp_path / "file").write_bytes(backed_up[0].read_bytes()[:cut])
+    with pytest.raises(ConfigError, match="is damaged or no backup"):
+        backups.restore(tmp_path / "file", f"sqlite:///{tmp_path}/back/sotto.db", NOW)
+
+
+HOSTILE = (
+    *("../outside", "/etc/outside", "runs/../../outside/config.yaml", "runs/./config.yaml"),
+    *("runs/x/outside", "runs/x/clients/../../stores.db", "clients/../stores.db", ".", ""),
+    *("database.db/", "runs//config.yaml", "clients/0123456789abcdeg/stores.db", "DATABASE.DB"),
+    *("runs/x/config.yaml\n", "runs\\x\\config.yaml", "runs/x\0/config.yaml"),
+)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_member_of_another_name_is_refused(name: str) -> None:
+    assert not backups.may_hold(name)
+
+
+@pytest.mark.parametrize("name", ["../outside", "runs/x/outside", "/etc/outside"])
+def test_an_archive_with_a_hostile_member_is_refused_whole(
+    backed_up: tuple[Path, Finished], tmp_path: Path, name: str
+) -> None:
+    """One whose digests all hold: whoever writes an archive writes them too."""
+    spoil(backed_up[0], tmp_path / "file", more={name: b"mine"})
+    with pytest.raises(ConfigError, match="which does not belong in it"):
+        backups.restore(tmp_path / "file", f"sqlite:///{tmp_path}/back/sotto.db", NOW)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_files_of_a_run_that_the_database_does_not_know_are_refused(
+    backed_up: tuple[Path, Finished], tmp_path: Path
+) -> None:
+    spoil(backed_up[0], tmp_path / "file", more={"runs/another/config.yaml": b"x"})
+    with pytest.raises(ConfigError, match="a run that its database does not know"):
+        backups.restore(tmp_path / "file", f"sqlite:///{tmp_path}/back/sotto.db", NOW)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_was_compressed_or_is_there_twice_is_refused(
+    backed_up: tuple[Path, Finished], tmp_path: Path
+) -> None:
+    """A member that grows when it is read, or one that shadows another."""
+    for how in ("compressed", "twice"):
+        target = tmp_path / how
+        spoil(backed_up[0], target, how=how)
+        with pytest.raises(ConfigError, match=r"does not belong in it|not those that its manifest"):
+            backups.restore(target, f"sqlite:///{tmp_path}/back/sotto.db", NOW)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": 2}, "is a backup of version 2; valid: 1"),
+        ({"kind": "client"}, "is a backup of a 'client'; valid: 'coordinator'"),
+        ({"format": "other"}, "it is no backup of Sotto"),
+        ({"facts": {}}, "names other runs than its database"),
+        ({"facts": []}, "its manifest is none"),
+        ({"digests": {}}, "its members are not those"),
+        ({"more": 1}, "does not hold together"),
+    ],
+)
+def test_a_manifest_that_says_something_else(
+    backed_up: tuple[Path, Finished], tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    spoil(backed_up[0], tmp_path / "file", manifest=change)
+    with pytest.raises(ConfigError, match=said):
+        backups.restore(tmp_path / "file", f"sqlite:///{tmp_path}/back/sotto.db", NOW)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def spoil(
+    source: Path,
+    target: Path,
+    *,
+    manifest: dict[str, Any] | None = None,
+    more: dict[str, bytes] | None = None,
+    how: str = "",
+) -> None:
+    """Writes an archive whose outer digest holds, with something else in it."""
+    found = members(source) | (more or {})
+    document = json.loads(found.pop("manifest.json"))
+    document["digests"] |= {k: hashlib.sha256(v).hexdigest() for k, v in (more or {}).items()}
+    found = {"manifest.json": json.dumps(document | (manifest or {})).encode()} | found
+    packing = zipfile.ZIP_DEFLATED if how == "compressed" else zipfile.ZIP_STORED
+    with zipfile.ZipFile(target, "w", packing) as archive:
+        for name, data in found.items():
+            archive.writestr(name, data)
+        if how == "twice":
+            with pytest.warns(UserWarning, match="Duplicate name"):
+                archive.writestr("database.db", b"other")
+        archive.comment = b"0" * 64
+    whole = target.read_bytes()[:-64]
+    target.write_bytes(whole + hashlib.sha256(whole).hexdigest().encode())
+
+
+@pytest.mark.parametrize("where", ["database", "stores", "audit"])
+def test_what_is_damaged_is_not_backed_up(own_copy: Finished, tmp_path: Path, where: str) -> None:
+    path = stores_of(own_copy.folder) if where == "stores" else own_copy.storage.file
+    with closing(sqlite3.connect(path)) as connection:
+        if where == "stores":
+            connection.execute("UPDATE ledger SET standard_deviation = 99.0")
+        elif where == "database":
+            connection.execute("UPDATE rounds SET attempt = 9")
+        else:
+            connection.execute("DROP TRIGGER audit_no_update")
+            connection.execute("UPDATE audit SET actor = 'nobody' WHERE sequence = 3")
+        connection.commit()
+    with pytest.raises(DatabaseDamaged, match="is damaged"):
+        backups.back_up(own_copy.storage.url, tmp_path / "file", NOW)
+    assert not (tmp_path / "file").exists()
+    assert not (tmp_path / ".file.part").exists()
+
+
+def test_a_backup_of_a_newer_schema_is_refused_by_name(
+    backed_up: tuple[Path, Finished], tmp_path: Path
+) -> None:
+    parts = members(backed_up[0])
+    (tmp_path / "database.db").write_bytes(parts["database.db"])
+    with closing(sqlite3.connect(tmp_path / "database.db")) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '0.9.0'")
+        connection.execute("PRAGMA journal_mode=DELETE")
+        connection.commit()
+    file = tmp_path / "newer"
+    head = Manifest("coordinator", "0.9.0", "then", {"heads": {}}, {})
+    write_archive(file, head, {"database.db": tmp_path / "database.db"})
+    with pytest.raises(SchemaMismatch, match=r"made by a newer version; valid: up to 0\.1\.0"):
+        backups.restore(file, f"sqlite:///{tmp_path}/back/sotto.db", NOW)
+    assert not (tmp_path / "back").exists()

@@ -1,0 +1,286 @@
+"""A data holder whose store is lost and comes back from a backup: nothing is released twice.
+
+The backup is older than what the client released. Its epsilon may never go down, whoever asks it
+for what.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platform.disk.opening import open_existing
+from platform.errors import (
+    ClientRestored,
+    ClientsSilent,
+    ConfigError,
+    CoordinatorBehind,
+    ProtocolError,
+)
+from platform.holder.backups import back_up_store, own_store, restore_store
+from platform.holder.budget import own_account
+from platform.holder.checking import check_holder
+from platform.holder.settings import HolderSettings, load_holder
+from platform.parties.catching_up import catch_up
+from platform.rounds.audit_trail import AuditTrail
+from platform.rounds.charges import charges_of
+from platform.wire.charges import Charges, RunCharges, decode_charges, encode_charges
+from platform.wire.envelopes import Envelope
+from platform.wire.messages import Invitation, encode_invitation
+from platform.wire.outside_rounds import RollCall, decode_introduction, encode_roll_call
+from storage import ClientStore
+from tests.trunk._federations import Holders, federation, go_on, hold, within
+from tests.trunk._runs import Crash, crash_at
+
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+LOST = "south"
+NOISED = (
+    "rounds=4",
+    "privacy.mechanism=upload_noise",
+    "privacy.clipping_norm=0.1",
+    "privacy.target_epsilon=20.0",
+    "secure_aggregation={enabled: false}",
+    "cohort={minimum: 3}",
+)
+
+
+@dataclass
+class Lost:
+    """A federation after its third round, one of whose clients has a backup of after the first.
+
+    Attributes:
+        folder: Of all of it.
+        holders: All of them.
+        run_id: The run.
+        backup: Of the client that is lost.
+        spent: What that client had spent when it was lost.
+    """
+
+    folder: Path
+    holders: Holders
+    run_id: str
+    backup: Path
+    spent: float
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.folder}/sotto.db"
+
+    @property
+    def settings(self) -> HolderSettings:
+        return load_holder(self.folder / LOST / "client.yaml")
+
+    @property
+    def store(self) -> ClientStore:
+        return own_store(self.settings)
+
+    def restore(self) -> None:
+        """Loses the store and brings it back."""
+        shutil.rmtree(self.settings.storage)
+        restore_store(self.backup, self.settings, NOW)
+
+    def charges(self) -> Charges:
+        """What the coordinator says it charged, as the file that travels has it."""
+        with open_existing(self.url) as database, database.unit_of_work(read_only=True) as uow:
+            return decode_charges(encode_charges(charges_of(uow, self.store.identity.pseudonym)))
+
+    def invited(self, place: tuple[int, int], committed: tuple[int, int] | None) -> bytes:
+        """What the client answers to whoever invites it."""
+        envelope = Envelope(self.run_id, *place, committed)
+        return self.holders.handler(LOST)(encode_invitation(Invitation(envelope, (), None, None)))
+
+    def go_on(self) -> dict[str, Any]:
+        return go_on(self.run_id, self.url, within(self.holders.handlers()))
+
+
+def spent(settings: HolderSettings) -> float:
+    epsilon = own_account(own_store(settings), settings.limits).total.epsilon
+    assert epsilon is not None
+    return epsilon
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Lost:
+    folder = tmp_path_factory.mktemp("lost")
+    holders, config = Holders.written(folder), federation(folder, *NOISED)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
+        # Nothing of its second round has begun.
+        crash_at(patch, AuditTrail, "round_opened", 2)
+        hold(config, within(holders.handlers()))
+    settings = load_holder(folder / LOST / "client.yaml")
+    back_up_store(settings, folder / "south.backup", NOW)
+    with open_existing(f"sqlite:///{folder}/sotto.db") as database:
+        with database.unit_of_work(read_only=True) as uow:
+            (run,) = uow.runs.list()
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Crash):
+        crash_at(patch, AuditTrail, "round_opened", 3)
+        go_on(run.run_id, f"sqlite:///{folder}/sotto.db", within(holders.handlers()))
+    return Lost(folder, holders, run.run_id, folder / "south.backup", spent(settings))
+
+
+@pytest.fixture
+def lost(made: Lost, tmp_path: Path) -> Lost:
+    """Of the test's own, its client's store lost and restored."""
+    folder = tmp_path / "fed"
+    shutil.copytree(made.folder, folder)
+    own = Lost(
+        folder,
+        Holders(folder, made.holders.surroundings, {name: [] for name in made.holders.lines}),
+        made.run_id,
+        folder / "south.backup",
+        made.spent,
+    )
+    own.restore()
+    return own
+
+
+def test_what_a_copied_file_would_do_and_a_restored_store_does_not(lost: Lost) -> None:
+    """The attack: the coordinator asks for a round that was released, and denies that it was."""
+    assert spent(lost.settings) < lost.spent
+    copied = lost.store
+    copied.restoring.settle(NOW)
+    # A file that was merely copied answers a round that its client has answered before.
+    assert lost.invited((2, 1), (1, 1))
+    lost.restore()
+    for place, committed in (((2, 1), (1, 1)), ((4, 1), (3, 1)), ((4, 9), None)):
+        with pytest.raises(ClientRestored, match="restored from a backup at 2026-11-22"):
+            lost.invited(place, committed)
+
+
+def test_others_go_on_without_it_and_are_told_why(lost: Lost) -> None:
+    before = lost.store.rows()
+    # What is trained last needs everybody, and so the run waits for its catching up.
+    with pytest.raises(ClientsSilent, match=r"south .*restored from a backup .* not caught up"):
+        lost.go_on()
+    assert lost.store.rows() == before
+    catch_up(lost.store, [lost.charges()], NOW)
+    summary = lost.go_on()
+    assert [r["round"] for r in summary["rounds"]] == [1, 2, 3, 4]
+    assert [r["dropped"] for r in summary["rounds"]] == [0, 0, 0, 1]
+
+
+def test_a_client_that_has_caught_up_goes_on_and_has_spent_all_that_it_had(lost: Lost) -> None:
+    assert catch_up(lost.store, [lost.charges()], NOW) == 2
+    assert spent(lost.settings) == pytest.approx(lost.spent, rel=1e-9)
+    summary = lost.go_on()
+    assert [r["dropped"] for r in summary["rounds"]] == [0, 0, 0, 0]
+    rows = lost.store.rows(lost.run_id)
+    assert [(row.round_number, row.attempt) for row in rows] == [(1, 1), (2, 1), (3, 1), (4, 1)]
+    # Four Gaussian releases calibrated to 20 cost 20, with or without a backup in between.
+    assert spent(lost.settings) > lost.spent
+    assert summary["final"]["epsilon"]["peers"] == pytest.approx(20.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("place", [(1, 1), (2, 1), (2, 7), (3, 1)])
+def test_no_round_that_was_released_is_answered_after_catching_up(
+    lost: Lost, place: tuple[int, int]
+) -> None:
+    catch_up(lost.store, [lost.charges()], NOW)
+    before = lost.store.rows()
+    with pytest.raises(ProtocolError):
+        lost.invited(place, (1, 1))
+    assert lost.store.rows() == before
+
+
+def test_open_attempts_of_a_backup_are_over(lost: Lost) -> None:
+    """Its keys and replies are gone: what was sent with them since is not known."""
+    newest = lost.store.sessions.newest(lost.run_id)
+    assert newest is not None
+    assert (newest.round_number, newest.attempt, newest.state) == (1, 1, b"")
+
+
+def test_it_still_says_who_it_is(lost: Lost) -> None:
+    call = encode_roll_call(RollCall(Envelope(lost.run_id, 0, 0)))
+    said = decode_introduction(lost.holders.handler(LOST)(call))
+    assert said.pseudonym == lost.store.identity.pseudonym
+    assert said.newest == (1, 1)
+
+
+def test_check_names_it_until_it_has_caught_up(lost: Lost) -> None:
+    def storage() -> Any:
+        return next(check for check in check_holder(lost.settings) if check.point == "storage")
+
+    assert not storage().is_sound
+    assert "has not caught up" in storage().text
+    catch_up(lost.store, [lost.charges()], NOW)
+    assert storage().is_sound
+
+
+def changed(charges: Charges, run_id: str, **facts: Any) -> Charges:
+    run = charges.runs[run_id]
+    merged = {"newest": run.newest, "rows": run.rows, **facts}
+    return Charges(charges.pseudonym, {**charges.runs, run_id: RunCharges(**merged)})
+
+
+def test_charges_that_do_not_fit_are_refused_and_change_nothing(lost: Lost) -> None:
+    whole = lost.charges()
+    rows = whole.runs[lost.run_id].rows
+    quieter = dataclasses.replace(rows[0], standard_deviation=rows[0].standard_deviation * 2)
+    wrong = dataclasses.replace(rows[2], standard_deviation=math.nan)
+    cases = {
+        "they are of client 'nobody'": Charges("nobody", whole.runs),
+        "they lack round 1, attempt 1": changed(whole, lost.run_id, rows=rows[1:]),
+        "is charged otherwise": changed(whole, lost.run_id, rows=(quieter, *rows[1:])),
+        "standard_deviation must be finite": changed(whole, lost.run_id, rows=(*rows[:2], wrong)),
+        "is not in them": Charges(whole.pseudonym, {}),
+    }
+    before = lost.store.rows()
+    for said, charges in cases.items():
+        with pytest.raises(ConfigError, match=said):
+            catch_up(lost.store, [charges], NOW)
+        assert lost.store.rows() == before
+        assert lost.store.restoring.pending_since() is not None
+    with pytest.raises(ConfigError, match="there are none"):
+        catch_up(lost.store, [], NOW)
+
+
+def test_charging_too_much_only_costs_the_client_more(lost: Lost) -> None:
+    whole = lost.charges()
+    rows = whole.runs[lost.run_id].rows
+    more = dataclasses.replace(rows[-1], round_number=3, attempt=2)
+    catch_up(lost.store, [changed(whole, lost.run_id, rows=(*rows, more))], NOW)
+    assert spent(lost.settings) > lost.spent
+    # It takes the coordinator at its word, and that has not begun this attempt.
+    with pytest.raises(CoordinatorBehind, match=r"south has answered round 3, attempt 2"):
+        lost.go_on()
+
+
+def test_catching_up_twice_is_refused(lost: Lost) -> None:
+    charges = lost.charges()
+    catch_up(lost.store, [charges], NOW)
+    with pytest.raises(ConfigError, match="nothing to catch up with"):
+        catch_up(lost.store, [charges], NOW)
+
+
+def test_a_second_restoring_asks_for_a_second_catching_up(lost: Lost) -> None:
+    catch_up(lost.store, [lost.charges()], NOW)
+    lost.restore()
+    with pytest.raises(ClientRestored):
+        lost.invited((4, 1), (3, 1))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda tree: tree.update(version=2),
+        lambda tree: tree.update(pseudonym=3),
+        lambda tree: tree.update(runs=[]),
+        lambda tree: tree["runs"].update(x={"newest": [1], "rows": []}),
+        lambda tree: tree["runs"].update(x={"newest": [-1, 1], "rows": []}),
+        lambda tree: tree["runs"].update(x={"newest": [1, 1], "rows": [{"channel": "sum"}]}),
+    ],
+)
+def test_a_file_that_is_none_of_charges(lost: Lost, spoil: Callable[[Any], None]) -> None:
+    tree = json.loads(encode_charges(lost.charges()))
+    spoil(tree)
+    with pytest.raises(ConfigError, match="these are no charges"):
+        decode_charges(json.dumps(tree).encode())
