@@ -33,8 +33,9 @@ from platform.rounds.observing import Observer
 from platform.rounds.offering import offer_run
 from platform.rounds.roll import call_roll, newest_attempt
 from platform.rounds.run import Run, RunTerms
+from platform.wire.envelopes import Envelope
 from platform.wire.messages import Stage
-from platform.wire.offers import Facts
+from platform.wire.offers import Facts, Offer
 from platform.wire.transport import Transport
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ Reaching = Callable[[FederationConfig], AbstractContextManager[Transport]]
 
 @contextmanager
 def new_federation(
-    config: RunConfig, observer: Observer, surroundings: Surroundings, reaching: Reaching
+    config: RunConfig, observer: Observer, surroundings: Surroundings, *, reaching: Reaching
 ) -> Iterator[Conducted]:
     """Set up a new run and offer it; clients can be reached as long as the context lasts.
 
@@ -77,7 +78,14 @@ def new_federation(
             device=device,
         )
         observer.run_created(run_id)
-        run = _assembled(run_id, terms, facts, transport, surroundings, records_in(database))
+        run = _assembled(
+            run_id,
+            terms,
+            facts=facts,
+            transport=transport,
+            surroundings=surroundings,
+            records=records_in(database),
+        )
         yield Conducted(run=run, folder=run_folder(config.storage.url, run_id), database=database)
 
 
@@ -87,6 +95,7 @@ def reopened_federation(
     config: RunConfig,
     observer: Observer,
     surroundings: Surroundings,
+    *,
     reaching: Reaching,
 ) -> Iterator[Conducted]:
     """Set up a run that exists, and offer it to its clients again.
@@ -117,7 +126,14 @@ def reopened_federation(
         require_same_releases(database, run_id, terms.protection)
         observer.run_created(run_id)
         with reaching(section) as transport:
-            run = _assembled(run_id, terms, facts, transport, surroundings, records_in(database))
+            run = _assembled(
+                run_id,
+                terms,
+                facts=facts,
+                transport=transport,
+                surroundings=surroundings,
+                records=records_in(database),
+            )
             yield Conducted(run=run, folder=run_folder(url, run_id), database=database)
 
 
@@ -179,13 +195,15 @@ def offered(config: RunConfig) -> bytes:
 def _assembled(
     run_id: str,
     terms: RunTerms,
+    *,
     facts: Facts,
     transport: Transport,
     surroundings: Surroundings,
     records: Records,
 ) -> Run:
     section = section_of(terms.config)
-    offer_run(transport, run_id, section.clients, offered(terms.config), facts)
+    offer = Offer(Envelope(run_id, 0, 0), offered(terms.config), facts)
+    offer_run(transport, section.clients, offer)
     enrolled = enrolment_of(terms.config, terms.protection.terms)
     begun = newest_attempt(records, run_id)
     return Run(

@@ -26,11 +26,11 @@ from platform.errors import ConfigError, Declined, ProtocolError
 from platform.experiment.dealing import own_examples
 from platform.experiment.simulation import randomness, trainer_factory
 from platform.holder.host import Host
+from platform.holder.identity import own_credentials, own_identity
 from platform.holder.limits import own_limits, require_within
 from platform.holder.serving import Serving
 from platform.holder.settings import HolderSettings
 from platform.parties.client import Client
-from platform.parties.enrolment import credentials_with
 from platform.parties.expectations import expectations_of
 from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards
 from platform.parties.scoring import LOCAL, VALIDATION, EvaluationSet, MeasuredSets
@@ -51,8 +51,11 @@ def host_of(
     """Return who answers for a data holder; its store is opened, and made at the first time.
 
     Raises:
+        ConfigError: If the holder's key cannot be used.
         StorageError: If the store cannot be used.
     """
+    # Before anybody counts on this client: what is wrong with its key is its owner's to know.
+    own_identity(settings)
     store = open_client_store(settings.store_file)
     join = partial(client_of, settings, store, surroundings=surroundings)
     return Host(settings.storage, join, tell)
@@ -94,7 +97,7 @@ def client_of(
 
     Raises:
         Declined: If the run would pass the holder's own limits, or the two sides differ.
-        ConfigError: If it cannot be run here.
+        ConfigError: If it cannot be run here; what it says may be about this machine's own files.
         ProtocolError: If the offer is no configuration.
     """
     config = own_config(settings, offer.config, surroundings)
@@ -133,8 +136,7 @@ def own_config(settings: HolderSettings, offered: bytes, surroundings: Surroundi
 
     Raises:
         ProtocolError: If it is no configuration at all.
-        ConfigError: If one of its values is not valid here.
-        Declined: If it is for other clients.
+        Declined: If one of its values is not valid here, or it is for other clients.
     """
     try:
         tree = json.loads(offered)
@@ -152,7 +154,10 @@ def own_config(settings: HolderSettings, offered: bytes, surroundings: Surroundi
     section = tree.get("secure_aggregation")
     if isinstance(section, dict) and section.get("adversary") == "active":
         tree["secure_aggregation"] = {**section, "enrolment": enrolment}
-    config = parse_config(tree, sources=surroundings.sources)
+    try:
+        config = parse_config(tree, sources=surroundings.sources)
+    except ConfigError as error:
+        raise Declined((str(error),)) from error
     if config.federation is None or settings.name not in config.federation.clients:
         raise Declined((f"federation.clients: {settings.name} is not among them",))
     return config
@@ -189,15 +194,7 @@ def _credentials(settings: HolderSettings, protection: Protection) -> Credential
     terms = protection.terms
     if terms is None or not terms.active:
         return None
-    if settings.enrolment is None or settings.identity is None:
-        raise Declined(
-            (
-                "secure_aggregation.adversary: active needs a key that is enrolled; identity and "
-                "enrolment are null here",
-            )
-        )
-    rate = terms.corrupt / terms.clients
-    return credentials_with(settings.identity, settings.enrolment, settings.name, corrupt_rate=rate)
+    return own_credentials(settings, corrupt_rate=terms.corrupt / terms.clients)
 
 
 def _require_same(own: Facts, theirs: Facts) -> None:

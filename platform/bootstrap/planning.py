@@ -70,6 +70,7 @@ def plan_run(
     device = resolve_device(config.device)
     use_threads(config.threads)
     data = load_task_data(config, surroundings.images)
+    observer.recognised(data.dataset.recognised)
     backbone = frozen_model(config.task.model, device)
 
     def encoders_of(method: Method) -> Encoders:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
 from platform.bootstrap.federating import (
     Reaching,
@@ -14,15 +16,18 @@ from platform.bootstrap.federating import (
 )
 from platform.bootstrap.surroundings import Surroundings
 from platform.cli.interrupting import farewell, interruptible
-from platform.cli.output import print_json
 from platform.cli.reporting import print_summary
 from platform.cli.watching import ScreenObserver
 from platform.config import RunConfig
+from platform.config.federation_section import FederationConfig
 from platform.experiment.conducting import Conducted, conduct
 from platform.relay.hub import Told
-from platform.wire.messages import ROUND_STAGES, Stage
+from platform.wire.messages import Stage
+from platform.wire.transport import Transport
 
 Setting = Callable[[ScreenObserver, Reaching], AbstractContextManager[Conducted]]
+SHOWN = 5
+"""Clients that are named at most where a stage waits for more."""
 
 
 def federate(config: RunConfig, surroundings: Surroundings, *, as_json: bool) -> None:
@@ -33,7 +38,7 @@ def federate(config: RunConfig, surroundings: Surroundings, *, as_json: bool) ->
     """
     _execute(
         config,
-        lambda screen, reaching: new_federation(config, screen, surroundings, reaching),
+        lambda screen, reaching: new_federation(config, screen, surroundings, reaching=reaching),
         as_json=as_json,
     )
 
@@ -47,43 +52,76 @@ def federate_again(
         run_id: The run.
         config: As it was started with, its storage where it is now.
         surroundings: What is taken from outside.
-        as_json: Whether only the summary goes to stdout.
+        as_json: Whether stdout gets JSON lines: events, and the summary last.
 
     Raises:
         ConfigError: If it cannot be run here.
     """
     _execute(
         config,
-        lambda screen, reaching: reopened_federation(
-            run_id, config, screen, surroundings, reaching
+        lambda screen, reach: reopened_federation(
+            run_id, config, screen, surroundings, reaching=reach
         ),
         as_json=as_json,
     )
 
 
+class FederationScreen(ScreenObserver):
+    """Shows beside the rounds who is there, and whom a stage waits for."""
+
+    def connected(self, client: str, there: bool) -> None:
+        """Tell that a client can be reached, or no longer."""
+        sys.stderr.write(f"{client} can {'be reached' if there else 'no longer be reached'}\n")
+
+    def waiting(self, stage: Stage, clients: frozenset[str]) -> None:
+        """Name on the bar who is missing."""
+        named = sorted(clients)
+        more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+        self.describe(f"{stage}: waits for {', '.join(named[:SHOWN])}{more}" if named else stage)
+
+
+class FederationLines(FederationScreen):
+    """One JSON object a line for everything that happens."""
+
+    def connected(self, client: str, there: bool) -> None:
+        """Tell that a client can be reached, or no longer."""
+        _line("connected" if there else "disconnected", client=client)
+
+    def waiting(self, stage: Stage, clients: frozenset[str]) -> None:
+        """Tell who is missing."""
+        _line("waiting", stage=stage, clients=sorted(clients))
+
+    def run_created(self, run_id: str) -> None:
+        """Tell the run's name."""
+        super().run_created(run_id)
+        _line("run", run_id=run_id)
+
+    def round_finished(self, document: Mapping[str, Any]) -> None:
+        """Tell a round."""
+        super().round_finished(document)
+        _line("round", **document)
+
+
 def _execute(config: RunConfig, set_up: Setting, *, as_json: bool) -> None:
-    screen = ScreenObserver(config.privacy.target_delta, quiet=as_json)
+    kind = FederationLines if as_json else FederationScreen
+    screen = kind(config.privacy.target_delta, quiet=as_json)
+    told = Told(connected=screen.connected, waiting=screen.waiting)
+
+    def reaching(section: FederationConfig) -> AbstractContextManager[Transport]:
+        return through_hub(section, told)
+
     try:
-        with interruptible(), screen, set_up(screen, _reaching(screen)) as conducted:
+        with interruptible(), screen, set_up(screen, reaching) as conducted:
             summary = conduct(conducted, screen)
     except KeyboardInterrupt as error:
         where = f"; resume with --resume {screen.run_id}" if screen.run_id else ""
         raise farewell(error, f"interrupted{where}") from None
     if as_json:
-        print_json(summary)
+        _line("summary", **summary)
     else:
         print_summary(summary)
 
 
-def _reaching(screen: ScreenObserver) -> Reaching:
-    """Return the hub, which tells on stderr who comes and goes, and moves the bar."""
-
-    def connected(client: str, there: bool) -> None:
-        sys.stderr.write(f"{client} can {'be reached' if there else 'no longer be reached'}\n")
-
-    def answered(client: str, stage: Stage) -> None:
-        if stage in ROUND_STAGES:
-            screen.client_answered()
-
-    told = Told(connected=connected, answered=answered)
-    return lambda section: through_hub(section, told)
+def _line(event: str, **fields: Any) -> None:
+    sys.stdout.write(f"{json.dumps({'event': event, **fields})}\n")
+    sys.stdout.flush()

@@ -15,6 +15,7 @@ from platform.cli.output import console, print_json, progress_bar, table
 from platform.config import RunConfig, load_config
 from platform.data.catalogue import DataRequest, dataset_infos, user_path
 from platform.data.checking import FEW, Findings, FolderReport, check_folder, counts
+from platform.data.dataset import Dataset
 from platform.data.dirichlet import Counts
 from platform.data.drawing_holdings import draw_holdings, require_drawable
 from platform.data.holdings import PARTS, Holding, holdings, holdings_document, seeds_used
@@ -108,6 +109,7 @@ def _show(config: Path, question: DatasetsQuestion, *, as_json: bool) -> None:
     if as_json:
         print_json(holdings_document(run, data))
         return
+    _print_recognised(data.dataset)
     _print_clients(held, data, title)
     out = console()
     for name, common in data.common.items():
@@ -204,6 +206,7 @@ def _print_report(report: FolderReport, root: Path) -> None:
     if report.refusal is not None:
         out.print(f"refused: {report.refusal}", soft_wrap=True)
     if report.dataset is not None:
+        _print_recognised(report.dataset)
         _print_counts(counts(report.dataset))
     for found, what in (
         (report.damaged, "images that cannot be opened"),
@@ -214,6 +217,11 @@ def _print_report(report: FolderReport, root: Path) -> None:
     ):
         _print_findings(found, what)
     out.print("all is well" if report.is_sound else "the folder has faults")
+
+
+def _print_recognised(dataset: Dataset) -> None:
+    for sentence in dataset.recognised:
+        console().print(f"recognised: {sentence}", soft_wrap=True)
 
 
 def _print_counts(found: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from platform.cli import exit_codes
 from platform.cli.output import console, epsilon, print_json, table
 from platform.errors import ConfigError
 from platform.holder.budget import Account, Spending, account_of, own_account
-from platform.holder.checking import Check, check_holder
+from platform.holder.checking import CONFIGURATION, Check, check_file, check_holder
 from platform.holder.settings import HolderSettings, load_holder
 from platform.holder.store import read_store
 from platform.parties.enrolment import create_key, read_key
@@ -31,9 +31,10 @@ def check_command(config: Path, *, as_json: bool) -> None:
         typer.Exit: With code 2, if a check failed.
     """
     try:
-        checks = (Check("configuration", True, str(config)), *check_holder(load_holder(config)))
+        settings = load_holder(config)
+        checks = (check_file(config), *check_holder(settings))
     except ConfigError as error:
-        checks = (Check("configuration", False, str(error)),)
+        checks = (Check(CONFIGURATION, False, str(error)),)
     is_sound = all(check.is_sound for check in checks)
     if as_json:
         print_json({"is_sound": is_sound, "checks": [asdict(check) for check in checks]})
@@ -73,13 +74,12 @@ def _document(settings: HolderSettings, account: Account) -> dict[str, Any]:
 
 
 def _spending_document(spent: Spending) -> dict[str, Any]:
-    value = spent.epsilon
-    return {
-        **asdict(spent),
-        # Strict JSON has no infinity.
-        "epsilon": "inf" if value is not None and math.isinf(value) else value,
-        "left": spent.left,
-    }
+    return {**asdict(spent), "epsilon": _finite(spent.epsilon), "left": spent.left}
+
+
+def _finite(value: float | None) -> float | str | None:
+    """Return a number as strict JSON can hold it, which has no infinity."""
+    return "inf" if value is not None and math.isinf(value) else value
 
 
 def _print_account(settings: HolderSettings, account: Account) -> None:
@@ -106,7 +106,7 @@ def _row(spent: Spending) -> tuple[str, ...]:
         _name(spent),
         ", ".join(spent.mechanisms) or "-",
         str(spent.releases),
-        "n/a" if spent.problem is not None else epsilon(spent.epsilon),
+        "n/a" if spent.problem is not None else epsilon(_finite(spent.epsilon)),
         "-" if spent.limit is None else f"{spent.limit:g}",
         "-" if spent.left is None else _rounded_down(spent.left),
     )

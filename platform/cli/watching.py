@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.progress import TaskID
@@ -89,6 +89,11 @@ class ScreenObserver(WithBar):
         self._task: TaskID | None = None
         self.run_id: str | None = None
 
+    def recognised(self, sentences: Sequence[str]) -> None:
+        """Print each."""
+        for sentence in sentences:
+            self._print(f"recognised: {sentence}")
+
     def preparing(self, what: str, done: int, total: int) -> None:
         """Move the bar."""
         self._show(what, total, done)
@@ -116,6 +121,11 @@ class ScreenObserver(WithBar):
         """Print the round."""
         self._clear()
         self._print(round_line(document))
+
+    def describe(self, what: str) -> None:
+        """Say on the bar what is happening; nothing where there is none."""
+        if self._task is not None:
+            self._progress.update(self._task, description=what)
 
     def _show(self, what: str, total: int, done: int) -> None:
         self._clear()

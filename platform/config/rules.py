@@ -24,6 +24,8 @@ KINDS_WITH = {
 """Under which kinds of partition a key means something."""
 MADE = ("headlines", "homonyms", "shapes")
 """Data sets of any size, made from the seed."""
+OWNED = "client_folders"
+"""The data set that is dealt out already: a folder a client."""
 
 
 def require_consistent(config: RunSections) -> None:
@@ -62,6 +64,11 @@ def _partition(config: RunSections) -> Iterator[str]:
         yield (
             "task.partition.shared_ratio: null does not say which share of each class all clients "
             "have alike; valid with task.partition.kind = shared_ratio: 0 to 1, such as 0.2"
+        )
+    if config.task.dataset == OWNED and section.kind != "domain":
+        yield (
+            f"task.partition.kind: {section.kind} does not fit task.dataset = {OWNED}, whose "
+            "folders say who has what; valid: domain"
         )
     yield from _many_clients(config)
     by_client = section.images_per_client is not None

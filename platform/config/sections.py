@@ -45,7 +45,8 @@ class PartitionConfig(Section):
     ] = "pathological"
     """`pathological`: disjoint classes, evenly; `iid`: all classes everywhere; `dirichlet`: of each
     class random shares, the same for training and test images; `domain`: the i-th client holds the
-    i-th domain that is not held out, so `task.clients` (with `task.new_clients`) is their number;
+    i-th domain that is not held out, so `task.clients` (with `task.new_clients`) is their number
+    (the only kind for `client_folders`, whose domains are the clients' own folders);
     `domain_dirichlet`: as many clients on each domain, in domain order, and random shares within
     it, so `task.clients` is a multiple of their number (pFedMoAP, section 5.1); `shared_ratio`:
     training and test images are one pool, dealt out by `shared_ratio`, of which each client then
@@ -123,7 +124,7 @@ class TaskConfig(Section):
     """
     validation_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of every client's training images, class by class, that it does not train on but
-    validates with.
+    validates with; a client whose own folders hold validation images has those instead.
     """
     test_per_class: PositiveInt = 60
     """Test images per class, over all domains (`shapes`, `homonyms` and `headlines` only)."""
@@ -277,7 +278,9 @@ class SeedConfig(Section):
     shots: int | None = None
     """Which images of a class are taken."""
     split: int | None = None
-    """Which of its images each client tests with, under `shared_ratio`."""
+    """Which of its images each client tests with, under `shared_ratio`; which of all images are
+    test images, where files tell no split.
+    """
     validation: int | None = None
     """Which training images are held back."""
     initialisation: int | None = None

@@ -17,6 +17,7 @@ FAMILIES: Final = (
     "embedded",
     "coop_splits",
     "domain_folders",
+    "client_folders",
     "cifar",
     "mnist",
     "tiny_imagenet",

@@ -91,6 +91,7 @@ class FolderReport:
             "expected": list(self.info.layout),
             "source": self.info.source,
             "refusal": self.refusal,
+            "recognised": [] if self.dataset is None else list(self.dataset.recognised),
             "counts": None if self.dataset is None else counts(self.dataset),
             **{n: {"number": f.number, "first": list(f.first)} for n, f in found.items()},
         }

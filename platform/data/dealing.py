@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -89,6 +89,8 @@ def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> Hands:
     """
     sides = (dataset.train, dataset.test)
     rows = [_dealt_rows(split, dealt) for split in sides]
+    # What files hold back for validation is nobody's to train on.
+    rows[0] = np.setdiff1d(rows[0], dataset.validation)
     require_every_class(dataset, dataset.train.labels[rows[0]], dealt.classes)
     train, test = (_keys(config, *side, dealt) for side in zip(sides, rows, strict=True))
     plan = _plan(config, dataset, dealt)
@@ -104,6 +106,8 @@ def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> Hands:
     else:
         shares = partition(plan, train, test, **rngs)
     clients = [ClientIndices(rows[0][c.train], rows[1][c.test]) for c in shares]
+    if plan.kind == "domain":
+        clients = _with_held_back(dataset, dealt, clients)
     return _with_new(config, clients, len(dealt.domains))
 
 
@@ -166,6 +170,18 @@ def _keys(config: RunConfig, split: Split, rows: Indices, dealt: Dealt) -> Indic
         return labels
     positions = np.searchsorted(dealt.domains, split.domains[rows]).astype(np.int64)
     return positions * len(dealt.classes) + labels
+
+
+def _with_held_back(
+    dataset: Dataset, dealt: Dealt, clients: Sequence[ClientIndices]
+) -> list[ClientIndices]:
+    """Give each client what files hold back of its domain; nothing where they hold nothing back."""
+    rows = np.intersect1d(dataset.validation, _dealt_rows(dataset.train, dealt))
+    domains = dataset.train.domains[rows]
+    return [
+        replace(client, validation=rows[domains == domain])
+        for client, domain in zip(clients, dealt.domains, strict=True)
+    ]
 
 
 def _with_new(config: RunConfig, clients: Sequence[ClientIndices], domains: int) -> Hands:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 
 from platform.config.federation_rules import HELD
 from platform.data.dataset import Dataset, Split
+from platform.data.holder_images import DOMAIN
 from platform.data.loading import TaskData
 from platform.data.partition import ClientIndices
-
-DOMAIN: Final = "own"
-"""The one domain: whose images these are is nothing that a method is told."""
 
 
 def task_without_images(classes: Sequence[str]) -> TaskData:

@@ -154,6 +154,27 @@ def is_split_folder(name: str) -> bool:
     return name.casefold() in SPLIT_FOLDERS
 
 
+def require_no_split_folders(names: Sequence[str], where: Path, level: str) -> None:
+    """Refuse folders of a split where a level of folders is to be something else.
+
+    Args:
+        names: Of the folders.
+        where: Folder that they lie in.
+        level: What they are to be, as layouts call it: `CLIENT` or `DOMAIN`.
+
+    Raises:
+        DataError: If one may be a folder of training, validation or test images.
+    """
+    split = [repr(name) for name in names if is_split_folder(name)]
+    if split:
+        raise DataError(
+            f"task.root: {str(where)!r} holds {_and(split)}, each of which may be a "
+            f"{level.lower()} or a part of one holder's images; valid are {level}/CLASS/IMAGE with "
+            "other names, or, where folders split the images, task.dataset: client_folders with "
+            "CLIENT/train/CLASS/IMAGE and CLIENT/test/CLASS/IMAGE"
+        )
+
+
 def folded(name: str) -> str:
     """Return a class's name without what spellings of it differ in.
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from platform.config.federation_rules import HELD
 from platform.data.dataset import Dataset
 from platform.data.holder_folder import FolderPart, FolderReading, Use, folded, recognise
 from platform.data.images import ImageFiles, image_digests
@@ -21,8 +22,8 @@ from platform.data.loaders._files import image_split
 from platform.data.partition import ClientIndices
 from platform.errors import DataError
 
-DATASET: Final = "client_folders"
-"""As `task.dataset` calls folders of data holders."""
+DOMAIN: Final = "own"
+"""The one domain: whose images these are is nothing that a method is told."""
 TEST_SHARE: Final = 0.2
 """Of images that no folder splits, as in other data sets whose files tell no split."""
 
@@ -47,10 +48,11 @@ def load_holding(root: Path, classes: Sequence[str], *, test_share: float, seed:
     reading = recognise(root)
     rows = holder_rows(reading, labels_of(reading, classes), test_share=test_share, seed=seed)
     return dataset_of(
+        HELD,
         reading.root,
         rows,
         classes=tuple(classes),
-        domains=("images",),
+        domains=(DOMAIN,),
         recognised=(f"{str(reading.root)!r}: {reading.sentence}",),
     )
 
@@ -130,6 +132,7 @@ def holder_rows(
 
 
 def dataset_of(
+    name: str,
     root: Path,
     rows: Mapping[Use, Sequence[Row]],
     *,
@@ -140,7 +143,7 @@ def dataset_of(
     """Return images by what they are for as a data set; validation rows follow training rows."""
     trained = len(rows["train"])
     return Dataset(
-        name=DATASET,
+        name=name,
         classes=classes,
         domains=domains,
         train=image_split(root, [*rows["train"], *rows["validation"]]),

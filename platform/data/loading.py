@@ -160,7 +160,10 @@ def _with_validation(
         # One or two images of a class leave nothing to hold back class by class.
         labels = np.zeros_like(labels)
     return [
-        carve(client, labels, share, stream(seed, "validation", position))
+        # What its own files hold back is its choice.
+        client
+        if len(client.validation)
+        else carve(client, labels, share, stream(seed, "validation", position))
         for position, client in enumerate(clients)
     ]
 

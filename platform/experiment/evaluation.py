@@ -299,8 +299,10 @@ def _of_measured(
 def _examined(protocol: str, tests: Sequence[str], scores: Mapping[ClientId, Scores]) -> Examined:
     tallies = [each.tallies for each in scores.values()]
     validation = None
-    if all(VALIDATION in each for each in tallies):
-        validation = over_clients([each[VALIDATION] for each in tallies])
+    held_back = [each[VALIDATION] for each in tallies if VALIDATION in each]
+    # Only some may hold images back, and only some be measured.
+    if any(count for _, count in held_back):
+        validation = over_clients(held_back)
     weights = mean_over_clients([s.weights for s in scores.values() if s.weights is not None])
     return Examined(measured(protocol, tests, tallies), validation, weights)
 

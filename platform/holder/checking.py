@@ -8,25 +8,24 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from platform.data.loaders._files import IMAGE_ENDINGS
-from platform.errors import ConfigError
+from platform.data.holder_folder import recognise
+from platform.data.images import decode
+from platform.errors import ConfigError, DataError
 from platform.holder.budget import own_account
-from platform.holder.identity import private_key
+from platform.holder.identity import own_identity
 from platform.holder.limits import allowed_mechanisms
-from platform.holder.settings import HolderSettings
+from platform.holder.settings import HolderSettings, OwnLimits
 from platform.holder.store import read_store
-from platform.parties.enrolment import read_enrolment, require_enrolled
 from platform.relay.streams import LONGEST_PATH, connect
 from privacy.secure_aggregation import fingerprint
 from storage import StorageError
 
-NAMED: Final = 6
-"""Folders that a line names."""
+CONFIGURATION: Final = "configuration"
 _PATIENCE: Final = 2.0
 
 
@@ -43,6 +42,19 @@ class Check:
     point: str
     is_sound: bool
     text: str
+
+
+def check_file(path: Path) -> Check:
+    """Look at the settings' file itself: whoever may write it sets the limits.
+
+    Args:
+        path: One that has been read.
+    """
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & stat.S_IWOTH:
+        text = f"{str(path)!r} has the permissions {mode:o}, so anybody may write it; valid: 644"
+        return Check(CONFIGURATION, False, text)
+    return Check(CONFIGURATION, True, str(path))
 
 
 def check_holder(settings: HolderSettings) -> tuple[Check, ...]:
@@ -69,46 +81,33 @@ def _check(point: str, look: Callable[[HolderSettings], str], settings: HolderSe
 
 
 def _data(settings: HolderSettings) -> str:
-    root = settings.data.root
-    if not root.is_dir():
-        raise ConfigError(f"data.root: {str(root)!r} is no folder; valid: the folder of the images")
-    counts = dict(_images(root))
-    if not counts:
-        raise ConfigError(
-            f"data.root: {str(root)!r} holds no image; valid endings: {', '.join(IMAGE_ENDINGS)}"
-        )
-    names = sorted(counts)
-    named = ", ".join(f"{name} ({counts[name]})" for name in names[:NAMED])
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{sum(counts.values())} images in {str(root)!r}: {named}{more}"
+    try:
+        reading = recognise(settings.data.root)
+        for part in reading.parts:
+            for folder, names in part.images.items():
+                for name in names[:1]:
+                    _open(reading.root / part.folder / folder / name)
+    except DataError as error:
+        raise ConfigError(str(error).replace("task.root: ", "data.root: ", 1)) from error
+    return f"{str(reading.root)!r}: {reading.sentence}"
 
 
-def _images(root: Path) -> Iterator[tuple[str, int]]:
-    """Yield each folder with images and their number, having opened one of each."""
-
-    def fail(error: OSError) -> None:
-        raise ConfigError(
-            f"data.root: {error.filename!r} cannot be read ({error.strerror}); valid is a folder "
-            "that this user may read"
+def _open(path: Path) -> None:
+    """Open an image: one of each class tells most of what can be wrong with all."""
+    try:
+        decode(path.read_bytes(), str(path))
+    except OSError as error:
+        raise DataError(
+            f"task.root: {str(path)!r} cannot be read ({error.strerror}); valid is a file that "
+            "this user may read"
         ) from error
-
-    for folder, _, names in os.walk(root, onerror=fail):
-        images = [name for name in names if name.lower().endswith(IMAGE_ENDINGS)]
-        if not images:
-            continue
-        try:
-            Path(folder, images[0]).open("rb").close()
-        except OSError as error:
-            fail(error)
-        yield os.path.relpath(folder, root), len(images)
 
 
 def _identity(settings: HolderSettings) -> str:
-    if settings.identity is None or settings.enrolment is None:
+    own = own_identity(settings)
+    if own is None:
         return "none: runs against a server that may lie are declined"
-    identity = private_key(settings.identity)
-    known = read_enrolment(settings.enrolment, key="enrolment")
-    require_enrolled(known, identity, settings.name, key="identity")
+    identity, known = own
     return (
         f"key {fingerprint(identity.public)} is enrolled under {settings.name}; enrolment "
         f"{known.serial} with the fingerprint {known.fingerprint}"
@@ -173,9 +172,16 @@ def limits_in_words(settings: HolderSettings) -> str:
     return (
         f"epsilon {total} in total and {run} a run, at delta {limits.delta:g}; rounds of at least "
         f"{limits.smallest_cohort} clients and sums of at least {limits.smallest_sum}; methods: "
-        f"{methods}; mechanisms: {', '.join(allowed_mechanisms(limits))}; sums that withstand "
+        f"{methods}; mechanisms: {', '.join(allowed_mechanisms(limits))}; epsilon under "
+        f"{_relations(limits)}; sums that withstand "
         + ("an active server" if limits.adversary == "active" else "at least a semi-honest server")
     )
+
+
+def _relations(limits: OwnLimits) -> str:
+    if limits.relations is None:
+        return "replace_one or the mechanism's usual relation"
+    return " or ".join(limits.relations)
 
 
 def _bound(limit: float | None) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from platform.disk.files import write_bytes
-from platform.errors import ConfigError, Declined, ProtocolError
+from platform.errors import ConfigError, DataError, Declined, ProtocolError
 from platform.wire.envelopes import peek
 from platform.wire.offers import Acceptance, Offer, decode_offer, encode_acceptance, encode_offer
 from storage.files import make_folder
@@ -22,6 +22,12 @@ KEPT: Final = "offers"
 """Folder of accepted offers, in the client's storage folder."""
 _NAME: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _LONGEST_NAME: Final = 128
+UNFIT: Final = "the run cannot be set up on this client's machine; its own log says why"
+UNFIT_DATA: Final = (
+    "federation.classes: this client's images do not fit them, or cannot be read; its own log says "
+    "why"
+)
+"""What a coordinator is told where the reason itself is nobody's but the data holder's."""
 
 
 class Handles(Protocol):
@@ -82,7 +88,9 @@ class Host:
         except Declined as error:
             return error.reasons
         except ConfigError as error:
-            return (str(error),)
+            # It may name this machine's files, and what classes it has images of.
+            self.tell(f"run {run_id}: {error}")
+            return (UNFIT_DATA if isinstance(error, DataError) else UNFIT,)
         # Only now: what is kept was accepted.
         make_folder(place.parent)
         write_bytes(place, encode_offer(offer))

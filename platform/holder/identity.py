@@ -13,7 +13,7 @@ from typing import Final
 from platform.errors import ConfigError
 from platform.holder.settings import HolderSettings
 from platform.parties.enrolment import read_enrolment, read_key, require_enrolled
-from privacy.secure_aggregation import Credentials, Identity
+from privacy.secure_aggregation import Credentials, Enrolment, Identity
 
 OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
@@ -29,7 +29,17 @@ def own_credentials(settings: HolderSettings, *, corrupt_rate: float) -> Credent
         None without an identity, which is enough against a semi-honest server.
 
     Raises:
-        ConfigError: If a file is missing, others may read the key, or it is not the one that is
+        ConfigError: As for `own_identity`.
+    """
+    own = own_identity(settings)
+    return None if own is None else Credentials(*own, corrupt_rate)
+
+
+def own_identity(settings: HolderSettings) -> tuple[Identity, Enrolment] | None:
+    """Return the holder's key and the enrolment that names it; None where it has none.
+
+    Raises:
+        ConfigError: If a file is missing, others may use the key, or it is not the one that is
             enrolled under the holder's name.
     """
     if settings.identity is None or settings.enrolment is None:
@@ -37,7 +47,7 @@ def own_credentials(settings: HolderSettings, *, corrupt_rate: float) -> Credent
     identity = private_key(settings.identity)
     known = read_enrolment(settings.enrolment, key="enrolment")
     require_enrolled(known, identity, settings.name, key="identity")
-    return Credentials(identity, known, corrupt_rate)
+    return identity, known
 
 
 def private_key(path: Path) -> Identity:

@@ -100,6 +100,12 @@ def _noise(limits: OwnLimits, config: RunConfig) -> Iterator[str]:
             f"privacy.noise_source: {section.noise_source} protects nobody, as whoever knows the "
             "seed takes the noise away; a data holder takes os only"
         )
+    relations = limits.relations or ("replace_one", config.mechanism.relations[0])
+    if config.mechanism.facts.claims and config.relation not in relations:
+        yield (
+            f"privacy.relation: {config.relation} is not among limits.relations = "
+            f"{', '.join(dict.fromkeys(relations))}"
+        )
     allowed = allowed_mechanisms(limits)
     if section.mechanism not in allowed:
         yield (

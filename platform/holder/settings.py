@@ -21,6 +21,7 @@ from platform.config.files import is_file
 from platform.config.sections import Positive, PositiveInt, Section
 from platform.errors import ConfigError
 from platform.mechanisms import BUILT_IN
+from privacy import Relation
 
 FOLDER: Final = "folder"
 """Under which name a validation is given the folder of the settings' file."""
@@ -90,6 +91,10 @@ class OwnLimits(Section):
     and `central_noise` have to be named; `none` has no finite epsilon, so it needs both epsilons
     to be null.
     """
+    relations: Annotated[tuple[Relation, ...] | None, Field(min_length=1)] = None
+    """Relations of neighbouring data sets that epsilon may be about: under `add_or_remove_one` the
+    same number takes half the noise. Null: `replace_one`, and the mechanism's usual one.
+    """
     adversary: Literal["semi_honest", "active"] = "semi_honest"
     """The coordinator that a secure sum must withstand: `active` declines sums that only withstand
     one that follows the protocol, and runs without secure aggregation.
@@ -115,7 +120,7 @@ class HolderSettings(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where it trains; `auto` takes CUDA where there is any."""
     threads: PositiveInt | None = None
-    """CPU threads of torch; null: as the run says."""
+    """CPU threads of torch; null: one, whatever the run says."""
     limits: OwnLimits = OwnLimits()
 
     @model_validator(mode="after")

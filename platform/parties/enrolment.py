@@ -125,24 +125,9 @@ def credentials_of(enrolment: Path, name: str, *, corrupt_rate: float) -> Creden
     """Return what a simulated client knows about an active round without asking the server.
 
     Raises:
-        ConfigError: As `credentials_with` does.
-    """
-    return credentials_with(key_path(enrolment, name), enrolment, name, corrupt_rate=corrupt_rate)
-
-
-def credentials_with(key: Path, enrolment: Path, name: str, *, corrupt_rate: float) -> Credentials:
-    """Return what a client knows about an active round without asking the server.
-
-    Args:
-        key: File of its private key.
-        enrolment: The file that says whose keys are whose.
-        name: The client's.
-        corrupt_rate: Share of clients that may collude with the server.
-
-    Raises:
         ConfigError: If a file is missing, or the key is not the one that is enrolled.
     """
-    known, identity = read_enrolment(enrolment), read_key(key)
+    known, identity = read_enrolment(enrolment), read_key(key_path(enrolment, name))
     require_enrolled(known, identity, name)
     return Credentials(identity, known, corrupt_rate)
 

@@ -48,11 +48,11 @@ class Told:
 
     Attributes:
         connected: A client can be reached, or cannot any more.
-        answered: A client has answered a stage.
+        waiting: A stage waits for these clients; for none where it is over.
     """
 
     connected: Callable[[ClientId, bool], None] = lambda client, there: None
-    answered: Callable[[ClientId, Stage], None] = lambda client, stage: None
+    waiting: Callable[[Stage, frozenset[ClientId]], None] = lambda stage, clients: None
 
 
 @dataclass(kw_only=True)
@@ -123,14 +123,17 @@ class Hub:
     ) -> dict[ClientId, bytes | Dropout]:
         numbers = {client: self._ask(client, messages[client], seconds) for client in messages}
         waiting = {client: self._open[number].outcome for client, number in numbers.items()}
+        missing = set(waiting)
         for client, future in waiting.items():
-            future.add_done_callback(partial(self._tell, client, stage))
+            future.add_done_callback(partial(self._tell, stage, missing, client))
+        self.told.waiting(stage, frozenset(missing))
         try:
             if waiting:
                 await asyncio.wait(waiting.values(), timeout=seconds)
         finally:
             for number in numbers.values():
                 self._open.pop(number, None)
+            self.told.waiting(stage, frozenset())
         late = Dropout(f"no answer in {seconds:g} s")
         outcomes = {c: future.result() if future.done() else None for c, future in waiting.items()}
         for client, outcome in outcomes.items():
@@ -138,9 +141,12 @@ class Hub:
                 raise CoordinatorBehind(f"{client}: {outcome.reason}")
         return {c: late if o is None else _reply(o) for c, o in outcomes.items()}
 
-    def _tell(self, client: ClientId, stage: Stage, done: asyncio.Future[Outcome]) -> None:
-        if not done.cancelled() and done.result().kind == "answer":
-            self.told.answered(client, stage)
+    def _tell(
+        self, stage: Stage, missing: set[ClientId], client: ClientId, done: asyncio.Future[Outcome]
+    ) -> None:
+        missing.discard(client)
+        if missing and not done.cancelled():
+            self.told.waiting(stage, frozenset(missing))
 
     def _ask(self, client: ClientId, message: bytes, seconds: float) -> int:
         self._numbers += 1

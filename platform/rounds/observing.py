@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 
 class Observer(Protocol):
     """Watches a run. Every method may do nothing."""
+
+    def recognised(self, sentences: Sequence[str]) -> None:
+        """Hear what was made of files whose layout nobody told, before anything is done."""
+        ...
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Hear that something before the first round has come `done` of `total` far."""
@@ -36,6 +40,9 @@ class Observer(Protocol):
 
 class SilentObserver:
     """Watches without a word."""
+
+    def recognised(self, sentences: Sequence[str]) -> None:
+        """Do nothing."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Do nothing."""

@@ -150,7 +150,7 @@ def over_sockets(handlers: Mapping[str, Callable[[bytes], bytes]], folder: Path)
 def hold(config: RunConfig, reaching: Reaching) -> dict[str, Any]:
     """Hold a new run; its summary."""
     surroundings = Surroundings()
-    with new_federation(config, SilentObserver(), surroundings, reaching) as conducted:
+    with new_federation(config, SilentObserver(), surroundings, reaching=reaching) as conducted:
         return conduct(conducted, SilentObserver())
 
 
@@ -162,5 +162,7 @@ def go_on(run_id: str, url: str, reaching: Reaching) -> dict[str, Any]:
     # It may have moved since the run started.
     config = config.model_copy(update={"storage": StorageConfig(url=url)})
     observer = SilentObserver()
-    with reopened_federation(run_id, config, observer, surroundings, reaching) as conducted:
+    with reopened_federation(
+        run_id, config, observer, surroundings, reaching=reaching
+    ) as conducted:
         return conduct(conducted, observer)

@@ -56,9 +56,11 @@ def _coordinator(config: Path, database: Path) -> None:
         if names:
             with open_storage(url) as opened:
                 loaded = stored_config(opened, names[0], surroundings)
-            setting = reopened_federation(names[0], loaded, observer, surroundings, reaching)
+            setting = reopened_federation(
+                names[0], loaded, observer, surroundings, reaching=reaching
+            )
         else:
-            setting = new_federation(loaded, observer, surroundings, reaching)
+            setting = new_federation(loaded, observer, surroundings, reaching=reaching)
         with setting as conducted:
             conduct(conducted, observer)
     except Exception as error:

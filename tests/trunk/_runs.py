@@ -263,7 +263,11 @@ class Answer:
 Command = Callable[..., Answer]
 
 
-def command_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def command_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    main: Callable[[], None] = main,
+) -> Command:
     """The command line in this process: the same `main` that `python -m` calls."""
 
     def call(*arguments: str) -> Answer:

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from PIL import Image
 
-from platform.bootstrap import with_absolute_paths
 from platform.config import parse_config
 from platform.data.catalogue import DataRequest, load_dataset
 from platform.data.drawing_holdings import draw_holdings, require_drawable
 from platform.data.holdings import Holding
 from platform.errors import ConfigError
+from platform.experiment.paths import with_absolute_paths
 from tests.drawn._users import readable_for_nobody
 from tests.trunk._runs import Answer, Command
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import stat
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from tests.trunk.test_cli_errors import require_one_sentence
 
 PUBLIC = Identity(b"\x05" * 32).public.hex()
 OTHER = Identity(b"\x06" * 32).public.hex()
+DEVELOPMENT = "create-for-development"
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def require_silent_about(answer: Answer, folder: Path) -> None:
 
 def test_create_makes_a_key_for_every_client_and_shows_none(sotto: Command, tmp_path: Path) -> None:
     folder = tmp_path / "keys"
-    answer = sotto("enrolment", "create", str(folder), "--clients", "3", "--json")
+    answer = sotto("enrolment", DEVELOPMENT, str(folder), "--clients", "3", "--json")
     assert (answer.code, answer.err) == (0, "")
     known = read_enrolment(folder / "enrolment.json")
     assert answer.document == {
@@ -63,46 +65,27 @@ def test_create_makes_a_key_for_every_client_and_shows_none(sotto: Command, tmp_
 
 def test_create_changes_nothing_that_is_there(sotto: Command, tmp_path: Path) -> None:
     folder = tmp_path / "keys"
-    sotto("enrolment", "create", str(folder), "--clients", "2")
+    sotto("enrolment", DEVELOPMENT, str(folder), "--clients", "2")
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    answer = sotto("enrolment", "create", str(folder), "--clients", "2")
+    answer = sotto("enrolment", DEVELOPMENT, str(folder), "--clients", "2")
     require_one_sentence(answer, "FOLDER", "exists already", "another folder")
     (folder / "enrolment.json").unlink()
-    answer = sotto("enrolment", "create", str(folder), "--clients", "2")
+    answer = sotto("enrolment", DEVELOPMENT, str(folder), "--clients", "2")
     require_one_sentence(answer, "KEY", "exists already; keys are never replaced")
     after = {path: path.read_bytes() for path in folder.iterdir()}
     assert after.items() <= before.items()
     require_silent_about(answer, folder)
 
 
-def test_key_makes_a_key_once_and_shows_its_public_half(sotto: Command, tmp_path: Path) -> None:
-    path = tmp_path / "new" / "clinic.key"
-    first = sotto("enrolment", "key", str(path), "--json")
-    written = path.read_bytes()
-    again = sotto("enrolment", "key", str(path), "--json")
-    assert first.document == again.document
-    assert path.read_bytes() == written
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    public = Identity(bytes.fromhex(written.decode().strip())).public
-    assert first.document == {"public": public.hex(), "fingerprint": fingerprint(public)}
-    shown = sotto("enrolment", "key", str(path))
-    assert public.hex() in shown.out and fingerprint(public) in shown.out
-    for answer in (first, again, shown):
-        require_silent_about(answer, path.parent)
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"secret words", b"ab" * 31, b"ab" * 33, b"\xff" * 64], ids=range(5)
-)
-def test_a_file_that_holds_no_key_is_left_alone_and_not_shown(
-    sotto: Command, tmp_path: Path, content: bytes
+def test_no_command_makes_keys_of_several_clients_but_the_one_for_development(
+    sotto: Command,
 ) -> None:
-    path = tmp_path / "clinic.key"
-    path.write_bytes(content)
-    answer = sotto("enrolment", "key", str(path))
-    require_one_sentence(answer, "holds no private key of 64 hex digits")
-    assert path.read_bytes() == content
-    assert "secret words" not in answer.err and "abab" not in answer.err
+    """A client makes its own, where it stays: `python -m platform.client keys create`."""
+    shown = sotto("enrolment", "--help").out
+    commands = re.findall(r"^  ([a-z-]+)  ", shown.partition("Commands:")[2], re.MULTILINE)
+    assert commands == [DEVELOPMENT, "show", "add", "rotate", "revoke"]
+    for gone in ("create", "key"):
+        assert sotto("enrolment", gone, "x").code == 2
 
 
 def test_a_place_where_nothing_can_be_written_is_one_sentence(
@@ -110,8 +93,7 @@ def test_a_place_where_nothing_can_be_written_is_one_sentence(
 ) -> None:
     (tmp_path / "file").write_text("")
     inside = tmp_path / "file" / "x"
-    require_one_sentence(sotto("enrolment", "key", str(inside)), "KEY", "cannot be written")
-    create = sotto("enrolment", "create", str(inside), "--clients", "2")
+    create = sotto("enrolment", DEVELOPMENT, str(inside), "--clients", "2")
     require_one_sentence(create, "KEY", "cannot be written")
     added = sotto("enrolment", "add", str(inside), "a", PUBLIC)
     require_one_sentence(added, "FILE", "cannot be written")
@@ -189,7 +171,7 @@ def test_a_missing_enrolment_says_how_to_make_one(sotto: Command, file: Path) ->
 
 
 @pytest.mark.parametrize("clients", ["1", "0", "-3", "many"])
-@pytest.mark.parametrize("command", [["enrolment", "create", "x"], ["secagg-plan"]])
+@pytest.mark.parametrize("command", [["enrolment", DEVELOPMENT, "x"], ["secagg-plan"]])
 def test_too_few_clients(sotto: Command, command: list[str], clients: str) -> None:
     answer = sotto(*command, "--clients", clients)
     assert (answer.code, answer.out) == (2, "")
@@ -369,7 +351,7 @@ def test_the_quickstart_against_an_active_server(
     sotto: Command, storage: Storage, tmp_path: Path
 ) -> None:
     folder = tmp_path / "keys"
-    made = sotto("enrolment", "create", str(folder), "--clients", "50")
+    made = sotto("enrolment", DEVELOPMENT, str(folder), "--clients", "50")
     assert made.code == 0
     options = [
         *("secure_aggregation.adversary=active", "secure_aggregation.corrupt=2", "rounds=2"),

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from platform.disk.opening import open_existing
-from platform.errors import RunStopped
+from platform.errors import ConfigError, RunStopped
+from platform.parties.enrolment import create_key, write_enrolment
 from platform.wire.codec import decode_arrays
+from privacy.secure_aggregation import Enrolment
 from tests.trunk._federations import NAMES, Holders, federation, hold, over_sockets, within
 
 MASKED = (
@@ -76,15 +78,37 @@ def test_a_run_that_passes_one_holders_limits_is_not_begun(folder, limits, said)
     assert "declined" in holders.lines["south"][0]
 
 
-def test_a_class_that_the_federation_does_not_know_is_named(folder):
+def test_a_class_that_the_federation_does_not_know_is_named_to_its_holder_only(folder):
+    """Which images a holder has is what the coordinator must not learn, from a refusal either."""
     holders = Holders.written(folder)
     extra = folder / "west" / "images" / "train" / "dog"
     extra.mkdir()
     (extra / "0.png").write_bytes(
         (folder / "west" / "images" / "train" / "star" / "0.png").read_bytes()
     )
-    with pytest.raises(RunStopped, match="'dog'"):
-        hold(federation(folder), within(holders.handlers()))
+    handlers, sent = holders.handlers(), []
+
+    def heard(message: bytes) -> bytes:
+        sent.append(handlers["west"](message))
+        return sent[-1]
+
+    with pytest.raises(RunStopped, match=r"federation\.classes: this client's images") as stopped:
+        hold(federation(folder), within({**handlers, "west": heard}))
+    assert "'dog'" in " ".join(holders.lines["west"])
+    assert "dog" not in str(stopped.value) and str(folder) not in str(stopped.value)
+    assert sent and not [m for m in sent if b"dog" in m or str(folder).encode() in m]
+
+
+def test_a_key_that_others_may_use_keeps_a_client_from_starting(folder):
+    keys = {"identity": "north.key", "enrolment": "enrolment.json"}
+    holders = Holders.written(folder, of={"north": keys})
+    own = create_key(folder / "north" / "north.key")
+    known = Enrolment().enrol("north", own.public)
+    write_enrolment(folder / "north" / "enrolment.json", known)
+    holders.handler("north")
+    (folder / "north" / "north.key").chmod(0o640)
+    with pytest.raises(ConfigError, match=r"identity: .* has the permissions 640"):
+        holders.handler("north")
 
 
 def test_the_coordinators_paths_reach_nobody(folder):

@@ -289,7 +289,7 @@ def test_the_watcher_hears_who_is_there_and_who_answered(folder):
     heard: list[tuple] = []
     told = Told(
         connected=lambda client, there: heard.append((client, there)),
-        answered=lambda client, stage: heard.append((client, stage)),
+        waiting=lambda stage, clients: heard.append((stage, *sorted(clients))),
     )
     with Hub(path=folder / "hub", clients=["north"], told=told) as hub:
         with served({"north": echo("north")}, folder) as sockets:
@@ -297,7 +297,7 @@ def test_the_watcher_hears_who_is_there_and_who_answered(folder):
                 HubTransport(hub, {"train": 20.0}, 20.0).exchange("train", {"north": b"m"}, None)
             while ("north", False) not in heard:
                 time.sleep(0.01)
-    assert heard == [("north", True), ("north", "train"), ("north", False)]
+    assert heard == [("train", "north"), ("north", True), ("train",), ("north", False)]
 
 
 def test_a_stopped_process_costs_its_time_and_nothing_else(folder):

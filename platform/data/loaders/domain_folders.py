@@ -23,6 +23,7 @@ from typing import Final
 from platform.config.randomness import stream
 from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset
+from platform.data.holder_folder import require_no_split_folders
 from platform.data.loaders._domain_layouts import (
     Found,
     Layouts,
@@ -102,7 +103,10 @@ INFOS = (
         classes=(),
         domains=(),
         source="the images are the user's own",
-        layout=("DOMAIN/CLASS/IMAGE, with the same classes in all domains",),
+        layout=(
+            "DOMAIN/CLASS/IMAGE, with the same classes in all domains, none of which is called "
+            "train, val or test",
+        ),
     ),
     DatasetInfo(
         name="office_home",
@@ -155,6 +159,7 @@ def load(name: str, request: DataRequest) -> Dataset:
         info = replace(info, domains=subfolders(images, images))
         if not info.domains:
             raise DataError(info.missing(images / "DOMAIN", request.root))
+        require_no_split_folders(info.domains, images, "DOMAIN")
     domains = request.chosen_domains(name, info.domains)
     folders = _domain_folders(info, request, images, domains)
     found, is_listed = find_images(base, images, folders, layouts)

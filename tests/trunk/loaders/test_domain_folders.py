@@ -144,6 +144,20 @@ def test_domains_are_in_the_order_asked_for(tmp_path: Path) -> None:
     assert paths(data.train)[0].startswith("sketch/")
 
 
+@pytest.mark.parametrize(
+    "folders", [("test", "train"), ("Train", "ink"), ("ink", "val"), ("testing", "training")]
+)
+def test_a_split_is_not_read_as_domains(tmp_path: Path, folders: tuple[str, ...]) -> None:
+    draw_folders(tmp_path, folders, ("x", "y"))
+    with pytest.raises(DataError) as caught:
+        load(tmp_path, "folders")
+    text = str(caught.value)
+    assert "each of which may be a domain or a part of one holder's images" in text
+    assert "valid are DOMAIN/CLASS/IMAGE with other names, or, " in text
+    assert "task.dataset: client_folders with CLIENT/train/CLASS/IMAGE" in text
+    assert all((repr(name) in text) == (name != "ink") for name in folders)
+
+
 HELD_OUT = {
     "pacs": (draw_pacs, "sketch", 3 * 7 * 4, 3 * 7 + 7 * 5),
     "pacs-lists": (draw_pacs_lists, "sketch", 3 * 7 * 3, 3 * 7 * 2 + 7 * 5),

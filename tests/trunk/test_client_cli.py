@@ -1,0 +1,572 @@
+"""`python -m platform.client`: keys, checks and the budget, as a data holder meets them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import socket
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from PIL import Image
+from scipy.optimize import minimize_scalar
+
+from platform.cli.client_app import main
+from platform.holder.settings import load_holder
+from platform.parties.enrolment import write_enrolment
+from platform.parties.store_files import STORES
+from privacy.secure_aggregation import Enrolment, Identity, fingerprint
+from storage import ClientStore, LedgerRow, open_client_store, open_client_stores
+from tests.trunk._runs import FIXED, NO_POOL, Answer, Command, command_line, gaussian_epsilon
+from tests.trunk._runs import Storage as Runs
+from tests.trunk.test_cli_errors import require_one_sentence
+
+DELTA = 1e-5
+OTHER = Identity(b"\x06" * 32)
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs one command of the data holder: `client("check", path)`."""
+    return command_line(monkeypatch, capsys, main)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """A data holder's folder."""
+
+    folder: Path
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "client.yaml"
+
+    @property
+    def key(self) -> Path:
+        return self.folder / "north.key"
+
+    def write(self, **changes: Any) -> Path:
+        tree = {"name": "north", "data": {"root": "images"}, "storage": "north", **changes}
+        self.config.write_text(yaml.safe_dump(tree))
+        return self.config
+
+    def enrol(self, name: str = "north", identity: Identity | None = None) -> None:
+        own = identity or Identity(bytes.fromhex(self.key.read_text()))
+        write_enrolment(self.folder / "enrolment.json", Enrolment().enrol(name, own.public))
+
+
+BOTH = {"identity": "north.key", "enrolment": "enrolment.json"}
+
+
+@pytest.fixture
+def place(tmp_path: Path, client: Command) -> Place:
+    """All that a check wants: images, a key and an enrolment."""
+    found = Place(tmp_path)
+    for name in ("ants", "bees"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(2):
+            Image.new("RGB", (8, 8)).save(tmp_path / "images" / name / f"{number}.png")
+    assert client("keys", "create", str(found.key)).code == 0
+    found.enrol()
+    found.write(**BOTH)
+    return found
+
+
+def checks(answer: Answer) -> dict[str, tuple[bool, str]]:
+    assert answer.err == ""
+    document = answer.document
+    found = {check["point"]: (check["is_sound"], check["text"]) for check in document["checks"]}
+    assert document["is_sound"] == all(is_sound for is_sound, _ in found.values())
+    assert answer.code == (0 if document["is_sound"] else 2)
+    return found
+
+
+def failed(answer: Answer, point: str) -> str:
+    """What is wrong with the one point that is not sound."""
+    found = checks(answer)
+    assert [name for name, (is_sound, _) in found.items() if not is_sound] == [point], found
+    assert "\n" not in found[point][1]
+    return found[point][1]
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def python(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd="/", capture_output=True, text=True
+    )
+
+
+def test_without_arguments_it_says_what_there_is_and_fails(child_environment):
+    """It printed nothing and exited 0 once: whoever tried it found a simulation."""
+    done = python(child_environment, "-m", "platform.client")
+    assert done.returncode == 2
+    for command in ("CONFIG", "check", "budget", "keys", "example"):
+        assert command in done.stdout + done.stderr
+
+
+def test_help_imports_nothing_heavy(child_environment):
+    script = (
+        "import sys; sys.argv = ['client', '--help']\n"
+        "from platform.cli.client_app import main\n"
+        "try: main()\n"
+        "finally: sys.stderr.write(' '.join(m for m in "
+        "('torch', 'numpy', 'pydantic', 'sqlalchemy') if m in sys.modules))"
+    )
+    done = python(child_environment, "-c", script)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_file_that_is_none_is_one_sentence(client):
+    require_one_sentence(client("nonsense"), "CONFIG: 'nonsense' is no file")
+    require_one_sentence(client("--json", "nonsense"), "CONFIG: 'nonsense' is no file")
+    require_one_sentence(client("CONFIG"), "CONFIG: 'CONFIG' is no file")
+    assert client("--bogus").code == 2
+    assert client("chekc", "client.yaml").code == 2
+
+
+def test_the_example_can_be_written_to_a_file_and_read(client, tmp_path):
+    answer = client("example")
+    path = tmp_path / "client.yaml"
+    path.write_text(answer.out)
+    assert load_holder(path).name == "north"
+
+
+# --- keys ---------------------------------------------------------------------------------------
+
+
+def test_a_key_is_made_where_it_stays_and_only_its_public_half_is_shown(client, tmp_path):
+    path = tmp_path / "new" / "north.key"
+    made = client("keys", "create", str(path), "--json")
+    assert (made.code, made.err) == (0, "")
+    private = path.read_text().strip()
+    public = Identity(bytes.fromhex(private)).public
+    assert made.document == {"public": public.hex(), "fingerprint": fingerprint(public)}
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert list(path.parent.iterdir()) == [path]
+    shown = client("keys", "show", str(path))
+    assert public.hex() in shown.out and fingerprint(public) in shown.out
+    assert client("keys", "show", str(path), "--json").document == made.document
+    for answer in (made, shown):
+        assert private not in answer.out + answer.err
+
+
+def test_a_key_is_never_replaced(client, tmp_path):
+    path = tmp_path / "north.key"
+    client("keys", "create", str(path))
+    before = path.read_bytes()
+    again = client("keys", "create", str(path))
+    require_one_sentence(again, "KEY", "exists already; keys are never replaced")
+    assert path.read_bytes() == before
+    (tmp_path / "link.key").symlink_to(tmp_path / "nowhere.key")
+    require_one_sentence(client("keys", "create", str(tmp_path / "link.key")), "KEY: ")
+    assert not (tmp_path / "nowhere.key").exists()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"secret words", b"ab" * 31, b"ab" * 33, b"\xff" * 64, None], ids=range(6)
+)
+def test_a_file_that_holds_no_key_is_left_alone_and_not_shown(client, tmp_path, content):
+    path = tmp_path / "north.key"
+    if content is not None:
+        path.write_bytes(content)
+    answer = client("keys", "show", str(path))
+    require_one_sentence(answer, "KEY: ", "holds no private key of 64 hex digits")
+    assert content is None or path.read_bytes() == content
+    assert content is not None or not path.exists()
+    assert "secret words" not in answer.err and "abab" not in answer.err
+
+
+def test_where_nothing_can_be_written_no_key_is_made(client, tmp_path):
+    (tmp_path / "file").write_text("")
+    require_one_sentence(
+        client("keys", "create", str(tmp_path / "file" / "x.key")), "KEY", "cannot be written"
+    )
+
+
+# --- check --------------------------------------------------------------------------------------
+
+
+def test_all_is_well(client, place):
+    answer = client("check", str(place.config), "--json")
+    found = checks(answer)
+    assert list(found) == ["configuration", "data", "identity", "storage", "socket", "limits"]
+    assert answer.code == 0
+    public = Identity(bytes.fromhex(place.key.read_text())).public
+    assert fingerprint(public) in found["identity"][1]
+    assert "4 images" in found["data"][1]
+    plain = client("check", str(place.config))
+    assert plain.code == 0 and plain.out.count("ok ") >= 6 and "failed" not in plain.out
+    assert place.key.read_text().strip() not in answer.out + plain.out
+
+
+def test_a_check_leaves_nothing_behind(client, place):
+    before = {path: path.stat().st_mtime_ns for path in place.folder.rglob("*")}
+    client("check", str(place.config))
+    assert {path: path.stat().st_mtime_ns for path in place.folder.rglob("*")} == before
+
+
+def test_settings_that_are_not_valid_fail_by_name(client, place):
+    place.write(colour="red")
+    said = failed(client("check", str(place.config), "--json"), "configuration")
+    assert said.startswith("colour: is not a known key")
+    plain = client("check", str(place.config))
+    assert plain.code == 2 and plain.out.startswith("failed  configuration")
+
+
+def test_settings_that_anybody_may_write_are_no_limits(client, place):
+    place.config.chmod(0o646)
+    said = failed(client("check", str(place.config), "--json"), "configuration")
+    assert "has the permissions 646" in said
+    place.config.chmod(0o664)
+    assert checks(client("check", str(place.config), "--json"))["configuration"][0]
+
+
+def test_an_image_that_is_none_is_found(client, place):
+    (place.folder / "images" / "bees" / "0.png").write_text("no image")
+    said = failed(client("check", str(place.config), "--json"), "data")
+    assert "0.png" in said
+
+
+@pytest.mark.parametrize("how", ["nothing", "a file", "empty"])
+def test_a_folder_without_images(client, place, how):
+    root = place.folder / "other"
+    if how == "a file":
+        root.write_text("")
+    elif how == "empty":
+        (root / "ants").mkdir(parents=True)
+    place.write(data={"root": "other"}, **BOTH)
+    said = failed(client("check", str(place.config), "--json"), "data")
+    assert str(root) in said and "task.root" not in said
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o640, 0o602, 0o666, 0o777, 0o610])
+def test_a_key_that_others_may_use_is_refused(client, place, mode):
+    place.key.chmod(mode)
+    said = failed(client("check", str(place.config), "--json"), "identity")
+    assert f"has the permissions {mode:o}" in said and said.endswith("valid: 600")
+
+
+def test_anothers_key_is_refused(client, place):
+    place.enrol(identity=OTHER)
+    said = failed(client("check", str(place.config), "--json"), "identity")
+    assert "the key of north is not enrolled under that name" in said
+
+
+def test_a_key_under_another_name_is_refused(client, place):
+    place.enrol(name="south")
+    said = failed(client("check", str(place.config), "--json"), "identity")
+    assert "the key of north is not enrolled under that name" in said
+
+
+def test_a_revoked_key_is_refused(client, place):
+    own = Identity(bytes.fromhex(place.key.read_text()))
+    revoked = Enrolment().enrol("north", own.public).revoke("north")
+    write_enrolment(place.folder / "enrolment.json", revoked)
+    failed(client("check", str(place.config), "--json"), "identity")
+
+
+@pytest.mark.parametrize("which", ["north.key", "enrolment.json"])
+@pytest.mark.parametrize("how", ["missing", "empty", "a folder"])
+def test_a_key_or_enrolment_that_is_none(client, place, which, how):
+    path = place.folder / which
+    path.unlink()
+    if how == "empty":
+        path.touch(mode=0o600)
+    elif how == "a folder":
+        path.mkdir(mode=0o700)
+    said = failed(client("check", str(place.config), "--json"), "identity")
+    assert str(path) in said
+
+
+def test_without_an_identity_it_says_what_follows(client, place):
+    place.write()
+    is_sound, text = checks(client("check", str(place.config), "--json"))["identity"]
+    assert is_sound and "declined" in text
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no database at all", b"SQLite format 3\0" + b"\0" * 200]
+)
+def test_a_store_that_is_none(client, place, content):
+    (place.folder / "north").mkdir()
+    (place.folder / "north" / "client.db").write_bytes(content)
+    said = failed(client("check", str(place.config), "--json"), "storage")
+    assert "client.db" in said
+
+
+def test_storage_that_is_a_file(client, place):
+    (place.folder / "north").write_text("")
+    found = checks(client("check", str(place.config), "--json"))
+    assert not found["storage"][0] and "is no folder" in found["storage"][1]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="everything may be written by root")
+def test_storage_that_cannot_be_written(client, place):
+    (place.folder / "north").mkdir(mode=0o500)
+    said = failed(client("check", str(place.config), "--json"), "storage")
+    assert "cannot be written to" in said
+
+
+@pytest.mark.parametrize(("size", "is_sound"), [(107, True), (108, False)])
+def test_the_longest_path_of_a_socket(client, place, size, is_sound):
+    path = "/" + "s" * (size - 1)
+    place.write(socket=path, **BOTH)
+    found = checks(client("check", str(place.config), "--json"))
+    assert found["socket"][0] is is_sound
+    assert is_sound or "has 108 bytes; valid: at most 107" in found["socket"][1]
+
+
+def test_letters_of_several_bytes_count_as_such(client, place):
+    place.write(socket="/" + "ü" * 54, **BOTH)
+    said = failed(client("check", str(place.config), "--json"), "socket")
+    assert "has 109 bytes" in said
+
+
+def test_a_socket_that_somebody_serves(client, place, monkeypatch):
+    monkeypatch.chdir(place.folder)
+    place.write(socket="s", **BOTH)
+    with closing(socket.socket(socket.AF_UNIX)) as served:
+        served.bind("s")
+        served.listen(1)
+        monkeypatch.chdir("/")
+        if len(os.fsencode(place.folder / "s")) > 107:
+            pytest.skip("the temporary folder's own path is too long")
+        said = failed(client("check", str(place.config), "--json"), "socket")
+        assert "is served by another process" in said
+    # Left behind by the process that has ended.
+    assert checks(client("check", str(place.config), "--json"))["socket"][0]
+
+
+def test_a_file_where_the_socket_should_be(client, place):
+    (place.folder / "s").write_text("")
+    place.write(socket="s", **BOTH)
+    assert "is no socket" in failed(client("check", str(place.config), "--json"), "socket")
+
+
+def test_limits_are_said_in_words(client, place):
+    place.write(limits={"epsilon_total": 12.5, "epsilon_per_run": None, "methods": ["promptfl"]})
+    text = checks(client("check", str(place.config), "--json"))["limits"][1]
+    assert "epsilon at most 12.5 in total and without bound a run, at delta 1e-05" in text
+    assert "methods: promptfl;" in text
+    assert "mechanisms: dp_sgd, upload_noise, distributed_noise;" in text
+
+
+# --- the budget ---------------------------------------------------------------------------------
+
+
+SHARED = ("privacy.lifetime_budget=1000.0",)
+NOISED = (*NO_POOL, "privacy.noise_source=os", *SHARED)
+OTHER_NOISE = ("privacy.target_epsilon=null", "privacy.noise_multiplier=8.0")
+
+
+@pytest.fixture(scope="module")
+def ledger(make_storage: Callable[[str], Runs]) -> tuple[LedgerRow, ...]:
+    """What one client's own store holds after three runs in this process, two of one mechanism."""
+    runs = make_storage("budget")
+    runs.run("name=first", *NOISED, *FIXED)
+    runs.run("name=second", *NOISED, *OTHER_NOISE)
+    runs.run("name=third", *NOISED, *OTHER_NOISE, "privacy.mechanism=distributed_noise")
+    (stores,) = runs.folder.glob(f"clients/*/{STORES}")
+    opened = open_client_stores(stores, read_only=True).stores
+    ledgers = [store.rows() for store in opened.values()]
+    # One client is lost in every round; the first who was there in all.
+    return max(ledgers, key=len)
+
+
+def own_store(place: Place, rows: Iterable[LedgerRow]) -> ClientStore:
+    """A data holder's own store with a ledger that runs have written."""
+    rows = list(rows)
+    names = {row.pseudonym for row in rows} or {"north"}
+    (pseudonym,) = names
+    store = open_client_store(place.folder / "north" / "client.db", pseudonym=pseudonym)
+    for row in rows:
+        store.reserve_release(dataclasses.replace(row, status="reserved"), payload=b"bytes")
+    for key in sorted({(row.run_id, row.round_number, row.attempt, row.status) for row in rows}):
+        if key[3] != "reserved":
+            store.set_status(*key)
+    assert set(store.rows()) == set(rows)
+    return store
+
+
+def of_run(rows: Iterable[LedgerRow], name: str) -> list[LedgerRow]:
+    return [row for row in rows if row.run_id.startswith(name)]
+
+
+def test_the_budget_of_runs_of_one_mechanism_is_the_exact_formula(client, place, ledger):
+    """By hand: mu^2 of Gaussian releases add up, and epsilon follows from mu (privacy.md, 5)."""
+    first, second = of_run(ledger, "first"), of_run(ledger, "second")
+    own_store(place, [*first, *second])
+    document = client("budget", str(place.config), "--json").document
+    assert (document["name"], document["delta"]) == ("north", DELTA)
+    found = {run["run_id"].partition("-")[0]: run for run in document["runs"]}
+    assert set(found) == {"first", "second"}
+    one, other = gaussian_epsilon(4.0, len(first)), gaussian_epsilon(8.0, len(second))
+    assert found["first"]["epsilon"] == pytest.approx(one, rel=1e-6)
+    assert found["second"]["epsilon"] == pytest.approx(other, rel=1e-6)
+    assert found["first"]["releases"] == len(first)
+    # As many releases of multiplier 4 as have the same mu.
+    both = gaussian_epsilon(4.0, len(first) + len(second) * (4.0 / 8.0) ** 2)
+    total = document["total"]
+    assert total["epsilon"] == pytest.approx(both, rel=1e-6)
+    assert total["epsilon"] < found["first"]["epsilon"] + found["second"]["epsilon"]
+    assert total["releases"] == len(first) + len(second)
+    assert total["mechanisms"] == ["upload_noise"]
+    assert total["left"] == pytest.approx(20.0 - both, rel=1e-6)
+    assert found["first"]["limit"] == 8.0
+
+
+def converted(rho: float) -> float:
+    """The least epsilon of zero-concentrated privacy over all orders (Canonne et al. 2020)."""
+
+    def epsilon(log_order: float) -> float:
+        order = 1.0 + math.exp(log_order)
+        return (
+            order * rho
+            + math.log1p(-1.0 / order)
+            - (math.log(DELTA) + math.log(order)) / (order - 1.0)
+        )
+
+    return float(minimize_scalar(epsilon, bounds=(-5.0, 6.0), method="bounded").fun)
+
+
+def test_the_budget_over_two_mechanisms_is_one_number(client, place, ledger):
+    """By hand: rho of Gaussian and of discrete Gaussian releases add up."""
+    own_store(place, ledger)
+    document = client("budget", str(place.config), "--json").document
+    rows = [row for row in ledger if row.status != "aborted"]
+    # Under replace-one two uploads differ by up to 2C.
+    rho = sum((2.0 * row.clipping_norm / row.standard_deviation) ** 2 / 2.0 for row in rows)
+    total = document["total"]
+    assert total["problem"] is None
+    assert total["mechanisms"] == ["distributed_noise", "upload_noise"]
+    # Accountants take whole orders, and rounding on the grid costs a little.
+    assert converted(rho) * 0.999 < total["epsilon"] < converted(rho) * 1.02
+    assert len(document["runs"]) == 3
+
+
+def test_what_was_aborted_is_free(client, place, ledger):
+    first = of_run(ledger, "first")
+    aborted = [dataclasses.replace(row, status="aborted") for row in first[:1]]
+    own_store(place, [*aborted, *first[1:]])
+    (run,) = client("budget", str(place.config), "--json").document["runs"]
+    assert run["releases"] == len(first) - 1
+    assert run["epsilon"] == pytest.approx(gaussian_epsilon(4.0, len(first) - 1), rel=1e-6)
+
+
+def test_what_is_only_reserved_counts(client, place, ledger):
+    """It may have left, for all that the store knows."""
+    first = of_run(ledger, "first")
+    own_store(place, [dataclasses.replace(row, status="reserved") for row in first])
+    (run,) = client("budget", str(place.config), "--json").document["runs"]
+    assert run["epsilon"] == pytest.approx(gaussian_epsilon(4.0, len(first)), rel=1e-6)
+
+
+def test_units_that_do_not_compose_have_no_number_and_a_reason(client, place, ledger):
+    record = dataclasses.replace(
+        of_run(ledger, "first")[0], run_id="records", mechanism="dp_sgd", round_number=1
+    )
+    own_store(place, [*of_run(ledger, "second"), record])
+    answer = client("budget", str(place.config), "--json")
+    assert answer.code == 0
+    total = answer.document["total"]
+    assert total["epsilon"] is None and total["left"] is None
+    assert "a record" in total["problem"]
+    assert all(run["epsilon"] is not None for run in answer.document["runs"])
+    plain = client("budget", str(place.config))
+    assert "all runs has no epsilon" in plain.out and "n/a" in plain.out
+
+
+def test_a_mechanism_that_nobody_knows_has_no_price(client, place, ledger):
+    strange = [dataclasses.replace(row, mechanism="magic") for row in of_run(ledger, "first")]
+    own_store(place, strange)
+    total = client("budget", str(place.config), "--json").document["total"]
+    assert total["epsilon"] is None and "'magic'" in total["problem"]
+
+
+def test_without_noise_it_is_infinite_and_nothing_is_left(client, place, ledger):
+    bare = [
+        dataclasses.replace(row, mechanism="none", standard_deviation=0.0, clipping_norm=math.inf)
+        for row in of_run(ledger, "first")
+    ]
+    own_store(place, bare)
+    total = client("budget", str(place.config), "--json").document["total"]
+    assert (total["epsilon"], total["left"]) == ("inf", 0.0)
+    assert " inf " in client("budget", str(place.config)).out
+
+
+def test_before_the_first_run_nothing_is_spent_and_no_store_is_made(client, place):
+    document = client("budget", str(place.config), "--json").document
+    assert document["runs"] == []
+    assert (document["total"]["epsilon"], document["total"]["left"]) == (0.0, 20.0)
+    assert not (place.folder / "north").exists()
+
+
+def test_the_budget_is_read_while_a_client_has_its_store_open(client, place, ledger):
+    store = own_store(place, of_run(ledger, "first"))
+    expected = client("budget", str(place.config), "--json").document
+    with store.kept_open(), store.atomically():
+        store.add_failure("first", 1, 1, reason="something")
+        assert client("budget", str(place.config), "--json").document == expected
+
+
+def test_the_budget_reads_the_ledger_and_nothing_that_is_anybodys_secret(
+    client, place, ledger, monkeypatch
+):
+    """Neither sessions nor personal parts nor replies; and no identity is shown."""
+    store = own_store(place, of_run(ledger, "first"))
+    store.put_pending("first", 9, 1, personal=b"personal-secret", experts=b"experts-secret")
+    asked: list[str] = []
+    connect = sqlite3.connect
+
+    def traced(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **options)
+        connection.set_trace_callback(asked.append)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", traced)
+    answers = [client("budget", str(place.config), *json) for json in ((), ("--json",))]
+    tables = {
+        table
+        for statement in asked
+        if statement.lstrip().upper().startswith("SELECT")
+        for table in ("identity", "personal", "ledger", "tombstones", "sessions", "replies")
+        if f"FROM {table}" in statement.replace('"', "")
+    }
+    assert tables == {"identity", "ledger"}, asked
+    own = store.identity
+    for answer in answers:
+        assert answer.code == 0
+        for secret in (own.pseudonym, own.handle_secret.hex(), "secret"):
+            assert secret not in answer.out + answer.err
+
+
+def test_nothing_is_written_by_reading(client, place, ledger):
+    own_store(place, of_run(ledger, "first"))
+    folder = place.folder / "north"
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    client("budget", str(place.config))
+    client("check", str(place.config))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_damaged_store_states_no_number(client, place, ledger):
+    own_store(place, of_run(ledger, "first"))
+    path = place.folder / "north" / "client.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE ledger SET standard_deviation = 1000.0")
+    answer = client("budget", str(place.config), "--json")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.count("\n") == 1 and "damaged" in answer.err
+    assert "damaged" in failed(client("check", str(place.config), "--json"), "storage")

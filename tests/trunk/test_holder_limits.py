@@ -1,0 +1,357 @@
+"""A data holder's own limits: each at its boundary, and the less of both sides in every round."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platform.config import RunConfig, parse_config
+from platform.errors import Declined, PlatformError
+from platform.holder.limits import own_limits, require_within
+from platform.holder.settings import DataSettings, HolderSettings, OwnLimits
+from privacy import UPLOAD_NOISE, BudgetExhausted, Release, RunningLedger
+from tests.trunk._runs import gaussian_epsilon
+
+RUN: dict[str, Any] = {
+    "name": "offered",
+    "task": {"clients": 10},
+    "method": {"name": "promptfl"},
+    "training": {"local_steps": 1},
+    "cohort": {"size": 6, "minimum": 3},
+    "privacy": {"mechanism": "upload_noise", "clipping_norm": 1.0, "target_epsilon": 8.0},
+    "secure_aggregation": {"enabled": True, "threshold": 5},
+}
+DELTA = 1e-5
+
+
+def run(*overrides: str) -> RunConfig:
+    return parse_config(RUN, overrides)
+
+
+def holder(*, identity: bool = False, **limits: Any) -> HolderSettings:
+    key = Path("/holder/north.key") if identity else None
+    return HolderSettings.model_construct(
+        name="north",
+        data=DataSettings.model_construct(root=Path("/holder/images")),
+        storage=Path("/holder/north"),
+        identity=key,
+        enrolment=key,
+        limits=OwnLimits(**limits),
+    )
+
+
+def reasons(settings: HolderSettings, config: RunConfig) -> tuple[str, ...]:
+    """Why a run is declined; nothing if it is not."""
+    try:
+        require_within(settings, config)
+    except Declined as error:
+        assert isinstance(error, PlatformError)
+        assert str(error) == error.reasons[0]
+        return error.reasons
+    return ()
+
+
+NOISE = ("privacy.target_epsilon=null", "privacy.noise_multiplier=0.5")
+ACTIVE = ("secure_aggregation.adversary=active", "secure_aggregation.enrolment=theirs.json")
+DP_SGD = (
+    "privacy.mechanism=dp_sgd",
+    "privacy.clipping_norm=null",
+    "privacy.per_sample_clipping_norm=1.0",
+    "privacy.sampling_probability=0.1",
+)
+DISTRIBUTED = ("privacy.mechanism=distributed_noise",)
+CENTRAL = ("privacy.mechanism=central_noise",)
+POISSON = (
+    *("privacy.mechanism=central_noise", "secure_aggregation.enabled=false"),
+    *("secure_aggregation.threshold=null", "cohort.sampling=poisson", "cohort.minimum=1"),
+    "cohort.retries=0",
+)
+BARE = ("privacy.mechanism=none",)
+
+
+def test_a_run_within_all_limits_is_taken():
+    assert reasons(holder(), run()) == ()
+
+
+@pytest.mark.parametrize(
+    ("limits", "within", "beyond", "sentence"),
+    [
+        (
+            {"epsilon_per_run": 8.0},
+            (),
+            ("privacy.target_epsilon=8.000001",),
+            "privacy.target_epsilon: 8 is above limits.epsilon_per_run = 8",
+        ),
+        (
+            {"epsilon_per_run": 4.0},
+            ("privacy.target_epsilon=4",),
+            ("privacy.target_epsilon=4.5",),
+            "privacy.target_epsilon: 4.5 is above limits.epsilon_per_run = 4",
+        ),
+        (
+            {"epsilon_total": 5.0},
+            ("privacy.target_epsilon=5.0",),
+            ("privacy.target_epsilon=5.1",),
+            "privacy.target_epsilon: 5.1 is above limits.epsilon_total = 5",
+        ),
+        (
+            {"delta": 1e-6},
+            ("privacy.target_delta=1e-6",),
+            ("privacy.target_delta=2e-6",),
+            "privacy.target_delta: 2e-06 is above limits.delta = 1e-06",
+        ),
+        (
+            {"smallest_cohort": 6},
+            (),
+            ("cohort.size=5",),
+            "cohort.size: 5 is below limits.smallest_cohort = 6",
+        ),
+        (
+            {"smallest_cohort": 10},
+            ("cohort.size=null", "secure_aggregation.threshold=7"),
+            ("cohort.size=9", "secure_aggregation.threshold=7"),
+            "cohort.size: 9 is below limits.smallest_cohort = 10",
+        ),
+        (
+            {"smallest_sum": 5},
+            (),
+            ("secure_aggregation.threshold=4",),
+            "secure_aggregation.threshold: opens sums of 4, fewer than limits.smallest_sum = 5",
+        ),
+        (
+            # Sums of fewer than `cohort.minimum` are not opened either.
+            {"smallest_sum": 5},
+            ("secure_aggregation.threshold=4", "cohort.minimum=5"),
+            ("secure_aggregation.threshold=4", "cohort.minimum=4"),
+            "secure_aggregation.threshold: opens sums of 4, fewer than limits.smallest_sum = 5",
+        ),
+        (
+            # floor(2n/3) + 1 of six.
+            {"smallest_sum": 5},
+            ("secure_aggregation.threshold=null",),
+            ("secure_aggregation.threshold=null", "cohort.size=5"),
+            "secure_aggregation.threshold: opens sums of 4, fewer than limits.smallest_sum = 5",
+        ),
+        (
+            {"smallest_sum": 1},
+            ("secure_aggregation.enabled=false", "secure_aggregation.threshold=null"),
+            ("privacy.target_delta=1e-4",),
+            "privacy.target_delta: 0.0001 is above limits.delta = 1e-05",
+        ),
+        (
+            {"smallest_sum": 2},
+            (),
+            ("secure_aggregation.enabled=false", "secure_aggregation.threshold=null"),
+            "secure_aggregation.enabled: false shows the coordinator each upload alone, and "
+            "limits.smallest_sum = 2",
+        ),
+        (
+            {"methods": ("promptfl", "coop")},
+            (),
+            ("method.name=pfedmoap",),
+            "method.name: pfedmoap is not among limits.methods = promptfl, coop",
+        ),
+        (
+            {"mechanisms": ("distributed_noise",)},
+            DISTRIBUTED,
+            (),
+            "privacy.mechanism: upload_noise is not among limits.mechanisms = distributed_noise",
+        ),
+        (
+            {"epsilon_total": None, "epsilon_per_run": None},
+            DP_SGD,
+            BARE,
+            "privacy.mechanism: none is not among limits.mechanisms = dp_sgd, upload_noise, "
+            "distributed_noise",
+        ),
+        (
+            # It protects against all but the coordinator, so it has to be named.
+            {"mechanisms": ("central_noise",)},
+            CENTRAL,
+            DISTRIBUTED,
+            "privacy.mechanism: distributed_noise is not among limits.mechanisms = central_noise",
+        ),
+    ],
+)
+def test_each_limit_at_its_boundary(limits, within, beyond, sentence):
+    settings = holder(**limits)
+    assert reasons(settings, run(*within)) == ()
+    assert reasons(settings, run(*beyond)) == (sentence,)
+
+
+def test_a_relation_that_halves_the_noise_has_to_be_named():
+    """At one epsilon `add_or_remove_one` takes half the noise: that would raise every limit."""
+    half = run("privacy.relation=add_or_remove_one")
+    (sentence,) = reasons(holder(), half)
+    assert sentence == (
+        "privacy.relation: add_or_remove_one is not among limits.relations = replace_one"
+    )
+    assert reasons(holder(relations=("add_or_remove_one",)), half) == ()
+    (sentence,) = reasons(holder(relations=("add_or_remove_one",)), run())
+    assert sentence.startswith("privacy.relation: replace_one is not among limits.relations")
+    # The usual one of `dp_sgd`, and the stronger one.
+    assert reasons(holder(), run(*DP_SGD)) == ()
+    assert reasons(holder(), run(*DP_SGD, "privacy.relation=replace_one")) == ()
+
+
+def test_central_noise_has_to_be_named():
+    (sentence,) = reasons(holder(), run(*CENTRAL))
+    assert sentence.startswith("privacy.mechanism: central_noise is not among limits.mechanisms")
+
+
+def test_none_is_taken_where_it_is_named():
+    free = holder(mechanisms=("none",), epsilon_total=None, epsilon_per_run=None)
+    assert reasons(free, run(*BARE)) == ()
+
+
+@pytest.mark.parametrize("mechanism", [(), DP_SGD, DISTRIBUTED, BARE])
+def test_a_seed_is_never_taken(mechanism):
+    free = holder(
+        mechanisms=("none", "dp_sgd", "upload_noise", "distributed_noise"),
+        epsilon_total=None,
+        epsilon_per_run=None,
+    )
+    assert reasons(free, run(*mechanism)) == ()
+    (sentence,) = reasons(free, run(*mechanism, "privacy.noise_source=seeded"))
+    assert sentence.startswith("privacy.noise_source: seeded protects nobody")
+
+
+def test_the_size_of_a_poisson_cohort_is_no_promise():
+    settings = holder(mechanisms=("central_noise",), smallest_sum=1)
+    (sentence,) = reasons(settings, run(*POISSON))
+    assert sentence == "cohort.minimum: 1 is below limits.smallest_cohort = 3"
+    alone = holder(mechanisms=("central_noise",), smallest_sum=1, smallest_cohort=1)
+    assert reasons(alone, run(*POISSON)) == ()
+
+
+def test_an_active_adversary():
+    honest, active = run(), run(*ACTIVE)
+    wary = holder(identity=True, adversary="active")
+    assert reasons(wary, active) == ()
+    assert reasons(wary, honest) == (
+        "secure_aggregation.adversary: semi_honest is less than limits.adversary = active",
+    )
+    assert reasons(holder(identity=True), active) == ()
+    (sentence,) = reasons(holder(), active)
+    assert sentence.startswith("secure_aggregation.adversary: active needs the holder's identity")
+
+
+def test_without_secure_aggregation_no_adversary_is_withstood():
+    wary = holder(identity=True, adversary="active", smallest_sum=1)
+    off = ("secure_aggregation.enabled=false", "secure_aggregation.threshold=null")
+    (sentence,) = reasons(wary, run(*off))
+    assert sentence.endswith("is less than limits.adversary = active")
+
+
+def test_terms_that_withstand_nothing_are_declined_with_their_reason():
+    """What the coordinator should have refused: 3 of 6 shares against a server that lies."""
+    lying = run(*ACTIVE, "secure_aggregation.threshold=3")
+    (sentence,) = reasons(holder(identity=True), lying)
+    assert "does not withstand an active adversary" in sentence
+
+
+def test_a_thin_graph_opens_as_many_as_it_says():
+    """On a k-regular graph the threshold is one of neighbours; sums are larger."""
+    thin = run(
+        *("task.clients=200", "cohort.size=200", "secure_aggregation.threshold=null"),
+        *("secure_aggregation.graph=k_regular", "secure_aggregation.tolerated_dropout_rate=0.1"),
+    )
+    assert reasons(holder(smallest_sum=180), thin) == ()
+    (sentence,) = reasons(holder(smallest_sum=181), thin)
+    assert sentence.endswith("opens sums of 180, fewer than limits.smallest_sum = 181")
+
+
+def test_all_reasons_are_told_and_the_price_comes_first():
+    settings = holder(methods=("coop",), smallest_cohort=7, smallest_sum=6, epsilon_per_run=1.0)
+    found = reasons(settings, run("privacy.noise_source=seeded", "privacy.target_delta=1e-4"))
+    assert [sentence.partition(":")[0] for sentence in found] == [
+        "privacy.target_epsilon",
+        "privacy.target_delta",
+        "privacy.noise_source",
+        "method.name",
+        "cohort.size",
+        "secure_aggregation.threshold",
+    ]
+
+
+def test_no_coordinator_raises_a_limit():
+    """Whatever a run's own budget says, the holder's is the least of both."""
+    generous = run("privacy.lifetime_budget=1000.0")
+    limits = own_limits(holder(epsilon_total=3.0, epsilon_per_run=2.0), generous)
+    assert (limits.target_epsilon, limits.lifetime_budget) == (2.0, 3.0)
+    assert (limits.target_key, limits.lifetime_key) == (
+        "limits.epsilon_per_run",
+        "limits.epsilon_total",
+    )
+    modest = run("privacy.lifetime_budget=9.0", "privacy.target_delta=1e-6")
+    limits = own_limits(holder(), modest)
+    assert (limits.target_epsilon, limits.lifetime_budget) == (8.0, 9.0)
+    assert limits.lifetime_key == "privacy.lifetime_budget"
+    assert limits.delta == 1e-6
+
+
+def test_without_bounds_the_runs_own_remain():
+    free = holder(epsilon_total=None, epsilon_per_run=None)
+    limits = own_limits(free, run())
+    assert (limits.target_epsilon, limits.lifetime_budget) == (8.0, None)
+    assert limits.target_key == "privacy.target_epsilon"
+    assert not own_limits(free, run(*NOISE)).any
+
+
+def release(round_number: int, noise_multiplier: float, run_id: str = "one") -> Release:
+    return Release(
+        mechanism=UPLOAD_NOISE,
+        standard_deviation=noise_multiplier,
+        clipping_norm=1.0,
+        relation="replace_one",
+        channel="sum",
+        run_id=run_id,
+        round_number=round_number,
+        attempt=1,
+        pseudonym="own",
+        status="released",
+    )
+
+
+def test_what_a_run_leaves_open_is_stopped_round_by_round():
+    """A noise multiplier has no target: the run is taken, and ends where the holder's limit is.
+
+    The number of rounds that fit is counted by the exact formula.
+    """
+    config = run("privacy.target_epsilon=null", "privacy.noise_multiplier=6.0", "rounds=1000")
+    settings = holder(epsilon_per_run=4.0)
+    assert reasons(settings, config) == ()
+    fit = next(n for n in range(100) if gaussian_epsilon(6.0, n + 1, DELTA) > 4.0)
+    assert fit > 2
+    limits, spent = own_limits(settings, config), RunningLedger()
+    for number in range(1, fit + 1):
+        limits.require(spent, spent, [release(number, 6.0)])
+        spent.add([release(number, 6.0)])
+    with pytest.raises(BudgetExhausted, match=r"limits\.epsilon_per_run is 4"):
+        limits.require(spent, spent, [release(fit + 1, 6.0)])
+
+
+def test_many_small_runs_end_at_the_total():
+    config = run("privacy.target_epsilon=null", "privacy.noise_multiplier=6.0")
+    limits = own_limits(holder(epsilon_total=4.0), config)
+    fit = next(n for n in range(100) if gaussian_epsilon(6.0, n + 1, DELTA) > 4.0)
+    life = RunningLedger(release(1, 6.0, f"run-{i}") for i in range(fit))
+    with pytest.raises(BudgetExhausted, match=r"limits\.epsilon_total is 4"):
+        limits.require(RunningLedger(), life, [release(1, 6.0, "another")])
+
+
+def test_no_noise_passes_every_bound():
+    """Even where `none` slipped through: what it would spend is infinite."""
+    bare = dataclasses.replace(release(1, 6.0), standard_deviation=0.0)
+    limits = own_limits(holder(), run())
+    with pytest.raises(BudgetExhausted):
+        limits.require(RunningLedger(), RunningLedger(), [bare])
+
+
+def test_declined_is_told_whole():
+    error = Declined(("one: first", "two: second"))
+    assert str(error) == "one: first"
+    assert error.reasons == ("one: first", "two: second")
