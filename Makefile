@@ -3,6 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+ENGINE ?= local
 PACKAGES := methods platform privacy storage
 
 # What an install depends on. The stamp's name carries its digest (and this folder, to which an
@@ -23,7 +24,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install nvflare demo test test-slow test-engines check docs methods tables split sharing tradeoff pretrain clean
+.PHONY: help install nvflare demo test test-slow test-engines check docs methods tables split sharing federation tradeoff pretrain clean
 
 help:  ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' \
@@ -85,6 +86,9 @@ split: $(STAMP)  ## Compare methods on small networks, and PM-MoE over nine of t
 sharing: $(STAMP)  ## Measure what sharing is worth with 100 and 1,000 clients (hours)
 	$(BIN)/python benchmarks/worth_of_sharing.py --stage tuning
 	$(BIN)/python benchmarks/worth_of_sharing.py --stage final --large 0 1 2 3 4 5 6 7 8 9
+
+federation: $(STAMP) $(if $(filter nvflare,$(ENGINE)),$(FLARE_STAMP))  ## Hold a federation of four processes, one of them killed; ENGINE=local (nvflare, flower)
+	$(BIN)/python benchmarks/federation.py --engine $(ENGINE)
 
 tradeoff: $(STAMP)  ## Measure accuracy against epsilon under each mechanism (an hour or more)
 	$(BIN)/python benchmarks/tradeoff.py

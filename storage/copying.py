@@ -25,9 +25,10 @@ _TRIES: Final = 500
 _PAUSE: Final = 0.01
 
 Others = Callable[[], Mapping[str, Path]]
+Place = Callable[[str], Path]
 
 
-def copy_databases(main: Path, target: Path, others: Others, place: Callable[[str], Path]) -> None:
+def copy_databases(main: Path, target: Path, others: Others, place: Place) -> None:
     """Copy a database, and others that are written together with it.
 
     Nothing was committed to the first between its snapshot and the last of the others'. So together

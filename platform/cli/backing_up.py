@@ -89,7 +89,7 @@ def charges_command(pseudonym: str, file: Path, storage: str, *, as_json: bool) 
         raise ConfigError(f"FILE: {str(file)!r} exists already; valid is one that does not")
     with closing(open_existing(storage)) as database:
         with database.unit_of_work(read_only=True) as uow:
-            found = charges_of(uow, pseudonym)
+            found = charges_of(uow, pseudonym, datetime.now(UTC))
     try:
         write_bytes(file, encode_charges(found))
     except OSError as error:

@@ -16,7 +16,7 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -36,7 +36,7 @@ _DAMAGED: Final = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What an archive says of itself.
 
@@ -67,7 +67,7 @@ def write_archive(path: Path, manifest: Manifest, members: Mapping[str, Path]) -
         OSError: If it cannot be written.
     """
     digests = {name: _file_digest(file) for name, file in sorted(members.items())}
-    full = Manifest(manifest.kind, manifest.schema, manifest.made, manifest.facts, digests)
+    full = replace(manifest, digests=digests)
     head = {"format": FORMAT, "version": VERSION, **asdict(full)}
     with written(path) as out:
         with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:

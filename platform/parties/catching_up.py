@@ -31,10 +31,18 @@ def catch_up(store: ClientStore, handed: Sequence[Charges], now: datetime) -> in
         ConfigError: If they are not this client's, lack what its own ledger has, or tell it
             otherwise; nothing has changed then.
     """
-    if store.restoring.pending_since() is None:
+    since = store.restoring.pending_since()
+    if since is None:
         raise ConfigError("CHARGES: this client's store has nothing to catch up with")
     if not handed:
         raise ConfigError("CHARGES: there are none; valid are those of each coordinator")
+    for charges in handed:
+        # What the lost store released until then would be in none of them.
+        if charges.made < datetime.fromisoformat(since):
+            raise ConfigError(
+                f"CHARGES: they were made at {charges.made.isoformat()}, before the store was "
+                f"restored at {since}; valid are later ones"
+            )
     stated = {run_id for charges in handed for run_id in charges.runs}
     for session in store.sessions.of_other_runs(""):
         if session.run_id not in stated:

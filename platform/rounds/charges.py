@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 
 from platform.errors import ConfigError
 from platform.wire.charges import Charges, RunCharges
 from storage import LedgerRow, UnitOfWork
 
 
-def charges_of(uow: UnitOfWork, pseudonym: str) -> Charges:
+def charges_of(uow: UnitOfWork, pseudonym: str, now: datetime) -> Charges:
     """Return what a client was charged in all runs.
 
     What was aborted before anything left a client is free, and a client that was not drawn into a
@@ -18,6 +19,7 @@ def charges_of(uow: UnitOfWork, pseudonym: str) -> Charges:
     Args:
         uow: Read from here.
         pseudonym: The client's.
+        now: The time, with a time zone.
 
     Raises:
         ConfigError: If the ledger knows no such client.
@@ -30,7 +32,8 @@ def charges_of(uow: UnitOfWork, pseudonym: str) -> Charges:
             f"PSEUDONYM: {pseudonym!r} has no row in the ledger; valid is a client's pseudonym, as "
             "its own store and the ledger have it"
         )
-    return Charges(pseudonym, {run: _of_run(uow, run, rows) for run, rows in by_run.items()})
+    runs = {run: _of_run(uow, run, rows) for run, rows in by_run.items()}
+    return Charges(pseudonym, now, runs)
 
 
 def _of_run(uow: UnitOfWork, run_id: str, rows: list[LedgerRow]) -> RunCharges:

@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime
 from typing import Any, Final, NoReturn
 
 from platform.errors import ConfigError
@@ -43,10 +44,12 @@ class Charges:
 
     Attributes:
         pseudonym: The client's.
+        made: When the coordinator's ledger was read, with a time zone.
         runs: By name, all runs that it was ever asked to take part in.
     """
 
     pseudonym: str
+    made: datetime
     runs: Mapping[str, RunCharges]
 
 
@@ -56,7 +59,8 @@ def encode_charges(charges: Charges) -> bytes:
         run_id: {"newest": list(run.newest), "rows": [_written(row) for row in run.rows]}
         for run_id, run in sorted(charges.runs.items())
     }
-    head = {"format": FORMAT, "version": VERSION, "pseudonym": charges.pseudonym}
+    head: dict[str, Any] = {"format": FORMAT, "version": VERSION, "pseudonym": charges.pseudonym}
+    head |= {"made": charges.made.isoformat()}
     return (json.dumps({**head, "runs": runs}, indent=1, allow_nan=False) + "\n").encode()
 
 
@@ -73,13 +77,16 @@ def decode_charges(data: bytes) -> Charges:
         if (document["format"], document["version"]) != (FORMAT, VERSION):
             raise ValueError("it is of another format")
         pseudonym = _text(document["pseudonym"])
+        made = datetime.fromisoformat(document["made"])
+        if made.utcoffset() is None:
+            raise ValueError("its time has no zone")
         runs = {_text(k): _read_run(k, pseudonym, v) for k, v in document["runs"].items()}
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(
             "CHARGES: these are no charges; valid is a file that the coordinator's command "
             "`charges` has written"
         ) from error
-    return Charges(pseudonym, runs)
+    return Charges(pseudonym, made, runs)
 
 
 def _written(row: LedgerRow) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import math
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from tests.trunk._federations import Holders, federation, go_on, hold, within
 from tests.trunk._runs import Crash, crash_at
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
+EARLIER = NOW - timedelta(seconds=1)
 LOST = "south"
 NOISED = (
     "rounds=4",
@@ -91,7 +92,9 @@ class Lost:
     def charges(self) -> Charges:
         """What the coordinator says it charged, as the file that travels has it."""
         with open_existing(self.url) as database, database.unit_of_work(read_only=True) as uow:
-            return decode_charges(encode_charges(charges_of(uow, self.store.identity.pseudonym)))
+            return decode_charges(
+                encode_charges(charges_of(uow, self.store.identity.pseudonym, NOW))
+            )
 
     def invited(self, place: tuple[int, int], committed: tuple[int, int] | None) -> bytes:
         """What the client answers to whoever invites it."""
@@ -218,7 +221,7 @@ def test_check_names_it_until_it_has_caught_up(lost: Lost) -> None:
 def changed(charges: Charges, run_id: str, **facts: Any) -> Charges:
     run = charges.runs[run_id]
     merged = {"newest": run.newest, "rows": run.rows, **facts}
-    return Charges(charges.pseudonym, {**charges.runs, run_id: RunCharges(**merged)})
+    return Charges(charges.pseudonym, charges.made, {**charges.runs, run_id: RunCharges(**merged)})
 
 
 def test_charges_that_do_not_fit_are_refused_and_change_nothing(lost: Lost) -> None:
@@ -227,11 +230,12 @@ def test_charges_that_do_not_fit_are_refused_and_change_nothing(lost: Lost) -> N
     quieter = dataclasses.replace(rows[0], standard_deviation=rows[0].standard_deviation * 2)
     wrong = dataclasses.replace(rows[2], standard_deviation=math.nan)
     cases = {
-        "they are of client 'nobody'": Charges("nobody", whole.runs),
+        "they are of client 'nobody'": Charges("nobody", NOW, whole.runs),
         "they lack round 1, attempt 1": changed(whole, lost.run_id, rows=rows[1:]),
         "is charged otherwise": changed(whole, lost.run_id, rows=(quieter, *rows[1:])),
         "standard_deviation must be finite": changed(whole, lost.run_id, rows=(*rows[:2], wrong)),
-        "is not in them": Charges(whole.pseudonym, {}),
+        "is not in them": Charges(whole.pseudonym, NOW, {}),
+        "before the store was restored": Charges(whole.pseudonym, EARLIER, whole.runs),
     }
     before = lost.store.rows()
     for said, charges in cases.items():
@@ -273,6 +277,7 @@ def test_a_second_restoring_asks_for_a_second_catching_up(lost: Lost) -> None:
     [
         lambda tree: tree.update(version=2),
         lambda tree: tree.update(pseudonym=3),
+        lambda tree: tree.update(made="2026-11-22"),
         lambda tree: tree.update(runs=[]),
         lambda tree: tree["runs"].update(x={"newest": [1], "rows": []}),
         lambda tree: tree["runs"].update(x={"newest": [-1, 1], "rows": []}),

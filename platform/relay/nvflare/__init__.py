@@ -11,3 +11,7 @@ A job is configuration and holds no code. The two classes that it names are inst
 which allows these and no others. The engine is imported only where it is used: see the extra
 `sotto[nvflare]`.
 """
+
+from platform.relay.nvflare.development import nvflare_poc
+
+__all__ = ["nvflare_poc"]
