@@ -26,14 +26,9 @@ def write_job(root: Path, name: str, sites: list[str], stolen: str) -> Path:
 
 
 def outcome(session, job: Path) -> str:
-    """Whether a job is refused or completed."""
-    try:
-        found = session.wait_for_job(session.submit_job(str(job)), timeout=60.0, poll_interval=0.5)
-    except Exception as error:
-        print(type(error).__name__, error, file=sys.stderr)
-        return "refused"
-    print(found, file=sys.stderr)
-    return "ran" if found["status"] == "FINISHED:COMPLETED" else "refused"
+    """What became of a job, and what its sites said to it."""
+    found = session.wait_for_job(session.submit_job(str(job)), timeout=60.0, poll_interval=0.5)
+    return f"{found['status']} {found['job_deploy_detail']}"
 
 
 kit, *sites = sys.argv[1:]

@@ -157,9 +157,11 @@ def test_what_is_killed_of_flare_costs_time_and_nothing_else(flare, site, word):
 def test_a_job_that_brings_code_or_other_classes_is_refused(flare):
     program = Path(__file__).with_name("_hostile_jobs.py").read_text()
     kit = str(flare.kits / "admin@sotto.example")
-    said = in_flares_environment(program, kit, *NAMES, cwd=flare.folder).split("\n")
-    assert [line for line in said if line.startswith("code:")] == ["code: refused"]
-    assert [line for line in said if line.startswith("class:")] == ["class: refused"]
+    said = in_flares_environment(program, kit, *NAMES, cwd=flare.folder)
+    code, other = (line for line in said.splitlines() if line.startswith(("code:", "class:")))
+    assert "BYOC not permitted" in code
+    assert "COMPLETED" not in other
+    # Both ends of both jobs would have made one.
     assert list(flare.kits.glob("*/stolen*")) == []
 
 

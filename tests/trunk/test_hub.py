@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from platform.errors import ConfigError, CoordinatorBehind, ProtocolError
+from platform.relay.forwarding import relay
 from platform.relay.hub import Hub, HubTransport, Told
 from platform.relay.links import HubLink, deliver, lost, status_of
 from platform.relay.packets import (
@@ -362,3 +363,54 @@ def test_anybody_at_the_socket_is_told_who_is_there(folder):
     )
     assert (north.name, north.asked, north.last) == ("north", "", "answer")
     assert (west.reachable, west.last) == (False, "")
+
+
+@pytest.mark.parametrize("kind", ["another's number", "no outcome", "a request"])
+def test_a_client_answers_nothing_but_what_it_was_asked(folder, kind):
+    """Else one client could answer for another, or have the relay hung up on."""
+    hub_path, numbers = folder / "hub", []
+
+    def carry(parcel) -> bytes:
+        numbers.append(parcel.number)
+        if parcel.client != "north":
+            time.sleep(0.5)
+            return encode_packet(Outcome(parcel.number, "answer", "", b"own"))
+        forged = {
+            "another's number": lambda: encode_packet(
+                Outcome(parcel.number - 1, "answer", "", b"forged")
+            ),
+            "no outcome": lambda: b"forged",
+            "a request": lambda: parcel.packet,
+        }
+        return forged[kind]()
+
+    with Hub(path=hub_path, clients=NAMES) as hub:
+        with running(lambda ended: relay(hub_path, NAMES, carry, ended.is_set)):
+            found = hub.exchange("train", dict.fromkeys(NAMES, b"m"), 30.0)
+    assert found == {
+        "east": b"own",
+        "west": b"own",
+        "north": Dropout("what came back is no outcome of this request"),
+    }
+    # Nobody was asked twice: the relay was not hung up on.
+    assert len(numbers) == len(NAMES)
+
+
+def test_a_client_that_is_stuck_holds_up_nobody_however_often_it_is_asked(folder):
+    """More requests for it may be under way than there are clients."""
+    held, hub_path = threading.Event(), folder / "hub"
+
+    def carry(parcel) -> bytes:
+        if parcel.client == "north":
+            held.wait(60)
+        return encode_packet(Outcome(parcel.number, "answer", "", b"own"))
+
+    try:
+        with Hub(path=hub_path, clients=NAMES) as hub:
+            with running(lambda ended: relay(hub_path, NAMES, carry, ended.is_set)):
+                for _ in range(2 * len(NAMES)):
+                    hub.exchange("train", {"north": b"m"}, 0.3)
+                found = hub.exchange("train", {"east": b"m"}, 20.0)
+    finally:
+        held.set()
+    assert found == {"east": b"own"}
