@@ -165,6 +165,12 @@ def test_a_job_that_brings_code_or_other_classes_is_refused(flare):
     assert list(flare.kits.glob("*/stolen*")) == []
 
 
+def test_only_the_server_has_a_site_deliver_and_only_to_itself(flare):
+    program = Path(__file__).with_name("_callers.py").read_text()
+    said = in_flares_environment(program, str(flare.folder / "site"), cwd=flare.folder)
+    assert said.split() == ["lost", "PermissionError", "ProtocolError"]
+
+
 def test_flares_environment_has_this_platform_and_nothing_that_trains(flare):
     program = "import platform, sys, platform.relay.nvflare.job; print(platform.__path__[0]); "
     program += "import importlib.util; print(importlib.util.find_spec('torch'))"

@@ -86,7 +86,7 @@ def test_a_site_that_was_not_settled_delivers_nowhere(tmp_path):
 def test_what_is_no_kit_is_refused(tmp_path, capsys):
     assert main(["site", str(tmp_path), "/s"]) == 2
     assert "no start-up kit" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="project admin"):
+    with pytest.raises(ConfigError, match="no start-up kit of an admin"):
         Keeper(kit=tmp_path, clients=("east",), tell=print).until(None)
 
 

@@ -15,7 +15,7 @@ from platform.relay.nvflare.site import settle
 USAGE: Final = """python -m platform.relay.nvflare site KIT SOCKET
     on the server's and each site's machine, once: which socket its relay may use
 python -m platform.relay.nvflare keep KIT CLIENT...
-    with a project admin's kit, as long as the federation lasts: keep the relay's job running
+    with an admin's kit, as long as the federation lasts: keep the relay's job running
 """
 
 

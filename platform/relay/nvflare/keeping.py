@@ -76,7 +76,7 @@ class Keeper:
     """Keeps one job running for whichever of a federation's sites are connected.
 
     Attributes:
-        kit: The start-up kit of a project admin.
+        kit: The start-up kit of an admin who may submit jobs (`lead`).
         clients: The federation's clients, who are the sites of the same names.
         tell: Told what happens.
     """
@@ -180,4 +180,4 @@ def _admin_of(kit: Path) -> str:
     try:
         return str(json.loads(path.read_text("utf-8"))["admin"]["username"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{str(kit)!r} is no start-up kit of a project admin") from error
+        raise ConfigError(f"{str(kit)!r} is no start-up kit of an admin") from error

@@ -1,0 +1,35 @@
+"""Run in FLARE's environment: who may have a site deliver, and what."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from nvflare.apis.workspace import Workspace
+from nvflare.collab.api.app import ClientApp
+
+from platform.relay.nvflare.job import ClientRelay
+from platform.relay.packets import Request, decode_outcome, encode_packet
+
+root = Path(sys.argv[1])
+for part in ("startup", "local"):
+    (root / part).mkdir(parents=True)
+(root / "local" / "sotto.json").write_text(json.dumps({"socket": str(root / "nobody.sock")}))
+relay = ClientRelay()
+app = ClientApp(relay)
+app.name = "east"
+app._workspace = Workspace(str(root))
+
+
+def said(caller: str, client: str) -> str:
+    """What comes of a request for a client, if this caller brings it to the site `east`."""
+    app.new_context(caller=caller, callee="east")
+    try:
+        outcome = relay.deliver(encode_packet(Request(1, client, 9.0, b"m")), 0.2)
+    except Exception as error:
+        return type(error).__name__
+    return decode_outcome(outcome).kind
+
+
+print(said("server", "east"), said("west", "east"), said("server", "west"))
