@@ -11,6 +11,7 @@ import json
 import secrets
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -19,12 +20,15 @@ from platform.bootstrap.federating import build_terms, section_of
 from platform.bootstrap.surroundings import Surroundings
 from platform.config import RunConfig, parse_config
 from platform.data.cache import cache_folder
-from platform.data.encoding import cached_encoders
+from platform.data.encoding import cached_encoders, frozen_model, plain_encoders
 from platform.data.held import task_of_one
 from platform.data.holder_images import TEST_SHARE, load_holding, only_client
+from platform.data.preparing import prepared_batch
 from platform.errors import ConfigError, Declined, ProtocolError
 from platform.experiment.dealing import own_examples
+from platform.experiment.environment import resolve_device
 from platform.experiment.simulation import randomness, trainer_factory
+from platform.experiment.trained import TrainedModel
 from platform.holder.host import Host
 from platform.holder.identity import own_credentials, own_identity
 from platform.holder.limits import own_limits, require_within
@@ -32,22 +36,23 @@ from platform.holder.serving import Serving
 from platform.holder.settings import HolderSettings
 from platform.parties.client import Client
 from platform.parties.expectations import expectations_of
-from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards
-from platform.parties.scoring import LOCAL, VALIDATION, EvaluationSet, MeasuredSets
+from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards, view_of
+from platform.parties.scoring import LOCAL, VALIDATION, EvaluationSet, MeasuredSets, accuracy
 from platform.protection.uploads import Protection
 from platform.rounds.observing import SilentObserver
 from platform.rounds.run import RunTerms
 from platform.wire.offers import Facts, Offer
+from platform.wire.outside_rounds import decode_parting
 from privacy.secure_aggregation import Credentials
 from storage import ClientStore, open_client_store
 
 SPLIT_SEED: Final = 0
-"""Of which images test, where no folder says: for good, whatever run asks."""
+"""Of which images test or validate, where no folder says: for good, whatever run asks."""
 
 
 def host_of(
     settings: HolderSettings, surroundings: Surroundings, tell: Callable[[str], None]
-) -> Host:
+) -> Host[Client]:
     """Return who answers for a data holder; its store is opened, and made at the first time.
 
     Raises:
@@ -84,6 +89,46 @@ def serve_holder(
     serving.until(ended, started=lambda: tell(f"{settings.name} listens at {path}"))
 
 
+@dataclass(frozen=True)
+class OwnModel:
+    """What a data holder has of a run that is over.
+
+    Attributes:
+        model: The shared prompts and its own part.
+        accuracy: On its own test images, in [0, 1]; None without any.
+        tested: How many there are.
+    """
+
+    model: TrainedModel
+    accuracy: float | None
+    tested: int
+
+
+def own_model(settings: HolderSettings, run_id: str, surroundings: Surroundings) -> OwnModel:
+    """Return what a data holder can predict with after a run, and how well.
+
+    Raises:
+        UnknownRun: If no run of this name has ended here.
+        ConfigError: If it cannot be run here any more.
+    """
+    host = host_of(settings, surroundings, lambda line: None)
+    parting, client = decode_parting(host.parting(run_id)), host.client_of(run_id)
+    profile, attempt = client.profile, parting.envelope
+    state = client.state((attempt.round_number, attempt.attempt))
+    method, test = profile.method, profile.measured.named(LOCAL)
+    view, number = view_of(parting.broadcast, state), test.examples.num_examples
+    config = own_config(settings, host.offer(run_id).config, surroundings)
+    backbone = frozen_model(config.task.model, resolve_device(config.device))
+    plain = plain_encoders(backbone, method.pixel_size)
+    model = TrainedModel(
+        method=method,
+        view=view,
+        classes=test.classes,
+        batch_of=lambda examples: prepared_batch(method, examples, plain),
+    )
+    return OwnModel(model, accuracy(method, view, test) if number else None, number)
+
+
 def client_of(
     settings: HolderSettings, store: ClientStore, offer: Offer, *, surroundings: Surroundings
 ) -> Client:
@@ -105,7 +150,8 @@ def client_of(
     images = load_holding(
         settings.data.root, section_of(config).classes, test_share=TEST_SHARE, seed=SPLIT_SEED
     )
-    data = task_of_one(images, only_client(images))
+    share = config.task.validation_share
+    data = task_of_one(images, only_client(images, validation_share=share, seed=SPLIT_SEED))
     terms, facts, device, backbone = build_terms(config, data, surroundings)
     _require_same(facts, offer.facts)
     method, protection = terms.method, terms.protection

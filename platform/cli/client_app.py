@@ -54,6 +54,7 @@ BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup, a 
 ChargesFiles = Annotated[
     list[Path], typer.Argument(metavar="CHARGES...", help="Files of coordinators' `charges`.")
 ]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's name, as logs have it.")]
 KeyFile = Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")]
 
 
@@ -112,6 +113,40 @@ def catch_up(config: Settings, charges: ChargesFiles, as_json: Json = False) -> 
     from platform.cli.holder_backups import catch_up_command
 
     catch_up_command(config, charges, as_json=as_json)
+
+
+@client_app.command()
+def evaluate(config: Settings, run: RunName, as_json: Json = False) -> None:
+    """Say how well the own model of a run that is over does on the own test images."""
+    from platform.cli.holder_models import evaluate_command
+
+    evaluate_command(config, run, as_json=as_json)
+
+
+@client_app.command()
+def predict(
+    config: Settings,
+    run: RunName,
+    files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="Image files.")],
+    as_json: Json = False,
+) -> None:
+    """Classify images with the own model of a run that is over."""
+    from platform.cli.holder_models import predict_command
+
+    predict_command(config, run, files, as_json=as_json)
+
+
+@client_app.command()
+def export(
+    config: Settings,
+    run: RunName,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new safetensors file.")],
+    as_json: Json = False,
+) -> None:
+    """Write the own model of a run that is over; it was made without noise and stays with you."""
+    from platform.cli.holder_models import export_command
+
+    export_command(config, run, file, as_json=as_json)
 
 
 @client_app.command()

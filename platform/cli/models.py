@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from methods import Arrays, ClientView
+from methods import ClientView
 from platform.bootstrap import Surroundings, reopen_run
 from platform.cli.access import require_summary
 from platform.cli.output import console, fraction, print_json, table
@@ -21,7 +21,8 @@ from platform.disk.transactions import transaction
 from platform.errors import ConfigError
 from platform.experiment.model_card import model_card
 from platform.experiment.simulation import Simulation
-from platform.parties.profile import PersonalState
+from platform.experiment.trained import TrainedModel
+from platform.parties.profile import view_of
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.observing import SilentObserver
 from platform.wire.codec import decode_arrays
@@ -31,22 +32,18 @@ MOST_BYTES: Final = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainedModel:
-    """What a finished run can predict with.
+class Loaded:
+    """A finished run, and what it can predict with.
 
     Attributes:
         simulation: The run.
         summary: Its report.
-        broadcast: The shared parameters after the last round.
-        state: The chosen client's personal part; empty for the shared prompts alone.
-        client: That client's name, None for the shared prompts alone.
+        model: Of the chosen client, or the shared prompts alone.
     """
 
     simulation: Simulation
     summary: Mapping[str, Any]
-    broadcast: Arrays
-    state: PersonalState
-    client: str | None
+    model: TrainedModel
 
 
 @contextmanager
@@ -57,7 +54,7 @@ def load_trained(
     *,
     client: int | None,
     read_only: bool,
-) -> Iterator[TrainedModel]:
+) -> Iterator[Loaded]:
     """Load a finished run, to be read only or to say in its audit log what is made of it.
 
     Its database is closed when the block ends.
@@ -74,34 +71,25 @@ def load_trained(
         yield _trained(simulation, summary, client)
 
 
-def _trained(
-    simulation: Simulation, summary: Mapping[str, Any], client: int | None
-) -> TrainedModel:
+def _trained(simulation: Simulation, summary: Mapping[str, Any], client: int | None) -> Loaded:
     run, clients = simulation.run, simulation.population.clients
     with run.records.read() as uow:
         latest = uow.states.latest(run.source)
     # A run that could afford no round has the state that it started from.
     state = run.terms.initial_state() if latest is None else decode_arrays(latest.blob)
-    names = list(clients)
+    method, names = run.terms.method, list(clients)
     if client is None:
-        broadcast = run.terms.method.broadcast(state)
-        return TrainedModel(
-            simulation=simulation,
-            summary=summary,
-            broadcast=broadcast,
-            state=PersonalState({}, ()),
-            client=None,
-        )
-    if client >= len(names):
+        view = ClientView(method.broadcast(state), (), {})
+    elif client >= len(names):
         raise ConfigError(f"--client: {client} is not valid; it must be 0 to {len(names) - 1}")
-    name = names[client]
-    return TrainedModel(
-        simulation=simulation,
-        summary=summary,
-        broadcast=run.terms.method.broadcast(state, name),
-        state=clients[name].state(run.terms.final_attempt),
-        client=name,
+    else:
+        own = clients[names[client]].state(run.terms.final_attempt)
+        view = view_of(method.broadcast(state, names[client]), own)
+    learning = simulation.learning
+    model = TrainedModel(
+        method=method, view=view, classes=learning.classes, batch_of=learning.batch_of
     )
+    return Loaded(simulation=simulation, summary=summary, model=model)
 
 
 def export_command(
@@ -122,17 +110,23 @@ def export_command(
     from safetensors.numpy import save
 
     part = "shared prompts" if client is None else "shared prompts and one personal part"
-    with load_trained(run_id, storage, surroundings, client=client, read_only=False) as model:
-        arrays = _export_arrays(model)
-        with transaction(model.simulation.database) as uow:
-            AuditTrail(uow.audit, model.simulation.run_id).exported(part)
-    folder = output if output is not None else Path("exports") / model.simulation.run_id
-    header = {"run_id": model.simulation.run_id, "method": str(model.summary["method"])}
+    with load_trained(run_id, storage, surroundings, client=client, read_only=False) as loaded:
+        arrays, summary = loaded.model.arrays(), loaded.summary
+        if not arrays:
+            raise ConfigError(
+                f"--client: {summary['method']} shares nothing; choose a client with --client, if "
+                "the method trains at all"
+            )
+        with transaction(loaded.simulation.database) as uow:
+            AuditTrail(uow.audit, loaded.simulation.run_id).exported(part)
+    found = loaded.simulation.run_id
+    folder = output if output is not None else Path("exports") / found
+    header = {"run_id": found, "method": str(summary["method"])}
     write_bytes(folder / "prompts.safetensors", save(arrays, header))
-    write_text(folder / "MODEL_CARD.md", model_card(model.simulation, model.summary, arrays, part))
+    write_text(folder / "MODEL_CARD.md", model_card(loaded.simulation, summary, arrays, part))
     files = [str(folder / name) for name in ("prompts.safetensors", "MODEL_CARD.md")]
     if as_json:
-        print_json({"run_id": model.simulation.run_id, "files": files, "tensors": sorted(arrays)})
+        print_json({"run_id": found, "files": files, "tensors": sorted(arrays)})
         return
     console().print("\n".join(files))
 
@@ -157,16 +151,32 @@ def predict_command(
     what = dataset_info(require_summary(run_id, storage)["dataset"]).modality.removesuffix("s")
     read = read_text if what == "text" else read_image
     examples = [read(path) for path in files]
-    with load_trained(run_id, storage, surroundings, client=client, read_only=True) as model:
-        if client is None and not model.broadcast and model.simulation.learning.method.learns:
+    with load_trained(run_id, storage, surroundings, client=client, read_only=True) as loaded:
+        model = loaded.model
+        if client is None and not model.view.broadcast and model.method.learns:
             raise ConfigError(
-                f"--client: {model.summary['method']} shares nothing, so a client must be chosen; "
-                f"valid: 0 to {len(model.simulation.population.clients) - 1}"
+                f"--client: {loaded.summary['method']} shares nothing, so a client must be chosen; "
+                f"valid: 0 to {len(loaded.simulation.population.clients) - 1}"
             )
-        rows = [
-            {what: str(path), **_classify(model, example)}
-            for path, example in zip(files, examples, strict=True)
-        ]
+        print_classes(model, what, dict(zip(files, examples, strict=True)), as_json=as_json)
+
+
+def print_classes(
+    model: TrainedModel,
+    what: str,
+    examples: Mapping[Path, NDArray[np.uint8] | str],
+    *,
+    as_json: bool,
+) -> None:
+    """Print the class of each example.
+
+    Args:
+        model: What predicts.
+        what: What an example is called.
+        examples: By the files that they are from.
+        as_json: Whether as JSON.
+    """
+    rows = [{what: str(path), **model.classify(each)} for path, each in examples.items()]
     if as_json:
         print_json(rows)
         return
@@ -204,31 +214,3 @@ def read_text(path: Path) -> str:
     if len(data) > MOST_BYTES:
         raise ConfigError(f"FILES: {str(path)!r} is too large; valid: up to {MOST_BYTES:,} bytes")
     return text
-
-
-def _classify(model: TrainedModel, example: NDArray[np.uint8] | str) -> dict[str, Any]:
-    learning = model.simulation.learning
-    batch = learning.batch_of((example,) if isinstance(example, str) else example[None])
-    logits = learning.method.predict(
-        ClientView(model.broadcast, model.state.experts, model.state.personal),
-        batch,
-        learning.classes,
-    )[0]
-    odds = np.exp(logits - logits.max())
-    best = int(logits.argmax())
-    return {"class": learning.classes[best], "probability": float(odds[best] / odds.sum())}
-
-
-def _export_arrays(model: TrainedModel) -> dict[str, NDArray[Any]]:
-    arrays = {f"shared.{name}": np.ascontiguousarray(a) for name, a in model.broadcast.items()}
-    for name, array in model.state.personal.items():
-        arrays[f"personal.{name}"] = np.ascontiguousarray(array)
-    for position, expert in enumerate(model.state.experts):
-        for name, array in expert.items():
-            arrays[f"expert.{position}.{name}"] = np.ascontiguousarray(array)
-    if not arrays:
-        raise ConfigError(
-            f"--client: {model.summary['method']} shares nothing; choose a client with --client, "
-            "if the method trains at all"
-        )
-    return arrays

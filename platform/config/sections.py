@@ -103,8 +103,9 @@ class TaskConfig(Section):
     dataset: str = "shapes"
     """Any that `datasets` lists."""
     root: str = "data"
-    """Folder that holds the data sets' own folders; unused by `shapes`, `homonyms`, `digits` and
-    `headlines`. `datasets --check NAME --root DIR` says what is right and wrong with it.
+    """Folder that holds the data sets' own folders, of `folders` and `client_folders` that of the
+    images itself; unused by `shapes`, `homonyms`, `digits` and `headlines`.
+    `datasets --check NAME --root DIR` says what is right and wrong with it.
     """
     domains: tuple[str, ...] | None = None
     """Domains to use; null: all."""

@@ -15,11 +15,13 @@ from typing import Final
 import numpy as np
 
 from platform.config.federation_rules import HELD
+from platform.config.randomness import stream
 from platform.data.dataset import Dataset
 from platform.data.holder_folder import FolderPart, FolderReading, Use, folded, recognise
 from platform.data.images import ImageFiles, image_digests
 from platform.data.loaders._files import image_split
 from platform.data.partition import ClientIndices
+from platform.data.validation import carve
 from platform.errors import DataError
 
 DOMAIN: Final = "own"
@@ -57,14 +59,27 @@ def load_holding(root: Path, classes: Sequence[str], *, test_share: float, seed:
     )
 
 
-def only_client(dataset: Dataset) -> ClientIndices:
-    """Return all rows of a data set, as those of the one client that it belongs to."""
+def only_client(dataset: Dataset, *, validation_share: float = 0.0, seed: int = 0) -> ClientIndices:
+    """Return all rows of a data set, as those of the one client that it belongs to.
+
+    Args:
+        dataset: The client's.
+        validation_share: Of its training images, class by class, where no folder of its own says
+            which are for validation.
+        seed: Draws those.
+
+    Raises:
+        ConfigError: If the share is less than one image.
+    """
     train = np.arange(dataset.train.num_examples)
-    return ClientIndices(
+    client = ClientIndices(
         np.setdiff1d(train, dataset.validation),
         np.arange(dataset.test.num_examples),
         dataset.validation,
     )
+    if not validation_share or len(client.validation):
+        return client
+    return carve(client, dataset.train.labels, validation_share, stream(seed, "validation"))
 
 
 def labels_of(reading: FolderReading, classes: Sequence[str]) -> dict[str, int]:

@@ -9,6 +9,7 @@ Source: APPNOTE.TXT of PKWARE, 4.3.16: an archive ends with a comment, of any by
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -16,7 +17,7 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -36,7 +37,7 @@ _DAMAGED: Final = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What an archive says of itself.
 
@@ -52,7 +53,7 @@ class Manifest:
     schema: str
     made: str
     facts: Mapping[str, Any]
-    digests: Mapping[str, str]
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_archive(path: Path, manifest: Manifest, members: Mapping[str, Path]) -> Manifest:
@@ -67,7 +68,7 @@ def write_archive(path: Path, manifest: Manifest, members: Mapping[str, Path]) -
         OSError: If it cannot be written.
     """
     digests = {name: _file_digest(file) for name, file in sorted(members.items())}
-    full = Manifest(manifest.kind, manifest.schema, manifest.made, manifest.facts, digests)
+    full = dataclasses.replace(manifest, digests=digests)
     head = {"format": FORMAT, "version": VERSION, **asdict(full)}
     with written(path) as out:
         with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:

@@ -128,7 +128,8 @@ def own_examples(
     learnt, measured = _rows_of([rows.train, rows.validation]), _rows_of([rows.test])
     require_one_label(dataset, learnt, measured)
     held = _Held.of(method, dataset.train, learnt, encoders)
-    shown = _Held.of(method, dataset.test, measured, encoders)
+    # Of no test image nothing is encoded; none of the training examples has the same shapes.
+    shown = _Held.of(method, dataset.test, measured, encoders) if len(measured) else held
     validation = held.select(rows.validation) if len(rows.validation) else None
     return held.select(rows.train), shown.select(rows.test), validation
 

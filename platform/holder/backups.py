@@ -57,7 +57,8 @@ def back_up_store(settings: HolderSettings, file: Path, now: datetime) -> Manife
         members = {STORE: copy} | {f"{KEPT}/{path.name}": path for path in offers}
         facts = {"pseudonym": opened.identity.pseudonym}
         made = now.isoformat(timespec="seconds")
-        return Manifest(KIND, stored_version(copy), made, facts, {}), members
+        version = stored_version(copy)
+        return Manifest(kind=KIND, schema=version, made=made, facts=facts), members
 
     return make_backup(file, build, may_hold)
 

@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from platform.disk.files import write_bytes
-from platform.errors import ConfigError, DataError, Declined, ProtocolError
+from platform.errors import ConfigError, DataError, Declined, ProtocolError, UnknownRun
 from platform.wire.envelopes import peek
 from platform.wire.offers import Acceptance, Offer, decode_offer, encode_acceptance, encode_offer
 from storage.files import make_folder
 
 KEPT: Final = "offers"
 """Folder of accepted offers, in the client's storage folder."""
+OFFER: Final = "offer"
+PARTING: Final = "parting"
 _NAME: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _LONGEST_NAME: Final = 128
 UNFIT: Final = "the run cannot be set up on this client's machine; its own log says why"
@@ -38,24 +40,24 @@ class Handles(Protocol):
         ...
 
 
-Joining = Callable[[Offer], Handles]
-"""Makes a client of an offer's run; raises `Declined` or `ConfigError` where it takes no part."""
+Own = TypeVar("Own", bound=Handles)
 
 
 @dataclass
-class Host:
+class Host(Generic[Own]):
     """Answers every message that reaches a data holder's process.
 
     Attributes:
         folder: The client's storage folder.
-        join: Makes the client of a run.
+        join: Makes the client of an offered run; raises `Declined` or `ConfigError` where it takes
+            no part.
         tell: Told of offers that were accepted or declined, for the log.
     """
 
     folder: Path
-    join: Joining
+    join: Callable[[Offer], Own]
     tell: Callable[[str], None] = lambda line: None
-    _clients: dict[str, Handles] = field(default_factory=dict, init=False)
+    _clients: dict[str, Own] = field(default_factory=dict, init=False)
 
     def handle(self, message: bytes) -> bytes:
         """Answer one message.
@@ -67,7 +69,39 @@ class Host:
         kind, envelope = peek(message)
         if kind == "offer":
             return self._consider(decode_offer(message))
-        return self._client_of(envelope.run_id).handle(message)
+        reply = self.client_of(envelope.run_id).handle(message)
+        if kind == "parting":
+            self._keep_parting(envelope.run_id, message)
+        return reply
+
+    def parting(self, run_id: str) -> bytes:
+        """Return the parting of a run that is over.
+
+        Raises:
+            UnknownRun: If there is no such run here, or it is not over.
+        """
+        try:
+            return self._place(run_id, PARTING).read_bytes()
+        except (FileNotFoundError, ProtocolError) as error:
+            raise UnknownRun(f"no run {run_id!r} has ended here; see `budget` for all") from error
+
+    def offer(self, run_id: str) -> Offer:
+        """Return the offer of a run that was accepted.
+
+        Raises:
+            ProtocolError: If there is none.
+        """
+        offer = _read(self._place(run_id))
+        if offer is None:
+            raise ProtocolError("message: it belongs to no run that was accepted here")
+        return offer
+
+    def _keep_parting(self, run_id: str, message: bytes) -> None:
+        """Keep what all share after the last round; the first counts, as for the client."""
+        place = self._place(run_id, PARTING)
+        if not place.exists():
+            write_bytes(place, message)
+            self.tell(f"run {run_id}: has ended, and its model is kept here")
 
     def _consider(self, offer: Offer) -> bytes:
         run_id, place = offer.envelope.run_id, self._place(offer.envelope.run_id)
@@ -96,24 +130,26 @@ class Host:
         write_bytes(place, encode_offer(offer))
         return ()
 
-    def _client_of(self, run_id: str) -> Handles:
+    def client_of(self, run_id: str) -> Own:
+        """Return the client of a run that was accepted.
+
+        Raises:
+            ProtocolError: If there is none, or it takes part no more.
+        """
         if run_id not in self._clients:
-            offer = _read(self._place(run_id))
-            if offer is None:
-                raise ProtocolError("message: it belongs to no run that was accepted here")
             try:
-                self._clients[run_id] = self.join(offer)
+                self._clients[run_id] = self.join(self.offer(run_id))
             except (Declined, ConfigError) as error:
                 # Limits were tightened, or data were moved, since it was accepted.
                 self.tell(f"run {run_id}: takes part no more: {error}")
                 raise ProtocolError("message: this client takes part in the run no more") from error
         return self._clients[run_id]
 
-    def _place(self, run_id: str) -> Path:
+    def _place(self, run_id: str, kind: str = OFFER) -> Path:
         # It becomes a file's name.
         if not 0 < len(run_id) <= _LONGEST_NAME or not _NAME.issuperset(run_id) or run_id[0] == ".":
             raise ProtocolError("message: the run's name is not valid")
-        return self.folder / KEPT / f"{run_id}.offer"
+        return self.folder / KEPT / f"{run_id}.{kind}"
 
 
 def _read(place: Path) -> Offer | None:

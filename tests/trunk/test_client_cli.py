@@ -10,7 +10,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,13 @@ from platform.holder.settings import load_holder
 from platform.parties.enrolment import write_enrolment
 from platform.parties.store_files import STORES
 from privacy.secure_aggregation import Enrolment, Identity, fingerprint
-from storage import ClientStore, LedgerRow, open_client_store, open_client_stores
+from storage import (
+    ClientStore,
+    LedgerRow,
+    StorageFull,
+    open_client_store,
+    open_client_stores,
+)
 from tests.trunk._runs import FIXED, NO_POOL, Answer, Command, command_line, gaussian_epsilon
 from tests.trunk._runs import Storage as Runs
 from tests.trunk.test_cli_errors import require_one_sentence
@@ -367,7 +373,7 @@ def test_limits_are_said_in_words(client, place):
 
 
 SHARED = ("privacy.lifetime_budget=1000.0",)
-NOISED = (*NO_POOL, "privacy.noise_source=os", *SHARED)
+NOISED = (*NO_POOL, *SHARED, "privacy.noise_source=os", "evaluation.local_twins=false")
 OTHER_NOISE = ("privacy.target_epsilon=null", "privacy.noise_multiplier=8.0")
 
 
@@ -519,6 +525,74 @@ def test_the_budget_is_read_while_a_client_has_its_store_open(client, place, led
     with store.kept_open(), store.atomically():
         store.add_failure("first", 1, 1, reason="something")
         assert client("budget", str(place.config), "--json").document == expected
+
+
+WRITER = """
+import sys
+from storage import open_client_store
+store, number = open_client_store(sys.argv[1]), 0
+print("writing", flush=True)
+while True:
+    number += 1
+    store.add_failure("first", number % 50, 1, reason="something")
+"""
+
+
+@pytest.fixture
+def writer(
+    place: Place, ledger: tuple[LedgerRow, ...], child_environment: dict[str, str]
+) -> Iterator[subprocess.Popen[str]]:
+    """A process that never stops writing to the holder's store; each write has its connection."""
+    store = own_store(place, of_run(ledger, "first"))
+    del store
+    command = [sys.executable, "-c", WRITER, str(place.folder / "north" / "client.db")]
+    process = subprocess.Popen(
+        command, env=child_environment, cwd="/", stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdout.readline() == "writing\n"
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_the_budget_is_read_while_a_client_never_stops_writing(client, place, ledger, writer):
+    """Its write-ahead log comes and goes meanwhile; whoever reads alone fails now and then."""
+    epsilon = gaussian_epsilon(4.0, len(of_run(ledger, "first")))
+    for _ in range(60):
+        answer = client("budget", str(place.config), "--json")
+        assert answer.code == 0, answer.err
+        assert answer.document["total"]["epsilon"] == pytest.approx(epsilon, rel=1e-6)
+    assert writer.poll() is None, "the reader stopped the writer"
+
+
+def test_the_budget_is_read_after_a_client_was_killed(client, place, ledger, writer):
+    """What it left beside its store is taken up, whatever it was at."""
+    writer.kill()
+    writer.wait()
+    for command in ("budget", "check"):
+        assert client(command, str(place.config)).code == 0
+    document = client("budget", str(place.config), "--json").document
+    assert document["total"]["releases"] == len(of_run(ledger, "first"))
+
+
+def test_the_budget_of_a_store_in_a_backup_is_read(client, place, ledger, monkeypatch):
+    """Where nothing can be written, nobody writes: it is read alone."""
+    own_store(place, of_run(ledger, "first"))
+    expected = client("budget", str(place.config), "--json").document
+    calls: list[bool] = []
+
+    def refusing(path: Path, *, read_only: bool = False) -> ClientStore:
+        calls.append(read_only)
+        if not read_only:
+            raise StorageFull("database client.db is read-only")
+        return open_client_store(path, read_only=True)
+
+    monkeypatch.setattr("platform.holder.store.open_client_store", refusing)
+    assert client("budget", str(place.config), "--json").document == expected
+    assert calls == [False, True]
 
 
 def test_the_budget_reads_the_ledger_and_nothing_that_is_anybodys_secret(

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from platform.bootstrap import Surroundings
+from platform.bootstrap.joining import own_model
+from platform.cli.models import read_image
 from platform.disk.opening import open_existing
-from platform.errors import ConfigError, RunStopped
+from platform.errors import ConfigError, RunStopped, UnknownRun
+from platform.holder.settings import load_holder
 from platform.parties.enrolment import create_key, write_enrolment
 from platform.wire.codec import decode_arrays
+from platform.wire.envelopes import peek
+from platform.wire.outside_rounds import decode_parting, encode_parting
 from privacy.secure_aggregation import Enrolment
 from tests.trunk._federations import NAMES, Holders, federation, hold, over_sockets, within
 
@@ -20,6 +27,8 @@ MASKED = (
     "privacy.target_epsilon=8.0",
     "secure_aggregation={enabled: true, threshold: 3, corrupt: 1}",
 )
+
+SAID = ("accepted", "has ended, and its model is kept here")
 
 
 @pytest.fixture
@@ -55,7 +64,8 @@ def test_masked_and_noised_sums_of_data_holders(folder):
     summary = hold(federation(folder, *MASKED), over_sockets(holders.handlers(), folder))
     assert summary["final"]["epsilon"]["peers"] == pytest.approx(8.0, rel=1e-3)
     assert summary["final"]["accuracy"]["mean"] is None
-    assert all(lines == [f"run {summary['run_id']}: accepted"] for lines in holders.lines.values())
+    said = [f"run {summary['run_id']}: {what}" for what in SAID]
+    assert all(lines == said for lines in holders.lines.values())
     assert [r["dropped"] for r in summary["rounds"]] == [0, 0]
 
 
@@ -125,3 +135,56 @@ def test_the_coordinators_paths_reach_nobody(folder):
     hold(federation(folder), within({name: listening(name) for name in handlers}))
     assert seen
     assert not [m for m in seen if str(folder).encode() in m or b"hub.sock" in m]
+
+
+def test_a_holder_keeps_its_own_model_and_nobody_else_has_it(folder):
+    holders = Holders.written(folder)
+    personal = ("method={name: fedpgp, context_tokens: 2}",)
+    summary = hold(federation(folder, *personal), within(holders.handlers()))
+    run_id = summary["run_id"]
+    own = {
+        name: own_model(load_holder(folder / name / "client.yaml"), run_id, Surroundings())
+        for name in NAMES
+    }
+    arrays = {name: found.model.arrays() for name, found in own.items()}
+    shared = [name for name in arrays["east"] if name.startswith("shared.")]
+    others = [name for name in arrays["east"] if name.startswith("personal.")]
+    assert shared
+    assert others
+    for name in shared:
+        np.testing.assert_array_equal(arrays["east"][name], arrays["west"][name])
+    assert any(not np.array_equal(arrays["east"][n], arrays["west"][n]) for n in others)
+    image = read_image(folder / "east" / "images" / "test" / "star" / "0.png")
+    found = own["east"].model.classify(image)
+    assert found["class"] in ("circle", "square", "star")
+    assert 0.0 < found["probability"] <= 1.0
+    assert own["east"].tested == 6
+    # Nothing of a personal part is in what the coordinator keeps.
+    kept = b"".join(path.read_bytes() for path in folder.glob("sotto.db*"))
+    for name in others:
+        assert arrays["east"][name].tobytes() not in kept
+
+
+def test_a_second_parting_changes_no_kept_model(folder):
+    holders = Holders.written(folder)
+    handlers, partings = holders.handlers(), []
+
+    def listening(message: bytes) -> bytes:
+        if peek(message)[0] == "parting":
+            partings.append(message)
+        return handlers["east"](message)
+
+    summary = hold(federation(folder), within({**handlers, "east": listening}))
+    kept = folder / "east" / "store" / "offers" / f"{summary['run_id']}.parting"
+    before = kept.read_bytes()
+    asked = decode_parting(partings[0])
+    forged = {name: array + 1 for name, array in asked.broadcast.items()}
+    handlers["east"](encode_parting(dataclasses.replace(asked, broadcast=forged)))
+    assert kept.read_bytes() == before
+
+
+def test_a_run_that_has_not_ended_has_no_model(folder):
+    holders = Holders.written(folder)
+    holders.handlers()
+    with pytest.raises(UnknownRun, match="'nothing'"):
+        own_model(load_holder(folder / "east" / "client.yaml"), "nothing", Surroundings())

@@ -12,12 +12,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from methods import Registry
+from platform.config import parse_config
+from platform.data.cache import cache_folder
 from platform.data.dataset import Dataset, Split
 from platform.data.duplicates import require_one_label
+from platform.data.encoding import cached_encoders, frozen_model
+from platform.data.held import task_of_one
 from platform.data.holder_folder import FolderReading, recognise
 from platform.data.holder_images import holder_rows, labels_of, load_holding, only_client
 from platform.data.images import ImageFiles
 from platform.errors import DataError
+from platform.experiment.dealing import own_examples
+from platform.experiment.method_building import method_on, task_of
 from tests.drawn._pictures import write_picture
 from tests.drawn._users import open_to_all, readable_for_nobody
 
@@ -516,3 +523,49 @@ def test_what_no_decoder_reads_is_named_when_it_is_looked_at(tmp_path: Path):
     data = load(tmp_path, share=0.0)
     with pytest.raises(DataError, match=r"'cat/1\.png' is no image"):
         data.train.images[np.array([1])]
+
+
+# --- what a client learns with --------------------------------------------------------------------
+
+
+def test_a_share_for_validation_where_no_folder_says(tmp_path: Path):
+    """Of 20 images of each class a quarter is five, none of them trained or tested on."""
+    draw(tmp_path / "a", "cat", "dog", count=20)
+    data = load(tmp_path / "a", share=0.0)
+    client = only_client(data, validation_share=0.25, seed=3)
+    assert np.bincount(data.train.labels[client.validation]).tolist() == [5, 5]
+    assert sorted([*client.train, *client.validation]) == list(range(40))
+    again = only_client(data, validation_share=0.25, seed=3)
+    other = only_client(data, validation_share=0.25, seed=4)
+    assert client.validation.tolist() == again.validation.tolist() != other.validation.tolist()
+
+
+def test_a_folder_for_validation_comes_before_a_share(tmp_path: Path):
+    draw(tmp_path, "train/cat", "val/cat", count=10)
+    data = load(tmp_path, share=0.0)
+    assert len(only_client(data, validation_share=0.5).train) == 10
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_a_client_may_have_no_test_image(tmp_path: Path, share: float):
+    """Encoded through the cache, as in a client's own process."""
+    data = load(draw(tmp_path / "images", "cat", "dog", count=20), share)
+    task = task_of_one(data, only_client(data))
+    config = parse_config(
+        {
+            "name": "x",
+            "method": {"name": "promptfl"},
+            "training": {"local_steps": 1},
+            "storage": {"url": f"sqlite:///{tmp_path}/x.db"},
+        }
+    )
+    backbone = frozen_model(config.task.model, "cpu")
+    asked = task_of(config, task, backbone, "cpu")
+    method = method_on(task, Registry(), config, asked, public=lambda _: None)
+    cached = cached_encoders(backbone, cache_folder(config), lambda *told: None, method.pixel_size)
+    train, test, validation = own_examples(task, method, cached)
+    assert train.num_examples + test.num_examples == 40 and validation is None
+    assert (test.num_examples > 0) == (share > 0)
+    assert {name: array.shape[1:] for name, array in test.arrays.items()} == {
+        name: array.shape[1:] for name, array in train.arrays.items()
+    }

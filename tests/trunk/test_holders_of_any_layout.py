@@ -1,0 +1,76 @@
+"""Data holders whose folders look different take part in one federation, each as it is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from platform.errors import RunStopped
+from platform.holder.settings import load_holder
+from storage import open_client_store
+from tests.trunk._federations import NAMES, SHAPES, Holders, federation, hold, within, write_images
+
+NOISED = (
+    "privacy.mechanism=upload_noise",
+    "privacy.clipping_norm=0.1",
+    "privacy.target_epsilon=8.0",
+    "secure_aggregation={enabled: true, threshold: 2}",
+    "evaluation.release=noised",
+    "task.validation_share=0.25",
+)
+
+
+@pytest.fixture
+def holders(tmp_path: Path) -> Holders:
+    """East splits by folders, north not at all, south holds images back, west has a class only."""
+    made = Holders.written(tmp_path)
+    for name in NAMES:
+        shutil.rmtree(tmp_path / name / "images")
+        write_images(tmp_path / name / "images", seed=ord(name[0]), each=8)
+    north = tmp_path / "north" / "images"
+    for shape in SHAPES:
+        (north / "train" / shape).rename(north / shape.upper())
+    shutil.rmtree(north / "train")
+    shutil.rmtree(north / "test")
+    (tmp_path / "south" / "images" / "test").rename(tmp_path / "south" / "images" / "val")
+    for shape in SHAPES[1:]:
+        shutil.rmtree(tmp_path / "west" / "images" / "train" / shape)
+    return made
+
+
+def test_all_of_them_take_part_in_every_round(holders: Holders):
+    summary = hold(federation(holders.folder), within(holders.handlers()))
+    assert [(r["cohort"], r["dropped"]) for r in summary["rounds"]] == [(4, 0), (4, 0)]
+
+
+def test_each_of_them_validates(holders: Holders):
+    """South on its own folder, the others on a share; no client is lost for want of images."""
+    summary = hold(federation(holders.folder, *NOISED), within(holders.handlers()))
+    assert [(r["cohort"], r["dropped"]) for r in summary["rounds"]] == [(4, 0), (4, 0)]
+    released = [r["released_validation"] for r in summary["rounds"]]
+    assert all(isinstance(one["mean"], float) for one in released)
+    # A client that fails sends what hides it, and only its own store knows.
+    for name in NAMES:
+        settings = load_holder(holders.folder / name / "client.yaml")
+        store = open_client_store(settings.store_file, read_only=True)
+        assert store.failures(summary["run_id"]) == ()
+
+
+def test_a_share_that_is_no_image_is_named_to_its_holder(holders: Holders):
+    """Two images of each class, of which a quarter is half an image, to even none."""
+    shutil.rmtree(holders.folder / "east" / "images")
+    write_images(holders.folder / "east" / "images", seed=1, each=2)
+    with pytest.raises(RunStopped, match="east: "):
+        hold(federation(holders.folder, *NOISED), within(holders.handlers()))
+    assert "task.validation_share: 0.25" in holders.lines["east"][0]
+
+
+def test_one_that_can_be_read_in_two_ways_takes_no_part(holders: Holders):
+    images = holders.folder / "west" / "images"
+    shutil.copytree(images / "train" / SHAPES[0], images / SHAPES[0])
+    with pytest.raises(RunStopped, match="west") as stopped:
+        hold(federation(holders.folder), within(holders.handlers()))
+    assert "lies beside 'circle'" in " ".join(holders.lines["west"])
+    assert str(holders.folder) not in str(stopped.value)
