@@ -32,7 +32,7 @@ _NAMES: Final = re.compile(
 
 
 def back_up_store(settings: HolderSettings, file: Path, now: datetime) -> Manifest:
-    """Back up a data holder's own store and what it keeps of its runs beside it, also while the client runs.
+    """Back up a holder's own store and what it keeps of its runs, also while the client runs.
 
     Args:
         settings: The holder's.
