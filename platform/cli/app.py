@@ -30,6 +30,23 @@ app = typer.Typer(
 app.add_typer(audit_app, name="audit")
 app.add_typer(enrolment_app, name="enrolment")
 app.add_typer(cache_app, name="cache")
+federation_app = typer.Typer(help="A run whose clients are elsewhere.", no_args_is_help=True)
+app.add_typer(federation_app, name="federation")
+
+
+@federation_app.command("status")
+def federation_status(
+    socket: Annotated[
+        Path, typer.Argument(metavar="SOCKET", help="The run's federation.socket.")
+    ] = Path("runs/hub.sock"),
+    as_json: Json = False,
+) -> None:
+    """Show who can be reached, whom the run waits for, and who refused last."""
+    from platform.cli.federation_status import status_command
+
+    status_command(socket, as_json=as_json)
+
+
 app.add_typer(backup_app)
 
 MethodsOption = Annotated[

@@ -11,16 +11,19 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 from platform.errors import ConfigError, CoordinatorBehind, ProtocolError
 from platform.relay.packets import (
+    ClientStatus,
     Hello,
     Outcome,
+    Query,
     Request,
+    Status,
     decode_outcome,
     decode_packet,
     encode_packet,
@@ -38,6 +41,7 @@ class _Open:
     """A request that has no outcome yet."""
 
     client: ClientId
+    stage: Stage
     packet: bytes
     outcome: asyncio.Future[Outcome]
 
@@ -55,24 +59,27 @@ class Told:
     waiting: Callable[[Stage, frozenset[ClientId]], None] = lambda stage, clients: None
 
 
-@dataclass(kw_only=True)
 class Hub:
-    """Listens for relays, and hands clients their messages.
+    """Listens for relays, and hands clients their messages."""
 
-    Attributes:
-        path: Of its socket.
-        clients: All clients' names; no relay may carry another's messages.
-        told: Told what happens.
-    """
+    def __init__(
+        self, *, path: Path, clients: Sequence[ClientId], told: Told | None = None
+    ) -> None:
+        """Take where to listen, for whom, and who watches; nothing is opened yet.
 
-    path: Path
-    clients: Sequence[ClientId]
-    told: Told = Told()
-    _loop: asyncio.AbstractEventLoop = field(init=False)
-    _links: dict[ClientId, asyncio.StreamWriter] = field(default_factory=dict, init=False)
-    _open: dict[int, _Open] = field(default_factory=dict, init=False)
-    _relays: set[asyncio.Task[None]] = field(default_factory=set, init=False)
-    _numbers: int = field(default=0, init=False)
+        Args:
+            path: Of its socket.
+            clients: All clients' names; no relay may carry another's messages.
+            told: Told what happens.
+        """
+        self.path = path
+        self.clients = tuple(clients)
+        self.told = told or Told()
+        self._links: dict[ClientId, asyncio.StreamWriter] = {}
+        self._open: dict[int, _Open] = {}
+        self._relays: set[asyncio.Task[None]] = set()
+        self._last: dict[ClientId, str] = {}
+        self._numbers = 0
 
     def __enter__(self) -> Self:
         """Listen.
@@ -121,7 +128,7 @@ class Hub:
     async def _exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], seconds: float
     ) -> dict[ClientId, bytes | Dropout]:
-        numbers = {client: self._ask(client, messages[client], seconds) for client in messages}
+        numbers = {c: self._ask(stage, c, body, seconds) for c, body in messages.items()}
         waiting = {client: self._open[number].outcome for client, number in numbers.items()}
         missing = set(waiting)
         for client, future in waiting.items():
@@ -139,7 +146,11 @@ class Hub:
         for client, outcome in outcomes.items():
             if outcome is not None and outcome.kind == "behind":
                 raise CoordinatorBehind(f"{client}: {outcome.reason}")
-        return {c: late if o is None else _reply(o) for c, o in outcomes.items()}
+        replies = {c: late if o is None else _reply(o) for c, o in outcomes.items()}
+        self._last.update(
+            {c: r.reason if isinstance(r, Dropout) else "answer" for c, r in replies.items()}
+        )
+        return replies
 
     def _tell(
         self, stage: Stage, missing: set[ClientId], client: ClientId, done: asyncio.Future[Outcome]
@@ -148,10 +159,10 @@ class Hub:
         if missing and not done.cancelled():
             self.told.waiting(stage, frozenset(missing))
 
-    def _ask(self, client: ClientId, message: bytes, seconds: float) -> int:
+    def _ask(self, stage: Stage, client: ClientId, message: bytes, seconds: float) -> int:
         self._numbers += 1
         packet = encode_packet(Request(self._numbers, client, seconds, message))
-        self._open[self._numbers] = _Open(client, packet, self._loop.create_future())
+        self._open[self._numbers] = _Open(client, stage, packet, self._loop.create_future())
         if client in self._links:
             _write(self._links[client], packet)
         return self._numbers
@@ -172,6 +183,10 @@ class Hub:
 
     async def _follow(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         hello = decode_packet(await _read(reader))
+        if isinstance(hello, Query):
+            _write(writer, encode_packet(self._status()))
+            await writer.drain()
+            return
         if not isinstance(hello, Hello) or not set(hello.clients) <= set(self.clients):
             raise ProtocolError("packet: a relay says first which of the clients it carries")
         self._welcome(hello.clients, writer)
@@ -183,6 +198,16 @@ class Hub:
                 continue
             if not known.outcome.done():
                 known.outcome.set_result(outcome)
+
+    def _status(self) -> Status:
+        asked = {waiting.client: waiting.stage for waiting in self._open.values()}
+        last = self._last
+        return Status(
+            tuple(
+                ClientStatus(name, name in self._links, asked.get(name, ""), last.get(name, ""))
+                for name in self.clients
+            )
+        )
 
     def _welcome(self, clients: Sequence[ClientId], writer: asyncio.StreamWriter) -> None:
         for client in clients:

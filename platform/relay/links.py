@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Final, Self
 
 from platform.errors import ProtocolError
-from platform.relay.packets import Hello, Outcome, decode_request, encode_packet
+from platform.relay.packets import (
+    Hello,
+    Outcome,
+    Query,
+    Status,
+    decode_packet,
+    decode_request,
+    encode_packet,
+)
 from platform.relay.streams import connect, receive, send
 
 FIRST_PAUSE: Final = 0.02
@@ -97,6 +105,22 @@ class HubLink:
     def _send(self, packet: bytes) -> None:
         with self._sending:
             send(self.sock, packet)
+
+
+def status_of(hub: Path, seconds: float) -> Status:
+    """Ask a hub who is there.
+
+    Raises:
+        OSError: If no coordinator listens there, or it does not answer in that time.
+        ProtocolError: If what it says is no status.
+    """
+    with connect(hub, seconds) as sock:
+        send(sock, encode_packet(Query()))
+        packet = receive(sock)
+    found = decode_packet(packet or b"")
+    if not isinstance(found, Status):
+        raise ProtocolError("packet: a status was expected")
+    return found
 
 
 def lost(number: int, reason: str) -> bytes:

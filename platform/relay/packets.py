@@ -5,6 +5,8 @@
 | `Hello`   | relay -> hub        | whose messages this relay carries             |
 | `Request` | hub -> ... -> client | a message for one client, under a number     |
 | `Outcome` | client -> ... -> hub | its answer, or that it gives none and why    |
+| `Query`   | anybody -> hub       | asks who is there                             |
+| `Status`  | hub -> anybody       | each client: reachable, asked for, last said  |
 
 On a stream each packet is preceded by its length (uint32, big-endian).
 """
@@ -67,7 +69,41 @@ class Outcome:
     body: bytes = b""
 
 
-Packet = Hello | Request | Outcome
+@dataclass(frozen=True)
+class Query:
+    """Asks who is there; in place of a hello, and answered once."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """What the hub knows of each client.
+
+    Attributes:
+        clients: One each, in the federation's order.
+    """
+
+    clients: tuple[ClientStatus, ...]
+
+
+@dataclass(frozen=True)
+class ClientStatus:
+    """What the hub knows of one client.
+
+    Attributes:
+        name: The client's.
+        reachable: Whether a relay is connected that carries its messages.
+        asked: The stage whose answer is waited for, empty for none.
+        last: What came of the last request: `answer`, or the reason why there was none; empty
+            before the first.
+    """
+
+    name: str
+    reachable: bool
+    asked: str
+    last: str
+
+
+Packet = Hello | Request | Outcome | Query | Status
 
 
 def encode_packet(packet: Packet) -> bytes:
@@ -88,6 +124,10 @@ def _frame(packet: Packet) -> Frame:
     if isinstance(packet, Request):
         fields = {"number": packet.number, "client": packet.client, "seconds": packet.seconds}
         return Frame("request", fields, {}, {"body": packet.body})
+    if isinstance(packet, Query):
+        return Frame("query", {}, {}, {})
+    if isinstance(packet, Status):
+        return Frame("status", {"clients": [vars(client) for client in packet.clients]}, {}, {})
     fields = {"number": packet.number, "outcome": packet.kind, "reason": packet.reason}
     return Frame("outcome", fields, {}, {"body": packet.body})
 
@@ -154,6 +194,24 @@ def _outcome(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Outcome:
     return Outcome(_number(fields["number"]), kind, reason, blobs["body"])
 
 
+def _query(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Query:
+    return Query()
+
+
+def _status(fields: Mapping[str, Any], blobs: Mapping[str, bytes]) -> Status:
+    clients = fields["clients"]
+    if not isinstance(clients, list):
+        raise TypeError
+    return Status(tuple(_client_status(client) for client in clients))
+
+
+def _client_status(client: Any) -> ClientStatus:
+    if not isinstance(client, dict) or not isinstance(client["reachable"], bool):
+        raise TypeError
+    last = _text(client["last"], LONGEST_REASON)
+    return ClientStatus(_text(client["name"]), client["reachable"], _text(client["asked"]), last)
+
+
 def _number(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise TypeError
@@ -171,4 +229,6 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, bytes]], Packet
     "hello": _hello,
     "request": _request,
     "outcome": _outcome,
+    "query": _query,
+    "status": _status,
 }

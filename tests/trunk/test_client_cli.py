@@ -476,6 +476,7 @@ def test_what_is_only_reserved_counts(client, place, ledger):
     first = of_run(ledger, "first")
     own_store(place, [dataclasses.replace(row, status="reserved") for row in first])
     (run,) = client("budget", str(place.config), "--json").document["runs"]
+    assert (run["releases"], run["mechanisms"]) == (len(first), ["upload_noise"])
     assert run["epsilon"] == pytest.approx(gaussian_epsilon(4.0, len(first)), rel=1e-6)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from platform.config import RunConfig, parse_config
+from platform.config import MethodConfig, RunConfig, parse_config
 from platform.errors import Declined, PlatformError
 from platform.holder.limits import own_limits, require_within
 from platform.holder.settings import DataSettings, HolderSettings, OwnLimits
@@ -205,6 +206,18 @@ def test_central_noise_has_to_be_named():
 def test_none_is_taken_where_it_is_named():
     free = holder(mechanisms=("none",), epsilon_total=None, epsilon_per_run=None)
     assert reasons(free, run(*BARE)) == ()
+    # Where nothing is claimed a relation is about nothing.
+    assert reasons(free, run(*BARE, "privacy.relation=add_or_remove_one")) == ()
+
+
+def test_a_method_from_outside_has_to_be_named(monkeypatch):
+    """Who installed a package did not mean to lend it data."""
+    outside = SimpleNamespace(name="outside", where="of another package")
+    monkeypatch.setattr("methods.interface.registry.installed_modules", lambda: iter([outside]))
+    config = run().model_copy(update={"method": MethodConfig(name="outside")})
+    (sentence,) = reasons(holder(), config)
+    assert sentence.startswith("method.name: outside is not among limits.methods = coop, ")
+    assert reasons(holder(methods=("outside",)), config) == ()
 
 
 @pytest.mark.parametrize("mechanism", [(), DP_SGD, DISTRIBUTED, BARE])

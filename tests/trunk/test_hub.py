@@ -14,7 +14,7 @@ import pytest
 
 from platform.errors import ConfigError, CoordinatorBehind, ProtocolError
 from platform.relay.hub import Hub, HubTransport, Told
-from platform.relay.links import HubLink, deliver, lost
+from platform.relay.links import HubLink, deliver, lost, status_of
 from platform.relay.packets import (
     LARGEST_PACKET,
     Hello,
@@ -26,6 +26,7 @@ from platform.relay.packets import (
 )
 from platform.relay.streams import connect, listening, receive, send
 from platform.wire.transport import Dropout
+from privacy import BudgetExhausted
 from tests.trunk._hubs import relayed, running, served
 
 NAMES = ("east", "north", "west")
@@ -297,7 +298,11 @@ def test_the_watcher_hears_who_is_there_and_who_answered(folder):
                 HubTransport(hub, {"train": 20.0}, 20.0).exchange("train", {"north": b"m"}, None)
             while ("north", False) not in heard:
                 time.sleep(0.01)
-    assert heard == [("train", "north"), ("north", True), ("train",), ("north", False)]
+    assert heard.index(("train", "north")) < heard.index(("train",))
+    assert heard[-1] == ("north", False)
+    assert sorted(map(str, heard)) == sorted(
+        map(str, [("train", "north"), ("north", True), ("train",), ("north", False)])
+    )
 
 
 def test_a_stopped_process_costs_its_time_and_nothing_else(folder):
@@ -326,3 +331,34 @@ def test_a_socket_that_is_left_when_a_process_is_killed(folder):
             send(client, b"abc")
             with server:
                 assert receive(server) == b"abc"
+
+
+def test_anybody_at_the_socket_is_told_who_is_there(folder):
+    hub_path, held = folder / "hub", threading.Event()
+
+    def refusing(message: bytes) -> bytes:
+        raise BudgetExhausted("too much", epsilon=9.0, target_epsilon=8.0)
+
+    def slow(message: bytes) -> bytes:
+        held.wait(30)
+        return message
+
+    with Hub(path=hub_path, clients=NAMES) as hub:
+        assert {c.reachable for c in status_of(hub_path, 10.0).clients} == {False}
+        handlers = {"east": refusing, "north": slow}
+        with served(handlers, folder) as sockets, relayed(hub_path, sockets):
+            asked = {"east": b"m", "north": b"m"}
+            waiting = threading.Thread(target=lambda: hub.exchange("train", asked, 30.0))
+            waiting.start()
+            while not status_of(hub_path, 10.0).clients[1].asked:
+                time.sleep(0.01)
+            held.set()
+            waiting.join(20)
+            east, north, west = status_of(hub_path, 10.0).clients
+    assert (east.name, east.reachable, east.last) == (
+        "east",
+        True,
+        "the client takes no part (its own budget)",
+    )
+    assert (north.name, north.asked, north.last) == ("north", "", "answer")
+    assert (west.reachable, west.last) == (False, "")
