@@ -9,7 +9,6 @@ Source: APPNOTE.TXT of PKWARE, 4.3.16: an archive ends with a comment, of any by
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -17,7 +16,7 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -68,7 +67,7 @@ def write_archive(path: Path, manifest: Manifest, members: Mapping[str, Path]) -
         OSError: If it cannot be written.
     """
     digests = {name: _file_digest(file) for name, file in sorted(members.items())}
-    full = dataclasses.replace(manifest, digests=digests)
+    full = replace(manifest, digests=digests)
     head = {"format": FORMAT, "version": VERSION, **asdict(full)}
     with written(path) as out:
         with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
