@@ -28,6 +28,6 @@ def load(name: str, request: DataRequest) -> Dataset:
         ConfigError: Always.
     """
     raise ConfigError(
-        f"task.dataset: {name} is read by each client, in its own folder, and by nobody else; valid "
+        f"task.dataset: {name} is read by each client in its own folder, and by nobody else; valid "
         "here: a simulation's data set, such as client_folders"
     )
