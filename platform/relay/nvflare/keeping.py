@@ -72,6 +72,25 @@ def job_files(sites: Sequence[str]) -> dict[str, Any]:
 
 
 @dataclass(kw_only=True)
+class _Job:
+    """A job that was submitted.
+
+    Attributes:
+        name: FLARE's for it.
+        sites: It runs at.
+        submitted: When, in seconds of a clock of this process.
+        unseen: Looks in a row at which it should have been at the server and was not.
+        ending: It was told to end.
+    """
+
+    name: str
+    sites: frozenset[str]
+    submitted: float
+    unseen: int = 0
+    ending: bool = False
+
+
+@dataclass(kw_only=True)
 class Keeper:
     """Keeps one job running for whichever of a federation's sites are connected.
 
@@ -84,13 +103,10 @@ class Keeper:
     kit: Path
     clients: Sequence[str]
     tell: Callable[[str], None]
-    _sites: frozenset[str] = field(default=frozenset(), init=False)
-    _job: str | None = field(default=None, init=False)
-    _status: str = field(default="", init=False)
+    _job: _Job | None = field(default=None, init=False)
+    _said: str = field(default="", init=False)
     _waiting_since: float | None = field(default=None, init=False)
-    _submitted: float = field(default=0.0, init=False)
     _failures: int = field(default=0, init=False)
-    _unseen: int = field(default=0, init=False)
     _strays: set[str] = field(default_factory=set, init=False)
 
     def until(self, ended: Event) -> None:
@@ -115,40 +131,43 @@ class Keeper:
             while not ended.wait(PAUSE):
                 self._look(session)
             if self._job is not None:
-                session.abort_job(self._job)
+                session.abort_job(self._job.name)
         finally:
             session.close()
 
     def _look(self, session: Any) -> None:
         system = session.get_system_info()
         sites = frozenset(self.clients) & {client.name for client in system.client_info}
-        if self._job is None:
-            if sites and self._waited_for(sites) and time.monotonic() >= self._not_before():
-                self._end_strays(session)
-                self._submit(session, sites)
-            return
-        status = session.get_job_status(self._job) or "FINISHED:UNKNOWN"
-        alive = status != RUNNING or self._job in {job.job_id for job in system.job_info}
-        self._unseen = 0 if alive else self._unseen + 1
-        if status.startswith(FINISHED) or self._unseen > MOST_UNSEEN:
+        if self._job is not None:
+            self._watch(session, self._job, sites, {job.job_id for job in system.job_info})
+        elif sites and self._waited_for(sites):
+            self._end_strays(session)
+            self._submit(session, sites)
+
+    def _watch(self, session: Any, job: _Job, sites: frozenset[str], there: set[str]) -> None:
+        status = session.get_job_status(job.name) or f"{FINISHED}:UNKNOWN"
+        alive = status != RUNNING or job.name in there
+        job.unseen = 0 if alive else job.unseen + 1
+        if status.startswith(FINISHED) or job.unseen > MOST_UNSEEN:
             self._say(f"job ended: {status if alive else 'the server has forgotten it'}")
-            short = time.monotonic() - self._submitted < SHORT
+            short = time.monotonic() - job.submitted < SHORT and not job.ending
             self._job, self._failures = None, self._failures + 1 if short else 0
-        elif status == RUNNING and alive:
-            self._say(f"running: {' '.join(sorted(self._sites))}")
-            if sites - self._sites:
-                self._say(f"to be started anew for {' '.join(sorted(sites - self._sites))}")
-                session.abort_job(self._job)
+            # A first time at once: what ended it may be over.
+            wait = min(2.0**self._failures, LONGEST_WAIT) if self._failures > 1 else 0.0
+            self._waiting_since = time.monotonic() + wait
+        elif status == RUNNING and alive and not job.ending:
+            self._say(f"running: {' '.join(sorted(job.sites))}")
+            if sites - job.sites:
+                self._say(f"to be started anew for {' '.join(sorted(sites - job.sites))}")
+                session.abort_job(job.name)
+                job.ending = True
 
     def _waited_for(self, sites: frozenset[str]) -> bool:
         now = time.monotonic()
         if self._waiting_since is None:
             self._waiting_since = now
-        return sites == frozenset(self.clients) or now - self._waiting_since >= PATIENCE
-
-    def _not_before(self) -> float:
-        wait = 2.0**self._failures if self._failures > 1 else 0.0
-        return self._submitted + min(wait, LONGEST_WAIT)
+        waited = now - self._waiting_since
+        return waited >= (0.0 if sites == frozenset(self.clients) else PATIENCE)
 
     def _submit(self, session: Any, sites: frozenset[str]) -> None:
         with tempfile.TemporaryDirectory(prefix="sotto-job-") as folder:
@@ -156,9 +175,8 @@ class Keeper:
             for path, tree in job_files(sorted(sites)).items():
                 (root / path).parent.mkdir(parents=True, exist_ok=True)
                 (root / path).write_text(json.dumps(tree, indent=2), "utf-8")
-            self._job = session.submit_job(str(root))
-        self._sites, self._waiting_since, self._unseen = sites, None, 0
-        self._submitted = time.monotonic()
+            name = session.submit_job(str(root))
+        self._job = _Job(name=name, sites=sites, submitted=time.monotonic())
         self._say(f"submitted for {' '.join(sorted(sites))}")
 
     def _end_strays(self, session: Any) -> None:
@@ -170,8 +188,8 @@ class Keeper:
                 session.abort_job(job["job_id"])
 
     def _say(self, line: str) -> None:
-        if line != self._status:
-            self._status = line
+        if line != self._said:
+            self._said = line
             self.tell(line)
 
 
