@@ -36,6 +36,20 @@ def require_known(name: str, pretrained: str | None) -> None:
         _require_activation(name, pretrained)
 
 
+def is_listed(name: str, pretrained: str | None) -> bool:
+    """Return whether a name and a tag say all of a model, and are no path and no address.
+
+    Args:
+        name: "sotto-tiny", or one of open_clip's models.
+        pretrained: Nothing, or one of its tags.
+    """
+    if name == tiny.NAME:
+        return pretrained in (None, "", tiny.NAME)
+    return name in open_clip.list_models() and (
+        pretrained in open_clip.list_pretrained_tags_by_model(name)
+    )
+
+
 def _require_activation(name: str, tag: str) -> None:
     has = bool((open_clip.get_model_config(name) or {}).get("quick_gelu"))
     wants = bool((open_clip.get_pretrained_cfg(name, tag) or {}).get("quick_gelu"))

@@ -15,7 +15,7 @@ from platform.bootstrap.recording import new_run_id, record_run
 from platform.bootstrap.surroundings import Surroundings
 from platform.config import RunConfig, StorageConfig
 from platform.config.federation_section import FederationConfig
-from platform.data.encoding import frozen_model
+from platform.data.encoding import frozen_model, is_public
 from platform.data.held import task_without_images
 from platform.data.loading import TaskData
 from platform.disk.opening import closed_on_error, open_storage, run_folder
@@ -26,7 +26,11 @@ from platform.experiment.environment import resolve_device, sotto_version, use_t
 from platform.experiment.method_building import method_on, task_of
 from platform.experiment.method_origins import code_of, origin_document, require_same_method
 from platform.experiment.paths import with_absolute_paths
-from platform.experiment.resuming import require_same_enrolment, require_same_releases
+from platform.experiment.resuming import (
+    require_known_clients,
+    require_same_enrolment,
+    require_same_releases,
+)
 from platform.parties.enrolment import enrolment_of, fingerprint_of
 from platform.relay.hub import Hub, HubTransport, Told
 from platform.rounds.observing import Observer
@@ -43,6 +47,8 @@ if TYPE_CHECKING:
 
 SLOW: Final[tuple[Stage, ...]] = ("train", "personalise")
 """Stages in which clients train."""
+LOCAL_FOLDER: Final = "local-dir:"
+"""What the name of a model begins with whose folder is named behind it."""
 Reaching = Callable[[FederationConfig], AbstractContextManager[Transport]]
 """Makes what carries messages to a federation's clients."""
 
@@ -134,6 +140,7 @@ def reopened_federation(
                 surroundings=surroundings,
                 records=records_in(database),
             )
+            require_known_clients(run)
             yield Conducted(run=run, folder=run_folder(url, run_id), database=database)
 
 
@@ -189,6 +196,12 @@ def offered(config: RunConfig) -> bytes:
     for section, key in (("federation", "socket"), ("task", "root")):
         del tree[section][key]
     tree["secure_aggregation"]["enrolment"] = None
+    model = config.task.model
+    if model is not None and not is_public(model):
+        # Each holder has a copy of its own; that all have the same, their digests say.
+        tree["task"]["model"]["pretrained"] = None
+        if model.name.startswith(LOCAL_FOLDER):
+            tree["task"]["model"]["name"] = LOCAL_FOLDER
     return json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()
 
 

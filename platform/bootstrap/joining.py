@@ -10,17 +10,18 @@ import dataclasses
 import json
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from methods import MethodError
-from platform.bootstrap.federating import build_terms, section_of
+from platform.bootstrap.federating import LOCAL_FOLDER, build_terms, section_of
 from platform.bootstrap.surroundings import Surroundings
 from platform.config import RunConfig, parse_config
+from platform.config.sections import ModelConfig
 from platform.data.cache import cache_folder
-from platform.data.encoding import cached_encoders, frozen_model, plain_encoders
+from platform.data.encoding import cached_encoders, frozen_model, is_public, plain_encoders
 from platform.data.held import task_of_one
 from platform.data.holder_images import TEST_SHARE, load_holding, only_client
 from platform.data.preparing import prepared_batch
@@ -196,6 +197,8 @@ def own_config(settings: HolderSettings, offered: bytes, surroundings: Surroundi
         "device": settings.device,
         "threads": settings.threads or 1,
     }
+    if isinstance(task := tree.get("task"), dict) and isinstance(task.get("model"), dict):
+        tree["task"] = {**task, "model": own_weights(settings, task["model"])}
     enrolment = None if settings.enrolment is None else str(settings.enrolment)
     section = tree.get("secure_aggregation")
     if isinstance(section, dict) and section.get("adversary") == "active":
@@ -207,6 +210,31 @@ def own_config(settings: HolderSettings, offered: bytes, surroundings: Surroundi
     if config.federation is None or settings.name not in config.federation.clients:
         raise Declined((f"federation.clients: {settings.name} is not among them",))
     return config
+
+
+def own_weights(settings: HolderSettings, offered: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return which model is loaded here: one that everybody has, or the holder's own copy.
+
+    Nothing that arrives names a file or an address that would be read from.
+
+    Raises:
+        Declined: If the weights are not public, and the holder has named no copy.
+    """
+    name, tag = offered.get("name"), offered.get("pretrained")
+    if not isinstance(name, str) or not isinstance(tag, str | None):
+        raise ProtocolError("message: the configuration names no model")
+    if is_public(ModelConfig(name=name, pretrained=tag)):
+        return offered
+    if settings.weights is None or tag is not None or (":" in name and name != LOCAL_FOLDER):
+        raise Declined(
+            (
+                "task.model: its weights are neither those that come with the program nor one of "
+                "open_clip's tags; valid here: a copy of them, named in weights",
+            )
+        )
+    if name == LOCAL_FOLDER:
+        return {"name": f"{LOCAL_FOLDER}{settings.weights}", "pretrained": None}
+    return {"name": name, "pretrained": str(settings.weights)}
 
 
 def own_randomness(config: RunConfig) -> Randomness:

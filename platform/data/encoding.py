@@ -40,6 +40,17 @@ def frozen_model(model: ModelConfig | None, device: str) -> Backbone | None:
         raise ConfigError(str(error)) from error
 
 
+def is_public(model: ModelConfig) -> bool:
+    """Return whether a model's name and tag say all, and are no path and no address.
+
+    The model that ships, or an architecture of open_clip with one of its own tags for it.
+    """
+    # Imported late: a method with a network of its own needs none of it.
+    from methods.clip.published import is_listed
+
+    return is_listed(model.name, model.pretrained)
+
+
 def cached_encoders(
     backbone: Backbone | None, cache: CacheFolder, tell: Telling, pixel_size: int | None = None
 ) -> Encoders:

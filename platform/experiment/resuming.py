@@ -24,7 +24,7 @@ def require_same_run(run: Run, database: Database, folder: Path) -> None:
     Raises:
         RunStopped: If a client is missing, or what follows would be another release.
     """
-    _require_known_clients(run, folder)
+    require_known_clients(run, f"in {folder / 'clients'} ")
     require_same_releases(database, run.source, run.terms.protection)
 
 
@@ -101,12 +101,20 @@ def _require_same_rows(run_id: str, protection: Protection, charged: Sequence[Le
                 )
 
 
-def _require_known_clients(run: Run, folder: Path) -> None:
-    """Refuse clients with a new store, which would start anew at epsilon 0."""
+def require_known_clients(run: Run, where: str = "") -> None:
+    """Refuse clients with a new store, which would start anew at epsilon 0.
+
+    Args:
+        run: The run.
+        where: In which stores' place people look, for errors.
+
+    Raises:
+        RunStopped: If one that was charged has not introduced itself.
+    """
     with run.records.read() as uow:
         charged = {row.pseudonym for row in uow.ledger.rows(run.source)}
     if not charged <= set(run.roll.pseudonyms.values()):
         raise RunStopped(
-            f"run {run.run_id}: a client's store in {folder / 'clients'} is missing or "
+            f"run {run.run_id}: a client's store {where}is missing or "
             "another's, so what it spent cannot be carried on; put it back or start a new run"
         )

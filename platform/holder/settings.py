@@ -122,6 +122,10 @@ class HolderSettings(Section):
     """The file that says whose keys are whose; together with `identity`."""
     socket: Place | None = None
     """Where relays reach it; null: `client.sock` in its storage folder."""
+    weights: Place | None = None
+    """A copy of the frozen model's weights, where a run's are neither those that come with the
+    program nor one of open_clip's tags: a checkpoint, or a folder with open_clip's configuration.
+    """
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where it trains; `auto` takes CUDA where there is any."""
     threads: PositiveInt | None = None

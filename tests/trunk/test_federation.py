@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from platform.bootstrap import Surroundings
-from platform.bootstrap.joining import own_model
+from platform.bootstrap.federating import offered
+from platform.bootstrap.joining import own_model, own_weights
 from platform.cli.models import read_image
+from platform.config.sections import ModelConfig
 from platform.disk.opening import open_existing
-from platform.errors import ConfigError, ProtocolError, RunStopped, UnknownRun
+from platform.errors import ConfigError, Declined, ProtocolError, RunStopped, UnknownRun
 from platform.holder.host import MOST_RUNS, Host
 from platform.holder.settings import load_holder
 from platform.parties.enrolment import create_key, write_enrolment
@@ -21,7 +24,16 @@ from platform.wire.envelopes import Envelope, peek
 from platform.wire.offers import Facts, Offer, decode_acceptance, encode_offer
 from platform.wire.outside_rounds import RollCall, decode_parting, encode_parting, encode_roll_call
 from privacy.secure_aggregation import Enrolment
-from tests.trunk._federations import NAMES, Holders, federation, hold, over_sockets, within
+from tests.trunk._federations import (
+    NAMES,
+    Holders,
+    federation,
+    go_on,
+    hold,
+    over_sockets,
+    within,
+    write_holder,
+)
 
 MASKED = (
     "privacy.mechanism=distributed_noise",
@@ -214,3 +226,53 @@ def test_a_holder_in_many_runs_forgets_none(folder):
     assert len(made) > len(runs)
     with pytest.raises(ProtocolError, match="no run that was accepted"):
         host.handle(encode_roll_call(RollCall(Envelope("another", 0, 0))))
+
+
+def test_nothing_that_arrives_names_a_file_to_read(folder):
+    """A checkpoint's path stays where it is; each holder names its own copy."""
+    config = federation(folder)
+    local = config.task.model_copy(
+        update={"model": ModelConfig(name="ViT-B-16", pretrained="/coordinator/w.pt")}
+    )
+    tree = json.loads(offered(config.model_copy(update={"task": local})))
+    assert "/coordinator" not in json.dumps(tree)
+    assert str(folder) not in json.dumps(tree)
+    holder = load_holder(write_holder(folder, "east"))
+    own = holder.model_copy(update={"weights": folder / "own.pt"})
+    for model in (
+        {"name": "ViT-B-16", "pretrained": "/etc/passwd"},
+        {"name": "ViT-B-16", "pretrained": None},
+        {"name": "local-dir:/etc", "pretrained": None},
+        {"name": "hf-hub:somebody/model", "pretrained": None},
+    ):
+        with pytest.raises(Declined, match=r"task\.model"):
+            own_weights(holder, model)
+        if model["name"] != "ViT-B-16" or model["pretrained"]:
+            with pytest.raises(Declined, match=r"task\.model"):
+                own_weights(own, model)
+    mine = str(folder / "own.pt")
+    assert own_weights(own, tree["task"]["model"]) == {"name": "ViT-B-16", "pretrained": mine}
+    shipped = {"name": "sotto-tiny", "pretrained": None}
+    assert own_weights(holder, shipped) == own_weights(own, shipped) == shipped
+
+
+def test_a_holder_with_a_new_store_cannot_go_on_with_a_run(folder):
+    """It would begin at epsilon 0, and what it spent would be nobody's."""
+    holders = Holders.written(folder)
+    handlers, asked = holders.handlers(), []
+
+    def until_the_second_round(message: bytes) -> bytes:
+        kind, envelope = peek(message)
+        if kind == "invitation" and envelope.round_number == 2:
+            asked.append(message)
+            raise KeyboardInterrupt
+        return handlers["east"](message)
+
+    with pytest.raises(KeyboardInterrupt):
+        hold(federation(folder), within({**handlers, "east": until_the_second_round}))
+    assert asked
+    run_id = peek(asked[0])[1].run_id
+    for path in (folder / "north" / "store").glob("client.db*"):
+        path.unlink()
+    with pytest.raises(RunStopped, match="what it spent cannot be carried on"):
+        go_on(run_id, f"sqlite:///{folder}/sotto.db", within(holders.handlers()))
