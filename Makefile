@@ -11,6 +11,11 @@ PACKAGES := methods platform privacy storage
 INPUTS := requirements.lock pyproject.toml setup.py platform/_startup_hook.py
 STAMP := $(VENV)/installed-$(shell (echo "$(CURDIR)"; cat $(INPUTS)) | sha256sum | cut -c 1-16)
 
+# Flower relays messages in an environment of its own, which shares its versions with the other.
+FLOWER := .venv-flower
+FLOWER_STAMP := $(FLOWER)/installed-$(shell (echo "$(CURDIR)"; cat requirements-flower.lock \
+	pyproject.toml setup.py platform/_startup_hook.py) | sha256sum | cut -c 1-16)
+
 PYTEST := $(BIN)/python -m pytest
 # One worker a core, each with one thread: the tests are small, threads would wait for each other.
 PARALLEL := -n auto --dist worksteal
@@ -19,7 +24,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check docs methods tables split sharing federation tradeoff pretrain clean
+.PHONY: help install flower demo test test-slow check docs methods tables split sharing federation tradeoff pretrain clean
 
 help:  ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' \
@@ -32,6 +37,17 @@ $(STAMP):
 	rm -f $(VENV)/installed-*
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet \
+		--no-deps --no-build-isolation --editable .
+	@touch $@
+
+flower: $(FLOWER_STAMP)  ## Create .venv-flower, in which Flower relays messages
+
+$(FLOWER_STAMP):
+	test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
+	rm -f $(FLOWER)/installed-*
+	$(FLOWER)/bin/python -m pip install --disable-pip-version-check --quiet \
+		-r requirements-flower.lock
+	$(FLOWER)/bin/python -m pip install --disable-pip-version-check --quiet \
 		--no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -78,6 +94,6 @@ pretrain: $(STAMP)  ## Train the tiny CLIP that ships with the package (CPU, min
 	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=2 $(BIN)/python -m benchmarks.pretraining
 
 clean:  ## Delete .venv, caches and build output; runs/ is kept
-	rm -rf $(VENV) build dist *.egg-info .coverage .coverage.* htmlcov \
+	rm -rf $(VENV) $(FLOWER) build dist *.egg-info .coverage .coverage.* htmlcov \
 		.mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

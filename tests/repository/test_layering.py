@@ -41,6 +41,8 @@ THIRD_PARTY = {
         "typer",
         "yaml",
     },
+    # No type of an engine leaves its folder.
+    "platform.relay.flower": {"cryptography", "flwr"},
 }
 # Runs once at the start of every interpreter and twice as a copy outside the package.
 STANDARD_LIBRARY_ONLY = {"platform", "platform.__main__", "platform._startup_hook"}
