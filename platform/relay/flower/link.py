@@ -23,6 +23,8 @@ NODES: Final = 1.0
 """Seconds between two looks for which nodes are there."""
 AGAIN: Final = 15.0
 """Seconds after which a message without answer is sent again; each time twice as long."""
+ABSENT: Final = 0.2
+"""Seconds after which a message that SuperLink did not take is offered again."""
 LATE: Final = "the client's node gave no outcome in time"
 
 
@@ -146,8 +148,10 @@ class Pump:
             messages.append((request, *asked(node, parcel.packet, left)))
         numbers = self._superlink.push([message for _, message, _ in messages])
         for number, (request, _, secret) in zip(numbers, messages, strict=True):
-            request.again, request.wait = now + request.wait, 2 * request.wait
+            # SuperLink takes nothing for a node that was never there.
+            request.again = now + (request.wait if number else ABSENT)
             if number:
+                request.wait *= 2
                 request.secrets[number] = secret
 
     def _close(self, request: _Asked, outcome: bytes) -> None:

@@ -146,7 +146,7 @@ def _pulled(fleet: Any, number: Any, head: Any, tree: Any) -> Any:
     )
     make_confirm_message_received_fn_protobuf(fleet.ConfirmMessageReceived, number, run)(name)
     message = inflate_object_from_contents(name, contents)
-    message.metadata.__dict__["_message_id"] = name  # type: ignore[attr-defined]
+    message.metadata.__dict__["_message_id"] = name
     return message
 
 

@@ -204,7 +204,7 @@ def _grid(place: Place, token: str) -> Any:
 
     grid = HttpGrid(place.address, place.root is None, place.root, token=token)
     # It would try again for ever, and ends the process where it is refused.
-    grid._retry_invoker = None  # type: ignore[assignment]
+    grid._retry_invoker = None
     return grid
 
 
@@ -215,4 +215,4 @@ def _fab() -> bytes:
         "pyproject.toml": _PROJECT.encode(),
         "sotto_relay.py": _SHIM.encode(),
     }
-    return build_fab_from_files(files)[0]
+    return bytes(build_fab_from_files(files)[0])
