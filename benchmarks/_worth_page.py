@@ -163,8 +163,8 @@ READING = (
     "- **The subspace** keeps signal to noise near one or above until learning is over, at",
     "  epsilon 4 too. The whole prompt does as well with less: what noise moves in the other",
     "  448 directions seems to change predictions little.",
-    "- **Among 1,000 clients** (iid) noise costs nothing that could be measured, down to epsilon 1.",
-    "  The other two federations of that size are not measured yet.",
+    "- **Among 1,000 clients** (iid) noise costs nothing that could be measured, down to",
+    "  epsilon 1. The other two federations of that size are not measured yet.",
 )
 
 

@@ -69,9 +69,7 @@ def back_up(url: str, file: Path, now: datetime) -> Manifest:
         for run_id in heads:
             members |= _files_of(database.parent / run_id, run_id)
         facts = {"heads": {run: list(head) for run, head in heads.items()}}
-        return Manifest(
-            kind=KIND, schema=version, made=_text(now), facts=facts, digests={}
-        ), members
+        return Manifest(kind=KIND, schema=version, made=_text(now), facts=facts), members
 
     return make_backup(file, build, may_hold)
 

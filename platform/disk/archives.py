@@ -16,7 +16,7 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -52,7 +52,7 @@ class Manifest:
     schema: str
     made: str
     facts: Mapping[str, Any]
-    digests: Mapping[str, str]
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 def write_archive(path: Path, manifest: Manifest, members: Mapping[str, Path]) -> Manifest:

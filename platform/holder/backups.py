@@ -19,7 +19,7 @@ from platform.disk.archives import Archive, Manifest
 from platform.disk.backups import make_backup, restore_backup
 from platform.disk.files import make_folder
 from platform.errors import ConfigError
-from platform.holder.host import KEPT
+from platform.holder.host import KEPT, OFFER, PARTING
 from platform.holder.settings import STORE, HolderSettings
 from storage import ClientStore, open_client_store
 from storage.client_files import stored_version
@@ -27,12 +27,12 @@ from storage.copying import copy_databases
 
 KIND: Final = "client"
 _NAMES: Final = re.compile(
-    rf"{re.escape(STORE)}|{re.escape(KEPT)}/[A-Za-z0-9_-][A-Za-z0-9._-]{{0,127}}\.offer"
+    rf"{re.escape(STORE)}|{re.escape(KEPT)}/[A-Za-z0-9_-][A-Za-z0-9._-]{{0,127}}\.({OFFER}|{PARTING})"
 )
 
 
 def back_up_store(settings: HolderSettings, file: Path, now: datetime) -> Manifest:
-    """Back up a data holder's own store and the offers it accepted, also while the client runs.
+    """Back up a holder's own store and what it keeps of its runs, also while the client runs.
 
     Args:
         settings: The holder's.
@@ -53,13 +53,14 @@ def back_up_store(settings: HolderSettings, file: Path, now: datetime) -> Manife
         # A copy of the copy, which may be of an older schema, and stays so.
         opened = open_client_store(examined)
         opened.verify_integrity()
-        offers = sorted((settings.storage / KEPT).glob("*.offer"))
-        members = {STORE: copy} | {f"{KEPT}/{path.name}": path for path in offers}
+        beside = (f"{KEPT}/{path.name}" for path in (settings.storage / KEPT).glob("*"))
+        # What is written just now has another name, and is not there yet.
+        known = {name: settings.storage / name for name in beside if may_hold(name)}
+        members = {STORE: copy} | known
         facts = {"pseudonym": opened.identity.pseudonym}
         made = now.isoformat(timespec="seconds")
-        return Manifest(
-            kind=KIND, schema=stored_version(copy), made=made, facts=facts, digests={}
-        ), members
+        version = stored_version(copy)
+        return Manifest(kind=KIND, schema=version, made=made, facts=facts), members
 
     return make_backup(file, build, may_hold)
 

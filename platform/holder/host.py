@@ -20,6 +20,8 @@ from storage.files import make_folder
 
 KEPT: Final = "offers"
 """Folder of accepted offers, in the client's storage folder."""
+MOST_RUNS: Final = 4
+"""Runs whose clients are in memory at once, the newest."""
 OFFER: Final = "offer"
 PARTING: Final = "parting"
 _NAME: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
@@ -118,7 +120,7 @@ class Host(Generic[Own]):
         run_id = offer.envelope.run_id
         try:
             if run_id not in self._clients:
-                self._clients[run_id] = self.join(offer)
+                self._remember(run_id, self.join(offer))
         except Declined as error:
             return error.reasons
         except ConfigError as error:
@@ -138,12 +140,18 @@ class Host(Generic[Own]):
         """
         if run_id not in self._clients:
             try:
-                self._clients[run_id] = self.join(self.offer(run_id))
+                self._remember(run_id, self.join(self.offer(run_id)))
             except (Declined, ConfigError) as error:
                 # Limits were tightened, or data were moved, since it was accepted.
                 self.tell(f"run {run_id}: takes part no more: {error}")
                 raise ProtocolError("message: this client takes part in the run no more") from error
         return self._clients[run_id]
+
+    def _remember(self, run_id: str, client: Own) -> None:
+        # Which is all in its store: one that was dropped is made anew when it is asked again.
+        while len(self._clients) >= MOST_RUNS:
+            del self._clients[next(iter(self._clients))]
+        self._clients[run_id] = client
 
     def _place(self, run_id: str, kind: str = OFFER) -> Path:
         # It becomes a file's name.

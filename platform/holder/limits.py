@@ -77,6 +77,14 @@ def _reasons(settings: HolderSettings, config: RunConfig) -> Iterator[str]:
     yield from _method(limits, config)
     yield from _cohort(limits, config)
     yield from _sums(settings, config)
+    yield from _classes(settings, config)
+
+
+def _classes(settings: HolderSettings, config: RunConfig) -> Iterator[str]:
+    own, section = settings.data.classes, config.federation
+    # Whether a list fits must not depend on what images there are.
+    if own is not None and section is not None and section.classes != own:
+        yield "federation.classes: the list is not that of data.classes"
 
 
 def _epsilon(limits: OwnLimits, config: RunConfig) -> Iterator[str]:

@@ -65,6 +65,11 @@ class DataSettings(Section):
 
     root: Place
     """Folder of its images; nothing of it leaves this machine."""
+    classes: Names | None = None
+    """The federation's public class list, in its order: a run with any other is declined before the
+    folder is looked at. null takes every list that names all class folders, so that a coordinator
+    can find out by offering lists which classes there are images of.
+    """
 
 
 class OwnLimits(Section):

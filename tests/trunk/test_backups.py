@@ -330,9 +330,7 @@ def test_a_backup_of_a_newer_schema_is_refused_by_name(
         connection.execute("PRAGMA journal_mode=DELETE")
         connection.commit()
     file = tmp_path / "newer"
-    head = Manifest(
-        kind="coordinator", schema="0.9.0", made="then", facts={"heads": {}}, digests={}
-    )
+    head = Manifest(kind="coordinator", schema="0.9.0", made="then", facts={"heads": {}})
     write_archive(file, head, {"database.db": tmp_path / "database.db"})
     with pytest.raises(SchemaMismatch, match=r"made by a newer version; valid: up to 0\.1\.0"):
         backups.restore(file, f"sqlite:///{tmp_path}/back/sotto.db", NOW)

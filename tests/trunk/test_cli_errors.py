@@ -221,8 +221,8 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_missing_configuration(sotto: Command, tmp_path: Path, name: str) -> None:
     answer = sotto("run", name)
     packaged = (
-        "comparison, expert-pool, model-split, pathological, pm-moe, private-experts, "
-        "published-preset, quickstart, sharing, tradeoff"
+        "comparison, expert-pool, federation, model-split, pathological, pm-moe, "
+        "private-experts, published-preset, quickstart, sharing, tradeoff"
     )
     require_one_sentence(answer, "CONFIG", repr(name), packaged)
     assert list(tmp_path.iterdir()) == []

@@ -12,12 +12,14 @@ from platform.bootstrap import Surroundings
 from platform.bootstrap.joining import own_model
 from platform.cli.models import read_image
 from platform.disk.opening import open_existing
-from platform.errors import ConfigError, RunStopped, UnknownRun
+from platform.errors import ConfigError, ProtocolError, RunStopped, UnknownRun
+from platform.holder.host import MOST_RUNS, Host
 from platform.holder.settings import load_holder
 from platform.parties.enrolment import create_key, write_enrolment
 from platform.wire.codec import decode_arrays
-from platform.wire.envelopes import peek
-from platform.wire.outside_rounds import decode_parting, encode_parting
+from platform.wire.envelopes import Envelope, peek
+from platform.wire.offers import Facts, Offer, decode_acceptance, encode_offer
+from platform.wire.outside_rounds import RollCall, decode_parting, encode_parting, encode_roll_call
 from privacy.secure_aggregation import Enrolment
 from tests.trunk._federations import NAMES, Holders, federation, hold, over_sockets, within
 
@@ -188,3 +190,27 @@ def test_a_run_that_has_not_ended_has_no_model(folder):
     holders.handlers()
     with pytest.raises(UnknownRun, match="'nothing'"):
         own_model(load_holder(folder / "east" / "client.yaml"), "nothing", Surroundings())
+
+
+def test_a_holder_in_many_runs_forgets_none(folder):
+    """More runs at a time than there are clients in memory, message by message in turn."""
+    made: list[str] = []
+
+    class Counting:
+        def __init__(self, run_id: str) -> None:
+            made.append(run_id)
+
+        def handle(self, message: bytes) -> bytes:
+            return message
+
+    host = Host(folder, lambda offer: Counting(offer.envelope.run_id))
+    runs = [f"run-{number}" for number in range(MOST_RUNS + 2)]
+    facts = Facts("1", "", "")
+    for run_id in runs:
+        answer = host.handle(encode_offer(Offer(Envelope(run_id, 0, 0), b"{}", facts)))
+        assert decode_acceptance(answer).reasons == ()
+    call = [encode_roll_call(RollCall(Envelope(run_id, 0, 0))) for run_id in runs]
+    assert [host.handle(message) for message in call] == call
+    assert len(made) > len(runs)
+    with pytest.raises(ProtocolError, match="no run that was accepted"):
+        host.handle(encode_roll_call(RollCall(Envelope("another", 0, 0))))

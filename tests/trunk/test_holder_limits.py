@@ -36,7 +36,7 @@ def holder(*, identity: bool = False, **limits: Any) -> HolderSettings:
     key = Path("/holder/north.key") if identity else None
     return HolderSettings.model_construct(
         name="north",
-        data=DataSettings.model_construct(root=Path("/holder/images")),
+        data=DataSettings.model_construct(root=Path("/holder/images"), classes=None),
         storage=Path("/holder/north"),
         identity=key,
         enrolment=key,
@@ -368,3 +368,25 @@ def test_declined_is_told_whole():
     error = Declined(("one: first", "two: second"))
     assert str(error) == "one: first"
     assert error.reasons == ("one: first", "two: second")
+
+
+FEDERATED = (
+    "federation={clients: [north, east, south], classes: [cat, dog]}",
+    "task={dataset: held_by_clients, clients: 3}",
+    "cohort={size: 3, minimum: 3}",
+    "secure_aggregation={enabled: true, threshold: 3}",
+    "evaluation={local_twins: false, worth_of_sharing: false}",
+)
+
+
+@pytest.mark.parametrize(
+    ("own", "is_declined"),
+    [(None, False), (("cat", "dog"), False), (("dog", "cat"), True), (("cat",), True)],
+)
+def test_a_pinned_class_list_is_the_only_one(own, is_declined):
+    """Its order too: labels count it."""
+    settings = holder()
+    pinned = settings.data.model_copy(update={"classes": own})
+    found = reasons(settings.model_copy(update={"data": pinned}), run(*FEDERATED))
+    assert bool(found) == is_declined
+    assert not is_declined or found[0].startswith("federation.classes")

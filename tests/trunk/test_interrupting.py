@@ -15,7 +15,7 @@ from tests.trunk._dying import Plan, die
 from tests.trunk._runs import NONE, SMALL, Command, Finished, Storage, comparable, opened
 
 TRAINING = ("privacy.training:LocalTrainer.fit", 10, False)
-DEALING = ("platform.bootstrap:load_task_data", 1, False)
+DEALING = ("platform.bootstrap.planning:load_task_data", 1, False)
 
 
 @pytest.fixture

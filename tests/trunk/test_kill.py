@@ -49,7 +49,7 @@ POINTS: dict[str, tuple[str, int, bool]] = {
     "measuring": ("platform.parties.outside_rounds:OutsideRounds._examine", 8, False),
     "measured": ("platform.parties.outside_rounds:OutsideRounds._examine", 10, True),
     "measuring-last": ("platform.parties.outside_rounds:OutsideRounds._examine", 18, True),
-    "files-written": ("platform.experiment.finishing:write_run_files", 1, True),
+    "files-written": ("platform.experiment.concluding:write_run_files", 1, True),
 }
 EARLY = "training-early"
 PLACES = {**POINTS, EARLY: ("privacy.training:LocalTrainer.fit", 6, False)}

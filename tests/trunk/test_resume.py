@@ -259,7 +259,7 @@ def small_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bool], Non
         event.listen(database._engine, "begin", limit)
         return database
 
-    monkeypatch.setattr("platform.bootstrap.open_storage", opening)
+    monkeypatch.setattr("platform.bootstrap.simulating.open_storage", opening)
     yield lambda on: full.update(now=on)
 
 

@@ -184,9 +184,10 @@ def test_commands_know_it(
     with trained(run_id, read_only=True) as found, trained(first.run_id, read_only=True) as earlier:
         pass
     np.testing.assert_allclose(
-        found.state.personal["mixed"], 5.0 * earlier.state.personal["mixed"], rtol=1e-5
+        found.model.view.personal["mixed"], 5.0 * earlier.model.view.personal["mixed"], rtol=1e-5
     )
-    assert np.array_equal(found.broadcast["weight"], earlier.broadcast["weight"])
+    shared = (each.model.view.broadcast["weight"] for each in (found, earlier))
+    assert np.array_equal(*shared)
     out = tmp_path / "out"
     answer = sotto("export", run_id, "--client", "1", "--output", str(out), "--storage", place.url)
     assert answer.code == 0, answer.err

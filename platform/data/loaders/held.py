@@ -28,6 +28,6 @@ def load(name: str, request: DataRequest) -> Dataset:
         ConfigError: Always.
     """
     raise ConfigError(
-        f"task.dataset: {name} is read by each client, in its own folder; valid with a federation "
-        "section only, and `python -m platform.client check` says what a folder holds"
+        f"task.dataset: {name} is read by each client in its own folder, and by nobody else; valid "
+        "here: a simulation's data set, such as client_folders"
     )

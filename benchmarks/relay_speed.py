@@ -1,0 +1,115 @@
+"""What an exchange costs on each engine: messages to all clients and all answers back.
+
+Clients are processes that give back what they are sent, behind hub, engine and sockets as in a
+federation. Writes `docs/results/federation.csv` and `.md`; rows of other engines are kept.
+
+    python benchmarks/relay_speed.py [--engine local | nvflare | flower] [--clients 2 5 10]
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import multiprocessing
+import os
+import statistics
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from _scores import RESULTS, provenance
+from federation import engine
+
+from platform.holder.serving import Serving
+from platform.relay.hub import Hub
+
+SIZES = (100, 65_536, 262_144)
+REPEATS = 15
+FIELDS = ("engine", "clients", "bytes", "median", "slowest")
+OUTPUT = RESULTS / "federation.csv"
+LONGEST = 120.0
+
+
+def echo(name: str, path: Path) -> None:
+    """A client that gives back what it is sent."""
+    Serving(name=name, path=path, handler=lambda message: message).until(threading.Event())
+
+
+def measure(name: str, clients: int) -> list[dict[str, str]]:
+    """Seconds of exchanges with so many clients, by size of a message."""
+    spawn = multiprocessing.get_context("spawn")
+    names = [f"site-{number}" for number in range(1, clients + 1)]
+    rows = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sotto")))
+        sockets = {each: folder / f"{each}.sock" for each in names}
+        for each, path in sockets.items():
+            process = spawn.Process(target=echo, args=(each, path), daemon=True)
+            process.start()
+            stack.callback(process.kill)
+        hub = stack.enter_context(Hub(path=folder / "hub.sock", clients=names))
+        stack.enter_context(engine(name)(folder / "hub.sock", sockets, folder / "engine"))
+        hub.exchange("join", dict.fromkeys(names, b"hello"), LONGEST)
+        for size in SIZES:
+            took = [exchanged(hub, names, os.urandom(size)) for _ in range(REPEATS)]
+            numbers = (statistics.median(took), max(took))
+            values = (name, str(clients), str(size), *(f"{number:.4f}" for number in numbers))
+            rows.append(dict(zip(FIELDS, values, strict=True)))
+            print(rows[-1], flush=True)
+    return rows
+
+
+def exchanged(hub: Hub, names: list[str], body: bytes) -> float:
+    """Seconds of one exchange, whose answers are what was sent."""
+    started = time.perf_counter()
+    found = hub.exchange("train", dict.fromkeys(names, body), LONGEST)
+    took = time.perf_counter() - started
+    if any(found[name] != body for name in names):
+        raise SystemExit("a client gave something else back")
+    return took
+
+
+def page(rows: list[dict[str, str]]) -> str:
+    """The page of results."""
+    lines = [
+        "# What an exchange costs on each engine",
+        "",
+        "One exchange is a message to every client and all answers back: hub, relay or engine, and",
+        "a socket and process a client, all on one machine of two cores. `local` is no engine: our",
+        "relay alone. A round has four exchanges, or five against an active server.",
+        "",
+        "| engine | clients | bytes | median, s | slowest, s |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {r['engine']} | {r['clients']} | {int(r['bytes']):,} | {r['median']} "
+            f"| {r['slowest']} |"
+            for r in rows
+        ),
+        "",
+        *provenance(),
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", choices=("local", "nvflare", "flower"), default="local")
+    parser.add_argument("--clients", type=int, nargs="+", default=[2, 5, 10])
+    options = parser.parse_args()
+    rows = []
+    if OUTPUT.exists():
+        with OUTPUT.open(encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["engine"] != options.engine]
+    for clients in options.clients:
+        rows += measure(options.engine, clients)
+    with OUTPUT.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    OUTPUT.with_suffix(".md").write_text(page(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
