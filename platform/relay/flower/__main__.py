@@ -93,8 +93,14 @@ def _link(options: argparse.Namespace) -> int:
     from platform.relay.flower.node import Place
 
     place = Place(address=options.superlink, root=_read(options.root) if options.root else None)
-    enrolled = read_enrolled(options.enrolled)
-    carry_through(place, _read(options.secret), enrolled, options.hub, _until_signal(), _say)
+    carry_through(
+        place=place,
+        secret=_read(options.secret),
+        enrolled=read_enrolled(options.enrolled),
+        hub=options.hub,
+        ended=_until_signal(),
+        tell=_say,
+    )
     return 0
 
 

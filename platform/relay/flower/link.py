@@ -17,7 +17,7 @@ from platform.relay.flower.superlink import SuperLink
 from platform.relay.forwarding import relay
 from platform.relay.links import LONGEST_PAUSE, Parcel, lost
 
-LOOK: Final = 0.02
+LOOK: Final = 0.05
 """Seconds between two looks for answers."""
 NODES: Final = 1.0
 """Seconds between two looks for which nodes are there."""
@@ -44,6 +44,7 @@ class _Asked:
 
 
 def carry_through(
+    *,
     place: Place,
     secret: bytes,
     enrolled: Mapping[str, bytes],

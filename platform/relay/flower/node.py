@@ -16,8 +16,8 @@ from platform.relay.flower.keys import read_key
 from platform.relay.flower.records import answered, read
 from platform.relay.links import LONGEST_PAUSE, deliver
 
-SHORTEST_WAIT: Final = 0.02
-LONGEST_WAIT: Final = 0.2
+SHORTEST_WAIT: Final = 0.1
+LONGEST_WAIT: Final = 0.25
 """Seconds between two looks for messages, soon after one and long after it."""
 HEARTBEAT: Final = 10.0
 """Seconds in which SuperLink expects to hear from a node: the fewest that it takes."""
@@ -142,7 +142,7 @@ def _pulled(fleet: Any, number: Any, head: Any, tree: Any) -> Any:
     contents = pull_objects(
         [part.object_id for part in iterate_object_tree(tree)],
         pull_object_fn=make_pull_object_fn_protobuf(fleet.PullObject, number, run),
-        initial_backoff=SHORTEST_WAIT,
+        initial_backoff=0.02,
     )
     make_confirm_message_received_fn_protobuf(fleet.ConfirmMessageReceived, number, run)(name)
     message = inflate_object_from_contents(name, contents)
