@@ -11,7 +11,17 @@ import pytest
 
 from tests.repository._source import ROOT
 
-LEFT_OUT = {".git", ".hypothesis", ".venv", "build", "dist", "runs", "__pycache__", "htmlcov"}
+LEFT_OUT = {
+    ".git",
+    ".hypothesis",
+    ".venv",
+    ".venv-flower",
+    "build",
+    "dist",
+    "runs",
+    "__pycache__",
+    "htmlcov",
+}
 LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 EXTERNAL = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
