@@ -11,9 +11,12 @@ PACKAGES := methods platform privacy storage
 INPUTS := requirements.lock pyproject.toml setup.py platform/_startup_hook.py
 STAMP := $(VENV)/installed-$(shell (echo "$(CURDIR)"; cat $(INPUTS)) | sha256sum | cut -c 1-16)
 
-# FLARE relays messages in an environment of its own, which shares its versions with the other.
+# Engines relay messages in environments of their own, which share their versions with the other.
 FLARE := .venv-nvflare
+FLOWER := .venv-flower
 FLARE_STAMP := $(FLARE)/installed-$(shell (echo "$(CURDIR)"; cat requirements-nvflare.lock \
+	pyproject.toml setup.py platform/_startup_hook.py) | sha256sum | cut -c 1-16)
+FLOWER_STAMP := $(FLOWER)/installed-$(shell (echo "$(CURDIR)"; cat requirements-flower.lock \
 	pyproject.toml setup.py platform/_startup_hook.py) | sha256sum | cut -c 1-16)
 
 PYTEST := $(BIN)/python -m pytest
@@ -24,7 +27,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install nvflare demo test test-slow test-engines check docs methods tables split sharing federation tradeoff pretrain clean
+.PHONY: help install nvflare flower demo test test-slow test-engines check docs methods tables split sharing federation tradeoff pretrain clean
 
 help:  ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' \
@@ -51,6 +54,17 @@ $(FLARE_STAMP):
 		--no-deps --no-build-isolation --editable .
 	@touch $@
 
+flower: $(FLOWER_STAMP)  ## Create .venv-flower, in which Flower relays messages
+
+$(FLOWER_STAMP):
+	test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
+	rm -f $(FLOWER)/installed-*
+	$(FLOWER)/bin/python -m pip install --disable-pip-version-check --quiet \
+		-r requirements-flower.lock
+	$(FLOWER)/bin/python -m pip install --disable-pip-version-check --quiet \
+		--no-deps --no-build-isolation --editable .
+	@touch $@
+
 demo: $(STAMP)  ## Run the quickstart: one private federated run
 	$(BIN)/python -m platform.coordinator
 
@@ -60,7 +74,7 @@ test: $(STAMP)  ## Run the tests without the slow ones; COVERAGE=1 measures what
 test-slow: $(STAMP)  ## Run the slow tests, and all that a quick run does not draw
 	$(PYTEST) -m slow $(PARALLEL)
 
-test-engines: $(STAMP) $(FLARE_STAMP)  ## Run the tests over NVIDIA FLARE
+test-engines: $(STAMP) $(FLARE_STAMP) $(FLOWER_STAMP)  ## Run the tests over NVIDIA FLARE and Flower
 	$(PYTEST) tests/engines
 
 check: $(STAMP)  ## Lint, format, types, layering, house style and documents
@@ -87,7 +101,7 @@ sharing: $(STAMP)  ## Measure what sharing is worth with 100 and 1,000 clients (
 	$(BIN)/python benchmarks/worth_of_sharing.py --stage tuning
 	$(BIN)/python benchmarks/worth_of_sharing.py --stage final --large 0 1 2 3 4 5 6 7 8 9
 
-federation: $(STAMP) $(if $(filter nvflare,$(ENGINE)),$(FLARE_STAMP))  ## Hold a federation of four processes, one of them killed; ENGINE=local (nvflare, flower)
+federation: $(STAMP) $(if $(filter nvflare,$(ENGINE)),$(FLARE_STAMP)) $(if $(filter flower,$(ENGINE)),$(FLOWER_STAMP))  ## Hold a federation of four processes, one of them killed; ENGINE=local (nvflare, flower)
 	$(BIN)/python benchmarks/federation.py --engine $(ENGINE)
 
 tradeoff: $(STAMP)  ## Measure accuracy against epsilon under each mechanism (an hour or more)
@@ -97,6 +111,6 @@ pretrain: $(STAMP)  ## Train the tiny CLIP that ships with the package (CPU, min
 	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=2 $(BIN)/python -m benchmarks.pretraining
 
 clean:  ## Delete .venv, caches and build output; runs/ is kept
-	rm -rf $(VENV) $(FLARE) build dist *.egg-info .coverage .coverage.* htmlcov \
+	rm -rf $(VENV) $(FLARE) $(FLOWER) build dist *.egg-info .coverage .coverage.* htmlcov \
 		.mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

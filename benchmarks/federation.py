@@ -91,16 +91,17 @@ def local(hub: Path, sockets: Mapping[str, Path], folder: Path) -> Iterator[None
 
 def engine(name: str) -> Engine:
     """The engine of this name, with TLS on this machine."""
+    if name == "local":
+        return local
+    # Each engine has an environment of its own, with nothing in it that trains.
+    python = Path(__file__).parents[1] / f".venv-{name}" / "bin" / "python"
     if name == "nvflare":
         from platform.relay.nvflare import nvflare_poc
 
-        python = Path(__file__).parents[1] / ".venv-nvflare" / "bin" / "python"
         return partial(nvflare_poc, python=python)
-    if name == "flower":
-        from platform.relay.flower import flower_on_localhost
+    from platform.relay.flower import flower_on_localhost
 
-        return flower_on_localhost
-    return local
+    return partial(flower_on_localhost, python=python)
 
 
 class Holders:

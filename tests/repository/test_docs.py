@@ -16,6 +16,7 @@ LEFT_OUT = {
     ".hypothesis",
     ".venv",
     ".venv-nvflare",
+    ".venv-flower",
     "build",
     "dist",
     "runs",

@@ -42,6 +42,7 @@ THIRD_PARTY = {
     },
     # No type of an engine leaves its folder.
     "platform.relay.nvflare": {"nvflare", "yaml"},
+    "platform.relay.flower": {"cryptography", "flwr"},
 }
 # Runs once at the start of every interpreter and twice as a copy outside the package.
 STANDARD_LIBRARY_ONLY = {"platform", "platform.__main__", "platform._startup_hook"}

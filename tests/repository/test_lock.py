@@ -31,7 +31,7 @@ FLWR = {
 }
 
 
-ENGINES = ("requirements-nvflare.lock",)
+ENGINES = ("requirements-flower.lock", "requirements-nvflare.lock")
 """Environments of their own, for what is beside this package."""
 
 

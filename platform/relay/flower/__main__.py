@@ -1,0 +1,157 @@
+"""`python -m platform.relay.flower link|node|key|superlink ...`: what people type."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Final
+
+from platform.errors import ConfigError
+
+USAGE: Final = """Relay messages through Flower.
+
+on each client's machine, once; the line that is printed travels to the server:
+  python -m platform.relay.flower key north.key
+
+on the server, with the lines that came as enrolled.json, {"north": "ecdsa-sha2-nistp384 ...", ...}:
+  python -m platform.relay.flower superlink --port 9092 --certificate server.pem \\
+      --private-key server.key --root ca.pem --secret secret
+  python -m platform.relay.flower link HUB --superlink ADDR:9092 --root ca.pem --secret secret \\
+      --enrolled enrolled.json
+
+on each client's machine, as long as the federation lasts:
+  python -m platform.relay.flower node --superlink ADDR:9092 --root ca.pem --key north.key \\
+      --socket SOCKET
+or a SuperNode as Flower ships it, which is slower:
+  flower-supernode --superlink ADDR:9092 --root-certificates ca.pem \\
+      --auth-supernode-private-key north.key --node-config 'socket="SOCKET"'
+
+Connections without TLS, and nodes without keys, are had by --insecure only.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Do what was asked until SIGTERM or Ctrl-C; returns the exit code."""
+    os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.work(options))
+    except ConfigError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m platform.relay.flower",
+        description=USAGE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True)
+    key = commands.add_parser("key", help="make a node's key and print its public half")
+    key.add_argument("file", type=Path)
+    key.set_defaults(work=_key)
+    link = commands.add_parser("link", help="relay between the coordinator's hub and SuperLink")
+    link.add_argument("hub", type=Path)
+    link.add_argument("--secret", type=Path, required=True)
+    link.add_argument("--enrolled", type=Path, required=True)
+    link.set_defaults(work=_link)
+    node = commands.add_parser("node", help="relay between SuperLink and a client's process")
+    node.add_argument("--key", type=Path, required=True)
+    node.add_argument("--socket", type=Path, required=True)
+    node.set_defaults(work=_node)
+    for command in (link, node):
+        command.add_argument("--superlink", required=True, help="HOST:PORT")
+        safe = command.add_mutually_exclusive_group(required=True)
+        safe.add_argument("--root", type=Path, help="certificate that SuperLink's leads to")
+        safe.add_argument("--insecure", action="store_true")
+    superlink = commands.add_parser("superlink", help="start Flower's SuperLink as we need it")
+    superlink.add_argument("--host", default="0.0.0.0")  # noqa: S104 - a server for others
+    superlink.add_argument("--port", type=int, default=9092)
+    superlink.add_argument("--secret", type=Path, required=True)
+    for name in ("--certificate", "--private-key", "--root"):
+        superlink.add_argument(name, type=Path)
+    superlink.add_argument("--insecure", action="store_true")
+    superlink.set_defaults(work=_superlink)
+    return parser
+
+
+def _key(options: argparse.Namespace) -> int:
+    from platform.relay.flower.keys import create_key
+
+    _say(create_key(options.file))
+    return 0
+
+
+def _link(options: argparse.Namespace) -> int:
+    from platform.relay.flower.keys import read_enrolled
+    from platform.relay.flower.link import carry_through
+    from platform.relay.flower.node import Place
+
+    place = Place(address=options.superlink, root=_read(options.root) if options.root else None)
+    carry_through(
+        place=place,
+        secret=_read(options.secret),
+        enrolled=read_enrolled(options.enrolled),
+        hub=options.hub,
+        ended=_until_signal(),
+        tell=_say,
+    )
+    return 0
+
+
+def _node(options: argparse.Namespace) -> int:
+    from platform.relay.flower.node import Node, Place
+
+    place = Place(address=options.superlink, root=_read(options.root) if options.root else None)
+    Node(place=place, key=options.key, socket=options.socket, tell=_say).until(_until_signal())
+    return 0
+
+
+def _superlink(options: argparse.Namespace) -> int:
+    command = ["flower-superlink", "--host", options.host, "--port", str(options.port)]
+    command += ["--isolation", "process", "--superexec-auth-secret-file", str(options.secret)]
+    command += ["--disable-runtime-dependency-installation"]
+    if options.insecure:
+        command += ["--insecure"]
+    elif None in (options.certificate, options.private_key, options.root):
+        raise ConfigError("valid: --certificate, --private-key and --root, or --insecure")
+    else:
+        command += ["--enable-supernode-auth", "--ssl-ca-certfile", str(options.root)]
+        command += ["--ssl-certfile", str(options.certificate)]
+        command += ["--ssl-keyfile", str(options.private_key)]
+    from flwr.superlink.cli import flower_superlink
+
+    sys.argv = command
+    flower_superlink()
+    return 0
+
+
+def _read(path: Path) -> bytes:
+    try:
+        found = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    if not found:
+        raise ConfigError(f"{path}: is empty")
+    return found
+
+
+def _until_signal() -> threading.Event:
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    return ended
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,172 @@
+"""The server's side: from the hub to SuperLink and back, however often either is started anew."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from platform.relay.flower.node import Place
+from platform.relay.flower.records import asked, outcome_of
+from platform.relay.flower.superlink import SuperLink
+from platform.relay.forwarding import relay
+from platform.relay.links import LONGEST_PAUSE, Parcel, lost
+
+LOOK: Final = 0.05
+"""Seconds between two looks for answers."""
+NODES: Final = 1.0
+"""Seconds between two looks for which nodes are there."""
+AGAIN: Final = 15.0
+"""Seconds after which a message without answer is sent again; each time twice as long."""
+ABSENT: Final = 0.2
+"""Seconds after which a message that SuperLink did not take is offered again."""
+LATE: Final = "the client's node gave no outcome in time"
+
+
+@dataclass(eq=False)
+class _Asked:
+    """A request that is under way, and what of it SuperLink was given."""
+
+    parcel: Parcel
+    outcome: Future[bytes | None] = field(default_factory=Future)
+    secrets: dict[str, bytes] = field(default_factory=dict)
+    end: float = 0.0
+    again: float = 0.0
+    wait: float = AGAIN
+
+    def __post_init__(self) -> None:
+        self.end = time.monotonic() + self.parcel.seconds
+
+
+def carry_through(
+    *,
+    place: Place,
+    secret: bytes,
+    enrolled: Mapping[str, bytes],
+    hub: Path,
+    ended: threading.Event,
+    tell: Callable[[str], None],
+) -> None:
+    """Carry messages between a hub and nodes until told to end.
+
+    Args:
+        place: Where SuperLink is.
+        secret: By which SuperLink knows who may take tasks.
+        enrolled: Each client's public key by the client's name.
+        hub: The coordinator's socket.
+        ended: Says when to end.
+        tell: Told what happens.
+    """
+    while not ended.is_set():
+        try:
+            with SuperLink.opened(place, secret, enrolled) as superlink:
+                _follow(superlink, hub, ended, tell)
+        except Exception as error:  # the engine's, of any kind: it is tried again
+            tell(f"not connected: {type(error).__name__}: {error}")
+            ended.wait(LONGEST_PAUSE)
+
+
+def _follow(
+    superlink: SuperLink, hub: Path, ended: threading.Event, tell: Callable[[str], None]
+) -> None:
+    pump = Pump(superlink, tell)
+    worker = threading.Thread(target=pump.until, args=(ended,), daemon=True)
+    worker.start()
+    # When SuperLink is lost the hub is left too, which then asks again for all that was open.
+    relay(hub, tuple(superlink.nodes), pump.carry, lambda: not worker.is_alive())
+
+
+class Pump:
+    """Hands requests to SuperLink and gets answers, all in one thread."""
+
+    def __init__(self, superlink: SuperLink, tell: Callable[[str], None]) -> None:
+        """Take an open run, and who is told what happens."""
+        self._superlink = superlink
+        self._tell = tell
+        self._new: queue.SimpleQueue[_Asked] = queue.SimpleQueue()
+        self._open: list[_Asked] = []
+        self._there: frozenset[str] = frozenset()
+        self._since: dict[str, str] = {}
+        self._looked = 0.0
+        self._lost = False
+
+    def carry(self, parcel: Parcel) -> bytes | None:
+        """Bring a request to its client's node; its outcome, None if the hub is to ask again."""
+        request = _Asked(parcel)
+        self._new.put(request)
+        if self._lost:
+            return None
+        return request.outcome.result()
+
+    def until(self, ended: threading.Event) -> None:
+        """Work until told to end, or until SuperLink is lost."""
+        try:
+            while not ended.is_set():
+                self._step()
+                time.sleep(LOOK)
+        except Exception as error:  # the engine's, of any kind: all is begun anew
+            self._tell(f"lost: {type(error).__name__}: {error}")
+        self._lost = True
+        self._take()
+        for request in self._open:
+            request.outcome.set_result(None)
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        if now - self._looked > NODES:
+            self._look()
+            self._looked = now
+        self._take()
+        due = [request for request in self._open if now >= request.again]
+        self._push(due, now)
+        numbers = {number: r for r in self._open for number in r.secrets}
+        for reply in self._superlink.pull(list(numbers)) if numbers else ():
+            number = reply.metadata.reply_to_message_id
+            request = numbers[number]
+            outcome = outcome_of(reply, request.secrets.pop(number))
+            if outcome is None:
+                # By whom this was, nobody can say; the client is asked again.
+                request.again = 0.0
+            elif request in self._open:
+                self._close(request, outcome)
+        for request in [r for r in self._open if now >= r.end]:
+            self._close(request, lost(request.parcel.number, LATE))
+
+    def _take(self) -> None:
+        while not self._new.empty():
+            self._open.append(self._new.get())
+
+    def _push(self, due: list[_Asked], now: float) -> None:
+        messages = []
+        for request in due:
+            parcel, left = request.parcel, max(0.1, request.end - now)
+            node = self._superlink.nodes[parcel.client]
+            messages.append((request, *asked(node, parcel.packet, left)))
+        numbers = self._superlink.push([message for _, message, _ in messages])
+        for number, (request, _, secret) in zip(numbers, messages, strict=True):
+            # SuperLink takes nothing for a node that was never there.
+            request.again = now + (request.wait if number else ABSENT)
+            if number:
+                request.wait *= 2
+                request.secrets[number] = secret
+
+    def _close(self, request: _Asked, outcome: bytes) -> None:
+        self._open.remove(request)
+        request.outcome.set_result(outcome)
+
+    def _look(self) -> None:
+        since = self._superlink.looked()
+        if since.keys() != self._there:
+            self._tell(f"there: {' '.join(sorted(since))}")
+        for request in self._open:
+            client = request.parcel.client
+            # It came anew, and has forgotten what it had fetched.
+            if client in since and since[client] != self._since.get(client, since[client]):
+                request.again = 0.0
+        self._since |= since
+        self._there = frozenset(since)

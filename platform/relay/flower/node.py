@@ -1,0 +1,178 @@
+"""A client's side: a loop on SuperLink's Fleet interface, which runs nothing that arrives."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from platform.errors import ProtocolError
+from platform.relay.flower.keys import read_key
+from platform.relay.flower.records import answered, read
+from platform.relay.links import LONGEST_PAUSE, deliver
+
+SHORTEST_WAIT: Final = 0.1
+LONGEST_WAIT: Final = 0.25
+"""Seconds between two looks for messages, soon after one and long after it."""
+HEARTBEAT: Final = 10.0
+"""Seconds in which SuperLink expects to hear from a node: the fewest that it takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where SuperLink is.
+
+    Attributes:
+        address: `HOST:PORT`.
+        root: The certificate that its own must lead to; None for a connection without TLS.
+    """
+
+    address: str
+    root: bytes | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """Hands a client's process what SuperLink has for it, and brings back what it says.
+
+    Attributes:
+        place: Where SuperLink is.
+        key: The file of the node's private key; its number at SuperLink is kept beside it.
+        socket: The client's process.
+        tell: Told what happens.
+    """
+
+    place: Place
+    key: Path
+    socket: Path
+    tell: Callable[[str], None]
+
+    def until(self, ended: threading.Event) -> None:
+        """Carry messages until told to end, however often SuperLink is started anew.
+
+        Raises:
+            ConfigError: If there is no such key.
+        """
+        key = read_key(self.key)
+        while not ended.is_set():
+            try:
+                with _fleet(self.place, key) as fleet:
+                    self._follow(fleet, self._activated(fleet, key), ended)
+            except Exception as error:  # the engine's, of any kind: it is tried again
+                self.tell(f"not connected: {type(error).__name__}: {error}")
+                ended.wait(LONGEST_PAUSE)
+
+    def _activated(self, fleet: Any, key: Any) -> Any:
+        from flwr.proto.fleet_pb2 import ActivateNodeRequest, DeactivateNodeRequest
+        from flwr.proto.node_pb2 import Node as Number
+        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+        # A node that was killed counts as there for 20 s, and cannot come back before.
+        kept = self.key.with_name(f"{self.key.name}.node")
+        with suppress(Exception):
+            fleet.DeactivateNode(DeactivateNodeRequest(node_id=int(kept.read_text("ascii"))))
+        public = public_key_to_bytes(key.public_key())
+        request = ActivateNodeRequest(public_key=public, heartbeat_interval=HEARTBEAT)
+        number = fleet.ActivateNode(request).node_id
+        kept.write_text(str(number), "ascii")
+        self.tell("connected")
+        return Number(node_id=number)
+
+    def _follow(self, fleet: Any, number: Any, ended: threading.Event) -> None:
+        from flwr.common.serde import message_from_proto
+        from flwr.proto.fleet_pb2 import DeactivateNodeRequest, PullMessagesRequest
+        from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+
+        wait, beat = SHORTEST_WAIT, time.monotonic()
+        beating = SendNodeHeartbeatRequest(node=number, heartbeat_interval=HEARTBEAT)
+        while not ended.is_set():
+            if time.monotonic() - beat > HEARTBEAT / 2:
+                fleet.SendNodeHeartbeat(beating)
+                beat = time.monotonic()
+            found = fleet.PullMessages(PullMessagesRequest(node=number))
+            for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+                work = partial(self._carry, fleet, number, message_from_proto(proto), tree)
+                threading.Thread(target=work, daemon=True).start()
+            wait = SHORTEST_WAIT if found.messages_list else min(1.2 * wait, LONGEST_WAIT)
+            ended.wait(wait)
+        fleet.DeactivateNode(DeactivateNodeRequest(node_id=number.node_id))
+
+    def _carry(self, fleet: Any, number: Any, head: Any, tree: Any) -> None:
+        """Bring one message to the client's process; what fails here is asked again."""
+        try:
+            message = _pulled(fleet, number, head, tree)
+            packet, secret, seconds = read(message)
+            outcome = deliver(self.socket, packet, seconds)
+            _push(fleet, number, answered(message, outcome, secret))
+        except (ProtocolError, TimeoutError) as error:
+            self.tell(f"no answer: {error}")
+        except Exception as error:  # the engine's, of any kind
+            self.tell(f"no answer: {type(error).__name__}: {error}")
+
+
+def _fleet(place: Place, key: Any) -> Any:
+    from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    signing = NodeAuthHttpInterceptor(key, key.public_key())
+    version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
+    return FleetHttpClient.from_server_address(
+        place.address, place.root is None, place.root, interceptors=[version, signing]
+    )
+
+
+def _pulled(fleet: Any, number: Any, head: Any, tree: Any) -> Any:
+    from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+        make_confirm_message_received_fn_protobuf,
+        make_pull_object_fn_protobuf,
+    )
+    from flwr.supercore.inflatable.inflatable_utils import (
+        inflate_object_from_contents,
+        pull_objects,
+    )
+
+    run, name = head.metadata.run_id, head.metadata.message_id
+    contents = pull_objects(
+        [part.object_id for part in iterate_object_tree(tree)],
+        pull_object_fn=make_pull_object_fn_protobuf(fleet.PullObject, number, run),
+        initial_backoff=0.02,
+    )
+    make_confirm_message_received_fn_protobuf(fleet.ConfirmMessageReceived, number, run)(name)
+    message = inflate_object_from_contents(name, contents)
+    message.metadata.__dict__["_message_id"] = name
+    return message
+
+
+def _push(fleet: Any, number: Any, reply: Any) -> None:
+    from flwr.app.message import remove_content_from_message
+    from flwr.common.serde import message_to_proto
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_all_nested_objects,
+        get_object_tree,
+        no_object_id_recompute,
+    )
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import make_push_object_fn_protobuf
+    from flwr.supercore.inflatable.inflatable_utils import push_objects
+
+    with no_object_id_recompute():
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        request = PushMessagesRequest(
+            node=number,
+            messages_list=[message_to_proto(remove_content_from_message(reply))],
+            message_object_trees=[get_object_tree(reply)],
+            clientapp_runtime_list=[0.0],
+        )
+        said = fleet.PushMessages(request)
+        sending = make_push_object_fn_protobuf(
+            fleet.PushObject, number, reply.metadata.run_id, said.session_id
+        )
+        wanted = set(said.objects_to_push)
+        push_objects(get_all_nested_objects(reply), sending, object_ids_to_push=wanted)

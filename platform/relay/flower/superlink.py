@@ -1,0 +1,218 @@
+"""What the server's side has SuperLink do: know the enrolled keys, and hold one run that is ours.
+
+SuperLink hands a ServerApp's task to whoever has its secret, which a program of Flower's would
+run. Here nothing is run: the task's token opens the interface through which messages are pushed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from platform.errors import ProtocolError
+from platform.relay.flower.node import Place
+
+APP: Final = "sotto-relay"
+TASK: Final = "flwr-serverapp"
+TRIES: Final = 50
+"""Tasks that are taken at most in search of ours."""
+_PROJECT: Final = f"""
+[project]
+name = "{APP}"
+version = "1.0.0"
+description = "Carries packets to clients."
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "sotto"
+
+[tool.flwr.app.components]
+serverapp = "sotto_relay:server"
+clientapp = "sotto_relay:client"
+"""
+# For SuperNodes as Flower ships them. What it names is installed there; it brings no code.
+_SHIM: Final = "from platform.relay.flower.app import client\n"
+
+
+@dataclass(kw_only=True)
+class SuperLink:
+    """A run at SuperLink, and each client's node.
+
+    Attributes:
+        nodes: Each client's node, by the client's name.
+    """
+
+    nodes: Mapping[str, int]
+    _control: Any
+    _runtime: Any
+    _grid: Any
+    _run: int = field(default=0)
+
+    @classmethod
+    def opened(cls, place: Place, secret: bytes, enrolled: Mapping[str, bytes]) -> Self:
+        """Make the nodes known, start a run and take its task.
+
+        Args:
+            place: Where SuperLink is.
+            secret: By which it knows who may take tasks.
+            enrolled: Each client's public key by the client's name; no other node stays.
+
+        Raises:
+            ProtocolError: If SuperLink starts no run.
+        """
+        from flwr.proto.control_pb2 import StartRunRequest
+        from flwr.proto.fab_pb2 import Fab
+        from flwr.supercore.control.control_http_client import ControlHttpClient
+
+        control = ControlHttpClient.from_server_address(
+            place.address, place.root is None, place.root, interceptors=_version("flwr CLI")
+        )
+        nodes = _registered(control, enrolled)
+        run = control.StartRun(StartRunRequest(fab=Fab(content=_fab()))).run_id
+        token = _token(place, secret, run)
+        grid = _grid(place, token)
+        found = cls(nodes=nodes, _control=control, _runtime=grid._runtime_client, _grid=grid)
+        found._begin(run)
+        return found
+
+    def __enter__(self) -> Self:
+        """Return it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Hang up."""
+        self._grid.close()
+        self._control.close()
+
+    def _begin(self, run: int) -> None:
+        from flwr.common.serde import run_from_proto
+        from flwr.proto.runtime_pb2 import PullTaskInputRequest
+        from flwr.supercore.task_identity import TaskIdentity
+
+        given = self._runtime.PullTaskInput(PullTaskInputRequest())
+        if given.run.run_id != run:
+            raise ProtocolError("SuperLink: the task is of another run")
+        TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, run
+        TaskIdentity.node_id = given.context.node_id
+        self._grid.set_run(run_from_proto(given.run))
+        self._run = run
+
+    def push(self, messages: Sequence[Any]) -> list[str]:
+        """Hand over messages; their numbers."""
+        return list(self._grid.push_messages(list(messages))) if messages else []
+
+    def pull(self, numbers: Sequence[str]) -> list[Any]:
+        """Return the answers that are there, without waiting for others."""
+        from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+        from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+        from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
+        from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+        from flwr.supercore.inflatable.inflatable_utils import (
+            ObjectPullError,
+            inflate_object_from_contents,
+            pull_objects,
+        )
+
+        node, found = self._grid.node, []
+        fetch = make_pull_object_fn_protobuf(self._runtime.PullObject, node, self._run)
+        said = self._runtime.PullMessages(PullAppMessagesRequest(message_ids=numbers))
+        for proto, tree in zip(said.messages_list, said.message_object_trees, strict=True):
+            name = proto.metadata.message_id
+            parts = [part.object_id for part in iterate_object_tree(tree)]
+            # It is listed before it is all there; by default the next look is a second later.
+            try:
+                contents = pull_objects(parts, fetch, initial_backoff=0.02, max_time=10.0)
+            except ObjectPullError:
+                continue
+            self._runtime.ConfirmMessageReceived(
+                ConfirmMessageReceivedRequest(node=node, run_id=self._run, message_object_id=name)
+            )
+            found.append(inflate_object_from_contents(name, contents))
+        return found
+
+    def looked(self) -> dict[str, str]:
+        """Say that the task goes on; when each client's node, if it is there, came last.
+
+        Raises:
+            ProtocolError: If SuperLink has given up the task.
+        """
+        from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
+
+        if not self._runtime.SendTaskHeartbeat(SendTaskHeartbeatRequest()).success:
+            raise ProtocolError("SuperLink: it has given up the task")
+        there = {node.node_id: node for node in self._grid.get_nodes()}
+        return {
+            client: there[number].last_activated_at
+            for client, number in self.nodes.items()
+            if number in there and there[number].status == "online"
+        }
+
+
+def _version(component: str) -> list[Any]:
+    from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+    return [RuntimeVersionHttpInterceptor(component_name=component)]
+
+
+def _registered(control: Any, enrolled: Mapping[str, bytes]) -> dict[str, int]:
+    """Make the enrolled keys known, and all others unknown; each client's node."""
+    from flwr.proto.control_pb2 import (
+        ListNodesRequest,
+        RegisterNodeRequest,
+        UnregisterNodeRequest,
+    )
+
+    listed = control.ListNodes(ListNodesRequest()).nodes_info
+    known = {node.public_key: node.node_id for node in listed if node.status != "unregistered"}
+    for key in known.keys() - set(enrolled.values()):
+        control.UnregisterNode(UnregisterNodeRequest(node_id=known[key]))
+    return {
+        name: known[key]
+        if key in known
+        else control.RegisterNode(RegisterNodeRequest(public_key=key)).node_id
+        for name, key in enrolled.items()
+    }
+
+
+def _token(place: Place, secret: bytes, run: int) -> str:
+    """Take our run's task from SuperLink; tasks of other runs are taken and left alone."""
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+    from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
+    from flwr.supercore.runtime import RuntimeHttpClient
+
+    protected = frozenset({"/flwr.proto.Runtime/AcquireTask"})
+    signing = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=protected)
+    client = RuntimeHttpClient.from_server_address(
+        place.address,
+        place.root is None,
+        place.root,
+        interceptors=[*_version("SuperExec"), signing],
+    )
+    with client:
+        for _ in range(TRIES):
+            given = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TASK]))
+            if given.token and given.task.run_id == run:
+                return str(given.token)
+    raise ProtocolError("SuperLink: it has no task of the run that was started")
+
+
+def _grid(place: Place, token: str) -> Any:
+    from flwr.superlink.grid import HttpGrid
+
+    grid = HttpGrid(place.address, place.root is None, place.root, token=token)
+    # It would try again for ever, and ends the process where it is refused.
+    grid._retry_invoker = None
+    return grid
+
+
+def _fab() -> bytes:
+    from flwr.cli.build import build_fab_from_files
+
+    files: dict[str, bytes | Path] = {
+        "pyproject.toml": _PROJECT.encode(),
+        "sotto_relay.py": _SHIM.encode(),
+    }
+    return bytes(build_fab_from_files(files)[0])
