@@ -6,6 +6,7 @@ run. Here nothing is run: the task's token opens the interface through which mes
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,6 +107,7 @@ class SuperLink:
 
     def pull(self, numbers: Sequence[str]) -> list[Any]:
         """Return the answers that are there, without waiting for others."""
+        from flwr.app import Message
         from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
         from flwr.proto.runtime_pb2 import PullAppMessagesRequest
         from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
@@ -130,7 +132,11 @@ class SuperLink:
             self._runtime.ConfirmMessageReceived(
                 ConfirmMessageReceivedRequest(node=node, run_id=self._run, message_object_id=name)
             )
-            found.append(inflate_object_from_contents(name, contents))
+            with contextlib.suppress(Exception):
+                # A node may send what Flower cannot read; the others' answers still count.
+                message = inflate_object_from_contents(name, contents)
+                if isinstance(message, Message):
+                    found.append(message)
         return found
 
     def looked(self) -> dict[str, str]:
