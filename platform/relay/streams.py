@@ -104,12 +104,10 @@ def listening(path: Path, field: str, waiting: int = 128) -> socket.socket:
     try:
         make_folder(path.parent)
         _clear(path, field)
-        # No moment in which others could connect.
-        before = os.umask(0o177)
-        try:
-            sock.bind(str(path))
-        finally:
-            os.umask(before)
+        # Before it is bound, so that there is no moment in which others could connect; a umask
+        # would be that of all threads.
+        os.fchmod(sock.fileno(), 0o600)
+        sock.bind(str(path))
         sock.listen(waiting)
     except OSError as error:
         sock.close()

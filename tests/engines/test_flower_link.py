@@ -128,7 +128,7 @@ def test_a_second_answer_changes_nothing(monkeypatch):
     superlink = Pretended(both)
     pump = link.Pump(superlink, lambda line: None)
     monkeypatch.setattr(link, "asked", secrets())
-    request = link._Asked(PARCEL, wait=0.0)
+    request = link._Asked(parcel=PARCEL, wait=0.0)
     pump._open.append(request)
     pump._step()
     pump._step()
@@ -157,7 +157,7 @@ def test_where_superlink_is_lost_the_hub_is_to_ask_again(monkeypatch):
 def test_a_request_whose_time_is_over_is_lost_by_name(monkeypatch):
     monkeypatch.setattr(link, "asked", secrets())
     pump = link.Pump(Pretended(lambda *_: []), lambda line: None)
-    request = link._Asked(PARCEL)
+    request = link._Asked(parcel=PARCEL)
     request.end = 0.0
     pump._open.append(request)
     pump._step()

@@ -28,7 +28,7 @@ ABSENT: Final = 0.2
 LATE: Final = "the client's node gave no outcome in time"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class _Asked:
     """A request that is under way, and what of it SuperLink was given."""
 
@@ -97,7 +97,7 @@ class Pump:
 
     def carry(self, parcel: Parcel) -> bytes | None:
         """Bring a request to its client's node; its outcome, None if the hub is to ask again."""
-        request = _Asked(parcel)
+        request = _Asked(parcel=parcel)
         self._new.put(request)
         if self._lost:
             return None
