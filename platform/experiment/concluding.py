@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from platform.agreement import require_agreement
 from platform.agreement.files import finished_digests
 from platform.disk.digests import bytes_digest, rows_digest
-from platform.errors import RecordsDisagree
+from platform.disk.run_lock import only_process_of
+from platform.disk.transactions import mark_interrupted
+from platform.errors import ClientsSilent, RecordsDisagree
 from platform.experiment.summary import metrics_csv, write_run_files
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.run import Run
-from storage import Database
+from storage import Database, StorageError, StorageFull
+
+
+@contextmanager
+def alone_with(run_id: str, database: Database, folders: Sequence[Path]) -> Iterator[None]:
+    """Keep a run to this process, and say in its row if it is interrupted.
+
+    Args:
+        run_id: The run.
+        database: The coordinator's.
+        folders: Of the run, and of any other whose clients' stores are written.
+
+    Raises:
+        RunBusy: If another process has one of them; nothing is done.
+    """
+    with ExitStack() as locks:
+        for folder in folders:
+            locks.enter_context(only_process_of(folder))
+        try:
+            yield
+        except (KeyboardInterrupt, StorageFull, ClientsSilent):
+            with suppress(StorageError):
+                mark_interrupted(database, run_id)
+            raise
 
 
 def is_finished(run: Run) -> bool:

@@ -6,17 +6,19 @@ Nothing is measured: accuracy is what clients release with their uploads, noised
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from platform.agreement import require_agreement
-from platform.disk.run_lock import only_process_of
-from platform.disk.transactions import mark_interrupted
-from platform.errors import ClientsSilent
 from platform.experiment.caveats import run_warnings
-from platform.experiment.concluding import close_run, documents_of, is_finished, summary_of
+from platform.experiment.concluding import (
+    alone_with,
+    close_run,
+    documents_of,
+    is_finished,
+    summary_of,
+)
 from platform.experiment.evaluation import Examined, Measured
 from platform.experiment.resuming import require_spent_elsewhere
 from platform.experiment.summary import Findings, summary_document
@@ -26,7 +28,7 @@ from platform.rounds.observing import Observer
 from platform.rounds.parting import personalise
 from platform.rounds.progress import Progress
 from platform.rounds.run import Run
-from storage import Database, StorageError, StorageFull
+from storage import Database
 
 UNSEEN = Examined(Measured("client_mean", {}), None)
 """What a coordinator finds on clients' images."""
@@ -62,14 +64,8 @@ def conduct(conducted: Conducted, observer: Observer) -> dict[str, Any]:
         RunBusy: If another process runs it; nothing is done.
         RunStopped: If a round was aborted, or a client cannot be heard; the run can be resumed.
     """
-    run = conducted.run
-    with only_process_of(conducted.folder):
-        try:
-            return _conduct(conducted, observer)
-        except (KeyboardInterrupt, StorageFull, ClientsSilent):
-            with suppress(StorageError):
-                mark_interrupted(conducted.database, run.run_id)
-            raise
+    with alone_with(conducted.run.run_id, conducted.database, [conducted.folder]):
+        return _conduct(conducted, observer)
 
 
 def _conduct(conducted: Conducted, observer: Observer) -> dict[str, Any]:

@@ -7,16 +7,18 @@ twins and newcomers, is the simulation's own affair.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from platform.agreement import require_agreement
-from platform.disk.run_lock import only_process_of
-from platform.disk.transactions import mark_interrupted
-from platform.errors import ClientsSilent
 from platform.experiment.caveats import run_warnings
-from platform.experiment.concluding import close_run, documents_of, is_finished, summary_of
+from platform.experiment.concluding import (
+    alone_with,
+    close_run,
+    documents_of,
+    is_finished,
+    summary_of,
+)
 from platform.experiment.evaluation import EvaluationPlan, examine_before, examine_last
 from platform.experiment.newcomers import measure_newcomers
 from platform.experiment.resuming import require_spent_elsewhere
@@ -31,7 +33,6 @@ from platform.rounds.observing import Observer
 from platform.rounds.parting import personalise
 from platform.rounds.progress import Progress
 from platform.rounds.run import Run
-from storage import StorageError, StorageFull
 
 
 def execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
@@ -45,15 +46,8 @@ def execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
         RunStopped: If a round was aborted, or a client cannot be heard; the run can be resumed.
     """
     # Before anything is read that decides what the run does next.
-    with ExitStack() as locks:
-        for folder in _folders(simulation):
-            locks.enter_context(only_process_of(folder))
-        try:
-            return _execute(simulation, observer)
-        except (KeyboardInterrupt, StorageFull, ClientsSilent):
-            with suppress(StorageError):
-                mark_interrupted(simulation.database, simulation.run_id)
-            raise
+    with alone_with(simulation.run_id, simulation.database, _folders(simulation)):
+        return _execute(simulation, observer)
 
 
 def _folders(simulation: Simulation) -> list[Path]:
