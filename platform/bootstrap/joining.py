@@ -96,17 +96,25 @@ class OwnModel:
 
     Attributes:
         model: The shared prompts and its own part.
-        accuracy: On its own test images, in [0, 1]; None without any.
-        tested: How many there are.
+        test: Its own test images.
     """
 
     model: TrainedModel
-    accuracy: float | None
-    tested: int
+    test: EvaluationSet
+
+    @property
+    def tested(self) -> int:
+        """Number of its own test images."""
+        return self.test.examples.num_examples
+
+    def accuracy(self) -> float | None:
+        """Return accuracy on its own test images, in [0, 1]; None without any."""
+        model = self.model
+        return accuracy(model.method, model.view, self.test) if self.tested else None
 
 
 def own_model(settings: HolderSettings, run_id: str, surroundings: Surroundings) -> OwnModel:
-    """Return what a data holder can predict with after a run, and how well.
+    """Return what a data holder can predict with after a run.
 
     Raises:
         UnknownRun: If no run of this name has ended here.
@@ -117,17 +125,16 @@ def own_model(settings: HolderSettings, run_id: str, surroundings: Surroundings)
     profile, attempt = client.profile, parting.envelope
     state = client.state((attempt.round_number, attempt.attempt))
     method, test = profile.method, profile.measured.named(LOCAL)
-    view, number = view_of(parting.broadcast, state), test.examples.num_examples
     config = own_config(settings, host.offer(run_id).config, surroundings)
     backbone = frozen_model(config.task.model, resolve_device(config.device))
     plain = plain_encoders(backbone, method.pixel_size)
     model = TrainedModel(
         method=method,
-        view=view,
+        view=view_of(parting.broadcast, state),
         classes=test.classes,
         batch_of=lambda examples: prepared_batch(method, examples, plain),
     )
-    return OwnModel(model, accuracy(method, view, test) if number else None, number)
+    return OwnModel(model, test)
 
 
 def client_of(

@@ -34,13 +34,14 @@ def evaluate_command(config: Path, run_id: str, *, as_json: bool) -> None:
         UnknownRun: If no run of this name has ended here.
     """
     found = own_model(load_holder(config), run_id, Surroundings())
+    accuracy = found.accuracy()
     if as_json:
-        print_json({"run_id": run_id, "accuracy": found.accuracy, "test_images": found.tested})
+        print_json({"run_id": run_id, "accuracy": accuracy, "test_images": found.tested})
         return
-    if found.accuracy is None:
+    if accuracy is None:
         console().print("there are no test images here")
         return
-    console().print(f"accuracy {fraction(found.accuracy)} on {found.tested} own test images")
+    console().print(f"accuracy {fraction(accuracy)} on {found.tested} own test images")
 
 
 def export_command(config: Path, run_id: str, output: Path, *, as_json: bool) -> None:
