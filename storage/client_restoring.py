@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -107,24 +106,12 @@ def _is_new(rows: OwnRows, row: LedgerRow, pseudonym: str) -> bool:
     known = read_rows(rows, ClientLedger, _key(row))
     if not known:
         return True
-    if any(_facts(own) != _facts(row) for own in known):
+    if any(own.as_own() != row.as_own() for own in known):
         raise InvalidRecordError(
             f"channel {row.channel!r} of round {row.round_number}, attempt {row.attempt} of run"
             f" {row.run_id!r} is charged otherwise in the client's own ledger"
         )
     return False
-
-
-def _facts(row: LedgerRow) -> LedgerRow:
-    # How a cohort was drawn is the coordinator's knowledge alone.
-    return replace(
-        row,
-        status="reserved",
-        cohort_kind=None,
-        cohort_size=None,
-        cohort_population=None,
-        cohort_drawn=None,
-    )
 
 
 def _key(row: LedgerRow) -> dict[str, object]:

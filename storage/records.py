@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, NamedTuple
 
 RunStatus = Literal["running", "finished", "interrupted", "stopped", "failed"]
@@ -111,6 +111,17 @@ class LedgerRow:
     cohort_size: int | None = None
     cohort_population: int | None = None
     cohort_drawn: bool | None = None
+
+    def as_own(self) -> LedgerRow:
+        """Return the row as its client has it: reserved, and how a cohort was drawn is unknown."""
+        return replace(
+            self,
+            status="reserved",
+            cohort_kind=None,
+            cohort_size=None,
+            cohort_population=None,
+            cohort_drawn=None,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from platform.errors import ConfigError
@@ -42,15 +41,4 @@ def _of_run(uow: UnitOfWork, run_id: str, rows: list[LedgerRow]) -> RunCharges:
     if begun is not None:
         newest = max(newest, (begun.round_number, begun.attempt))
     charged = (row for row in rows if row.status != "aborted" and row.cohort_drawn is not False)
-    return RunCharges(newest, tuple(map(_stated, charged)))
-
-
-def _stated(row: LedgerRow) -> LedgerRow:
-    return replace(
-        row,
-        status="reserved",
-        cohort_kind=None,
-        cohort_size=None,
-        cohort_population=None,
-        cohort_drawn=None,
-    )
+    return RunCharges(newest, tuple(row.as_own() for row in charged))
