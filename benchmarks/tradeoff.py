@@ -37,9 +37,8 @@ MECHANISMS = {
     "dp_sgd": [
         "privacy.mechanism=dp_sgd",
         "privacy.per_sample_clipping_norm=1.0",
-        "privacy.sampling_probability=0.2",
-        # Batches of three images, each clipped, need more and longer steps.
-        "training.local_steps=10",
+        "privacy.sampling_probability=1.0",
+        # With a norm of one an image, steps are shorter.
         "training.learning_rate=0.1",
     ],
     "upload_noise": [
