@@ -127,11 +127,12 @@ def write_clients(folder: Path, names: list[str]) -> Path:
     """Write each client's images, key and settings; the path of the enrolment of all."""
     enrolment, place = Enrolment(), folder / "enrolment.json"
     for name in names:
-        for part, label in product(("train", "test"), CLASSES):
+        places = product(("train", "test"), CLASSES)
+        for shade, (part, label) in enumerate(places):
             images = folder / name / "images" / part / label
             images.mkdir(parents=True)
             for number in range(2):
-                picture = Image.fromarray(np.full((16, 16, 3), 40 * number, np.uint8))
+                picture = Image.fromarray(np.full((16, 16, 3), 40 * shade + number, np.uint8))
                 picture.save(images / f"{number}.png")
         enrolment = enrolment.enrol(name, create_key(folder / name / "own.key").public)
         tree = {
