@@ -173,7 +173,7 @@ def stock(hub: Path, sockets: Mapping[str, Path], folder: Path) -> Iterator[None
             command = [binary, "--superlink", there, "--root-certificates", folder / "ca.pem"]
             command += ["--auth-supernode-private-key", folder / f"{name}.key"]
             command += ["--node-config", f'socket="{path.absolute()}"', "--isolation", "subprocess"]
-            command += ["--clientappio-api-address", f"127.0.0.1:{free_port()}"]
+            command += ["--port", free_port()]
             own = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(folder / f"home-{name}")}
             with (folder / f"{name}.log").open("ab") as log:
                 node = subprocess.Popen(
