@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.faults._children import beside, child, limit
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload([child.__module__, "torch", "open_clip"])
+FORKS.set_forkserver_preload(["tests.faults._warm", child.__module__])
 COORDINATOR = "coordinator"
 RELAY = "relay"
 
