@@ -12,7 +12,15 @@ from typing import IO
 from platform.errors import Unwritable
 from storage.files import make_folder, sync_folder
 
-__all__ = ["make_folder", "named", "open_lock", "sync_folder", "write_bytes", "write_text", "written"]
+__all__ = [
+    "make_folder",
+    "named",
+    "open_lock",
+    "sync_folder",
+    "write_bytes",
+    "write_text",
+    "written",
+]
 
 
 def write_text(path: Path, text: str) -> None:

@@ -57,7 +57,9 @@ class Watch:
         # Later, so that whatever a client was asked for is charged by now.
         if rows := rows_of(self.folder / "sotto.db", ROWS):
             self._compare(rows)
-        rounds = dict(rows_of(self.folder / "sotto.db", "SELECT round_number, document FROM rounds"))
+        rounds = dict(
+            rows_of(self.folder / "sotto.db", "SELECT round_number, document FROM rounds")
+        )
         if rounds:
             assert self._rounds.items() <= rounds.items(), "a round has changed"
             self._rounds = rounds
