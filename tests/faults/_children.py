@@ -69,8 +69,8 @@ def child(kind: str, who: str, folder: Path, arguments: list[str], out: Connecti
     os.chdir(folder)
     for number in (1, 2):
         os.dup2(out.fileno(), number)
-    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", buffering=1, closefd=False)
+    sys.stderr = open(2, "w", buffering=1, closefd=False)
     with suppress(FileNotFoundError):
         limit(os.getpid(), int(beside(folder, who, "full").read_text()))
     jumping(beside(folder, who, "clock"))

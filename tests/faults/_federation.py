@@ -1,4 +1,4 @@
-"""The small federation that is tormented: three clients, three rounds, under one of three setups."""
+"""The small federation that is tormented: three clients, three rounds, one of three setups."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ from tests.faults._wire import Wire
 
 HUB = "hub"
 """The name of the proxy between relay and hub."""
+ENGINE = "engine"
+"""The name of the proxy between an engine's server and one of its clients."""
 SIZES = (0, 4_096, 40_000, 120_000)
 """Bytes beyond which no file grows on a full disk."""
 PACKETS = 20
@@ -44,7 +46,12 @@ class Blow:
 
 
 def schedule(
-    seed: int, names: tuple[str, ...], *, blows: int, engine: tuple[str, ...] = ()
+    seed: int,
+    names: tuple[str, ...],
+    *,
+    blows: int,
+    engine: tuple[str, ...] = (),
+    between: bool = False,
 ) -> list[Blow]:
     """Draws a schedule.
 
@@ -53,11 +60,13 @@ def schedule(
         names: The clients.
         blows: How many.
         engine: Parts of an engine that can be killed and stopped; where there is one it relays.
+        between: Whether there is a proxy inside the engine, too.
     """
     draws = random.Random(seed)
     processes = (*names, *(engine or (RELAY,)), COORDINATOR)
     ours = (*names, COORDINATOR)
-    paths = (HUB, *names)
+    framed = (HUB, *names)
+    paths = (*framed, *((ENGINE,) if between else ()))
     kinds: Mapping[str, tuple[tuple[str, ...], Callable[[], tuple]]] = {
         "kill": (processes, lambda: (draws.choice((0.0, 0.0, draws.uniform(0.0, 1.5))),)),
         "stop": (processes, lambda: (draws.uniform(0.1, 2.0),)),
@@ -66,9 +75,9 @@ def schedule(
         "refuse": (paths, lambda: (draws.uniform(0.1, 2.0),)),
         "stall": (paths, lambda: (draws.uniform(0.1, 2.0),)),
         "slow": (paths, lambda: (10 ** draws.uniform(3.0, 5.0), draws.uniform(0.5, 2.0))),
-        "duplicate": (paths, lambda: (draws.choice(WAYS),)),
-        "delay": (paths, lambda: (draws.choice(WAYS), draws.uniform(0.1, 2.0))),
-        "replay": (paths, lambda: (draws.choice(WAYS),)),
+        "duplicate": (framed, lambda: (draws.choice(WAYS),)),
+        "delay": (framed, lambda: (draws.choice(WAYS), draws.uniform(0.1, 2.0))),
+        "replay": (framed, lambda: (draws.choice(WAYS),)),
         "full": (ours, lambda: (draws.choice(SIZES), draws.uniform(0.3, 2.0))),
         "clock": (ours, lambda: (draws.choice(JUMPS),)),
         "mischief": (ours, lambda: ()),

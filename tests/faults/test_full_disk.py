@@ -179,9 +179,9 @@ def _require_charged(here: Path, store: Path) -> None:
     own = open_client_store(store, read_only=True)
     rows = rows_of(
         here / "sotto.db",
-        f"SELECT round_number, attempt, status FROM ledger WHERE pseudonym = "
-        f"'{own.identity.pseudonym}'",
+        "SELECT round_number, attempt, status, pseudonym FROM ledger",
     )
+    rows = [row[:3] for row in rows if row[3] == own.identity.pseudonym]
     released = {row[:2] for row in rows if row[2] == "released"}
     charged = {row[:2] for row in rows if row[2] != "aborted"}
     mine = [(row.round_number, row.attempt) for row in own.rows()]

@@ -22,8 +22,15 @@ from platform.relay.packets import Outcome, encode_packet
 from platform.wire.transport import Dropout
 from tests.faults._federation import NAMES, write_federation
 from tests.faults._processes import COORDINATOR, Processes
-from tests.trunk._federations import federation, hold, over_sockets, write_holder
-from tests.trunk._federations import Holders
+from tests.trunk._federations import (
+    Holders,
+    federation,
+    go_on,
+    hold,
+    over_sockets,
+    within,
+    write_holder,
+)
 from tests.trunk._hubs import running
 
 LONG = 120.0
@@ -114,9 +121,9 @@ def test_a_second_coordinator_at_another_socket_is_refused_before_any_round(fold
     """Where the socket does not tell the two apart the run's lock does."""
     holders = Holders.written(folder)
     config = federation(folder)
-    seen = threading.Event()
+    seen, handle = threading.Event(), holders.handler("north")
 
-    def slow(message: bytes, handle=holders.handler("north")) -> bytes:
+    def slow(message: bytes) -> bytes:
         if b"invitation" in message:
             seen.set()
             time.sleep(2.0)
@@ -128,8 +135,7 @@ def test_a_second_coordinator_at_another_socket_is_refused_before_any_round(fold
     assert seen.wait(LONG)
     (run,) = (path.parent for path in folder.glob("fed-*/run.lock"))
     with pytest.raises(RunBusy, match="is being run by another process"):
-        with only_process_of(run):
-            pass
+        go_on(run.name, f"sqlite:///{folder}/sotto.db", within(holders.handlers()))
     first.join()
     with only_process_of(run):
         pass
