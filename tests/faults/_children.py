@@ -82,9 +82,10 @@ def child(kind: str, who: str, folder: Path, arguments: list[str], out: Connecti
 
 def limit(pid: int, size: int | None) -> None:
     """Lets a process write no file beyond a size; None lets it write again."""
-    hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
-    soft = hard if size is None else size
+    # It may end at this very moment.
     with suppress(ProcessLookupError):
+        hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
+        soft = hard if size is None else size
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))
 
 

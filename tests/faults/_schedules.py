@@ -232,8 +232,8 @@ def require_well_ended(processes: Processes) -> None:
         text = "".join(lines)
         assert "Traceback" not in text, f"{who}: {text}"
     for who, codes in processes.ends.items():
-        # By mischief, of its own accord, or as told.
-        allowed = {-signal.SIGKILL, 0}
+        # By mischief, or told to end before it listens to that, or after.
+        allowed = {-signal.SIGKILL, -signal.SIGTERM, 0}
         if COORDINATOR in who:
             allowed |= {1, 2, 128 + signal.SIGTERM}
         if who.startswith("second"):
