@@ -33,9 +33,17 @@ class Step:
     text: str
 
 
-def steps_of(page: Path) -> list[Step]:
-    """All that a page asks for; a block that says of itself neither is an error."""
+def steps_of(page: Path, first: str = "", until: str = "") -> list[Step]:
+    """All that a page asks for; a block that says of itself neither is an error.
+
+    Args:
+        page: A Markdown file.
+        first: The heading to begin at; the page's beginning without one.
+        until: The heading to end before; the page's end without one.
+    """
     text = page.read_text("utf-8")
+    text = text[text.index(f"\n## {first}\n") if first else 0 :]
+    text = text[: text.index(f"\n## {until}\n") if until else None]
     found = [(match.start(), _block(match[1], match[2])) for match in BLOCK.finditer(text)]
     found += [
         (match.start(), Step("travels", "", "", " ".join(match[1].split())))

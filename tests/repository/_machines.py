@@ -103,9 +103,7 @@ def running_machines(
 
 
 @contextmanager
-def _running(
-    name: str, own: Path, shown: Mapping[Path, str], image: Path
-) -> Iterator[Machine]:
+def _running(name: str, own: Path, shown: Mapping[Path, str], image: Path) -> Iterator[Machine]:
     own.mkdir(parents=True)
     places = [str(word) for pair in shown.items() for word in pair]
     namespaces = ["--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup"]
