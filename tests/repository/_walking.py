@@ -91,6 +91,7 @@ class Walk:
 
 
 LEARNT = {
+    r"^rootca_fingerprint_sha256: (SHA256:[0-9A-F:]+)$": "FINGERPRINT",
     r"^public key +([0-9a-f]{64})$": "PUBLIC_KEY",
     r"^((?:ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp\d+) [A-Za-z0-9+/=]+)(?: .*)?$": "NODE_KEY",
     r"`charges ([0-9a-f]+) FILE`": "PSEUDONYM",
