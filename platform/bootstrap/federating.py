@@ -33,14 +33,16 @@ from platform.experiment.resuming import (
 )
 from platform.parties.enrolment import enrolment_of, fingerprint_of
 from platform.relay.hub import Hub, HubTransport, Told
+from platform.rounds.departures import Farewells, departures, joined, record_joined
 from platform.rounds.observing import Observer
 from platform.rounds.offering import offer_run
-from platform.rounds.roll import call_roll, newest_attempt
-from platform.rounds.run import Run, RunTerms
+from platform.rounds.roll import call_roll, newest_attempt, require_distinct
+from platform.rounds.run import Roll, Run, RunTerms
 from platform.wire.envelopes import Envelope
 from platform.wire.messages import Stage
 from platform.wire.offers import Facts, Offer
 from platform.wire.transport import Transport
+from privacy.secure_aggregation import Enrolment
 
 if TYPE_CHECKING:
     from methods.clip.adapter import Backbone
@@ -140,7 +142,6 @@ def reopened_federation(
                 surroundings=surroundings,
                 records=records_in(database),
             )
-            require_known_clients(run)
             yield Conducted(run=run, folder=run_folder(url, run_id), database=database)
 
 
@@ -215,19 +216,45 @@ def _assembled(
     records: Records,
 ) -> Run:
     section = section_of(terms.config)
-    offer = Offer(Envelope(run_id, 0, 0), offered(terms.config), facts)
-    offer_run(transport, section.clients, offer)
     enrolled = enrolment_of(terms.config, terms.protection.terms)
+    roll = _known_roll(records, run_id, section, enrolled)
+    through = Farewells(
+        transport=transport, run_id=run_id, roll=roll, known=enrolled, records=records
+    )
+    offer = Offer(Envelope(run_id, 0, 0), offered(terms.config), facts)
+    offer_run(through, roll.clients, offer, roll.left)
     begun = newest_attempt(records, run_id)
-    return Run(
+    told = call_roll(through, run_id, roll.clients, enrolled, begun=begun, left=roll.left)
+    roll.pseudonyms.update(told.pseudonyms)
+    roll.identities.update(told.identities)
+    require_distinct(run_id, roll.pseudonyms)
+    run = Run(
         run_id=run_id,
         terms=terms,
-        roll=call_roll(transport, run_id, section.clients, enrolled, begun=begun),
-        transport=transport,
+        roll=roll,
+        transport=through,
         records=records,
         measure=nothing_measured,
         clock=surroundings.clock,
     )
+    require_known_clients(run)
+    record_joined(records, run_id, roll.clients, told.pseudonyms)
+    return run
+
+
+def _known_roll(
+    records: Records, run_id: str, section: FederationConfig, enrolled: Enrolment | None
+) -> Roll:
+    """Return what the records and the enrolment say of a run's clients, before any is asked."""
+    named = section.clients
+    with records.read() as uow:
+        pseudonyms = joined(uow, run_id, named)
+        left = {gone.client for gone in departures(uow, run_id, named)}
+    if enrolled is None:
+        return Roll(pseudonyms, {}, 0, named, left)
+    members = {name: enrolled.members.get(name) for name in named}
+    keys = {name: m.current for name, m in members.items() if m is not None and m.current}
+    return Roll(pseudonyms, keys, enrolled.serial, named, left)
 
 
 @contextmanager

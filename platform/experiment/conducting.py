@@ -25,7 +25,7 @@ from platform.experiment.summary import Findings, summary_document
 from platform.rounds.documents import NO_ACCURACY
 from platform.rounds.loop import Federation
 from platform.rounds.observing import Observer
-from platform.rounds.parting import personalise
+from platform.rounds.parting import personalise, pool_gone
 from platform.rounds.progress import Progress
 from platform.rounds.run import Run
 from storage import Database
@@ -75,7 +75,7 @@ def _conduct(conducted: Conducted, observer: Observer) -> dict[str, Any]:
     require_spent_elsewhere(run, database)
     progress = Federation(run, observer).run_rounds()
     seconds = personalise(run, progress)
-    documents = documents_of(run)
+    documents, uncollected = documents_of(run), pool_gone(run, progress)
     database.verify_integrity()
     require_agreement(database, run.run_id, run.terms.config.mechanisms)
     findings = Findings(
@@ -87,7 +87,7 @@ def _conduct(conducted: Conducted, observer: Observer) -> dict[str, Any]:
         personalising=seconds,
     )
     warnings = run_warnings(
-        run, documents, ended_early=progress.ended_early, uncollected=progress.uncollected
+        run, documents, ended_early=progress.ended_early, uncollected=uncollected
     )
     summary = summary_document(run, documents, findings, warnings)
     close_run(run, conducted.folder, summary, progress.ended_early)

@@ -18,7 +18,7 @@ from platform.config.randomness import stream
 from platform.errors import RoundAborted, RunStopped
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
-from platform.rounds.cohort import draw_cohort
+from platform.rounds.cohort import draw_cohort, drawn_from, require_enough
 from platform.rounds.journal import DatabaseJournal
 from platform.rounds.noise import coordinator_noise
 from platform.rounds.observing import Observer
@@ -58,6 +58,7 @@ class Attempts:
 
         Raises:
             BudgetExhausted: If a try cannot be afforded; nothing of it is written.
+            TooFewLeft: If so many clients have left for good that none could have a result.
             RunStopped: If the open attempt is of another round.
         """
         retries = self.run.terms.config.cohort.retries
@@ -107,6 +108,7 @@ class Attempts:
         attempt = 1
         if newest is not None and newest.round_number == round_number:
             attempt = newest.attempt + 1
+        require_enough(self.run.terms.config, self.run.roll, self._fewest(round_number))
         plan = self._plan(self._draw(round_number, attempt), progress, pool)
         with self.run.records.write() as uow:
             self.spending.reserve(uow, plan, protection)
@@ -125,15 +127,24 @@ class Attempts:
             self.spending.follow(uow)
         return plan
 
+    def _fewest(self, round_number: int) -> int:
+        """Return the fewest survivors with which a round has a result."""
+        terms, protection = self.run.terms, self.run.terms.protection
+        if terms.pool_rules is not None and round_number == protection.collects_at:
+            return terms.pool_rules.minimum
+        secure = protection.in_round(round_number).terms
+        return max(terms.config.cohort.minimum, 0 if secure is None else secure.smallest_sum)
+
     def _newest(self) -> AttemptRecord | None:
         with self.run.records.read() as uow:
             return uow.attempts.newest(self.run.run_id)
 
     def _draw(self, round_number: int, attempt: int) -> AttemptRecord:
-        names, protection = self.run.roll.clients, self.run.terms.protection
-        cohort = names
+        config, protection = self.run.terms.config, self.run.terms.protection
+        cohort = self.run.roll.present
         if round_number != protection.collects_at:
-            cohort = draw_cohort(self.run.terms.config, names, round_number, attempt)
+            names = drawn_from(config, self.run.roll)
+            cohort = draw_cohort(config, names, round_number, attempt)
         terms = protection.in_round(round_number).terms
         # Drawn once the cohort is fixed, so that nobody could choose a place in the graph.
         seed = secrets.token_bytes(SEED_BYTES) if terms is not None and terms.degree else b""
@@ -209,7 +220,14 @@ class Attempts:
         if rules is None or rules.policy.fixed:
             return lambda handles: ()
         rng = stream(self.run.terms.config.seed, "experts", plan.round_number)
-        return lambda handles: serve_experts(pool, handles, rules, rng)
+        left = len(self.run.roll.left)
+
+        def experts(handles: Sequence[bytes]) -> tuple[Arrays, ...]:
+            # Entries of somebody who has left since then are gone, and are served to nobody.
+            alive = pool if len(self.run.roll.left) == left else self._live_pool()
+            return serve_experts(alive, handles, rules, rng)
+
+        return experts
 
     def _live_pool(self) -> Sequence[PoolEntry]:
         if self.run.terms.pool_rules is None:
