@@ -168,7 +168,7 @@ def test_a_pool_that_is_made_once_goes_with_whoever_leaves(folder):
     holders = Holders.written(folder)
     overrides = (
         "rounds=1",
-        "method={name: pm_moe, base: fedpgp, base_options: {context_tokens: 2}}",
+        "method={name: pm_moe, base: fedper}",
     )
     transport = Doing(holders.handlers(), ("claim", 1), lambda: leave(folder, "south"), after=False)
     config = federation(folder, *overrides, "pool.minimum=2")
