@@ -71,7 +71,7 @@ def host_of(
     for run_id in keeping.runs("left"):
         # Who left may have been killed before all was erased.
         erase(run_id)
-    return Host(settings.storage, join, tell, erase)
+    return Host(folder=settings.storage, join=join, tell=tell, erase=erase)
 
 
 def serve_holder(

@@ -31,7 +31,7 @@ from storage import Database
 
 
 def remove_client(
-    run_id: str, url: str, client: str, statement: Path | None, surroundings: Surroundings
+    run_id: str, url: str, client: str, *, statement: Path | None, surroundings: Surroundings
 ) -> Departure:
     """Note that a client takes part in a run no more, and erase what may have its entries in it.
 
@@ -78,7 +78,7 @@ def _remove(
         pseudonym = joined(uow, run_id, clients).get(client)
         if said is not None:
             try:
-                verify_statement(said, run_id, client, pseudonym, known)
+                verify_statement(said, run_id, client, pseudonym=pseudonym, known=known)
             except ProtocolError as error:
                 raise ConfigError(
                     f"--statement: {error}; valid is what {client} wrote when it left run {run_id}"

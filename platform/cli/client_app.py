@@ -126,6 +126,7 @@ def leave(
         Path | None,
         typer.Option(metavar="FILE", help="Write the statement of leaving one run, to hand over."),
     ] = None,
+    *,
     as_json: Json = False,
 ) -> None:
     """Leave runs for good: erase all of them here but what was spent; there is no way back.

@@ -34,6 +34,7 @@ def federation_remove(
         typer.Option(metavar="FILE", help="What the client's own command `leave` has written."),
     ] = None,
     storage: Storage = DEFAULT_STORAGE,
+    *,
     as_json: Json = False,
 ) -> None:
     """Take a client off a run for good: its machine is lost, or it sent its statement as a file.

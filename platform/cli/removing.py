@@ -22,7 +22,7 @@ def remove_command(
         RunStopped: If another process runs it, or its records do not agree.
     """
     found = resolve_run(run_id, storage)
-    gone = remove_client(found, storage, client, statement, Surroundings())
+    gone = remove_client(found, storage, client, statement=statement, surroundings=Surroundings())
     if as_json:
         print_json({"run_id": found, **asdict(gone)})
         return

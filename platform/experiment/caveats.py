@@ -44,6 +44,7 @@ def run_warnings(
         *([f"{NO_POOL}{uncollected}"] if uncollected else []),
         *_restored(run),
         *_departed(run),
+        *_absent(run),
         *_second_phase(run),
         *remarks,
         *_privacy(run),
@@ -88,6 +89,14 @@ def _departed(run: Run) -> Iterator[str]:
             f"{gone.time[:10]} after round {gone.after_round}{erased if gone.generations else ''}; "
             "what it was charged stays in every epsilon"
         )
+
+
+def _absent(run: Run) -> Iterator[str]:
+    roll = run.roll
+    known = {*roll.pseudonyms, *roll.left}
+    never = [str(n) for n, client in enumerate(roll.clients, start=1) if client not in known]
+    if never:
+        yield f"clients that never joined, and counted as lost in every round: {', '.join(never)}"
 
 
 def _second_phase(run: Run) -> Iterator[str]:

@@ -38,7 +38,7 @@ class Handles(Protocol):
 Own = TypeVar("Own", bound=Handles)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Host(Generic[Own]):
     """Answers every message that reaches a data holder's process.
 

@@ -22,7 +22,7 @@ from platform.wire.leaving import Left, encode_left
 from storage import ClientStore
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Leaving:
     """What came of leaving one run.
 
@@ -67,7 +67,14 @@ def leave_runs(settings: HolderSettings, run_ids: Sequence[str] | None) -> list[
             keeping.keep(run_id, "left", encode_left(signed))
         erase_run(keeping, store, run_id)
         charges = len(store.rows(run_id))
-        found.append(Leaving(run_id, is_new, identity is not None, charges))
+        found.append(
+            Leaving(
+                run_id=run_id,
+                is_new=is_new,
+                is_signed=identity is not None,
+                charges=charges,
+            )
+        )
     return found
 
 

@@ -52,6 +52,7 @@ def ask_all(
     stage: Stage,
     questions: Iterable[Question],
     decode: Callable[[bytes], Message],
+    *,
     left: Container[ClientId] = (),
 ) -> Iterator[tuple[ClientId, Message]]:
     """Yield every client's answer, in the order of the questions.
@@ -79,6 +80,29 @@ def ask_all(
         due = [question for question in part if question.client not in left]
         _require_everybody(stage, due, answers, reasons)
         yield from ((q.client, answers[q.client]) for q in due)
+
+
+def ask_once(
+    transport: Transport,
+    stage: Stage,
+    questions: Sequence[Question],
+    decode: Callable[[bytes], Message],
+    *,
+    deadline: float | None = None,
+) -> dict[ClientId, Message]:
+    """Return the answers of those clients that gave a valid one, asked once.
+
+    Args:
+        transport: Carries the messages.
+        stage: Their stage.
+        questions: One a client.
+        decode: Reads an answer.
+        deadline: Seconds to wait at most, None for as long as the stage takes.
+    """
+    answers: dict[ClientId, Message] = {}
+    replies = transport.exchange(stage, {q.client: q.message for q in questions}, deadline)
+    _read(questions, replies, decode, answers=answers, reasons={})
+    return answers
 
 
 def _parts(questions: Iterable[Question]) -> Iterator[Sequence[Question]]:

@@ -9,7 +9,7 @@ whole. That and the note in the audit log are one transaction. Its ledger rows s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -32,7 +32,7 @@ JOINED: Final = "client.joined"
 GONE: Final = Dropout("the client has left the run for good")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Departure:
     """One client that takes part no more.
 
@@ -54,7 +54,12 @@ class Departure:
 
 
 def verify_statement(
-    statement: Left, run_id: str, client: ClientId, pseudonym: str | None, known: Enrolment | None
+    statement: Left,
+    run_id: str,
+    client: ClientId,
+    *,
+    pseudonym: str | None,
+    known: Enrolment | None,
 ) -> None:
     """Check that a client itself says that it has left this very run.
 
@@ -196,7 +201,7 @@ class Farewells:
         try:
             statement = decode_left(reply)
             pseudonym = self.roll.pseudonyms.get(client)
-            verify_statement(statement, self.run_id, client, pseudonym, self.known)
+            verify_statement(statement, self.run_id, client, pseudonym=pseudonym, known=self.known)
         except ProtocolError as error:
             return Dropout(str(error))
         with self.records.write() as uow:
@@ -210,11 +215,6 @@ class Farewells:
             )
         self.roll.left.add(client)
         return GONE
-
-
-def still_there(roll: Roll, clients: Iterable[ClientId]) -> list[ClientId]:
-    """Return those of some clients that have not left, in their order."""
-    return [client for client in clients if client not in roll.left]
 
 
 def _is_farewell(reply: bytes) -> bool:

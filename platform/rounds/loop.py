@@ -7,7 +7,7 @@ what was committed stays, and the interrupted attempt is continued where it was,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -41,8 +41,11 @@ _NOTHING = Summed(np.zeros(0), 0.0)
 class Federation:
     """The rounds of one run."""
 
-    def __init__(self, run: Run, observer: Observer) -> None:
-        """Take everything the run needs and who watches it."""
+    def __init__(
+        self, run: Run, observer: Observer, admit: Callable[[], None] = lambda: None
+    ) -> None:
+        """Take all that the run needs, who watches it, and what lets in clients before a round."""
+        self._admit = admit
         self._run = run
         self._observer = observer
         self._spending = Spending(run=run)
@@ -74,6 +77,7 @@ class Federation:
 
     def _hold_rounds(self, progress: Progress) -> Progress:
         for round_number in range(progress.completed + 1, self._run.terms.config.rounds + 1):
+            self._admit()
             try:
                 progress = self._round(round_number, progress)
             except (BudgetExhausted, TooFewLeft) as error:

@@ -27,7 +27,7 @@ def offer_run(
     """
     envelope, message = offer.envelope, encode_offer(offer)
     questions = (Question(client, envelope, message) for client in clients)
-    answers = dict(ask_all(transport, "join", questions, decode_acceptance, left))
+    answers = dict(ask_all(transport, "join", questions, decode_acceptance, left=left))
     declined = {client: said.reasons for client, said in answers.items() if said.reasons}
     if declined:
         listed = "; ".join(f"{client}: {' | '.join(why)}" for client, why in declined.items())

@@ -41,7 +41,7 @@ def personalise(run: Run, progress: Progress) -> float | None:
     started, left = run.clock(), run.roll.left
     claims = _claims(run, progress) if _has_fixed_pool(run) else {}
     questions = _partings(run, progress, claims)
-    done = ask_all(run.transport, "personalise", questions, decode_personalised, left)
+    done = ask_all(run.transport, "personalise", questions, decode_personalised, left=left)
     is_whole = all([answer.is_new for _, answer in done])
     return run.clock() - started if is_whole else None
 
@@ -58,7 +58,7 @@ def _claims(run: Run, progress: Progress) -> dict[ClientId, bytes]:
     """Return the name that each client gives its own entry."""
     envelopes = {client: _envelope(run, progress, client) for client in run.roll.present}
     notices = (Question(c, e, encode_pool_notice(PoolNotice(e))) for c, e in envelopes.items())
-    answers = ask_all(run.transport, "claim", notices, decode_claim, run.roll.left)
+    answers = ask_all(run.transport, "claim", notices, decode_claim, left=run.roll.left)
     return {client: claim.handle for client, claim in answers}
 
 

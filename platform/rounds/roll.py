@@ -48,12 +48,13 @@ def call_roll(
     envelope = Envelope(run_id, 0, 0)
     message = encode_roll_call(RollCall(envelope))
     questions = (Question(client, envelope, message) for client in clients)
-    told = dict(ask_all(transport, "join", questions, decode_introduction, left))
+    told = dict(ask_all(transport, "join", questions, decode_introduction, left=left))
     _require_none_ahead(run_id, told, begun)
     pseudonyms = {client: said.pseudonym for client, said in told.items()}
     require_distinct(run_id, pseudonyms)
     keys = _keys(run_id, told, enrolment)
-    return Roll(pseudonyms, keys, 0 if enrolment is None else enrolment.serial)
+    serial = 0 if enrolment is None else enrolment.serial
+    return Roll(pseudonyms=pseudonyms, identities=keys, enrolment_serial=serial)
 
 
 def require_distinct(run_id: str, pseudonyms: Mapping[ClientId, str]) -> None:

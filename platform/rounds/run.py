@@ -55,7 +55,7 @@ class RunTerms:
         return ((self.config.rounds if last is None else last) + 1, 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Roll:
     """Who takes part, as clients have introduced themselves.
 
