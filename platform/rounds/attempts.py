@@ -114,6 +114,7 @@ class Attempts:
             self.spending.reserve(uow, plan, protection)
             fixed = {
                 "cohort": list(plan.cohort),
+                "empty": sorted(plan.quorum.empty),
                 "graph_seed": plan.graph_seed.hex(),
                 # Only of the collection: what it follows is known to nobody else until its end.
                 "ended_early": progress.ended_early,
@@ -148,7 +149,9 @@ class Attempts:
         terms = protection.in_round(round_number).terms
         # Drawn once the cohort is fixed, so that nobody could choose a place in the graph.
         seed = secrets.token_bytes(SEED_BYTES) if terms is not None and terms.degree else b""
-        fixed = {"cohort": list(cohort), "graph_seed": seed.hex()}
+        there = set(self.run.roll.present)
+        empty = [client for client in cohort if client not in there]
+        fixed = {"cohort": list(cohort), "empty": empty, "graph_seed": seed.hex()}
         return AttemptRecord(round_number, attempt, fixed, is_open=True)
 
     def _plan(
@@ -167,6 +170,7 @@ class Attempts:
             quorum=Quorum(
                 rules.minimum if rules is not None and collects else config.cohort.minimum,
                 None if collects else config.cohort_size,
+                frozenset(fixed.get("empty", ())),
             ),
             secure=self._secure(record.round_number, bytes.fromhex(fixed["graph_seed"])),
             facts=RoundFacts(

@@ -128,9 +128,9 @@ class Spending:
         return RunningLedger.joined((self._elsewhere, spent), pseudonyms)
 
     def _releases(self, plan: RoundPlan, protection: Protection) -> list[Release]:
-        run, roll, present = self.run, self.run.roll, set(self.run.roll.present)
+        run, roll = self.run, self.run.roll
         # What a secret draw costs does not depend on how it came out, so all have a row.
-        charged = [client for client in plan.cohort if client in present]
+        charged = [client for client in plan.cohort if client not in plan.quorum.empty]
         if run.terms.cohort_kind is not None:
             charged = list(roll.pseudonyms)
         return [

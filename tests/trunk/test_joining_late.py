@@ -9,8 +9,9 @@ import pytest
 from platform.errors import ConfigError, RunStopped
 from platform.wire.envelopes import peek
 from platform.wire.transport import Dropout, InProcessTransport
-from tests.trunk._federations import NAMES, OPEN, Holders, federation, hold
+from tests.trunk._federations import NAMES, OPEN, Holders, federation, go_on, hold
 from tests.trunk._leaving import MASKED, Doing, agrees, audit, doing, ledger, runs_of
+from tests.trunk._runs import Crash
 
 THREE = (*MASKED, "federation.start_with=3")
 
@@ -65,14 +66,34 @@ def test_a_client_that_never_comes_is_lost_in_every_round_and_holds_up_nobody(fo
     agrees(folder, summary["run_id"])
 
 
+def test_a_client_that_comes_while_a_round_is_open_is_asked_from_the_next_one_on(folder):
+    """It was not charged for the open one, so nothing of it may leave it there."""
+    holders = Holders.written(folder)
+
+    class Dies(Away):
+        def exchange(self, stage, messages, deadline):
+            if stage == "share":
+                raise Crash
+            return super().exchange(stage, messages, deadline)
+
+    with pytest.raises(Crash):
+        hold(federation(folder, *THREE), doing(Dies(holders.handlers(), "north", 99)))
+    (run_id,) = runs_of(folder)
+    transport = Doing(holders.handlers(), ("join", 99), lambda: None, after=False)
+    summary = go_on(run_id, f"sqlite:///{folder}/sotto.db", doing(transport))
+    rounds = [who for stage, who in transport.asked if stage == "train"]
+    assert ["north" in who for who in rounds] == [False, True, True]
+    assert [r["dropped"] for r in summary["rounds"]] == [1, 0, 0]
+    assert len(ledger(folder, "north")) == 2
+    agrees(folder, run_id)
+
+
 def test_with_too_few_at_the_start_nothing_is_asked(folder):
     """Those that decline count as little as those that are silent, and are named with why."""
     strict = {**OPEN, "mechanisms": ["upload_noise"]}
     holders = Holders.written(folder, of={"east": {"limits": strict}})
     transport = Away(holders.handlers(), "west", 99)
-    with pytest.raises(
-        RunStopped, match="2 of 4 clients take part, and federation.start_with is 3"
-    ):
+    with pytest.raises(RunStopped, match=r"2 of 4 clients take part, and .*start_with is 3"):
         hold(federation(folder, *THREE), doing(transport))
     assert all(ledger(folder, name) == [] for name in NAMES)
     assert audit(folder, runs_of(folder)[0], "client.joined") == []
@@ -109,7 +130,7 @@ def test_secret_cohorts_need_all_from_the_start(folder):
     secret = (
         "privacy={mechanism: central_noise, clipping_norm: 0.1, noise_multiplier: 1.0}",
         "secure_aggregation.largest_weight=null",
-        "cohort={size: 2, sampling: poisson, minimum: 1}",
+        "cohort={size: 2, sampling: poisson, minimum: 1, retries: 0}",
     )
     federation(folder, *secret)
     with pytest.raises(ConfigError, match=r"federation\.start_with: 3 does not go with cohorts"):
