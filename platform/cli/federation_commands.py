@@ -17,12 +17,19 @@ def federation_status(
     socket: Annotated[
         Path, typer.Argument(metavar="SOCKET", help="The run's federation.socket.")
     ] = Path("runs/hub.sock"),
+    storage: Annotated[
+        str | None,
+        typer.Option("--storage", help="The coordinator's database: who is behind, or left."),
+    ] = None,
+    run_id: Annotated[
+        str, typer.Option("--run", metavar="RUN", help="The run in it; default is the newest.")
+    ] = "latest",
     as_json: Json = False,
 ) -> None:
-    """Show who can be reached, whom the run waits for, and who refused last."""
+    """Show who can be reached, whom the run waits for, who refused last, and who is behind."""
     from platform.cli.federation_status import status_command
 
-    status_command(socket, as_json=as_json)
+    status_command(socket, storage, run_id, as_json=as_json)
 
 
 @federation_app.command("remove")

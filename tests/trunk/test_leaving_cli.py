@@ -12,6 +12,8 @@ from platform.cli.client_app import main as client_main
 from platform.disk.opening import open_existing
 from platform.disk.run_lock import only_process_of
 from platform.holder.keeping import Keeping
+from platform.relay.hub import Hub
+from platform.rounds.standing import Standing
 from tests.trunk._federations import NAMES, Holders, federation, go_on, hold
 from tests.trunk._leaving import MASKED, Doing, agrees, audit, doing, pseudonym_of, runs_of
 from tests.trunk._runs import Command, Crash, command_line
@@ -130,3 +132,31 @@ def test_all_runs_are_left_at_once_and_nothing_without_a_name(folder, broken_off
     assert [(one["run_id"], one["charges"]) for one in json.loads(told.out)] == [(run_id, 2)]
     assert Keeping(folder / "east" / "store").runs("left") == [run_id]
     assert set(NAMES) > {"east"}
+
+
+def test_status_says_who_is_behind_and_who_has_left(folder, broken_off, coordinator):
+    """Who is connected the hub knows; who stands where, the records."""
+    _, run_id = broken_off
+    storage = f"sqlite:///{folder}/sotto.db"
+    assert coordinator("federation", "remove", run_id, "west", "--storage", storage).code == 0
+    sock = folder / "hub.sock"
+    with Hub(path=sock, clients=NAMES):
+        told = coordinator(
+            *("federation", "status", str(sock), "--storage", storage, "--json")
+        ).document
+        bare = coordinator("federation", "status", str(sock))
+    assert [client["name"] for client in told] == list(NAMES)
+    assert {client["reachable"] for client in told} == {False}
+    standing = {client["name"]: client["standing"] for client in told}
+    assert standing.pop("west").startswith("removed on 20")
+    assert set(standing.values()) == {"in round 1"}
+    assert "standing" not in bare.out
+    assert "a relay is connected for it" in bare.out
+
+
+def test_words_for_who_is_behind():
+    assert Standing(2, 5, None).words == "behind: last in round 2 of 5"
+    assert Standing(None, 5, None).words == "behind: last in round none of 5"
+    assert Standing(None, 0, None).words == "no round is over yet"
+    assert Standing(5, 5, None).words == "in round 5"
+    assert Standing(5, 5, "left on 2026-11-23").words == "left on 2026-11-23"
