@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from platform.config.federation_section import FederationConfig
 from platform.config.schema import RunSections
 
 HELD: Final = "held_by_clients"
@@ -38,7 +39,27 @@ def federation_problems(config: RunSections) -> Iterator[str]:
             f"task.clients: {config.task.clients} is not the number of federation.clients; valid: "
             f"{len(section.clients)}"
         )
+    yield from _beginning(section, config)
     yield from _simulations_only(config)
+
+
+def _beginning(section: FederationConfig, config: RunSections) -> Iterator[str]:
+    enough, clients = section.start_with, len(section.clients)
+    if enough is None:
+        return
+    needed = max(
+        config.cohort.minimum, config.threshold if config.secure_aggregation.enabled else 1
+    )
+    if not needed <= enough <= clients:
+        yield (
+            f"federation.start_with: {enough} is not a number of clients that a round can be held "
+            f"with; valid: null, or {needed} to {clients}"
+        )
+    if config.has_secret_cohorts:
+        yield (
+            f"federation.start_with: {enough} does not go with cohorts that are drawn in secret, "
+            "as what a draw costs is charged to all clients from the first round on; valid: null"
+        )
 
 
 def _simulations_only(config: RunSections) -> Iterator[str]:
