@@ -131,6 +131,7 @@ class Spending:
         run, everybody = self.run, self.run.roll.clients
         # What a secret draw costs does not depend on how it came out, so all have a row.
         charged = plan.cohort if run.terms.cohort_kind is None else everybody
+        drawn = frozenset(plan.cohort)
         return [
             release
             for client in charged
@@ -141,7 +142,7 @@ class Spending:
                     attempt=plan.attempt,
                     pseudonym=run.roll.pseudonyms[client],
                 ),
-                self._sampling(is_drawn=client in plan.cohort),
+                self._sampling(is_drawn=client in drawn),
             )
         ]
 
