@@ -67,7 +67,9 @@ class Losses:
             return {}
         draws = random.Random(f"losses {round_number}")
         lost = draws.sample(self.names, round(self.rate * len(self.names)))
-        return {name: (draws.choice(WAYS), draws.choice(MOMENTS)) for name in lost}
+        # In turn, so that few are lost in all ways too.
+        ways = ((WAYS[at % 3], MOMENTS[(at + round_number) % 2]) for at in range(len(lost)))
+        return dict(zip(lost, ways, strict=True))
 
 
 @dataclass

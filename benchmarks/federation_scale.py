@@ -48,6 +48,7 @@ class Setting:
         rate: Share of the clients that is lost in each round.
         adversary: That the secure sum withstands.
         deadline: Seconds that a stage waits.
+        training: The same where clients train.
         processes: Among which the holders are shared out.
         relays: Relay processes, where there is no engine.
         engine: `local` or `flower`.
@@ -58,6 +59,7 @@ class Setting:
     rate: float
     adversary: str
     deadline: float
+    training: float
     processes: int
     relays: int
     engine: str
@@ -70,9 +72,8 @@ class Setting:
     @property
     def losses(self) -> Losses:
         """Who is lost when."""
-        return Losses(
-            names=self.names, rate=self.rate, rounds=self.rounds, seconds=self.deadline + 2.0
-        )
+        away = max(self.deadline, self.training) + 2.0
+        return Losses(names=self.names, rate=self.rate, rounds=self.rounds, seconds=away)
 
 
 def write_images(folder: Path, seed: int) -> None:
@@ -127,7 +128,7 @@ def configuration(folder: Path, setting: Setting) -> dict[str, Any]:
             "classes": list(CLASSES),
             "socket": f"{folder}/hub.sock",
             "phase_seconds": setting.deadline,
-            "training_seconds": setting.deadline,
+            "training_seconds": setting.training,
             "joining_seconds": 900.0,
         },
         "task": {"dataset": "held_by_clients", "clients": setting.clients},
@@ -137,7 +138,7 @@ def configuration(folder: Path, setting: Setting) -> dict[str, Any]:
             "mechanism": "distributed_noise",
             "clipping_norm": 0.1,
             "target_epsilon": 8.0,
-            "spare_attempts": 2,
+            "spare_attempts": 4,
         },
         "secure_aggregation": secure,
         "evaluation": {"local_twins": False, "worth_of_sharing": False},
@@ -214,9 +215,8 @@ def hold(folder: Path, setting: Setting) -> dict[str, Any]:
                 found.setdefault("first", now - event["seconds"])
                 print(
                     f"{now:7.1f} s: round {event['round']}, {event['dropped']} of "
-                    f"{event['cohort']} lost, {event['seconds']:.1f} s, attempt "
-                    f"{event.get('attempt')}, {event['bytes_up']} bytes up, "
-                    f"{event['bytes_down']} down",
+                    f"{event['cohort']} lost, {event['seconds']:.1f} s, {event['bytes_up']} bytes "
+                    f"up, {event['bytes_down']} down",
                     flush=True,
                 )
                 found["coordinator"] = peak(pid)
@@ -242,7 +242,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--rate", type=float, default=0.1)
     parser.add_argument("--adversary", choices=("semi_honest", "active"), default="semi_honest")
-    parser.add_argument("--deadline", type=float, default=60.0)
+    parser.add_argument("--deadline", type=float, default=45.0)
+    parser.add_argument("--training", type=float, default=100.0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--relays", type=int, default=5)
     parser.add_argument("--engine", choices=("local", "flower"), default="local")
