@@ -12,12 +12,10 @@ three ways, when it is invited or when it is to train:
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import random
 import resource
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -65,7 +63,7 @@ class Losses:
         """Return who is lost in a round, how and when."""
         if not 1 <= round_number <= self.rounds:
             return {}
-        draws = random.Random(f"losses {round_number}")
+        draws = random.Random(f"losses {round_number}")  # noqa: S311 - no secret
         lost = draws.sample(self.names, round(self.rate * len(self.names)))
         # In turn, so that few are lost in all ways too.
         ways = ((WAYS[at % 3], MOMENTS[(at + round_number) % 2]) for at in range(len(lost)))

@@ -60,9 +60,7 @@ def faults(
     yield from _epsilons(folder, summary, own)
 
 
-def _epsilons(
-    folder: Path, summary: Mapping[str, Any], own: Sequence[OwnLedger]
-) -> Iterator[str]:
+def _epsilons(folder: Path, summary: Mapping[str, Any], own: Sequence[OwnLedger]) -> Iterator[str]:
     """Yield holders whose own price is above the run's, and that none is at it.
 
     Who was lost before anything left it has spent less than the run states for everybody.

@@ -19,7 +19,7 @@ from platform.parties.enrolment import write_enrolment
 KINDS: Final = ("regular", "complete", "active", "plain")
 STAGES: Final = ("advertise", "share", "train", "confirm", "unmask")
 TICKS: Final = 100.0
-STARTING: Final = 120.0
+STARTING: Final = 900.0
 
 
 @dataclass
@@ -35,6 +35,10 @@ class Watch:
         cpu = (int(fields[11]) + int(fields[12])) / TICKS
         status = Path(f"/proc/{self.pid}/status").read_text()
         peak = int(status.partition("VmHWM:")[2].split()[0]) / 2**20
+        if (number, stage) == (1, "advertise"):
+            # From here on the peak is the round's; that of loading torch was higher.
+            peak = int(status.partition("VmRSS:")[2].split()[0]) / 2**20
+            Path(f"/proc/{self.pid}/clear_refs").write_text("5")
         self.moments.append((number, stage, time.perf_counter(), cpu, peak))
 
     def stages(self, number: int) -> dict[str, tuple[float, float, float]]:
@@ -143,8 +147,8 @@ def _found(
         "bits": 64 if parameters is None else parameters.ring_bits,
         "degree": 0 if parameters is None else parameters.degree or clients - 1,
         "threshold": 0 if parameters is None else parameters.threshold,
-        "base_memory": watch.moments[0][4],
-        "joining_down": sum(joining.down.values()),
+        "base memory": next(m[4] for m in watch.moments if m[:2] == (1, "advertise")),
+        "joining down": sum(joining.down.values()),
     }
     row |= _by_stage("down", counted.down) | _by_stage("up", counted.up)
     row |= {f"used {name}": number for name, number in sorted(counted.used.items())}

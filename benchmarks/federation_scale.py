@@ -4,7 +4,7 @@
 
 Holders are the client's own code in threads (`_crowd.py`), each behind its own socket; coordinator
 and relays are processes as people start them. At the end coordinator's and holders' records are
-held against each other. Writes its part of `docs/results/federation-scale.md`.
+held against each other; then its column of `docs/results/federation-scale.md` is written.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from PIL import Image
 
 from benchmarks._crowd import Losses, crowd
 from benchmarks._crowd_checks import faults
+from benchmarks._crowd_page import publish, row_of
 from platform.parties.enrolment import create_key, write_enrolment
 from privacy.secure_aggregation import Enrolment
 
@@ -263,7 +264,9 @@ def main() -> None:
         folder.mkdir(exist_ok=True)
         write_holders(folder.resolve(), setting)
         found = hold(folder.resolve(), setting)
+    given_words = " ".join(["python -m benchmarks.federation_scale", *sys.argv[1:]])
     print(json.dumps(found, default=str))
+    publish(row_of(vars(given), found, given_words))
 
 
 if __name__ == "__main__":

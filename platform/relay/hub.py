@@ -154,7 +154,7 @@ class Hub:
     async def _tell(
         self, stage: Stage, waiting: Mapping[ClientId, asyncio.Future[Outcome]]
     ) -> None:
-        """Tell who is missing now and then: after each answer, a stage's cost would be quadratic."""
+        """Tell who is missing now and then; after each answer, a stage would cost n^2."""
         told, missing = None, frozenset(waiting)
         while missing:
             if missing != told:

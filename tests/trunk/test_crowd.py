@@ -12,9 +12,7 @@ from benchmarks.federation_scale import Setting, hold, write_holders
 
 def setting(clients: int, **more) -> Setting:
     usual = {"rounds": 2, "rate": 0.1, "adversary": "semi_honest", "deadline": 20.0}
-    return Setting(
-        clients=clients, **(usual | more), processes=1, relays=2, engine="local"
-    )
+    return Setting(clients=clients, **(usual | more), processes=1, relays=2, engine="local")
 
 
 def test_losses_are_the_same_for_all_and_others_in_every_round():
