@@ -82,10 +82,10 @@ class Crowd:
     Attributes:
         names: Theirs.
         lost: Who gives no answer when it is to train.
-        vector: Coordinates of an upload in the clear.
         identities: Signing keys by name; empty without.
         enrolment: Of these keys.
         counted: By round.
+        length: Coordinates of an upload in the clear, once one was asked for.
         at_stage: Called before the first message of a stage of a round is answered.
     """
 
@@ -94,6 +94,7 @@ class Crowd:
     identities: dict[str, Identity] = field(default_factory=dict)
     enrolment: Enrolment = field(default_factory=Enrolment)
     counted: dict[int, Counted] = field(default_factory=dict)
+    length: int = 0
     at_stage: Callable[[int, str], None] = lambda number, stage: None
     _states: dict[str, ClientState] = field(default_factory=dict)
     _parameters: tuple[tuple[int, int], RoundParameters] | None = None
@@ -179,8 +180,8 @@ class Crowd:
     def _assignment(self, name: str, message: bytes, envelope: Any) -> bytes:
         assignment, before = decode_assignment(message), self._states.get(name)
         if before is None:
-            length = sum(array.size for array in assignment.broadcast.values())
-            return encode_upload(Upload(envelope, b"", np.zeros(length), 1))
+            self.length = sum(array.size for array in assignment.broadcast.values())
+            return encode_upload(Upload(envelope, b"", np.zeros(self.length), 1))
         ready, _ = client.step(before, assignment.payload)
         state, payload = client.mask(
             ready,

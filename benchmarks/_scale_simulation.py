@@ -143,7 +143,7 @@ def _found(
         "kind": kind,
         "clients": clients,
         "lost": len(lost),
-        "length": 0 if parameters is None else parameters.vector_length,
+        "length": crowd.length if parameters is None else parameters.vector_length,
         "bits": 64 if parameters is None else parameters.ring_bits,
         "degree": 0 if parameters is None else parameters.degree or clients - 1,
         "threshold": 0 if parameters is None else parameters.threshold,
