@@ -32,9 +32,12 @@ from platform.experiment.simulation import randomness, trainer_factory
 from platform.experiment.trained import TrainedModel
 from platform.holder.host import Host
 from platform.holder.identity import own_credentials, own_identity
+from platform.holder.keeping import Keeping
+from platform.holder.leaving import erase_run
 from platform.holder.limits import own_limits, require_within
 from platform.holder.serving import Serving
 from platform.holder.settings import HolderSettings
+from platform.holder.store import only_process_with
 from platform.parties.client import Client
 from platform.parties.expectations import expectations_of
 from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards, view_of
@@ -64,7 +67,12 @@ def host_of(
     own_identity(settings)
     store = open_client_store(settings.store_file)
     join = partial(client_of, settings, store, surroundings=surroundings)
-    return Host(settings.storage, join, tell)
+    keeping = Keeping(settings.storage)
+    erase = partial(erase_run, keeping, store)
+    for run_id in keeping.runs("left"):
+        # Who left may have been killed before all was erased.
+        erase(run_id)
+    return Host(folder=settings.storage, join=join, tell=tell, erase=erase)
 
 
 def serve_holder(
@@ -82,12 +90,13 @@ def serve_holder(
         ended: Says when to end.
 
     Raises:
-        ConfigError: If the socket cannot be had, or another process serves there.
+        ConfigError: If the socket cannot be had, or another process has the store.
         StorageError: If the store cannot be used.
     """
-    host, path = host_of(settings, surroundings, tell), settings.socket_path
-    serving = Serving(name=settings.name, path=path, handler=host.handle, tell=tell)
-    serving.until(ended, started=lambda: tell(f"{settings.name} listens at {path}"))
+    with only_process_with(settings):
+        host, path = host_of(settings, surroundings, tell), settings.socket_path
+        serving = Serving(name=settings.name, path=path, handler=host.handle, tell=tell)
+        serving.until(ended, started=lambda: tell(f"{settings.name} listens at {path}"))
 
 
 @dataclass(frozen=True)
