@@ -12,6 +12,7 @@ PlatformError
 |- RoundAborted         a round ended without a result; the phase is named
 `- RunStopped           the run cannot go on
    |- RunBusy           another process runs it just now
+   |- TooFewLeft        fewer clients are left than any round needs
    |- ClientsSilent     clients that must be heard outside rounds gave no answer
    `- RecordsDisagree   what is kept of a run in several places does not tell the same
 """
@@ -98,6 +99,10 @@ class RunStopped(PlatformError):
 
 class RunBusy(RunStopped):
     """Another process runs the run just now; two at once would charge clients twice."""
+
+
+class TooFewLeft(RunStopped):
+    """So many clients have left for good that no round can have a result any more."""
 
 
 class ClientsSilent(RunStopped):

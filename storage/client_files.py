@@ -143,6 +143,15 @@ class ClientFile:
                 # Replaced in between, what was committed is gone, so nobody may count on it.
                 self._file.require_same()
 
+    def compact(self) -> None:
+        """Write the file anew without the pages that are not in use.
+
+        Raises:
+            DatabaseBusy: Another process is at work in it.
+        """
+        with self.kept_open():
+            self._statements().run("VACUUM")
+
     def verify_structure(self) -> None:
         """Check all pages, all indices, and the schema.
 

@@ -25,7 +25,15 @@ from storage.client_rows import (
     slots_of,
 )
 from storage.client_sessions import ClientSessions
-from storage.client_tables import ClientLedger, Failures, Identity, Tombstones
+from storage.client_tables import (
+    ClientLedger,
+    Failures,
+    Identity,
+    Personal,
+    Replies,
+    Sessions,
+    Tombstones,
+)
 from storage.errors import (
     AlreadyExistsError,
     ClientAheadError,
@@ -257,6 +265,26 @@ class ClientStore:
         with self._transaction(read_only=True) as rows:
             found = rows.read(Failures, {"run_id": run_id}, order=order)
         return tuple(Failure(run_id, r.round_number, r.attempt, r.reason) for r in found)
+
+    def erase_run(self, run_id: str) -> None:
+        """Erase all of a run but what was spent in it, and how far the client had come.
+
+        The charges are the client's for life, and by the number of its last attempt it answers
+        none a second time. Old pages are given back as well: when SQLite splits one, the copies
+        that it leaves behind are not among what ``secure_delete`` fills with zeros.
+
+        Args:
+            run_id: The run; nothing is erased of one that is not known.
+
+        Raises:
+            DatabaseBusy: Another process is at work in the store; what was erased stays so.
+        """
+        require_text(run_id=run_id)
+        with self._transaction() as rows:
+            for table in (Personal, Replies, Failures, Tombstones):
+                rows.delete(table, {"run_id": run_id})
+            rows.update(Sessions, {"run_id": run_id}, state=b"")
+        self._file.compact()
 
     def remember_serial(self, serial: int) -> None:
         """Remember the newest enrolment file that the client has used.

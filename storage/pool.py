@@ -22,7 +22,7 @@ file, so it ties a row to nothing but itself, and can be searched for nowhere.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from storage._validate import require_bytes, require_count
 from storage.errors import AlreadyExistsError, InvalidRecordError
@@ -101,6 +101,20 @@ class PoolRepository:
         expired = self._generations(run_id)[n:]
         if expired:
             self._rows.delete(Pool, {"run_id": run_id, "generation": expired})
+
+    def drop_generations(self, run_id: str, generations: Collection[int]) -> tuple[int, ...]:
+        """Delete some of the run's generations, whole; returns those that there were.
+
+        One entry of a generation is never deleted alone: what is missing would name its owner.
+
+        Raises:
+            NotFound: Unknown run.
+        """
+        require_run(self._rows, run_id)
+        found = tuple(sorted(set(self._generations(run_id)) & set(generations)))
+        if found:
+            self._rows.delete(Pool, {"run_id": run_id, "generation": found})
+        return found
 
     def _generations(self, run_id: str) -> tuple[int, ...]:
         """Return the run's generations, newest first."""

@@ -9,6 +9,7 @@ from typing import Final
 
 from platform.agreement.attempts import attempt_disagreements
 from platform.agreement.clients import OwnLedger, client_disagreements
+from platform.agreement.departures import departure_disagreements
 from platform.agreement.files import file_disagreements, read_summary, summary_disagreements
 from platform.agreement.ledgers import ledger_disagreements
 from platform.agreement.reading import Agreed, RunRecords, read_records
@@ -100,6 +101,8 @@ def disagreements(
     yield from run_disagreements(records)
     yield from round_disagreements(records, config.pool.generations)
     yield from attempt_disagreements(records)
+    members = () if config.federation is None else config.federation.clients
+    yield from departure_disagreements(records, members)
     yield from ledger_disagreements(records, config.mechanisms)
     if own is not None:
         yield from client_disagreements(records, own, rounds_then)

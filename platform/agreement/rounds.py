@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from platform.agreement.departures import GONE, voided
 from platform.agreement.reading import ENDINGS, RunRecords, TrailEntry
 from platform.disk.digests import bytes_digest, document_digest
 from platform.rounds.phases import COLLECTION, ROUNDS
@@ -94,7 +95,7 @@ def _state(records: RunRecords, entries: tuple[TrailEntry, ...]) -> Iterator[str
 def _pool(records: RunRecords, kept: int) -> Iterator[str]:
     """Yield counted only: the audit log must tell nothing of an entry."""
     told = {item.entry.round: item for item in records.entries("pool.committed")}
-    alive = sorted(told, key=_number)[-kept:]
+    alive = _alive(records, kept)
     for generation in sorted({*alive, *records.generations}, key=_number):
         count = records.generations.get(_number(generation), 0)
         if generation not in alive:
@@ -104,6 +105,17 @@ def _pool(records: RunRecords, kept: int) -> Iterator[str]:
                 f"the pool has {count} entries of round {generation}, but {told[generation].name} "
                 f"says {told[generation].detail.get('entries')!r}"
             )
+
+
+def _alive(records: RunRecords, kept: int) -> list[int | None]:
+    """Return the generations that are to be there: the newest, less what went with who has left."""
+    alive: list[int | None] = []
+    for item in records.entries("pool.committed", *GONE):
+        if item.entry.action == "pool.committed":
+            alive = [*alive, item.entry.round][-kept:]
+        else:
+            alive = [number for number in alive if number not in voided(item)]
+    return alive
 
 
 def _number(value: int | None) -> int:

@@ -9,7 +9,7 @@ from platform.agreement.reading import RunRecords, TrailEntry
 from platform.config import dump_tree
 from platform.disk.digests import bytes_digest, config_digest, rows_digest
 
-AFTER_THE_END = ("model.exported",)
+AFTER_THE_END = ("model.exported", "client.left", "client.removed")
 """What may follow once a run has finished."""
 
 

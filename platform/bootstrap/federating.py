@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -33,14 +33,15 @@ from platform.experiment.resuming import (
 )
 from platform.parties.enrolment import enrolment_of, fingerprint_of
 from platform.relay.hub import Hub, HubTransport, Told
+from platform.rounds.departures import Farewells, departures, joined
+from platform.rounds.newcomers import Door
 from platform.rounds.observing import Observer
-from platform.rounds.offering import offer_run
-from platform.rounds.roll import call_roll, newest_attempt
-from platform.rounds.run import Run, RunTerms
+from platform.rounds.run import Roll, Run, RunTerms
 from platform.wire.envelopes import Envelope
 from platform.wire.messages import Stage
 from platform.wire.offers import Facts, Offer
-from platform.wire.transport import Transport
+from platform.wire.transport import ClientId, Transport
+from privacy.secure_aggregation import Enrolment
 
 if TYPE_CHECKING:
     from methods.clip.adapter import Backbone
@@ -84,7 +85,7 @@ def new_federation(
             device=device,
         )
         observer.run_created(run_id)
-        run = _assembled(
+        run, admit = _assembled(
             run_id,
             terms,
             facts=facts,
@@ -92,7 +93,8 @@ def new_federation(
             surroundings=surroundings,
             records=records_in(database),
         )
-        yield Conducted(run=run, folder=run_folder(config.storage.url, run_id), database=database)
+        folder = run_folder(config.storage.url, run_id)
+        yield Conducted(run=run, folder=folder, database=database, admit=admit)
 
 
 @contextmanager
@@ -132,7 +134,7 @@ def reopened_federation(
         require_same_releases(database, run_id, terms.protection)
         observer.run_created(run_id)
         with reaching(section) as transport:
-            run = _assembled(
+            run, admit = _assembled(
                 run_id,
                 terms,
                 facts=facts,
@@ -140,8 +142,8 @@ def reopened_federation(
                 surroundings=surroundings,
                 records=records_in(database),
             )
-            require_known_clients(run)
-            yield Conducted(run=run, folder=run_folder(url, run_id), database=database)
+            folder = run_folder(url, run_id)
+            yield Conducted(run=run, folder=folder, database=database, admit=admit)
 
 
 def plan_federation(config: RunConfig, surroundings: Surroundings) -> tuple[RunTerms, Facts, str]:
@@ -213,20 +215,58 @@ def _assembled(
     transport: Transport,
     surroundings: Surroundings,
     records: Records,
-) -> Run:
+) -> tuple[Run, Callable[[], None]]:
     section = section_of(terms.config)
-    offer = Offer(Envelope(run_id, 0, 0), offered(terms.config), facts)
-    offer_run(transport, section.clients, offer)
     enrolled = enrolment_of(terms.config, terms.protection.terms)
-    begun = newest_attempt(records, run_id)
-    return Run(
+    roll = _known_roll(records, run_id, section, enrolled)
+    through = Farewells(
+        transport=transport, run_id=run_id, roll=roll, known=enrolled, records=records
+    )
+    offer = Offer(Envelope(run_id, 0, 0), offered(terms.config), facts)
+    door = Door(
+        through=through,
+        offer=offer,
+        enough=section.start_with,
+        reachable=_reachable(transport),
+        seconds=section.phase_seconds,
+    )
+    run = Run(
         run_id=run_id,
         terms=terms,
-        roll=call_roll(transport, run_id, section.clients, enrolled, begun=begun),
-        transport=transport,
+        roll=roll,
+        transport=through,
         records=records,
         measure=nothing_measured,
         clock=surroundings.clock,
+    )
+    door.open(lambda: require_known_clients(run))
+    return run, door.admit
+
+
+def _reachable(transport: Transport) -> Callable[[], Container[ClientId]] | None:
+    """Return who tells for which clients a relay is there, None where all are."""
+    if not isinstance(transport, HubTransport):
+        return None
+    hub = transport.hub
+    return lambda: hub.connected
+
+
+def _known_roll(
+    records: Records, run_id: str, section: FederationConfig, enrolled: Enrolment | None
+) -> Roll:
+    """Return what the records and the enrolment say of a run's clients, before any is asked."""
+    named = section.clients
+    with records.read() as uow:
+        pseudonyms = joined(uow, run_id, named)
+        left = {gone.client for gone in departures(uow, run_id, named)}
+    members = {} if enrolled is None else enrolled.members
+    keys = {name: members[name].current for name in named if name in members}
+    return Roll(
+        pseudonyms=pseudonyms,
+        identities={name: key for name, key in keys.items() if key is not None},
+        enrolment_serial=0 if enrolled is None else enrolled.serial,
+        named=named,
+        left=left,
     )
 
 

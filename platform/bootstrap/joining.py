@@ -32,6 +32,8 @@ from platform.experiment.simulation import randomness, trainer_factory
 from platform.experiment.trained import TrainedModel
 from platform.holder.host import Host
 from platform.holder.identity import own_credentials, own_identity
+from platform.holder.keeping import Keeping
+from platform.holder.leaving import erase_run
 from platform.holder.limits import own_limits, require_within
 from platform.holder.serving import Serving
 from platform.holder.settings import HolderSettings
@@ -65,7 +67,12 @@ def host_of(
     own_identity(settings)
     store = open_client_store(settings.store_file)
     join = partial(client_of, settings, store, surroundings=surroundings)
-    return Host(settings.storage, join, tell)
+    keeping = Keeping(settings.storage)
+    erase = partial(erase_run, keeping, store)
+    for run_id in keeping.runs("left"):
+        # Who left may have been killed before all was erased.
+        erase(run_id)
+    return Host(folder=settings.storage, join=join, tell=tell, erase=erase)
 
 
 def serve_holder(

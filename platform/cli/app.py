@@ -17,6 +17,7 @@ from platform.cli.backup_commands import backup_app
 from platform.cli.cache_commands import cache_app
 from platform.cli.ending import end_with
 from platform.cli.enrolment_commands import enrolment_app
+from platform.cli.federation_commands import federation_app
 from platform.cli.options import ABOUT, DEFAULT_STORAGE, Json, Storage
 
 app = typer.Typer(
@@ -30,23 +31,7 @@ app = typer.Typer(
 app.add_typer(audit_app, name="audit")
 app.add_typer(enrolment_app, name="enrolment")
 app.add_typer(cache_app, name="cache")
-federation_app = typer.Typer(help="A run whose clients are elsewhere.", no_args_is_help=True)
 app.add_typer(federation_app, name="federation")
-
-
-@federation_app.command("status")
-def federation_status(
-    socket: Annotated[
-        Path, typer.Argument(metavar="SOCKET", help="The run's federation.socket.")
-    ] = Path("runs/hub.sock"),
-    as_json: Json = False,
-) -> None:
-    """Show who can be reached, whom the run waits for, and who refused last."""
-    from platform.cli.federation_status import status_command
-
-    status_command(socket, as_json=as_json)
-
-
 app.add_typer(backup_app)
 
 MethodsOption = Annotated[

@@ -116,6 +116,30 @@ def catch_up(config: Settings, charges: ChargesFiles, as_json: Json = False) -> 
 
 
 @client_app.command()
+def leave(
+    config: Settings,
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN...]", help="Names of runs, or --all.")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="All runs that were ever accepted.")] = False,
+    statement: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the statement of leaving one run, to hand over."),
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Leave runs for good: erase all of them here but what was spent; there is no way back.
+
+    The client says so whenever the run asks it next, so keep it running until the coordinator has
+    heard it. Where that cannot be reached, its operator takes the statement as a file.
+    """
+    from platform.cli.leaving import leave_command
+
+    leave_command(config, None if all_ else list(runs or []), statement, as_json=as_json)
+
+
+@client_app.command()
 def evaluate(config: Settings, run: RunName, as_json: Json = False) -> None:
     """Say how well the own model of a run that is over does on the own test images."""
     from platform.cli.holder_models import evaluate_command

@@ -5,9 +5,11 @@ Nobody can measure there what a simulation measures, and nothing may be dealt ou
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from platform.config.federation_section import FederationConfig
 from platform.config.schema import RunSections
 
 HELD: Final = "held_by_clients"
@@ -30,15 +32,35 @@ def federation_problems(config: RunSections) -> Iterator[str]:
             f"images of their own; valid: {HELD}"
         )
     for field, names in (("clients", section.clients), ("classes", section.classes)):
-        for name in names:
-            if names.count(name) > 1:
+        for name, times in Counter(names).items():
+            if times > 1:
                 yield f"federation.{field}: {name!r} is listed twice; valid: each name once"
     if config.task.clients != len(section.clients):
         yield (
             f"task.clients: {config.task.clients} is not the number of federation.clients; valid: "
             f"{len(section.clients)}"
         )
+    yield from _beginning(section, config)
     yield from _simulations_only(config)
+
+
+def _beginning(section: FederationConfig, config: RunSections) -> Iterator[str]:
+    enough, clients = section.start_with, len(section.clients)
+    if enough is None:
+        return
+    needed = max(
+        config.cohort.minimum, config.threshold if config.secure_aggregation.enabled else 1
+    )
+    if not needed <= enough <= clients:
+        yield (
+            f"federation.start_with: {enough} is not a number of clients that a round can be held "
+            f"with; valid: null, or {needed} to {clients}"
+        )
+    if config.has_secret_cohorts:
+        yield (
+            f"federation.start_with: {enough} does not go with cohorts that are drawn in secret, "
+            "as what a draw costs is charged to all clients from the first round on; valid: null"
+        )
 
 
 def _simulations_only(config: RunSections) -> Iterator[str]:

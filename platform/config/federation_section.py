@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from platform.config.sections import Positive, Section
+from platform.config.sections import Positive, PositiveInt, Section
 
 ClientName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 ClassName = Annotated[str, Field(min_length=1, max_length=200)]
@@ -33,3 +33,8 @@ class FederationConfig(Section):
     """The same where clients train or personalise."""
     joining_seconds: Positive = 600.0
     """How long the coordinator waits at its start for all clients to be there."""
+    start_with: PositiveInt | None = None
+    """How many clients must have accepted before the first round; whoever comes later joins between
+    rounds and counts as lost until then. At least as many as a round needs, and not where cohorts
+    are drawn in secret. Null: all.
+    """

@@ -13,6 +13,7 @@ from platform.errors import Unwritable
 from storage.files import make_folder, sync_folder
 
 __all__ = [
+    "erase",
     "make_folder",
     "named",
     "open_lock",
@@ -74,6 +75,25 @@ def written(path: Path) -> Iterator[IO[bytes]]:
         # Renamed before it is on the disk, it could be found empty after a power cut.
         file.flush()
         os.fsync(file.fileno())
+
+
+def erase(path: Path) -> None:
+    """Write zeros over a file and delete it; does nothing where there is none.
+
+    What a file system that writes elsewhere, or a copy that was made of it, has of it stays there.
+
+    Raises:
+        OSError: If it cannot be written or deleted.
+    """
+    try:
+        with path.open("r+b") as file:
+            file.write(bytes(path.stat().st_size))
+            file.flush()
+            os.fsync(file.fileno())
+    except FileNotFoundError:
+        return
+    path.unlink(missing_ok=True)
+    sync_folder(path.parent)
 
 
 def open_lock(path: Path) -> IO[str]:

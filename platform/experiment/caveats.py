@@ -10,6 +10,7 @@ from methods.interface.subspace import subspace_of
 from platform.config import RunConfig
 from platform.experiment.selection import best_on_validation
 from platform.mechanisms import Circumstances
+from platform.rounds.departures import LEFT, departures
 from platform.rounds.phases import has_collection
 from platform.rounds.run import Run
 
@@ -42,6 +43,8 @@ def run_warnings(
         *_lost(documents),
         *([f"{NO_POOL}{uncollected}"] if uncollected else []),
         *_restored(run),
+        *_departed(run),
+        *_absent(run),
         *_second_phase(run),
         *remarks,
         *_privacy(run),
@@ -71,6 +74,29 @@ def _restored(run: Run) -> Iterator[str]:
             f"the database came back from a backup on {entry.time[:10]}: what the run released "
             "between the backup and that day is in no record, and in no epsilon of this report"
         )
+
+
+def _departed(run: Run) -> Iterator[str]:
+    clients = run.roll.clients
+    with run.records.read() as uow:
+        found = departures(uow, run.run_id, clients)
+    for gone in found:
+        what = "left for good" if gone.action == LEFT else "was removed by the operator"
+        name = "never charged" if gone.pseudonym is None else gone.pseudonym
+        erased = f", and {gone.generations} generations of the pool went with it"
+        yield (
+            f"client {clients.index(gone.client) + 1} of {len(clients)} ({name}) {what} on "
+            f"{gone.time[:10]} after round {gone.after_round}{erased if gone.generations else ''}; "
+            "what it was charged stays in every epsilon"
+        )
+
+
+def _absent(run: Run) -> Iterator[str]:
+    roll = run.roll
+    known = {*roll.pseudonyms, *roll.left}
+    never = [str(n) for n, client in enumerate(roll.clients, start=1) if client not in known]
+    if never:
+        yield f"clients that never joined, and counted as lost in every round: {', '.join(never)}"
 
 
 def _second_phase(run: Run) -> Iterator[str]:

@@ -5,7 +5,7 @@ Nothing is measured: accuracy is what clients release with their uploads, noised
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from platform.experiment.summary import Findings, summary_document
 from platform.rounds.documents import NO_ACCURACY
 from platform.rounds.loop import Federation
 from platform.rounds.observing import Observer
-from platform.rounds.parting import personalise
+from platform.rounds.parting import personalise, pool_gone
 from platform.rounds.progress import Progress
 from platform.rounds.run import Run
 from storage import Database
@@ -42,11 +42,13 @@ class Conducted:
         run: The run.
         folder: Where its files go.
         database: The coordinator's.
+        admit: Lets in clients that have come since, before a round.
     """
 
     run: Run
     folder: Path
     database: Database
+    admit: Callable[[], None] = lambda: None
 
 
 def nothing_measured(run: Run, round_number: int, after: Progress) -> Mapping[str, Any]:
@@ -73,9 +75,9 @@ def _conduct(conducted: Conducted, observer: Observer) -> dict[str, Any]:
     if is_finished(run):
         return dict(summary_of(run, database, run.run_id))
     require_spent_elsewhere(run, database)
-    progress = Federation(run, observer).run_rounds()
+    progress = Federation(run, observer, conducted.admit).run_rounds()
     seconds = personalise(run, progress)
-    documents = documents_of(run)
+    documents, uncollected = documents_of(run), pool_gone(run, progress)
     database.verify_integrity()
     require_agreement(database, run.run_id, run.terms.config.mechanisms)
     findings = Findings(
@@ -87,7 +89,7 @@ def _conduct(conducted: Conducted, observer: Observer) -> dict[str, Any]:
         personalising=seconds,
     )
     warnings = run_warnings(
-        run, documents, ended_early=progress.ended_early, uncollected=progress.uncollected
+        run, documents, ended_early=progress.ended_early, uncollected=uncollected
     )
     summary = summary_document(run, documents, findings, warnings)
     close_run(run, conducted.folder, summary, progress.ended_early)

@@ -8,7 +8,6 @@ is in no backup: it stays where it was made.
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Mapping
 from datetime import datetime
@@ -19,16 +18,13 @@ from platform.disk.archives import Archive, Manifest
 from platform.disk.backups import make_backup, restore_backup
 from platform.disk.files import make_folder
 from platform.errors import ConfigError
-from platform.holder.host import KEPT, OFFER, PARTING
+from platform.holder.keeping import KEPT, may_be_kept
 from platform.holder.settings import STORE, HolderSettings
 from storage import ClientStore, open_client_store
 from storage.client_files import stored_version
 from storage.copying import copy_databases
 
 KIND: Final = "client"
-_NAMES: Final = re.compile(
-    rf"{re.escape(STORE)}|{re.escape(KEPT)}/[A-Za-z0-9_-][A-Za-z0-9._-]{{0,127}}\.({OFFER}|{PARTING})"
-)
 
 
 def back_up_store(settings: HolderSettings, file: Path, now: datetime) -> Manifest:
@@ -95,7 +91,7 @@ def restore_store(file: Path, settings: HolderSettings, now: datetime) -> Manife
 
 def may_hold(name: str) -> bool:
     """Return whether a backup may hold a member of this name."""
-    return _NAMES.fullmatch(name) is not None
+    return name == STORE or may_be_kept(name)
 
 
 def own_store(settings: HolderSettings) -> ClientStore:

@@ -12,20 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
-from platform.disk.files import write_bytes
 from platform.errors import ConfigError, DataError, Declined, ProtocolError, UnknownRun
+from platform.holder.keeping import Keeping
 from platform.wire.envelopes import peek
 from platform.wire.offers import Acceptance, Offer, decode_offer, encode_acceptance, encode_offer
-from storage.files import make_folder
 
-KEPT: Final = "offers"
-"""Folder of accepted offers, in the client's storage folder."""
 MOST_RUNS: Final = 4
 """Runs whose clients are in memory at once, the newest."""
-OFFER: Final = "offer"
-PARTING: Final = "parting"
-_NAME: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-_LONGEST_NAME: Final = 128
 UNFIT: Final = "the run cannot be set up on this client's machine; its own log says why"
 UNFIT_DATA: Final = (
     "federation.classes: this client's images do not fit them, or cannot be read; its own log says "
@@ -45,7 +38,7 @@ class Handles(Protocol):
 Own = TypeVar("Own", bound=Handles)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Host(Generic[Own]):
     """Answers every message that reaches a data holder's process.
 
@@ -54,12 +47,15 @@ class Host(Generic[Own]):
         join: Makes the client of an offered run; raises `Declined` or `ConfigError` where it takes
             no part.
         tell: Told of offers that were accepted or declined, for the log.
+        erase: Erases what is in the client's store of a run that was left, but for its charges.
     """
 
     folder: Path
     join: Callable[[Offer], Own]
     tell: Callable[[str], None] = lambda line: None
+    erase: Callable[[str], None] = lambda run_id: None
     _clients: dict[str, Own] = field(default_factory=dict, init=False)
+    _erased: set[str] = field(default_factory=set, init=False)
 
     def handle(self, message: bytes) -> bytes:
         """Answer one message.
@@ -69,12 +65,42 @@ class Host(Generic[Own]):
             BudgetExhausted: If it would pass the client's own limits.
         """
         kind, envelope = peek(message)
+        run_id = envelope.run_id
+        farewell = self._farewell(run_id)
+        if farewell is not None:
+            return farewell
+        try:
+            reply = self._answer(kind, run_id, message)
+        finally:
+            # The owner may have left meanwhile, in another process: what was written is erased.
+            farewell = self._farewell(run_id)
+        return reply if farewell is None else farewell
+
+    def _answer(self, kind: str, run_id: str, message: bytes) -> bytes:
         if kind == "offer":
             return self._consider(decode_offer(message))
-        reply = self.client_of(envelope.run_id).handle(message)
+        reply = self.client_of(run_id).handle(message)
         if kind == "parting":
-            self._keep_parting(envelope.run_id, message)
+            self._keep_parting(run_id, message)
         return reply
+
+    def _farewell(self, run_id: str) -> bytes | None:
+        """Return what is said in a run that was left for good, None in one that was not.
+
+        The first time that it is said here, all of the run is erased: who left may have been killed
+        before that was done.
+        """
+        statement = self._keeping.read(run_id, "left")
+        if statement is not None and run_id not in self._erased:
+            self._clients.pop(run_id, None)
+            self.erase(run_id)
+            self._erased.add(run_id)
+            self.tell(f"run {run_id}: was left for good; nothing more is answered in it")
+        return statement
+
+    @property
+    def _keeping(self) -> Keeping:
+        return Keeping(self.folder)
 
     def parting(self, run_id: str) -> bytes:
         """Return the parting of a run that is over.
@@ -83,9 +109,12 @@ class Host(Generic[Own]):
             UnknownRun: If there is no such run here, or it is not over.
         """
         try:
-            return self._place(run_id, PARTING).read_bytes()
-        except (FileNotFoundError, ProtocolError) as error:
-            raise UnknownRun(f"no run {run_id!r} has ended here; see `budget` for all") from error
+            kept = self._keeping.read(run_id, "parting")
+        except ProtocolError:
+            kept = None
+        if kept is None:
+            raise UnknownRun(f"no run {run_id!r} has ended here; see `budget` for all")
+        return kept
 
     def offer(self, run_id: str) -> Offer:
         """Return the offer of a run that was accepted.
@@ -93,30 +122,29 @@ class Host(Generic[Own]):
         Raises:
             ProtocolError: If there is none.
         """
-        offer = _read(self._place(run_id))
-        if offer is None:
+        kept = self._keeping.read(run_id, "offer")
+        if kept is None:
             raise ProtocolError("message: it belongs to no run that was accepted here")
-        return offer
+        return decode_offer(kept)
 
     def _keep_parting(self, run_id: str, message: bytes) -> None:
         """Keep what all share after the last round; the first counts, as for the client."""
-        place = self._place(run_id, PARTING)
-        if not place.exists():
-            write_bytes(place, message)
+        if self._keeping.read(run_id, "parting") is None:
+            self._keeping.keep(run_id, "parting", message)
             self.tell(f"run {run_id}: has ended, and its model is kept here")
 
     def _consider(self, offer: Offer) -> bytes:
-        run_id, place = offer.envelope.run_id, self._place(offer.envelope.run_id)
-        kept = _read(place)
-        if kept is not None and kept != offer:
+        run_id = offer.envelope.run_id
+        kept = self._keeping.read(run_id, "offer")
+        if kept is not None and decode_offer(kept) != offer:
             reasons: tuple[str, ...] = (f"run {run_id} was offered before, and otherwise",)
         else:
-            reasons = self._accept(offer, place)
+            reasons = self._accept(offer)
         said = "accepted" if not reasons else f"declined: {'; '.join(reasons)}"
         self.tell(f"run {run_id}: {said}")
         return encode_acceptance(Acceptance(offer.envelope, reasons))
 
-    def _accept(self, offer: Offer, place: Path) -> tuple[str, ...]:
+    def _accept(self, offer: Offer) -> tuple[str, ...]:
         run_id = offer.envelope.run_id
         try:
             if run_id not in self._clients:
@@ -128,8 +156,7 @@ class Host(Generic[Own]):
             self.tell(f"run {run_id}: {error}")
             return (UNFIT_DATA if isinstance(error, DataError) else UNFIT,)
         # Only now: what is kept was accepted.
-        make_folder(place.parent)
-        write_bytes(place, encode_offer(offer))
+        self._keeping.keep(run_id, "offer", encode_offer(offer))
         return ()
 
     def client_of(self, run_id: str) -> Own:
@@ -152,16 +179,3 @@ class Host(Generic[Own]):
         while len(self._clients) >= MOST_RUNS:
             del self._clients[next(iter(self._clients))]
         self._clients[run_id] = client
-
-    def _place(self, run_id: str, kind: str = OFFER) -> Path:
-        # It becomes a file's name.
-        if not 0 < len(run_id) <= _LONGEST_NAME or not _NAME.issuperset(run_id) or run_id[0] == ".":
-            raise ProtocolError("message: the run's name is not valid")
-        return self.folder / KEPT / f"{run_id}.{kind}"
-
-
-def _read(place: Path) -> Offer | None:
-    try:
-        return decode_offer(place.read_bytes())
-    except FileNotFoundError:
-        return None

@@ -8,7 +8,7 @@ help; what was done stays done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Protocol, TypeVar
@@ -52,6 +52,8 @@ def ask_all(
     stage: Stage,
     questions: Iterable[Question],
     decode: Callable[[bytes], Message],
+    *,
+    left: Container[ClientId] = (),
 ) -> Iterator[tuple[ClientId, Message]]:
     """Yield every client's answer, in the order of the questions.
 
@@ -60,6 +62,7 @@ def ask_all(
         stage: Their stage.
         questions: One a client, made as they are needed.
         decode: Reads an answer.
+        left: Who has left for good by now; nothing is waited for or yielded of these.
 
     Raises:
         ClientsSilent: If a client gave no valid answer, however often it was asked.
@@ -68,13 +71,38 @@ def ask_all(
         answers: dict[ClientId, Message] = {}
         reasons: dict[ClientId, str] = {}
         for _ in range(TRIES):
-            missing = {q.client: q.message for q in part if q.client not in answers}
+            due = [q for q in part if q.client not in left]
+            missing = {q.client: q.message for q in due if q.client not in answers}
             if not missing:
                 break
             replies = transport.exchange(stage, missing, None)
             _read(part, replies, decode, answers=answers, reasons=reasons)
-        _require_everybody(stage, part, answers, reasons)
-        yield from ((q.client, answers[q.client]) for q in part)
+        due = [question for question in part if question.client not in left]
+        _require_everybody(stage, due, answers, reasons)
+        yield from ((q.client, answers[q.client]) for q in due)
+
+
+def ask_once(
+    transport: Transport,
+    stage: Stage,
+    questions: Sequence[Question],
+    decode: Callable[[bytes], Message],
+    *,
+    deadline: float | None = None,
+) -> dict[ClientId, Message]:
+    """Return the answers of those clients that gave a valid one, asked once.
+
+    Args:
+        transport: Carries the messages.
+        stage: Their stage.
+        questions: One a client.
+        decode: Reads an answer.
+        deadline: Seconds to wait at most, None for as long as the stage takes.
+    """
+    answers: dict[ClientId, Message] = {}
+    replies = transport.exchange(stage, {q.client: q.message for q in questions}, deadline)
+    _read(questions, replies, decode, answers=answers, reasons={})
+    return answers
 
 
 def _parts(questions: Iterable[Question]) -> Iterator[Sequence[Question]]:

@@ -18,7 +18,7 @@ from platform.config.randomness import stream
 from platform.errors import RoundAborted, RunStopped
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
-from platform.rounds.cohort import draw_cohort
+from platform.rounds.cohort import draw_cohort, drawn_from, require_enough
 from platform.rounds.journal import AHEAD, DatabaseJournal, encode_keys
 from platform.rounds.noise import coordinator_noise
 from platform.rounds.observing import Observer
@@ -67,6 +67,7 @@ class Attempts:
 
         Raises:
             BudgetExhausted: If a try cannot be afforded; nothing of it is written.
+            TooFewLeft: If so many clients have left for good that none could have a result.
             RunStopped: If the open attempt is of another round.
         """
         retries = self.run.terms.config.cohort.retries
@@ -116,6 +117,7 @@ class Attempts:
         attempt = 1
         if newest is not None and newest.round_number == round_number:
             attempt = newest.attempt + 1
+        require_enough(self.run.terms.config, self.run.roll, self._fewest(round_number))
         # Keys that were made ahead are for one attempt: whoever tries again makes others.
         ahead = self._usable(progress.ahead, round_number) if attempt == 1 else None
         drawn = self._draw(round_number, attempt, ahead)
@@ -140,6 +142,14 @@ class Attempts:
             self.spending.follow(uow)
         return plan
 
+    def _fewest(self, round_number: int) -> int:
+        """Return the fewest survivors with which a round has a result."""
+        terms, protection = self.run.terms, self.run.terms.protection
+        if terms.pool_rules is not None and round_number == protection.collects_at:
+            return terms.pool_rules.minimum
+        secure = protection.in_round(round_number).terms
+        return max(terms.config.cohort.minimum, 0 if secure is None else secure.smallest_sum)
+
     def _newest(self) -> AttemptRecord | None:
         with self.run.records.read() as uow:
             return uow.attempts.newest(self.run.run_id)
@@ -149,7 +159,9 @@ class Attempts:
     ) -> AttemptRecord:
         cohort = self._cohort(round_number, attempt)
         seed = self._graph_seed(round_number) if ahead is None else ahead.following.graph_seed
-        fixed: dict[str, Any] = {"cohort": list(cohort), "graph_seed": seed.hex()}
+        there = set(self.run.roll.present)
+        empty = [client for client in cohort if client not in there]
+        fixed: dict[str, Any] = {"cohort": list(cohort), "empty": empty, "graph_seed": seed.hex()}
         following = self._following(round_number, cohort)
         if following is not None:
             seed = following.graph_seed
@@ -157,10 +169,10 @@ class Attempts:
         return AttemptRecord(round_number, attempt, fixed, is_open=True)
 
     def _cohort(self, round_number: int, attempt: int) -> tuple[ClientId, ...]:
-        names = self.run.roll.clients
+        config, roll = self.run.terms.config, self.run.roll
         if round_number == self.run.terms.protection.collects_at:
-            return names
-        return draw_cohort(self.run.terms.config, names, round_number, attempt)
+            return roll.present
+        return draw_cohort(config, drawn_from(config, roll), round_number, attempt)
 
     def _graph_seed(self, round_number: int) -> bytes:
         """Draw it once the cohort is fixed, so that nobody could choose a place in the graph."""
@@ -178,7 +190,7 @@ class Attempts:
         if not terms.protection.in_round(number).masked:
             return None
         invited = self._cohort(number, 1)
-        if not set(invited) <= set(cohort):
+        if not set(invited) <= set(cohort) & set(self.run.roll.present):
             return None
         return Following(invited, self._graph_seed(number))
 
@@ -204,6 +216,7 @@ class Attempts:
             quorum=Quorum(
                 rules.minimum if rules is not None and collects else config.cohort.minimum,
                 None if collects else config.cohort_size,
+                frozenset(fixed.get("empty", ())),
             ),
             secure=self._secure(record.round_number, fixed),
             facts=RoundFacts(
@@ -219,11 +232,11 @@ class Attempts:
             return None
         following = fixed.get("following")
         return SecurePlan(
-            SumTerms(terms.threshold, terms.corrupt, terms.smallest_sum),
-            MaskGraph(terms.degree, bytes.fromhex(fixed["graph_seed"])),
-            roll.identities,
-            roll.enrolment_serial,
-            None if following is None else _read_following(following),
+            terms=SumTerms(terms.threshold, terms.corrupt, terms.smallest_sum),
+            graph=MaskGraph(terms.degree, bytes.fromhex(fixed["graph_seed"])),
+            identities=roll.identities,
+            enrolment_serial=roll.enrolment_serial,
+            following=None if following is None else _read_following(following),
         )
 
     def _attempt(
@@ -259,7 +272,14 @@ class Attempts:
         if rules is None or rules.policy.fixed:
             return lambda handles: ()
         rng = stream(self.run.terms.config.seed, "experts", plan.round_number)
-        return lambda handles: serve_experts(pool, handles, rules, rng)
+        left = len(self.run.roll.left)
+
+        def experts(handles: Sequence[bytes]) -> tuple[Arrays, ...]:
+            # Entries of somebody who has left since then are gone, and are served to nobody.
+            alive = pool if len(self.run.roll.left) == left else self._live_pool()
+            return serve_experts(alive, handles, rules, rng)
+
+        return experts
 
     def _live_pool(self) -> Sequence[PoolEntry]:
         if self.run.terms.pool_rules is None:

@@ -1,7 +1,8 @@
 """What the coordinator writes into the audit log, in one place, so that it can be read as a whole.
 
-An entry names pseudonyms at most; never a pool handle, an entry or a digest of one, which experts
-were served, a vector, a size or a class. What it binds by a digest: `platform.disk.digests`.
+An entry names pseudonyms, and numbers of a federation's clients, at most; never a pool handle, an
+entry or a digest of one, which experts were served, a vector, a size or a class. What it binds by a
+digest: `platform.disk.digests`.
 """
 
 from __future__ import annotations
@@ -135,6 +136,32 @@ class AuditTrail:
         """Note that a round stays without a result; its row has no survivors."""
         detail = {"attempt": plan.attempt, "reason": reason, **_digests(document, state)}
         self._append("round.lost", round_number=plan.round_number, detail=detail)
+
+    def client_joined(self, *, number: int, pseudonym: str) -> None:
+        """Note that a federation's client, counted from 1, introduced itself."""
+        self._append("client.joined", detail={"client": number, "pseudonym": pseudonym})
+
+    def client_gone(
+        self,
+        action: str,
+        *,
+        number: int,
+        pseudonym: str | None,
+        generations: Sequence[int],
+        signature: bytes = b"",
+    ) -> None:
+        """Note that a client has left the run for good, or was removed from it.
+
+        Args:
+            action: Which of the two.
+            number: The client's, counted from 1.
+            pseudonym: Its name in the ledger, None if it never introduced itself.
+            generations: The rounds whose pool entries were erased with it, all of each.
+            signature: Of its statement, by which others can check that it left by itself.
+        """
+        detail = {"client": number, "pseudonym": pseudonym, "generations": list(generations)}
+        signed = {"signature": signature.hex()} if signature else {}
+        self._append(action, detail={**detail, **signed})
 
     def exported(self, what: str) -> None:
         """Trained prompts were written to a file."""

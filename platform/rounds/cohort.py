@@ -12,7 +12,45 @@ from collections.abc import Sequence
 
 from platform.config import RunConfig
 from platform.config.randomness import stream
+from platform.errors import TooFewLeft
+from platform.rounds.run import Roll
 from platform.wire.transport import ClientId, Losses
+
+
+def drawn_from(config: RunConfig, roll: Roll) -> tuple[ClientId, ...]:
+    """Return the names among which a cohort is drawn, in order.
+
+    Who has left, or has not come yet, is no more than lost in a round that it is drawn into. Where
+    cohorts amplify, all are drawn from for good, as epsilon counts on that. Where it tells nothing
+    who is drawn, seats are left empty only where too few clients are there to take them: all terms
+    of a secure sum go by the size of the cohort.
+    """
+    present = roll.present
+    if config.has_secret_cohorts or len(present) == len(roll.clients):
+        return roll.clients
+    there = set(present)
+    empty = [name for name in roll.clients if name not in there]
+    seats = {*there, *empty[: max(0, config.cohort_size - len(there))]}
+    return tuple(name for name in roll.clients if name in seats)
+
+
+def require_enough(config: RunConfig, roll: Roll, minimum: int) -> None:
+    """Refuse a round that could have no result, whoever of those who are there took part in it.
+
+    Args:
+        config: The run's.
+        roll: Who is there.
+        minimum: Fewest survivors of the round.
+
+    Raises:
+        TooFewLeft: If fewer are.
+    """
+    there, of_all = len(roll.present), len(roll.clients)
+    if there < of_all and there < minimum:
+        raise TooFewLeft(
+            f"{there} of {of_all} clients are left ({len(roll.left)} have left for good), and a "
+            f"round needs {minimum}"
+        )
 
 
 def draw_cohort(

@@ -47,7 +47,8 @@ class Exchange:
         decode: Callable[[bytes], Message],
     ) -> dict[ClientId, Message]:
         """Return the answers that parse and belong to this attempt; all else is a dropout."""
-        self.phase = stage
+        self.phase, empty = stage, self.plan.quorum.empty
+        messages = {c: message for c, message in messages.items() if c not in empty}
         self.down += sum(map(len, messages.values()))
         answers: dict[ClientId, Message] = {}
         for client, reply in self.transport.exchange(stage, messages, self.deadline).items():

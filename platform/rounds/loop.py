@@ -7,7 +7,7 @@ what was committed stays, and the interrupted attempt is continued where it was,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from methods import Arrays
 from platform.config.randomness import stream
-from platform.errors import RoundAborted, RunStopped
+from platform.errors import RoundAborted, RunStopped, TooFewLeft
 from platform.protection.uploads import Protection
 from platform.rounds.aggregating import aggregate_of
 from platform.rounds.attempts import Attempts, close_if_open, may_repeat
@@ -41,8 +41,11 @@ _NOTHING = Summed(np.zeros(0), 0.0)
 class Federation:
     """The rounds of one run."""
 
-    def __init__(self, run: Run, observer: Observer) -> None:
-        """Take everything the run needs and who watches it."""
+    def __init__(
+        self, run: Run, observer: Observer, admit: Callable[[], None] = lambda: None
+    ) -> None:
+        """Take all that the run needs, who watches it, and what lets in clients before a round."""
+        self._admit = admit
         self._run = run
         self._observer = observer
         self._spending = Spending(run=run)
@@ -74,9 +77,10 @@ class Federation:
 
     def _hold_rounds(self, progress: Progress) -> Progress:
         for round_number in range(progress.completed + 1, self._run.terms.config.rounds + 1):
+            self._admit()
             try:
                 progress = self._round(round_number, progress)
-            except BudgetExhausted as error:
+            except (BudgetExhausted, TooFewLeft) as error:
                 reason = f"ended before round {round_number}: {error}"
                 return replace(progress, ended_early=reason)
         return progress
@@ -133,7 +137,7 @@ class Federation:
         protection = self._run.terms.protection.in_round(number)
         try:
             plan, outcome = self._attempts.carry_out(number, progress, protection)
-        except BudgetExhausted as error:
+        except (BudgetExhausted, TooFewLeft) as error:
             return replace(progress, uncollected=str(error))
         if isinstance(outcome, RoundAborted):
             outcome = RoundOutcome(summed=_NOTHING, entries_void=str(outcome))
@@ -261,7 +265,7 @@ class Federation:
         if self._run.terms.cohort_kind is None:
             return list(outcome.survivors)
         lost = set(plan.cohort) - set(outcome.survivors)
-        return [client for client in self._run.roll.clients if client not in lost]
+        return [client for client in self._run.roll.pseudonyms if client not in lost]
 
     def _commit_pool(
         self, uow: UnitOfWork, round_number: int, entries: Sequence[tuple[bytes, Arrays]]

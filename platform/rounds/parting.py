@@ -38,34 +38,48 @@ def personalise(run: Run, progress: Progress) -> float | None:
     Raises:
         ClientsSilent: If a client cannot be heard.
     """
-    started, pool = run.clock(), _pool(run)
-    claims = {} if pool is None else _claims(run, progress)
-    questions = _partings(run, progress, pool, claims)
-    done = ask_all(run.transport, "personalise", questions, decode_personalised)
+    started, left = run.clock(), run.roll.left
+    claims = _claims(run, progress) if _has_fixed_pool(run) else {}
+    questions = _partings(run, progress, claims)
+    done = ask_all(run.transport, "personalise", questions, decode_personalised, left=left)
     is_whole = all([answer.is_new for _, answer in done])
     return run.clock() - started if is_whole else None
 
 
+def pool_gone(run: Run, progress: Progress) -> str | None:
+    """Return why clients personalised without experts, None where they had some, or need none."""
+    pool = _pool(run)
+    if progress.uncollected is not None or pool is None or pool.experts or not run.roll.left:
+        return progress.uncollected
+    return "a client that had given an entry has left, and all entries went with its own"
+
+
 def _claims(run: Run, progress: Progress) -> dict[ClientId, bytes]:
     """Return the name that each client gives its own entry."""
-    envelopes = {client: _envelope(run, progress, client) for client in run.roll.clients}
+    envelopes = {client: _envelope(run, progress, client) for client in run.roll.present}
     notices = (Question(c, e, encode_pool_notice(PoolNotice(e))) for c, e in envelopes.items())
-    answers = ask_all(run.transport, "claim", notices, decode_claim)
+    answers = ask_all(run.transport, "claim", notices, decode_claim, left=run.roll.left)
     return {client: claim.handle for client, claim in answers}
 
 
-def _partings(
-    run: Run, progress: Progress, pool: FixedPool | None, claims: dict[ClientId, bytes]
-) -> Iterator[Question]:
-    for client in run.roll.clients:
+def _partings(run: Run, progress: Progress, claims: dict[ClientId, bytes]) -> Iterator[Question]:
+    pool, gone = _pool(run), len(run.roll.left)
+    for client in run.roll.present:
+        if len(run.roll.left) > gone:
+            # All entries went with those of whoever has left meanwhile.
+            pool, gone = _pool(run), len(run.roll.left)
         broadcast: Arrays = run.terms.method.broadcast(progress.state, client)
         envelope = _envelope(run, progress, client)
-        fetched = None if pool is None else pool.fetch(claims[client])
+        fetched = None if pool is None else pool.fetch(claims.get(client, b""))
         yield Question(client, envelope, encode_parting(Parting(envelope, broadcast, fetched)))
 
 
 def _envelope(run: Run, progress: Progress, client: ClientId) -> Envelope:
     return Envelope(run.run_id, *run.terms.final_attempt, progress.committed.get(client))
+
+
+def _has_fixed_pool(run: Run) -> bool:
+    return run.terms.pool_rules is not None and run.terms.protection.collects_at is not None
 
 
 def _pool(run: Run) -> FixedPool | None:

@@ -25,10 +25,14 @@ class Quorum:
     Attributes:
         minimum: Fewest survivors of a valid round.
         planned: Clients that the round was planned for; None takes the cohort's.
+        empty: Seats of the cohort whose clients were not there when it was opened: they have not
+            joined yet, or have left. They are charged nothing, so they are asked nothing in it,
+            also where they have come meanwhile.
     """
 
     minimum: int
     planned: int | None = None
+    empty: frozenset[ClientId] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class KeysAhead:
     keys: Mapping[ClientId, bytes]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SecurePlan:
     """What is fixed about an attempt's secure sum.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from platform.disk.transactions import Records
 from platform.errors import CoordinatorBehind, RunStopped
@@ -27,6 +27,7 @@ def call_roll(
     enrolment: Enrolment | None = None,
     *,
     begun: Attempt | None = None,
+    left: Container[ClientId] = (),
 ) -> Roll:
     """Return who takes part.
 
@@ -36,6 +37,7 @@ def call_roll(
         clients: All clients' names on the transport, in order.
         enrolment: Says whose keys may take part; None against a semi-honest server.
         begun: The newest attempt that the coordinator has begun, None before the first.
+        left: Who has left the run for good by now, and is on no roll.
 
     Raises:
         CoordinatorBehind: If a client has answered a newer attempt than that.
@@ -46,14 +48,24 @@ def call_roll(
     envelope = Envelope(run_id, 0, 0)
     message = encode_roll_call(RollCall(envelope))
     questions = (Question(client, envelope, message) for client in clients)
-    told = dict(ask_all(transport, "join", questions, decode_introduction))
+    told = dict(ask_all(transport, "join", questions, decode_introduction, left=left))
     _require_none_ahead(run_id, told, begun)
-    pseudonyms = {client: told[client].pseudonym for client in clients}
+    pseudonyms = {client: said.pseudonym for client, said in told.items()}
+    require_distinct(run_id, pseudonyms)
+    keys = _keys(run_id, told, enrolment)
+    serial = 0 if enrolment is None else enrolment.serial
+    return Roll(pseudonyms=pseudonyms, identities=keys, enrolment_serial=serial)
+
+
+def require_distinct(run_id: str, pseudonyms: Mapping[ClientId, str]) -> None:
+    """Refuse two clients with one pseudonym.
+
+    Raises:
+        RunStopped: If there are such; one of them would be charged for both.
+    """
     most = Counter(pseudonyms.values()).most_common(1)
     if most and most[0][1] > 1:
         raise RunStopped(f"run {run_id}: two clients have the pseudonym {most[0][0]}")
-    keys = _keys(run_id, told, enrolment)
-    return Roll(pseudonyms, keys, 0 if enrolment is None else enrolment.serial)
 
 
 def newest_attempt(records: Records, run_id: str) -> Attempt | None:

@@ -7,7 +7,7 @@ introduced themselves, and with both a `Run` can be held. None of it is a client
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from methods import Arrays, Method
@@ -55,24 +55,35 @@ class RunTerms:
         return ((self.config.rounds if last is None else last) + 1, 0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Roll:
     """Who takes part, as clients have introduced themselves.
 
     Attributes:
-        pseudonyms: The names that ledger and audit log use, by the clients' names in order.
+        pseudonyms: The names that ledger and audit log use, by the clients' names; of all that have
+            ever introduced themselves.
         identities: Public keys by name, against an active adversary only.
         enrolment_serial: Of the file that says whose these keys are, 0 without one.
+        named: All clients' names in order, also of those that have not introduced themselves; empty
+            takes those that have.
+        left: Clients that have left the run for good; it grows while the run goes on.
     """
 
-    pseudonyms: Mapping[ClientId, str]
-    identities: Mapping[ClientId, bytes]
+    pseudonyms: dict[ClientId, str]
+    identities: dict[ClientId, bytes]
     enrolment_serial: int
+    named: tuple[ClientId, ...] = ()
+    left: set[ClientId] = field(default_factory=set)
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
-        """All clients' names in order."""
-        return tuple(self.pseudonyms)
+        """All clients' names in order, whether they are there or not."""
+        return self.named or tuple(self.pseudonyms)
+
+    @property
+    def present(self) -> tuple[ClientId, ...]:
+        """The names of those who take part, in order."""
+        return tuple(c for c in self.clients if c in self.pseudonyms and c not in self.left)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -128,9 +128,12 @@ class Spending:
         return RunningLedger.joined((self._elsewhere, spent), pseudonyms)
 
     def _releases(self, plan: RoundPlan, protection: Protection) -> list[Release]:
-        run, everybody = self.run, self.run.roll.clients
+        run, roll = self.run, self.run.roll
         # What a secret draw costs does not depend on how it came out, so all have a row.
-        charged = plan.cohort if run.terms.cohort_kind is None else everybody
+        charged = [client for client in plan.cohort if client not in plan.quorum.empty]
+        if run.terms.cohort_kind is not None:
+            charged = list(roll.pseudonyms)
+        drawn = frozenset(plan.cohort)
         return [
             release
             for client in charged
@@ -141,7 +144,7 @@ class Spending:
                     attempt=plan.attempt,
                     pseudonym=run.roll.pseudonyms[client],
                 ),
-                self._sampling(is_drawn=client in plan.cohort),
+                self._sampling(is_drawn=client in drawn),
             )
         ]
 

@@ -226,7 +226,7 @@ def test_a_holder_in_many_runs_forgets_none(folder):
         def handle(self, message: bytes) -> bytes:
             return message
 
-    host = Host(folder, lambda offer: Counting(offer.envelope.run_id))
+    host = Host(folder=folder, join=lambda offer: Counting(offer.envelope.run_id))
     runs = [f"run-{number}" for number in range(MOST_RUNS + 2)]
     facts = Facts("1", "", "")
     for run_id in runs:

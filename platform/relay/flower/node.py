@@ -13,27 +13,19 @@ from typing import Any, Final
 
 from platform.errors import ProtocolError
 from platform.relay.flower.keys import read_key
+from platform.relay.flower.place import Place
 from platform.relay.flower.records import answered, read
 from platform.relay.links import LONGEST_PAUSE, deliver
 
 SHORTEST_WAIT: Final = 0.1
 LONGEST_WAIT: Final = 0.25
 """Seconds between two looks for messages, soon after one and long after it."""
+ROOM: Final = 4.0
+"""A node waits so many times as long as its last look took: SuperLink needs some 5 ms for one, so
+the looks of fifty nodes would keep it busy all the time, and the more the slower it is.
+"""
 HEARTBEAT: Final = 10.0
 """Seconds in which SuperLink expects to hear from a node: the fewest that it takes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where SuperLink is.
-
-    Attributes:
-        address: `HOST:PORT`.
-        root: The certificate that its own must lead to; None for a connection without TLS.
-    """
-
-    address: str
-    root: bytes | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +86,14 @@ class Node:
             if time.monotonic() - beat > HEARTBEAT / 2:
                 fleet.SendNodeHeartbeat(beating)
                 beat = time.monotonic()
+            looked = time.monotonic()
             found = fleet.PullMessages(PullMessagesRequest(node=number))
+            took = time.monotonic() - looked
             for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
                 work = partial(self._carry, fleet, number, message_from_proto(proto), tree)
                 threading.Thread(target=work, daemon=True).start()
             wait = SHORTEST_WAIT if found.messages_list else min(1.2 * wait, LONGEST_WAIT)
-            ended.wait(wait)
+            ended.wait(paced(wait, took))
         fleet.DeactivateNode(DeactivateNodeRequest(node_id=number.node_id))
 
     def _carry(self, fleet: Any, number: Any, head: Any, tree: Any) -> None:
@@ -115,6 +109,17 @@ class Node:
             self.tell(f"no answer: {type(error).__name__}: {error}")
 
 
+def paced(wait: float, took: float) -> float:
+    """Return the seconds until a node's next look, which leave SuperLink room for others.
+
+    Args:
+        wait: What would do for one node.
+        took: Seconds that the last look took.
+    """
+    # Within the time in which SuperLink must hear from a node.
+    return min(max(wait, ROOM * took), HEARTBEAT / 4)
+
+
 def _fleet(place: Place, key: Any) -> Any:
     from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
     from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -122,9 +127,7 @@ def _fleet(place: Place, key: Any) -> Any:
 
     signing = NodeAuthHttpInterceptor(key, key.public_key())
     version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
-    return FleetHttpClient.from_server_address(
-        place.address, place.root is None, place.root, interceptors=[version, signing]
-    )
+    return place.client(FleetHttpClient, [version, signing])
 
 
 def _pulled(fleet: Any, number: Any, head: Any, tree: Any) -> Any:
