@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-SIZE = 8 << 20
+SIZE = 64 << 20
 """Bytes of a disk."""
 
 

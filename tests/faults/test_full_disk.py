@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
@@ -59,6 +60,7 @@ def names_of(database: Path) -> list[str]:
 
 
 @needs_root
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_coordinator_whose_disk_is_full_goes_on_when_there_is_room(folder, disk):
     """It fails at each stage in turn, as there is room for a little more each time."""
@@ -96,6 +98,7 @@ def test_a_coordinator_whose_disk_is_full_goes_on_when_there_is_room(folder, dis
         for name in NAMES:
             own = open_client_store(folder / name / "store" / "client.db", read_only=True)
             assert [r.round_number for r in own.rows(summary["run_id"])] == [1, 2]
+        shutil.rmtree(place)
         if whole:
             break
     assert whole
@@ -105,6 +108,7 @@ def test_a_coordinator_whose_disk_is_full_goes_on_when_there_is_room(folder, dis
 
 
 @needs_root
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_client_whose_disk_is_full_is_lost_and_takes_part_again(folder, disk):
     stages: set[str] = set()
@@ -118,6 +122,7 @@ def test_a_client_whose_disk_is_full_is_lost_and_takes_part_again(folder, disk):
             assert isinstance(error, CAN_FAIL)
             assert "\n" not in str(error)
         _require_charged(here, own / "client.db")
+        shutil.rmtree(own)
         if not failures:
             break
     assert not failures
