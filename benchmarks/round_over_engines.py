@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -119,18 +120,19 @@ def serve(settings: Path) -> None:
     # By its settings a holder takes methods of the package only.
     limits = holder.limits.model_copy(update={"methods": ("vector",)})
     holder = holder.model_copy(update={"limits": limits})
-    serve_holder(holder, surroundings(), lambda line: None, threading.Event())
+    serve_holder(holder, surroundings(), print, threading.Event())
 
 
 def write_clients(folder: Path, names: list[str]) -> Path:
     """Write each client's images, key and settings; the path of the enrolment of all."""
     enrolment, place = Enrolment(), folder / "enrolment.json"
     for name in names:
-        for label in CLASSES:
-            images = folder / name / "images" / "train" / label
+        places = product(("train", "test"), CLASSES)
+        for shade, (part, label) in enumerate(places):
+            images = folder / name / "images" / part / label
             images.mkdir(parents=True)
             for number in range(2):
-                picture = Image.fromarray(np.full((8, 8, 3), 40 * number, np.uint8))
+                picture = Image.fromarray(np.full((16, 16, 3), 40 * shade + number, np.uint8))
                 picture.save(images / f"{number}.png")
         enrolment = enrolment.enrol(name, create_key(folder / name / "own.key").public)
         tree = {
@@ -171,7 +173,7 @@ def stock(hub: Path, sockets: Mapping[str, Path], folder: Path) -> Iterator[None
             command = [binary, "--superlink", there, "--root-certificates", folder / "ca.pem"]
             command += ["--auth-supernode-private-key", folder / f"{name}.key"]
             command += ["--node-config", f'socket="{path.absolute()}"', "--isolation", "subprocess"]
-            command += ["--clientappio-api-address", f"127.0.0.1:{free_port()}"]
+            command += ["--port", free_port()]
             own = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(folder / f"home-{name}")}
             with (folder / f"{name}.log").open("ab") as log:
                 node = subprocess.Popen(
@@ -197,7 +199,9 @@ def free_port() -> int:
 
 def hold(name: str, clients: int, rounds: int) -> tuple[Timed, Rounds]:
     """One federation from nothing, and what its rounds took."""
-    spawn = multiprocessing.get_context("spawn")
+    # Each is forked from one process that has loaded everything and runs no thread.
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["platform.bootstrap.joining", "torch", "open_clip"])
     names = [f"site-{number}" for number in range(1, clients + 1)]
     carrying: Engine = stock if name == STOCK else engine(name)
     observer, found = Rounds(), []
@@ -206,7 +210,7 @@ def hold(name: str, clients: int, rounds: int) -> tuple[Timed, Rounds]:
         write_clients(folder, names)
         config, sockets = config_of(folder, names, rounds), {}
         for each in names:
-            process = spawn.Process(
+            process = forks.Process(
                 target=serve, args=(folder / each / "client.yaml",), daemon=True
             )
             process.start()

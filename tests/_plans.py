@@ -28,7 +28,15 @@ def a_plan(
     facts: RoundFacts | None = None,
 ) -> RoundPlan:
     """An attempt; masked where there are terms of the sum."""
-    secure = None if terms is None else SecurePlan(terms, graph or MaskGraph(), *keys)
+    secure = None
+    if terms is not None:
+        identities, serial = keys
+        secure = SecurePlan(
+            terms=terms,
+            graph=graph or MaskGraph(),
+            identities=identities,
+            enrolment_serial=serial,
+        )
     return RoundPlan(
         run_id=run_id,
         round_number=place[0],

@@ -5,6 +5,7 @@ Nobody can measure there what a simulation measures, and nothing may be dealt ou
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -31,8 +32,8 @@ def federation_problems(config: RunSections) -> Iterator[str]:
             f"images of their own; valid: {HELD}"
         )
     for field, names in (("clients", section.clients), ("classes", section.classes)):
-        for name in names:
-            if names.count(name) > 1:
+        for name, times in Counter(names).items():
+            if times > 1:
                 yield f"federation.{field}: {name!r} is listed twice; valid: each name once"
     if config.task.clients != len(section.clients):
         yield (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from methods import MethodError
@@ -31,13 +31,23 @@ def frozen_model(model: ModelConfig | None, device: str) -> Backbone | None:
     """
     if model is None:
         return None
+    try:
+        # What a name says all of stays as it is; a file may be another one at the next run.
+        load = _kept if is_public(model) else _loaded
+        return load(model.name, model.pretrained, device)
+    except MethodError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _loaded(name: str, pretrained: str | None, device: str) -> Backbone:
     # Imported late: a method with a network of its own needs none of it.
     from methods.clip.adapter import load_backbone
 
-    try:
-        return load_backbone(model.name, model.pretrained, device)
-    except MethodError as error:
-        raise ConfigError(str(error)) from error
+    return load_backbone(name, pretrained, device)
+
+
+# A data holder's process may be in several runs, and each model takes its size in memory.
+_kept = lru_cache(maxsize=1)(_loaded)
 
 
 def is_public(model: ModelConfig) -> bool:

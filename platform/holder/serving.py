@@ -7,7 +7,6 @@ answer", and what it was stays in the process's own log.
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import threading
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Final
 
 from platform.errors import CoordinatorBehind, ProtocolError
 from platform.relay.packets import LONGEST_REASON, Outcome, Request, decode_request, encode_packet
-from platform.relay.streams import listening, receive, send
+from platform.relay.streams import is_readable, listening, receive, send
 from platform.wire.transport import Dropout, Handler, answer
 
 FIELD: Final = "socket"
@@ -57,7 +56,7 @@ class Serving:
             started()
             try:
                 while not ended.is_set():
-                    if select.select([sock], [], [], _PATIENCE)[0]:
+                    if is_readable(sock, _PATIENCE):
                         self._accept(sock, ended)
             finally:
                 self.path.unlink(missing_ok=True)

@@ -226,19 +226,17 @@ class Client:
         Raises:
             ProtocolError: If the secure aggregation has no such beginning.
         """
-        seat, roster = invitation.secure, invitation.roster
+        seat = invitation.secure
         session = Session(
             envelope=invitation.envelope, awaits="train", clipping_norm=invitation.clipping_norm
         )
         if seat is None or parameters is None:
-            if roster:
-                raise ProtocolError("message: there is no secure aggregation in this round")
             return session, b""
-        if not roster:
+        if not seat.roster:
             advertised, payload = self._advertise(parameters, seat.index)
             return replace(session, awaits="share", secure=advertised), payload
         ahead = self._keys_ahead(asked, parameters, seat.index)
-        shared, payload = masking.step(ahead, roster, identity=self._identity)
+        shared, payload = masking.step(ahead, seat.roster, identity=self._identity)
         return replace(session, secure=shared), payload
 
     def _keys_ahead(self, asked: _Asked, parameters: RoundParameters, index: int) -> Advertised:
@@ -337,7 +335,11 @@ class Client:
             return reply
         name = self._states.pool_handle(envelope.round_number) if session.entry else b""
         ahead, told = self._make_ahead(session, relay.ahead)
-        reply = encode_disclosure(Disclosure(envelope, payload, name, session.entry, told))
+        reply = encode_disclosure(
+            Disclosure(
+                envelope=envelope, payload=payload, handle=name, entry=session.entry, ahead=told
+            )
+        )
         session = replace(session, awaits="nothing", secure=secure, entry={}, ahead=ahead)
         self._keep(asked, session, reply)
         return reply

@@ -13,7 +13,6 @@ import secrets
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -36,6 +35,8 @@ from platform.wire.transport import ClientId, Dropout
 FIELD: Final = "federation.socket"
 NUMBER_BITS: Final = 52
 """Of a hub's first number; all that follow are whole numbers in any JSON."""
+TELLING: Final = 0.1
+"""Seconds between two times that whoever watches is told who is missing."""
 Result = TypeVar("Result")
 
 
@@ -134,14 +135,12 @@ class Hub:
     ) -> dict[ClientId, bytes | Dropout]:
         numbers = {c: self._ask(stage, c, body, seconds) for c, body in messages.items()}
         waiting = {client: self._open[number].outcome for client, number in numbers.items()}
-        missing = set(waiting)
-        for client, future in waiting.items():
-            future.add_done_callback(partial(self._tell, stage, missing, client))
-        self.told.waiting(stage, frozenset(missing))
+        telling = asyncio.ensure_future(self._tell(stage, waiting))
         try:
             if waiting:
                 await asyncio.wait(waiting.values(), timeout=seconds)
         finally:
+            telling.cancel()
             for number in numbers.values():
                 self._open.pop(number, None)
             self.told.waiting(stage, frozenset())
@@ -156,12 +155,16 @@ class Hub:
         )
         return replies
 
-    def _tell(
-        self, stage: Stage, missing: set[ClientId], client: ClientId, done: asyncio.Future[Outcome]
+    async def _tell(
+        self, stage: Stage, waiting: Mapping[ClientId, asyncio.Future[Outcome]]
     ) -> None:
-        missing.discard(client)
-        if missing and not done.cancelled():
-            self.told.waiting(stage, frozenset(missing))
+        """Tell who is missing now and then; after each answer, a stage would cost n^2."""
+        told, missing = None, frozenset(waiting)
+        while missing:
+            if missing != told:
+                self.told.waiting(stage, missing)
+            await asyncio.sleep(TELLING)
+            told, missing = missing, frozenset(c for c in missing if not waiting[c].done())
 
     def _ask(self, stage: Stage, client: ClientId, message: bytes, seconds: float) -> int:
         self._numbers += 1
@@ -193,7 +196,7 @@ class Hub:
             return
         if not isinstance(hello, Hello) or not set(hello.clients) <= set(self.clients):
             raise ProtocolError("packet: a relay says first which of the clients it carries")
-        self._welcome(hello.clients, writer)
+        self._welcome(frozenset(hello.clients), writer)
         while True:
             outcome = decode_outcome(await _read(reader))
             known = self._open.get(outcome.number)
@@ -213,8 +216,8 @@ class Hub:
             )
         )
 
-    def _welcome(self, clients: Sequence[ClientId], writer: asyncio.StreamWriter) -> None:
-        for client in clients:
+    def _welcome(self, clients: frozenset[ClientId], writer: asyncio.StreamWriter) -> None:
+        for client in sorted(clients):
             self._links[client] = writer
             self.told.connected(client, True)
         for waiting in self._open.values():

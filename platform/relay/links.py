@@ -9,7 +9,6 @@ Requests and outcomes are bytes to whoever carries them.
 
 from __future__ import annotations
 
-import select
 import socket
 import threading
 import time
@@ -28,7 +27,7 @@ from platform.relay.packets import (
     decode_request,
     encode_packet,
 )
-from platform.relay.streams import connect, receive, send
+from platform.relay.streams import connect, is_readable, receive, send
 
 FIRST_PAUSE: Final = 0.02
 LONGEST_PAUSE: Final = 1.0
@@ -86,7 +85,7 @@ class HubLink:
             ProtocolError: If it says what is no request.
         """
         found: list[Parcel] = []
-        while select.select([self.sock], [], [], 0.0 if found else seconds)[0]:
+        while is_readable(self.sock, 0.0 if found else seconds):
             packet = receive(self.sock)
             if packet is None:
                 raise ConnectionResetError("the coordinator has hung up")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import stat
 import struct
@@ -27,6 +28,16 @@ def send(sock: socket.socket, data: bytes) -> None:
     """
     sock.sendall(LENGTH.pack(len(data)))
     sock.sendall(data)
+
+
+def is_readable(sock: socket.socket, seconds: float) -> bool:
+    """Return whether there is something to receive or accept, waiting so long for it.
+
+    Whatever number the socket's descriptor has: `select` knows none from 1,024 on.
+    """
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(1e3 * seconds))
 
 
 def receive(sock: socket.socket) -> bytes | None:

@@ -232,11 +232,11 @@ class Attempts:
             return None
         following = fixed.get("following")
         return SecurePlan(
-            SumTerms(terms.threshold, terms.corrupt, terms.smallest_sum),
-            MaskGraph(terms.degree, bytes.fromhex(fixed["graph_seed"])),
-            roll.identities,
-            roll.enrolment_serial,
-            None if following is None else _read_following(following),
+            terms=SumTerms(terms.threshold, terms.corrupt, terms.smallest_sum),
+            graph=MaskGraph(terms.degree, bytes.fromhex(fixed["graph_seed"])),
+            identities=roll.identities,
+            enrolment_serial=roll.enrolment_serial,
+            following=None if following is None else _read_following(following),
         )
 
     def _attempt(

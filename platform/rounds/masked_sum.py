@@ -69,7 +69,8 @@ class MaskedSum:
 
     def names(self, indices: tuple[int, ...]) -> tuple[ClientId, ...]:
         """Return the clients with these share indices, sorted."""
-        return tuple(sorted(name for name, i in self.places.items() if i in indices))
+        wanted = frozenset(indices)
+        return tuple(sorted(name for name, i in self.places.items() if i in wanted))
 
 
 def seat_of(protection: Protection, plan: RoundPlan, index: int) -> SecureRound:

@@ -61,7 +61,7 @@ class KeysAhead:
     keys: Mapping[ClientId, bytes]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SecurePlan:
     """What is fixed about an attempt's secure sum.
 

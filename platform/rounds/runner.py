@@ -203,7 +203,8 @@ class RoundRunner:
         *,
         individual: Mapping[ClientId, NDArray[np.float64]] | None = None,
     ) -> RoundOutcome:
-        collected = tuple(d for c, d in sorted(answers.items()) if c in survivors)
+        summed_up = frozenset(survivors)
+        collected = tuple(d for c, d in sorted(answers.items()) if c in summed_up)
         plan, protection = exchange.plan, exchange.protection
         void = _entries_problem(protection, collected, len(survivors))
         kept = () if void is not None or protection.pool_spec is None else collected

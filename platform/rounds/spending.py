@@ -133,6 +133,7 @@ class Spending:
         charged = [client for client in plan.cohort if client not in plan.quorum.empty]
         if run.terms.cohort_kind is not None:
             charged = list(roll.pseudonyms)
+        drawn = frozenset(plan.cohort)
         return [
             release
             for client in charged
@@ -143,7 +144,7 @@ class Spending:
                     attempt=plan.attempt,
                     pseudonym=run.roll.pseudonyms[client],
                 ),
-                self._sampling(is_drawn=client in plan.cohort),
+                self._sampling(is_drawn=client in drawn),
             )
         ]
 

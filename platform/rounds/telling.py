@@ -6,6 +6,7 @@ A broadcast is the same for all clients of most methods, and may be megabytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
 
 from methods import Arrays
 from platform.protection.uploads import Protection
@@ -46,8 +47,9 @@ def invitations(
         if message is None:
             # A seat is one client's own.
             seat = seat_of(protection, plan, places[client]) if protection.masked else None
-            roster = b"" if rosters is None else rosters[client]
-            invitation = Invitation(envelope, facts.generations, seat, facts.clipping_norm, roster)
+            if seat is not None and rosters is not None:
+                seat = replace(seat, roster=rosters[client])
+            invitation = Invitation(envelope, facts.generations, seat, facts.clipping_norm)
             message = encode_invitation(invitation)
             if seat is None:
                 alike[envelope.committed] = message

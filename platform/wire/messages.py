@@ -48,14 +48,12 @@ class Invitation:
         generations: Rounds whose pool entries are alive.
         secure: The client's place in the protocol, None without secure aggregation.
         clipping_norm: Of this round, where it adapts; None where it is the configuration's.
-        roster: Everybody's keys, where all were made ahead; else empty, and keys are asked for.
     """
 
     envelope: Envelope
     generations: tuple[int, ...]
     secure: SecureRound | None
     clipping_norm: float | None = None
-    roster: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ class Upload:
     weight: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Disclosure:
     """A survivor's answer to the list of survivors.
 
@@ -147,7 +145,6 @@ def encode_invitation(message: Invitation) -> bytes:
         "clipping_norm": message.clipping_norm,
     }
     blobs = {} if secure is None else secure_blobs(secure)
-    blobs["roster"] = message.roster
     return encode_frame(Frame("invitation", fields, {}, blobs))
 
 
@@ -164,7 +161,7 @@ def decode_invitation(data: bytes) -> Invitation:
     if norm is not None and not isinstance(norm, float):
         raise ProtocolError("message: the clipping norm is not a number")
     generations = integers(frame.fields.get("generations"))
-    return Invitation(envelope, generations, secure, norm, blob(frame, "roster"))
+    return Invitation(envelope, generations, secure, norm)
 
 
 def encode_answer(message: Answer) -> bytes:
@@ -272,8 +269,13 @@ def decode_disclosure(data: bytes) -> Disclosure:
         ProtocolError: If it is none.
     """
     frame, envelope = opened(data, "disclosure")
-    payload, name, ahead = (blob(frame, each) for each in ("payload", "handle", "ahead"))
-    return Disclosure(envelope, payload, name, frame.arrays, ahead)
+    return Disclosure(
+        envelope=envelope,
+        payload=blob(frame, "payload"),
+        handle=blob(frame, "handle"),
+        entry=frame.arrays,
+        ahead=blob(frame, "ahead"),
+    )
 
 
 def broadcast_digest(broadcast: Arrays, clipping_norm: float | None) -> bytes:

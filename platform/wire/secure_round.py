@@ -64,6 +64,8 @@ class SecureRound:
         terms: Whose collusion the sum withstands.
         graph: Who masks with whom.
         enrolled: The cohort's keys, None against a semi-honest server.
+        roster: Everybody's keys of this attempt, where all were made ahead; else empty, and keys
+            are asked for.
     """
 
     index: int
@@ -73,6 +75,7 @@ class SecureRound:
     terms: SumTerms
     graph: MaskGraph = MaskGraph()
     enrolled: EnrolledCohort | None = None
+    roster: bytes = b""
 
 
 def secure_numbers(secure: SecureRound) -> list[int]:
@@ -94,7 +97,11 @@ def secure_numbers(secure: SecureRound) -> list[int]:
 def secure_blobs(secure: SecureRound) -> dict[str, bytes]:
     """Return the byte strings of a place, for an invitation's buffers."""
     identities = () if secure.enrolled is None else secure.enrolled.identities
-    return {"graph_seed": secure.graph.seed, "identities": b"".join(identities)}
+    return {
+        "graph_seed": secure.graph.seed,
+        "identities": b"".join(identities),
+        "roster": secure.roster,
+    }
 
 
 def read_secure(frame: Frame, numbers: Any) -> SecureRound:
@@ -116,4 +123,5 @@ def read_secure(frame: Frame, numbers: Any) -> SecureRound:
         terms=SumTerms(threshold, corrupt, smallest),
         graph=MaskGraph(degree, blob(frame, "graph_seed")),
         enrolled=EnrolledCohort(identities, serial) if identities or serial else None,
+        roster=blob(frame, "roster"),
     )

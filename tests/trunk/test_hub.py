@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import socket
 import stat
 import struct
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from platform.errors import ConfigError, CoordinatorBehind, ProtocolError
 from platform.relay.forwarding import relay
-from platform.relay.hub import Hub, HubTransport, Told
+from platform.relay.hub import TELLING, Hub, HubTransport, Told
 from platform.relay.links import HubLink, deliver, lost, status_of
 from platform.relay.packets import (
     LARGEST_PACKET,
@@ -25,7 +28,7 @@ from platform.relay.packets import (
     decode_packet,
     encode_packet,
 )
-from platform.relay.streams import connect, listening, receive, send
+from platform.relay.streams import connect, is_readable, listening, receive, send
 from platform.wire.transport import Dropout
 from privacy import BudgetExhausted
 from tests.trunk._hubs import relayed, running, served
@@ -304,6 +307,53 @@ def test_the_watcher_hears_who_is_there_and_who_answered(folder):
     assert sorted(map(str, heard)) == sorted(
         map(str, [("train", "north"), ("north", True), ("train",), ("north", False)])
     )
+
+
+def test_whoever_watches_a_stage_of_many_is_told_now_and_then(folder):
+    """Told after each of 600 answers who is missing, it would be told 180,000 names."""
+    names, told = [f"n{number}" for number in range(600)], []
+    watched = Told(waiting=lambda stage, clients: told.append(clients))
+
+    def answer_all() -> None:
+        with HubLink.to(folder / "hub", names) as link:
+            left = len(names)
+            while left:
+                for parcel in link.waiting(1.0):
+                    link.answer(encode_packet(Outcome(parcel.number, "answer", "", b"")))
+                    left -= 1
+                    time.sleep(0.001)
+
+    with Hub(path=folder / "hub", clients=names, told=watched) as hub:
+        worker = threading.Thread(target=answer_all)
+        worker.start()
+        started = time.monotonic()
+        found = hub.exchange("train", dict.fromkeys(names, b"m"), 60.0)
+        took = time.monotonic() - started
+        worker.join()
+    assert len(found) == 600
+    assert (told[0], told[-1]) == (frozenset(names), frozenset())
+    assert all(after < before for before, after in pairwise(told))
+    assert len(told) <= 3 + took / TELLING
+
+
+def test_sockets_of_any_number_are_waited_for():
+    """A process of hundreds of clients has more files open than `select` knows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    try:
+        near, far = socket.socketpair()
+        with near, far:
+            number = fcntl.fcntl(near.fileno(), fcntl.F_DUPFD, 1500)
+            with socket.socket(fileno=number) as high:
+                assert not is_readable(high, 0.01)
+                far.sendall(b"x")
+                assert is_readable(high, 10.0)
+                far.close()
+                assert high.recv(9) == b"x"
+                # That the other side has hung up is something to receive, too.
+                assert is_readable(high, 10.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_stopped_process_costs_its_time_and_nothing_else(folder):

@@ -32,6 +32,7 @@ from platform.wire.messages import (
     encode_invitation,
     encode_relay,
 )
+from platform.wire.secure_round import SecureRound
 from platform.wire.transport import Dropout, InProcessTransport
 from privacy import BudgetExhausted, UploadNoise
 from privacy.secure_aggregation import Advertised, Credentials
@@ -61,6 +62,13 @@ def remade(found: Cohort, name: str) -> Client:
     """The client as a new process would find itself."""
     old = found.clients[name]
     return Client(old.profile, open_client_store(old._store._file.path), old._make_trainer)
+
+
+def seat_in(ear: Overheard, name: str) -> SecureRound:
+    """The place in an opening that a client was sent."""
+    seat = decode_invitation(ear.seen["share", name][0]).secure
+    assert seat is not None
+    return seat
 
 
 def name_of(found: Cohort, number: int = 1) -> str:
@@ -220,7 +228,7 @@ def test_a_further_attempt_has_fresh_keys(tmp_path: Path) -> None:
     # Whoever hands the next attempt the same keys is noticed: they are of another attempt.
     hold(found, second_plan(found, outcome, attempt=2), second, opened_with(outcome.ahead))
     assert second.stages == ["advertise", "share", "train", "unmask"]
-    rosters = {name: decode_invitation(first.seen["share", name][0]).roster for name in names}
+    rosters = {name: seat_in(first, name).roster for name in names}
     for name in names:
         announced = decode_relay(second.seen["share", name][0]).payload
         assert announced and announced != rosters[name]
@@ -389,13 +397,19 @@ def test_an_opening_with_another_roster_or_another_place_is_refused(five: Cohort
     outcome, _ = first_round(five)
     name, client = name_of(five), five.clients[name_of(five)]
     honest, other = opening(five, outcome, name), opening(five, outcome, name_of(five, 2))
-    assert honest.secure is not None
+    seat = honest.secure
+    assert seat is not None and other.secure is not None
     before = client._store.sessions.newest(RUN)
     lies = [
-        dataclasses.replace(honest, roster=other.roster),
-        dataclasses.replace(honest, roster=honest.roster[:-1]),
-        dataclasses.replace(honest, roster=b"\0"),
-        dataclasses.replace(honest, secure=dataclasses.replace(honest.secure, index=2)),
+        *(
+            dataclasses.replace(honest, secure=dataclasses.replace(seat, **change))
+            for change in (
+                {"roster": other.secure.roster},
+                {"roster": seat.roster[:-1]},
+                {"roster": b"\0"},
+                {"index": 2},
+            )
+        ),
         dataclasses.replace(honest, secure=None),
         dataclasses.replace(honest, envelope=dataclasses.replace(honest.envelope, attempt=2)),
         dataclasses.replace(honest, envelope=dataclasses.replace(honest.envelope, round_number=3)),
@@ -407,9 +421,9 @@ def test_an_opening_with_another_roster_or_another_place_is_refused(five: Cohort
         with pytest.raises(ProtocolError):
             client.handle(encode_invitation(lie))
         assert client._store.sessions.newest(RUN) == before
-    first = client.handle(encode_invitation(honest))
+    first, unasked = client.handle(encode_invitation(honest)), dataclasses.replace(seat, roster=b"")
     assert remade(five, name).handle(encode_invitation(honest)) == first
-    for lie in (*lies[:2], dataclasses.replace(honest, roster=b"")):
+    for lie in (*lies[:2], dataclasses.replace(honest, secure=unasked)):
         with pytest.raises(ProtocolError):
             client.handle(encode_invitation(lie))
 

@@ -20,6 +20,10 @@ from platform.relay.links import LONGEST_PAUSE, deliver
 SHORTEST_WAIT: Final = 0.1
 LONGEST_WAIT: Final = 0.25
 """Seconds between two looks for messages, soon after one and long after it."""
+ROOM: Final = 4.0
+"""A node waits so many times as long as its last look took: SuperLink needs some 5 ms for one, so
+the looks of fifty nodes would keep it busy all the time, and the more the slower it is.
+"""
 HEARTBEAT: Final = 10.0
 """Seconds in which SuperLink expects to hear from a node: the fewest that it takes."""
 
@@ -82,12 +86,14 @@ class Node:
             if time.monotonic() - beat > HEARTBEAT / 2:
                 fleet.SendNodeHeartbeat(beating)
                 beat = time.monotonic()
+            looked = time.monotonic()
             found = fleet.PullMessages(PullMessagesRequest(node=number))
+            took = time.monotonic() - looked
             for proto, tree in zip(found.messages_list, found.message_object_trees, strict=True):
                 work = partial(self._carry, fleet, number, message_from_proto(proto), tree)
                 threading.Thread(target=work, daemon=True).start()
             wait = SHORTEST_WAIT if found.messages_list else min(1.2 * wait, LONGEST_WAIT)
-            ended.wait(wait)
+            ended.wait(paced(wait, took))
         fleet.DeactivateNode(DeactivateNodeRequest(node_id=number.node_id))
 
     def _carry(self, fleet: Any, number: Any, head: Any, tree: Any) -> None:
@@ -101,6 +107,17 @@ class Node:
             self.tell(f"no answer: {error}")
         except Exception as error:  # the engine's, of any kind
             self.tell(f"no answer: {type(error).__name__}: {error}")
+
+
+def paced(wait: float, took: float) -> float:
+    """Return the seconds until a node's next look, which leave SuperLink room for others.
+
+    Args:
+        wait: What would do for one node.
+        took: Seconds that the last look took.
+    """
+    # Within the time in which SuperLink must hear from a node.
+    return min(max(wait, ROOM * took), HEARTBEAT / 4)
 
 
 def _fleet(place: Place, key: Any) -> Any:

@@ -1,0 +1,193 @@
+"""Many data holders in few processes: each a thread with its own folder, key, store and socket.
+
+What answers is the client's own code behind the client's own socket; only the frozen model is
+shared, as a process a holder would not fit. In every round a tenth of them is lost, in one of
+three ways, when it is invited or when it is to train:
+
+- `late`: it answers, but after the coordinator has gone on;
+- `cut`: the thread dies with the message, and the connection with it;
+- `closed`: the host is closed, its socket is gone, and later one that knows only the store is
+  opened in its place.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import resource
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Final, Literal
+
+from platform.bootstrap import Surroundings
+from platform.bootstrap.joining import host_of
+from platform.config.sections import ModelConfig
+from platform.data.encoding import frozen_model
+from platform.experiment.environment import use_threads
+from platform.holder.serving import Serving
+from platform.holder.settings import HolderSettings, load_holder
+from platform.wire.envelopes import peek
+
+Way = Literal["late", "cut", "closed"]
+Moment = Literal["invitation", "assignment"]
+WAYS: Final[tuple[Way, ...]] = ("late", "cut", "closed")
+MOMENTS: Final[tuple[Moment, ...]] = ("invitation", "assignment")
+ENDING: Final = 60.0
+
+
+class Cut(BaseException):
+    """Ends the thread that answers, past everything that keeps a client alive."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Losses:
+    """Who is lost in which round, known to all processes alike.
+
+    Attributes:
+        names: All clients.
+        rate: Share of them that is lost in a round.
+        rounds: Of the run.
+        seconds: How long whoever is lost stays away; above the coordinator's deadlines.
+    """
+
+    names: tuple[str, ...]
+    rate: float
+    rounds: int
+    seconds: float
+
+    def of(self, round_number: int) -> Mapping[str, tuple[Way, Moment]]:
+        """Return who is lost in a round, how and when."""
+        if not 1 <= round_number <= self.rounds:
+            return {}
+        draws = random.Random(f"losses {round_number}")  # noqa: S311 - no secret
+        lost = draws.sample(self.names, round(self.rate * len(self.names)))
+        # In turn, so that few are lost in all ways too.
+        ways = ((WAYS[at % 3], MOMENTS[(at + round_number) % 2]) for at in range(len(lost)))
+        return dict(zip(lost, ways, strict=True))
+
+
+@dataclass
+class Holder:
+    """One data holder: a host behind a socket, which may be closed and opened again."""
+
+    settings: HolderSettings
+    losses: Losses
+    ended: threading.Event = field(default_factory=threading.Event)
+    _closed: threading.Event = field(default_factory=threading.Event)
+    _lost: set[int] = field(default_factory=set)
+
+    def until_ended(self) -> None:
+        """Serve; after each closing wait, and open a host that knows only what is stored."""
+        while not self.ended.is_set():
+            self._closed.clear()
+            self._serve()
+            if not self.ended.is_set():
+                self.ended.wait(self.losses.seconds)
+
+    def _serve(self) -> None:
+        with (self.settings.storage.parent / "log.txt").open("a", buffering=1) as log:
+            host = host_of(self.settings, Surroundings(), lambda line: print(line, file=log))
+
+            def handle(message: bytes) -> bytes:
+                return self._answer(message, host.handle)
+
+            path = self.settings.socket_path
+            Serving(name=self.settings.name, path=path, handler=handle).until(self._closed)
+
+    def end(self) -> None:
+        """Serve no more."""
+        self.ended.set()
+        self._closed.set()
+
+    def _answer(self, message: bytes, handle: object) -> bytes:
+        kind, envelope = peek(message)
+        number = envelope.round_number
+        way, moment = self.losses.of(number).get(self.settings.name, (None, None))
+        # Until it is closed, a relay that was cut off may ask again.
+        is_over = number in self._lost and way != "cut" and not self._closed.is_set()
+        if way is None or moment != kind or is_over:
+            return handle(message)  # type: ignore[operator,no-any-return]
+        self._lost.add(number)
+        if way == "cut":
+            raise Cut
+        if way == "closed":
+            self._closed.set()
+            raise Cut
+        answer: bytes = handle(message)  # type: ignore[operator]
+        self.ended.wait(self.losses.seconds)
+        return answer
+
+
+def _crowd(folder: Path, names: Sequence[str], losses: Losses, told: Connection) -> None:
+    use_threads(1)
+    # A socket, a log and a store's files for each holder.
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    threading.stack_size(1 << 20)
+    threading.excepthook = lambda hook: (
+        None if hook.exc_type is Cut else threading.__excepthook__(hook)
+    )
+    # Loaded once, before anybody joins.
+    frozen_model(ModelConfig(name="sotto-tiny"), "cpu")
+    settings = [load_holder(folder / name / "client.yaml") for name in names]
+    holders = [Holder(each, losses) for each in settings]
+    workers = [threading.Thread(target=holder.until_ended) for holder in holders]
+    for worker in workers:
+        worker.start()
+    told.send(len(workers))
+    told.recv()
+    for holder in holders:
+        holder.end()
+    for worker in workers:
+        worker.join(ENDING)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    told.send((used.ru_maxrss / 2**20, used.ru_utime + used.ru_stime))
+
+
+@dataclass
+class Crowd:
+    """Holders' processes.
+
+    Attributes:
+        sockets: By holder.
+        used: Of each process the peak of its memory in GiB, and its processor time in s; known
+            once they have ended.
+    """
+
+    sockets: Mapping[str, Path]
+    used: list[tuple[float, float]] = field(default_factory=list)
+
+
+@contextmanager
+def crowd(folder: Path, losses: Losses, processes: int) -> Iterator[Crowd]:
+    """Serve all holders of a folder as long as the context lasts.
+
+    Args:
+        folder: With `NAME/client.yaml` of each.
+        losses: Who is lost when.
+        processes: Among how many they are shared out.
+    """
+    spawn, names = multiprocessing.get_context("spawn"), losses.names
+    running = []
+    for number in range(processes):
+        here, there = spawn.Pipe()
+        arguments = (folder, names[number::processes], losses, there)
+        process = spawn.Process(target=_crowd, args=arguments, daemon=True)
+        process.start()
+        running.append((process, here))
+    found = Crowd({name: folder / name / "store" / "client.sock" for name in names})
+    try:
+        for _, pipe in running:
+            pipe.recv()
+        yield found
+    finally:
+        for process, pipe in running:
+            pipe.send("end")
+            if pipe.poll(ENDING):
+                found.used.append(pipe.recv())
+            process.join(ENDING)
+            process.kill()
