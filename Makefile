@@ -19,6 +19,10 @@ FLARE_STAMP := $(FLARE)/installed-$(shell (echo "$(CURDIR)"; cat requirements-nv
 FLOWER_STAMP := $(FLOWER)/installed-$(shell (echo "$(CURDIR)"; cat requirements-flower.lock \
 	pyproject.toml setup.py platform/_startup_hook.py) | sha256sum | cut -c 1-16)
 
+# What the deployment guide's test finds on a bare machine: Debian, and what the guide installs there.
+MACHINE := build/machine
+MACHINE_HAS := python3-venv,openssh-server,openssh-client,systemd-sysv,dbus,iproute2,procps,nginx-light,openssl
+
 PYTEST := $(BIN)/python -m pytest
 # One worker a core, each with one thread: the tests are small, threads would wait for each other.
 PARALLEL := -n auto --dist worksteal
@@ -27,7 +31,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install nvflare flower demo test test-slow test-engines check docs methods tables split sharing federation tradeoff pretrain clean
+.PHONY: help install nvflare flower demo test test-slow test-engines check docs methods tables split sharing federation tradeoff pretrain machine clean
 
 help:  ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' \
@@ -109,6 +113,18 @@ tradeoff: $(STAMP)  ## Measure accuracy against epsilon under each mechanism (an
 
 pretrain: $(STAMP)  ## Train the tiny CLIP that ships with the package (CPU, minutes)
 	OMP_WAIT_POLICY=passive OMP_NUM_THREADS=2 $(BIN)/python -m benchmarks.pretraining
+
+machine: $(MACHINE)/ready  ## Make the bare machine that docs/deploy.md is followed on (root, debootstrap)
+
+# Without keys, which each machine makes at its first start, and without a terminal to log in at.
+$(MACHINE)/ready:
+	rm -rf $(MACHINE)
+	mkdir -p $(MACHINE)
+	debootstrap --variant=minbase --include=$(MACHINE_HAS) bookworm $(MACHINE)
+	rm -f $(MACHINE)/etc/ssh/ssh_host_* $(MACHINE)/var/cache/apt/archives/*.deb
+	ln -sf /dev/null $(MACHINE)/etc/systemd/system/console-getty.service
+	ln -sf /dev/null $(MACHINE)/etc/systemd/system/nginx.service
+	touch $@
 
 clean:  ## Delete .venv, caches and build output; runs/ is kept
 	rm -rf $(VENV) $(FLARE) $(FLOWER) build dist *.egg-info .coverage .coverage.* htmlcov \

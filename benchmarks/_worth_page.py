@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,9 @@ KINDS = {
     "senses": "groups: clients in four senses, private experts",
     "subspace": "iid, in 64 public directions of 512",
 }
+ONE_MEAN = "one mean"
+OVER_ONE_MEAN = 5.0
+"""Points that private experts should be worth over one mean prompt."""
 AIMS = {(1000, 8.0): 20.0, (1000, 2.0): 12.0, (1000, 1.0): 8.0, (100, 8.0): 5.0, (100, 4.0): 0.0}
 """Points over the best that a client does alone, by clients and epsilon."""
 
@@ -53,7 +56,7 @@ class Claim:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """All federations of the final stage that have two seeds or more."""
-    final = [row for row in rows if row["stage"] == "final"]
+    final = [row for row in rows if row["stage"] == "final" and row["kind"] in KINDS]
     alone = {(r["kind"], r["seed"]): r for r in final if r["side"] == "alone"}
     alone |= {("subspace", seed): row for (kind, seed), row in alone.items() if kind == "iid"}
     cells: dict[tuple[str, int, float], list[Row]] = {}
@@ -76,6 +79,19 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             )
     order = list(KINDS)
     return sorted(found, key=lambda c: (order.index(c.kind), c.clients, -c.epsilon))
+
+
+def over_one_mean(rows: Sequence[Row]) -> Mapping[int, tuple[list[float], list[float]]]:
+    """What one mean prompt and private experts reach at epsilon 8, by clients, paired by seed."""
+    final = [row for row in rows if (row["stage"], row["epsilon"]) == ("final", "8.0")]
+    place = {(row["kind"], row["clients"], row["seed"]): float(row["all"]) for row in final}
+    found: dict[int, tuple[list[float], list[float]]] = {}
+    for (kind, clients, seed), accuracy in sorted(place.items()):
+        if kind == ONE_MEAN and ("senses", clients, seed) in place:
+            means, experts = found.setdefault(int(clients), ([], []))
+            means.append(accuracy)
+            experts.append(place["senses", clients, seed])
+    return {clients: pair for clients, pair in found.items() if len(pair[0]) > 1}
 
 
 def _numbers(rows: Sequence[Row], name: str) -> tuple[float, ...]:
@@ -111,7 +127,7 @@ def page(rows: Sequence[Row]) -> list[str]:
         "",
         "## Gains",
         "",
-        *_gains(found),
+        *_gains(found, over_one_mean(rows)),
         "",
         *READING,
         "",
@@ -168,16 +184,41 @@ READING = (
 )
 
 
-def _gains(found: Sequence[Claim]) -> list[str]:
+def _gains(
+    found: Sequence[Claim], pairs: Mapping[int, tuple[list[float], list[float]]]
+) -> list[str]:
+    differences = {
+        clients: [b - a for a, b in zip(*pair, strict=True)] for clients, pair in pairs.items()
+    }
+    tests = [
+        float(stats.ttest_1samp(of, OVER_ONE_MEAN, alternative="greater").pvalue)
+        for of in differences.values()
+    ]
+    adjusted = holm([*(claim.p_value for claim in found), *tests])
     head = ("federation", "clients", "epsilon", "seeds", "alone", "together", "gain", "aim", "P")
     lines = [f"| {' | '.join((*head, 'gain, own'))} |", "|" + "---|" * (len(head) + 1)]
-    for claim, p_value in zip(found, holm([c.p_value for c in found]), strict=True):
+    for claim, p_value in zip(found, adjusted[: len(found)], strict=True):
         aim = AIMS[claim.clients, claim.epsilon]
         cells = (
             *(KINDS[claim.kind], f"{claim.clients:,}", f"{claim.epsilon:g}"),
             *(str(len(claim.gains)), spread(claim.alone), spread(claim.together)),
             *(interval(claim.gains), f"{aim:+.0f}" if aim else "above 0", f"{p_value:.1g}"),
             interval(claim.own),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "Private experts against *one* mean prompt, clients in four senses, epsilon 8:",
+        "",
+    ]
+    lines += ["| clients | seeds | one mean | private experts | difference | aim | P |"]
+    lines.append("|" + "---|" * 7)
+    for (clients, (mean, experts)), p_value in zip(
+        pairs.items(), adjusted[len(found) :], strict=True
+    ):
+        cells = (
+            *(f"{clients:,}", str(len(mean)), spread(mean), spread(experts)),
+            *(interval(differences[clients]), f"{OVER_ONE_MEAN:+.0f}", f"{p_value:.1g}"),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return lines

@@ -9,7 +9,6 @@ federation. Writes `docs/results/federation.csv` and `.md`; rows of other engine
 from __future__ import annotations
 
 import argparse
-import csv
 import multiprocessing
 import os
 import statistics
@@ -19,7 +18,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from _scores import RESULTS, provenance
+from _federation_page import EXCHANGES, kept_but, write_page, write_rows
 from federation import engine
 
 from platform.holder.serving import Serving
@@ -27,8 +26,6 @@ from platform.relay.hub import Hub
 
 SIZES = (100, 65_536, 262_144)
 REPEATS = 15
-FIELDS = ("engine", "clients", "bytes", "median", "slowest")
-OUTPUT = RESULTS / "federation.csv"
 LONGEST = 120.0
 
 
@@ -56,7 +53,7 @@ def measure(name: str, clients: int) -> list[dict[str, str]]:
             took = [exchanged(hub, names, os.urandom(size)) for _ in range(REPEATS)]
             numbers = (statistics.median(took), max(took))
             values = (name, str(clients), str(size), *(f"{number:.4f}" for number in numbers))
-            rows.append(dict(zip(FIELDS, values, strict=True)))
+            rows.append(dict(zip(EXCHANGES.fields, values, strict=True)))
             print(rows[-1], flush=True)
     return rows
 
@@ -71,44 +68,16 @@ def exchanged(hub: Hub, names: list[str], body: bytes) -> float:
     return took
 
 
-def page(rows: list[dict[str, str]]) -> str:
-    """The page of results."""
-    lines = [
-        "# What an exchange costs on each engine",
-        "",
-        "One exchange is a message to every client and all answers back: hub, relay or engine, and",
-        "a socket and process a client, all on one machine of two cores. `local` is no engine: our",
-        "relay alone. A round has four exchanges, or five against an active server.",
-        "",
-        "| engine | clients | bytes | median, s | slowest, s |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {r['engine']} | {r['clients']} | {int(r['bytes']):,} | {r['median']} "
-            f"| {r['slowest']} |"
-            for r in rows
-        ),
-        "",
-        *provenance(),
-    ]
-    return "\n".join(lines)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=("local", "nvflare", "flower"), default="local")
     parser.add_argument("--clients", type=int, nargs="+", default=[2, 5, 10])
     options = parser.parse_args()
-    rows = []
-    if OUTPUT.exists():
-        with OUTPUT.open(encoding="utf-8", newline="") as file:
-            rows = [row for row in csv.DictReader(file) if row["engine"] != options.engine]
+    rows = kept_but(EXCHANGES, options.engine)
     for clients in options.clients:
         rows += measure(options.engine, clients)
-    with OUTPUT.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    OUTPUT.with_suffix(".md").write_text(page(rows), encoding="utf-8")
+    write_rows(EXCHANGES, rows)
+    write_page()
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ KEY = ("stage", "side", "kind", "setting", "clients", "epsilon", "seed")
 TUNING_SEEDS = range(100, 105)
 OUTPUT = RESULTS / "worth-of-sharing.csv"
 TUNED = (("alone", "iid"), ("together", "iid"), ("together", "senses"))
-"""Pathological federations take over what was chosen for iid ones, and so do clients alone."""
+"""Pathological federations take over what was chosen for iid ones, and so do clients alone and
+one mean prompt in four senses."""
 MEASURED = 20
 """Clients that are measured; their images and prompts are drawn alike."""
 
@@ -38,6 +39,7 @@ KINDS: Mapping[str, Sequence[str]] = {
         *("task.partition.classes_per_client=2", "task.shots=8"),
     ),
     "senses": ("task.senses=clients",),
+    "one mean": ("task.senses=clients",),
     "subspace": (),
 }
 SUBSPACE = "64 directions"
@@ -93,10 +95,10 @@ def finals(chosen: Mapping[tuple[str, str], str], seeds: Sequence[int], clients:
         for kind in KINDS:
             if kind == "subspace" and clients > min(EPSILONS):
                 continue
-            if clients == min(EPSILONS) and kind != "subspace":
+            if clients == min(EPSILONS) and kind not in ("subspace", "one mean"):
                 alone = chosen["alone", "iid"]
                 found.append(_row("final", "alone", kind, alone, MEASURED, np.inf, seed))
-            for epsilon in EPSILONS[clients]:
+            for epsilon in EPSILONS[clients][: 1 if kind == "one mean" else None]:
                 setting = chosen["together", "senses" if kind == "senses" else "iid"]
                 setting = SUBSPACE if kind == "subspace" else setting
                 found.append(_row("final", "together", kind, setting, clients, epsilon, seed))
@@ -128,8 +130,9 @@ def overrides(row: Row) -> list[str]:
         found.append("secure_aggregation.threshold=67")
     else:
         worth = float(row["epsilon"]) == max(EPSILONS[clients]) and int(row["seed"]) < 3
+        worth = worth and row["kind"] != "one mean"
         # A twin in a subspace would find directions of its own in every round.
-        twins = row["kind"] != "subspace"
+        twins = row["kind"] not in ("subspace", "one mean")
         found += [f"evaluation.local_twins={_said(twins)}"]
         found += [f"evaluation.worth_of_sharing={_said(worth)}"]
     return found

@@ -8,6 +8,7 @@ PlatformError
 |- ProtocolError        a message does not parse or does not belong here
 |  |- CoordinatorBehind a client knows of more than the coordinator: its database is an old copy
 |  `- ClientRestored    a client's store came back from a backup and has not caught up
+|- Unwritable           a file cannot be written: the disk is full, say (also an `OSError`)
 |- RoundAborted         a round ended without a result; the phase is named
 `- RunStopped           the run cannot go on
    |- RunBusy           another process runs it just now
@@ -59,6 +60,20 @@ class CoordinatorBehind(ProtocolError):
 
 class ClientRestored(ProtocolError):
     """A client does not know what it has released since the backup that its store came from."""
+
+
+class Unwritable(PlatformError, OSError):
+    """A file cannot be written; what was there before is there still.
+
+    Attributes:
+        errno: The system's number.
+        strerror: What that means.
+        filename: The file.
+    """
+
+    def __str__(self) -> str:
+        """Return the sentence for the user."""
+        return f"{self.filename} cannot be written: {self.strerror}"
 
 
 class RoundAborted(PlatformError):

@@ -86,6 +86,10 @@ def create_whole(path: Path, build: Callable[[Path], None]) -> None:
             try:
                 os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
                 build(part)
+                if not is_quiet(part):
+                    # Closing it moves its log into it and says nothing where that fails. Renamed
+                    # without its log it would be damaged for good.
+                    raise StorageFull(f"database {path} cannot be created: the disk is full")
                 _sync(part)
                 part.rename(path)
                 sync_folder(path.parent)

@@ -35,6 +35,7 @@ from platform.holder.identity import own_credentials, own_identity
 from platform.holder.limits import own_limits, require_within
 from platform.holder.serving import Serving
 from platform.holder.settings import HolderSettings
+from platform.holder.store import only_process_with
 from platform.parties.client import Client
 from platform.parties.expectations import expectations_of
 from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards, view_of
@@ -82,12 +83,13 @@ def serve_holder(
         ended: Says when to end.
 
     Raises:
-        ConfigError: If the socket cannot be had, or another process serves there.
+        ConfigError: If the socket cannot be had, or another process has the store.
         StorageError: If the store cannot be used.
     """
-    host, path = host_of(settings, surroundings, tell), settings.socket_path
-    serving = Serving(name=settings.name, path=path, handler=host.handle, tell=tell)
-    serving.until(ended, started=lambda: tell(f"{settings.name} listens at {path}"))
+    with only_process_with(settings):
+        host, path = host_of(settings, surroundings, tell), settings.socket_path
+        serving = Serving(name=settings.name, path=path, handler=host.handle, tell=tell)
+        serving.until(ended, started=lambda: tell(f"{settings.name} listens at {path}"))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from platform.bootstrap.federating import (
@@ -71,13 +71,17 @@ class FederationScreen(ScreenObserver):
 
     def connected(self, client: str, there: bool) -> None:
         """Tell that a client can be reached, or no longer."""
-        sys.stderr.write(f"{client} can {'be reached' if there else 'no longer be reached'}\n")
+        # In the hub's thread, which would hang up on the relay.
+        with suppress(OSError):
+            sys.stderr.write(f"{client} can {'be reached' if there else 'no longer be reached'}\n")
 
     def waiting(self, stage: Stage, clients: frozenset[str]) -> None:
         """Name on the bar who is missing."""
         named = sorted(clients)
         more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
-        self.describe(f"{stage}: waits for {', '.join(named[:SHOWN])}{more}" if named else stage)
+        text = f"{stage}: waits for {', '.join(named[:SHOWN])}{more}" if named else stage
+        with suppress(OSError):
+            self.describe(text)
 
 
 class FederationLines(FederationScreen):
@@ -85,11 +89,13 @@ class FederationLines(FederationScreen):
 
     def connected(self, client: str, there: bool) -> None:
         """Tell that a client can be reached, or no longer."""
-        _line("connected" if there else "disconnected", client=client)
+        with suppress(OSError):
+            _line("connected" if there else "disconnected", client=client)
 
     def waiting(self, stage: Stage, clients: frozenset[str]) -> None:
         """Tell who is missing."""
-        _line("waiting", stage=stage, clients=sorted(clients))
+        with suppress(OSError):
+            _line("waiting", stage=stage, clients=sorted(clients))
 
     def run_created(self, run_id: str) -> None:
         """Tell the run's name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,11 +10,12 @@ from platform.cli.output import console, print_json, table
 from platform.errors import ConfigError
 from platform.parties.enrolment import (
     create_enrolment,
+    node_of,
     read_enrolment,
     write_enrolment,
 )
 from platform.parties.store_files import client_names
-from privacy.secure_aggregation import Enrolment, fingerprint
+from privacy.secure_aggregation import Enrolment, fingerprint, node_fingerprint
 
 
 def create_command(folder: Path, clients: int, *, as_json: bool) -> None:
@@ -61,9 +63,27 @@ def parse_public(text: str) -> bytes:
         raise ConfigError(f"PUBLIC: {text!r} is not valid; it must be 64 hex digits") from error
 
 
+def parse_node(text: str) -> str:
+    """Return a node key from what programs print, which may have a comment at its end."""
+    return " ".join(text.split()[:2])
+
+
+def show_node_command(path: Path, name: str) -> None:
+    """Print a client's node key, as OpenSSH writes it.
+
+    Raises:
+        ConfigError: If the file is no enrolment, or it binds no such key to this name.
+    """
+    sys.stdout.write(f"{node_of(read_enrolment(path), name)}\n")
+
+
+def _short(node: str | None) -> str:
+    return "-" if node is None else node_fingerprint(node)
+
+
 def _show(enrolment: Enrolment, *, as_json: bool) -> None:
     members = [
-        (name, "-" if m.current is None else fingerprint(m.current), len(m.retired))
+        (name, "-" if m.current is None else fingerprint(m.current), m.node, len(m.retired))
         for name, m in sorted(enrolment.members.items())
     ]
     if as_json:
@@ -72,14 +92,14 @@ def _show(enrolment: Enrolment, *, as_json: bool) -> None:
                 "serial": enrolment.serial,
                 "fingerprint": enrolment.fingerprint,
                 "members": [
-                    {"name": name, "fingerprint": key, "retired_keys": retired}
-                    for name, key, retired in members
+                    {"name": name, "fingerprint": key, "node": node, "retired_keys": retired}
+                    for name, key, node, retired in members
                 ],
             }
         )
         return
     out = console()
-    rows = [(name, key, str(retired)) for name, key, retired in members]
-    out.print(table(None, ("name", "fingerprint of the key", "retired keys"), rows))
+    rows = [(name, key, _short(node), str(retired)) for name, key, node, retired in members]
+    out.print(table(None, ("name", "fingerprint of the key", "node key", "retired keys"), rows))
     out.print(f"serial {enrolment.serial}, fingerprint {enrolment.fingerprint}")
     out.print("compare the fingerprint with the other parties by telephone or in person")

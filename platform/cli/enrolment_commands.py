@@ -66,3 +66,26 @@ def enrolment_revoke(file: EnrolmentFile, name: Member, as_json: Json = False) -
     from platform.cli.enrolment import change_command
 
     change_command(file, lambda known: known.revoke(name), as_json=as_json)
+
+
+@enrolment_app.command("bind")
+def enrolment_bind(
+    file: EnrolmentFile,
+    name: Member,
+    node: Annotated[
+        str, typer.Argument(metavar="NODE", help="Its node's public key, as OpenSSH writes it.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Bind a client to the key by which engines or tunnels know its machine; any older one goes."""
+    from platform.cli.enrolment import change_command, parse_node
+
+    change_command(file, lambda known: known.bind(name, parse_node(node)), as_json=as_json)
+
+
+@enrolment_app.command("node")
+def enrolment_node(file: EnrolmentFile, name: Member) -> None:
+    """Print the node key of a client, for the server that lets its machine in."""
+    from platform.cli.enrolment import show_node_command
+
+    show_node_command(file, name)

@@ -6,6 +6,7 @@ import json
 import signal
 import sys
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,8 +33,10 @@ def serve_command(config: Path, *, as_json: bool) -> None:
     def tell(line: str) -> None:
         now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         text = json.dumps({"time": now, "event": line}) if as_json else f"{now} {line}"
-        sys.stdout.write(f"{text}\n")
-        sys.stdout.flush()
+        # A log that cannot be written, on a full disk say, changes nothing of what is answered.
+        with suppress(OSError):
+            sys.stdout.write(f"{text}\n")
+            sys.stdout.flush()
 
     before = {number: signal.signal(number, lambda *_: ended.set()) for number in ENDING}
     try:

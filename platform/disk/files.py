@@ -9,9 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from platform.errors import Unwritable
 from storage.files import make_folder, sync_folder
 
-__all__ = ["make_folder", "open_lock", "sync_folder", "write_bytes", "write_text", "written"]
+__all__ = [
+    "make_folder",
+    "named",
+    "open_lock",
+    "sync_folder",
+    "write_bytes",
+    "write_text",
+    "written",
+]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -26,17 +35,31 @@ def write_bytes(path: Path, data: bytes) -> None:
     their owner only, as the file is.
 
     Raises:
-        OSError: If it cannot be written; what was there before is there still.
+        Unwritable: If it cannot be written; what was there before is there still.
     """
-    make_folder(path.parent)
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    with named(path):
+        make_folder(path.parent)
+        try:
+            with written(part) as file:
+                file.write(data)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+        sync_folder(path.parent)
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Name a file in what the system says of it.
+
+    Raises:
+        Unwritable: In place of any `OSError`.
+    """
     try:
-        with written(part) as file:
-            file.write(data)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-    sync_folder(path.parent)
+        yield
+    except OSError as error:
+        raise Unwritable(error.errno, error.strerror or str(error), str(path)) from error
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""Who runs a run just now: a lock on a file in its folder, which ends with its process.
+"""Who runs a run just now, or serves a store: a lock on a file, which ends with its process.
 
 Two processes that go on with one run would each charge the clients for the same attempts. Every
-way to run or resume holds this lock; reading commands take none.
+way to run or resume holds this lock; reading commands take none. A data holder's process holds one
+on its storage folder in the same way.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-from platform.disk.files import open_lock
+from platform.disk.files import named, open_lock
 from platform.errors import RunBusy
 from storage.files import make_folder
 
 LOCK_NAME: Final = "run.lock"
+
+
+class Held(Exception):
+    """Another process holds a lock."""
 
 
 @contextmanager
@@ -28,23 +33,43 @@ def only_process_of(folder: Path) -> Iterator[None]:
 
     Raises:
         RunBusy: If another process runs it.
+        Unwritable: If the lock cannot be made.
     """
-    with _opened(folder) as file:
+    try:
+        with held(folder / LOCK_NAME):
+            yield
+    except Held as error:
+        raise RunBusy(
+            f"run {folder.name}: is being run by another process; wait until that has ended"
+        ) from error
+
+
+@contextmanager
+def held(lock: Path) -> Iterator[None]:
+    """Hold a lock as long as the block lasts.
+
+    Args:
+        lock: Its file; made if missing, with its folder.
+
+    Raises:
+        Held: If another process holds it.
+        Unwritable: If it cannot be made.
+    """
+    with _opened(lock) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise RunBusy(
-                f"run {folder.name}: is being run by another process; wait until that has ended"
-            ) from error
+            raise Held(str(lock)) from error
         yield
 
 
 def wait_until_free(folder: Path) -> None:
     """Wait until no process runs the run; another may take it directly after."""
-    with _opened(folder) as file:
+    with _opened(folder / LOCK_NAME) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
 
 
-def _opened(folder: Path) -> IO[str]:
-    make_folder(folder)
-    return open_lock(folder / LOCK_NAME)
+def _opened(lock: Path) -> IO[str]:
+    with named(lock):
+        make_folder(lock.parent)
+        return open_lock(lock)

@@ -12,7 +12,7 @@ from platform.agreement.files import finished_digests
 from platform.disk.digests import bytes_digest, rows_digest
 from platform.disk.run_lock import only_process_of
 from platform.disk.transactions import mark_interrupted
-from platform.errors import ClientsSilent, RecordsDisagree
+from platform.errors import ClientsSilent, RecordsDisagree, Unwritable
 from platform.experiment.summary import metrics_csv, write_run_files
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.run import Run
@@ -36,7 +36,7 @@ def alone_with(run_id: str, database: Database, folders: Sequence[Path]) -> Iter
             locks.enter_context(only_process_of(folder))
         try:
             yield
-        except (KeyboardInterrupt, StorageFull, ClientsSilent):
+        except (KeyboardInterrupt, StorageFull, Unwritable, ClientsSilent):
             with suppress(StorageError):
                 mark_interrupted(database, run_id)
             raise

@@ -57,14 +57,22 @@ class Serving:
             try:
                 while not ended.is_set():
                     if is_readable(sock, _PATIENCE):
-                        connection, _ = sock.accept()
-                        worker = threading.Thread(target=self._talk, args=(connection,))
-                        worker.daemon = True
-                        worker.start()
+                        self._accept(sock, ended)
             finally:
                 self.path.unlink(missing_ok=True)
                 # Whoever is at work ends its transaction first.
                 self._one.acquire()
+
+    def _accept(self, sock: socket.socket, ended: threading.Event) -> None:
+        """Take one connection; where there are too many it waits until others are closed."""
+        try:
+            connection, _ = sock.accept()
+        except OSError as error:
+            self.tell(f"no further connection: {error.strerror}")
+            ended.wait(_PATIENCE)
+            return
+        worker = threading.Thread(target=self._talk, args=(connection,), daemon=True)
+        worker.start()
 
     def _talk(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError, ProtocolError):

@@ -1,14 +1,37 @@
-"""Reading the client's own store beside the process that may be writing to it."""
+"""Who has the client's own store: one process that answers, and whoever reads it meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
 
+from platform.disk.run_lock import Held, held
+from platform.errors import ConfigError
 from platform.holder.settings import HolderSettings
 from storage import ClientStore, StorageFull, open_client_store
 
 Found = TypeVar("Found")
+LOCK: Final = "client.lock"
+"""File in the storage folder which the process that answers holds."""
+
+
+@contextmanager
+def only_process_with(settings: HolderSettings) -> Iterator[None]:
+    """Keep a store to this process, whatever socket another one would answer at.
+
+    Raises:
+        ConfigError: If another process answers with it.
+        Unwritable: If the lock cannot be made.
+    """
+    try:
+        with held(settings.storage / LOCK):
+            yield
+    except Held as error:
+        raise ConfigError(
+            f"storage: another process answers with the store in {str(settings.storage)!r} "
+            "already; valid: one process a store"
+        ) from error
 
 
 def read_store(settings: HolderSettings, read: Callable[[ClientStore], Found]) -> Found | None:

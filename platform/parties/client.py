@@ -15,12 +15,23 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from platform.errors import ConfigError, ProtocolError
-from platform.parties.expectations import expectations_of, require_assignment, require_invitation
+from platform.parties.expectations import (
+    expectations_of,
+    require_ahead,
+    require_assignment,
+    require_invitation,
+)
 from platform.parties.outside_rounds import KINDS, OutsideRounds
 from platform.parties.own_spending import OwnSpending
 from platform.parties.personal_states import PersonalStates
 from platform.parties.profile import ClientProfile, PersonalState, TrainerFactory
-from platform.parties.session import Session, awaited, encode_session, require_new
+from platform.parties.session import (
+    Session,
+    awaited,
+    decode_session,
+    encode_session,
+    require_new,
+)
 from platform.parties.totality import LocalRound, work
 from platform.protection.ledger_rows import as_row
 from platform.protection.seats import parameters_of
@@ -43,8 +54,10 @@ from platform.wire.messages import (
     encode_relay,
     encode_upload,
 )
+from platform.wire.secure_round import SecureRound
 from privacy import Authentication, ProtocolViolation, Release, ReleaseKey
 from privacy.secure_aggregation import (
+    Advertised,
     ClientState,
     Confirmed,
     Identity,
@@ -196,23 +209,55 @@ class Client:
             self._spending.require(asked.known, self._releases(envelope, protection))
         newest_first = sorted(invitation.generations, reverse=True)
         handles = tuple(self._states.pool_handle(generation) for generation in newest_first)
-        session, payload = (
-            Session(envelope=envelope, awaits="train", clipping_norm=invitation.clipping_norm),
-            b"",
-        )
-        if seat is not None and parameters is not None:
-            secure, payload = self._advertise(parameters, seat.index)
-            session = replace(session, awaits="share", secure=secure)
+        session, payload = self._begin(asked, invitation, parameters)
         reply = encode_answer(Answer(envelope, handles, payload))
         with self._store.atomically():
-            # Takes the place of the session of what was committed, and erases its replies.
+            # Takes the place of the session of what was committed, and erases its replies and the
+            # keys that were made in it ahead.
             self._keep(asked, session, reply)
             self._states.follow(envelope.committed)
         return reply
 
+    def _begin(
+        self, asked: _Asked, invitation: Invitation, parameters: RoundParameters | None
+    ) -> tuple[Session, bytes]:
+        """Return the session that an invitation opens, and its keys, or shares if it has a roster.
+
+        Raises:
+            ProtocolError: If the secure aggregation has no such beginning.
+        """
+        seat, roster = invitation.secure, invitation.roster
+        session = Session(
+            envelope=invitation.envelope, awaits="train", clipping_norm=invitation.clipping_norm
+        )
+        if seat is None or parameters is None:
+            if roster:
+                raise ProtocolError("message: there is no secure aggregation in this round")
+            return session, b""
+        if not roster:
+            advertised, payload = self._advertise(parameters, seat.index)
+            return replace(session, awaits="share", secure=advertised), payload
+        ahead = self._keys_ahead(asked, parameters, seat.index)
+        shared, payload = masking.step(ahead, roster, identity=self._identity)
+        return replace(session, secure=shared), payload
+
+    def _keys_ahead(self, asked: _Asked, parameters: RoundParameters, index: int) -> Advertised:
+        """Return the keys that were made for this very attempt in the session before it."""
+        before = None if asked.known is None else decode_session(asked.known)
+        try:
+            return masking.take_up(
+                None if before is None else before.ahead,
+                parameters,
+                index,
+                credentials=self.profile.safeguards.credentials,
+            )
+        except (Authentication, ValueError) as error:
+            raise ProtocolError(f"message: the invitation is not valid: {error}") from error
+
     def _share_keys(self, asked: _Asked, session: Session, relay: Relay) -> bytes:
         if session.secure is None:
             raise ProtocolError("message: there is no secure aggregation in this round")
+        _require_none_ahead(relay)
         secure, payload = masking.step(session.secure, relay.payload, identity=self._identity)
         reply = encode_relay(Relay(session.envelope, payload))
         self._keep(asked, replace(session, awaits="train", secure=secure), reply)
@@ -285,14 +330,33 @@ class Client:
         if secure is not None:
             secure, payload = masking.step(secure, relay.payload, identity=self._identity)
         if isinstance(secure, Confirmed):
+            _require_none_ahead(relay)
             # What happened is signed; shares come once enough others signed the same.
             reply = encode_relay(Relay(envelope, payload))
             self._keep(asked, replace(session, secure=secure), reply)
             return reply
         name = self._states.pool_handle(envelope.round_number) if session.entry else b""
-        reply = encode_disclosure(Disclosure(envelope, payload, name, session.entry))
-        self._keep(asked, replace(session, awaits="nothing", secure=secure, entry={}), reply)
+        ahead, told = self._make_ahead(session, relay.ahead)
+        reply = encode_disclosure(Disclosure(envelope, payload, name, session.entry, told))
+        session = replace(session, awaits="nothing", secure=secure, entry={}, ahead=ahead)
+        self._keep(asked, session, reply)
         return reply
+
+    def _make_ahead(
+        self, session: Session, seat: SecureRound | None
+    ) -> tuple[ClientState | None, bytes]:
+        """Return keys for the first attempt at the next round, and what announces them.
+
+        They tell nothing of any data, so nothing is priced: all that stands before a release is
+        checked by the invitation that uses them.
+        """
+        if seat is None:
+            return None, b""
+        here = session.envelope
+        envelope = Envelope(here.run_id, here.round_number + 1, 1)
+        protection = require_ahead(self._expected, self.profile.protection, envelope, seat)
+        parameters = parameters_of(envelope, seat, protection.at(session.clipping_norm))
+        return self._advertise(parameters, seat.index)
 
     def _advertise(self, parameters: RoundParameters, index: int) -> tuple[ClientState, bytes]:
         try:
@@ -321,3 +385,9 @@ class Client:
                 pseudonym=self.pseudonym,
             )
         )
+
+
+def _require_none_ahead(relay: Relay) -> None:
+    """Keys may be asked for ahead once in an attempt, so that there are no two sets of them."""
+    if relay.ahead is not None:
+        raise ProtocolError("message: keys are asked for ahead with the last message of a round")

@@ -66,6 +66,20 @@ def fingerprint_of(enrolment: Enrolment | None) -> str | None:
     return None if enrolment is None else enrolment.fingerprint
 
 
+def node_of(enrolment: Enrolment, name: str, *, key: str = "FILE") -> str:
+    """Return the key by which a client's machine is known, as OpenSSH writes it.
+
+    Raises:
+        ConfigError: If none is bound to this name.
+    """
+    member = enrolment.members.get(name)
+    if member is None or member.node is None:
+        raise ConfigError(
+            f"{key}: no node is bound to {name!r}; make it known with `enrolment bind`"
+        )
+    return member.node
+
+
 def write_enrolment(path: Path, enrolment: Enrolment) -> None:
     """Write an enrolment, whole or not at all.
 

@@ -22,6 +22,7 @@ from platform.protection.uploads import Protection
 from platform.wire.envelopes import Attempt, Envelope
 from platform.wire.messages import MAX_EXPERTS, Assignment, Invitation
 from platform.wire.outside_rounds import Parting
+from platform.wire.secure_round import SecureRound
 
 Looks = Mapping[str, tuple[tuple[int, ...], np.dtype[np.generic]]]
 """Shape and dtype of each array."""
@@ -120,6 +121,29 @@ def require_invitation(
     if seat is not None and seat.clients > expected.clients:
         raise ProtocolError("message: there are fewer clients in this run")
     _require_norm(protection, envelope.round_number, invitation.clipping_norm)
+
+
+def require_ahead(
+    expected: Expectations, protection: Protection, envelope: Envelope, seat: SecureRound
+) -> Protection:
+    """Check that keys may be made ahead for an attempt, and return how uploads are protected in it.
+
+    Args:
+        expected: What the client knows.
+        protection: Of the run, as it is configured.
+        envelope: The first attempt at the next round.
+        seat: The client's place in it.
+
+    Raises:
+        ProtocolError: If this run has no such round, or no masks in it.
+    """
+    _require_envelope(expected, envelope)
+    if seat.clients > expected.clients:
+        raise ProtocolError("message: there are fewer clients in this run")
+    following = protection.in_round(envelope.round_number)
+    if not following.masked:
+        raise ProtocolError("message: keys are made ahead where the next round has masks")
+    return following
 
 
 def require_assignment(expected: Expectations, assignment: Assignment) -> None:

@@ -32,6 +32,9 @@ class Session:
         clipping_norm: Of the round, where it adapts.
         secure: State of the secure aggregation, None without it.
         entry: The pool entry that goes with the unmasking, once trained; empty without one.
+        ahead: Keys that were made for the next round, None without any. They are in no session but
+            that of this attempt, and whatever session takes its place is without them: so they are
+            used once, or never.
     """
 
     envelope: Envelope
@@ -39,6 +42,7 @@ class Session:
     clipping_norm: float | None = None
     secure: ClientState | None = field(default=None, repr=False)
     entry: Arrays = field(default_factory=dict, repr=False)
+    ahead: ClientState | None = field(default=None, repr=False)
 
 
 def encode_session(session: Session) -> bytes:
@@ -49,7 +53,10 @@ def encode_session(session: Session) -> bytes:
         "clipping_norm": session.clipping_norm,
         "committed": None if committed is None else list(committed),
     }
-    blobs = {} if secure is None else {"secure": encode_client_state(secure)}
+    states = {"secure": secure, "ahead": session.ahead}
+    blobs = {
+        name: encode_client_state(state) for name, state in states.items() if state is not None
+    }
     return encode_frame(Frame("session", fields, session.entry, blobs))
 
 
@@ -66,12 +73,14 @@ def decode_session(record: SessionRecord) -> Session | None:
         raise ProtocolError("message: the stored session is not valid")
     fields: Mapping[str, Any] = frame.fields
     committed = cast("Attempt | None", fields["committed"] and tuple(fields["committed"]))
+    states = {name: decode_client_state(blob) for name, blob in frame.blobs.items()}
     return Session(
         envelope=Envelope(record.run_id, record.round_number, record.attempt, committed),
         awaits=fields["awaits"],
         clipping_norm=fields["clipping_norm"],
-        secure=decode_client_state(frame.blobs["secure"]) if "secure" in frame.blobs else None,
+        secure=states.get("secure"),
         entry=frame.arrays,
+        ahead=states.get("ahead"),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from platform.wire.transport import ClientId, Dropout
 FIELD: Final = "federation.socket"
 TELLING: Final = 0.1
 """Seconds between two times that whoever watches is told who is missing."""
+NUMBER_BITS: Final = 52
+"""Of a hub's first number; all that follow are whole numbers in any JSON."""
 Result = TypeVar("Result")
 
 
@@ -80,7 +83,8 @@ class Hub:
         self._open: dict[int, _Open] = {}
         self._relays: set[asyncio.Task[None]] = set()
         self._last: dict[ClientId, str] = {}
-        self._numbers = 0
+        # Drawn, so that what is late for a coordinator that is gone is no outcome of this one's.
+        self._numbers = secrets.randbits(NUMBER_BITS)
 
     def __enter__(self) -> Self:
         """Listen.

@@ -19,10 +19,18 @@ from platform.errors import RoundAborted, RunStopped
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.cohort import draw_cohort
-from platform.rounds.journal import DatabaseJournal
+from platform.rounds.journal import AHEAD, DatabaseJournal, encode_keys
 from platform.rounds.noise import coordinator_noise
 from platform.rounds.observing import Observer
-from platform.rounds.plan import Quorum, RoundFacts, RoundOutcome, RoundPlan, SecurePlan
+from platform.rounds.plan import (
+    Following,
+    KeysAhead,
+    Quorum,
+    RoundFacts,
+    RoundOutcome,
+    RoundPlan,
+    SecurePlan,
+)
 from platform.rounds.pool import serve_experts
 from platform.rounds.progress import Progress
 from platform.rounds.run import Run
@@ -30,6 +38,7 @@ from platform.rounds.runner import Experts, RoundRunner
 from platform.rounds.spending import Spending
 from platform.wire.codec import decode_arrays, encode_arrays
 from platform.wire.secure_round import MaskGraph, SumTerms
+from platform.wire.transport import ClientId
 from privacy.secure_aggregation.graph import SEED_BYTES
 from storage import AttemptRecord, PoolEntry, UnitOfWork
 
@@ -107,12 +116,14 @@ class Attempts:
         attempt = 1
         if newest is not None and newest.round_number == round_number:
             attempt = newest.attempt + 1
-        plan = self._plan(self._draw(round_number, attempt), progress, pool)
+        # Keys that were made ahead are for one attempt: whoever tries again makes others.
+        ahead = self._usable(progress.ahead, round_number) if attempt == 1 else None
+        drawn = self._draw(round_number, attempt, ahead)
+        plan = self._plan(drawn, progress, pool)
         with self.run.records.write() as uow:
             self.spending.reserve(uow, plan, protection)
             fixed = {
-                "cohort": list(plan.cohort),
-                "graph_seed": plan.graph_seed.hex(),
+                **drawn.plan,
                 # Only of the collection: what it follows is known to nobody else until its end.
                 "ended_early": progress.ended_early,
             }
@@ -121,6 +132,10 @@ class Attempts:
                 # it may be another one: signs of singular vectors flip.
                 fixed["start"] = encode_arrays(progress.state).hex()
             uow.attempts.open(plan.run_id, round_number, attempt, fixed)
+            if ahead is not None:
+                # With the attempt: whoever goes on with it must open it in the same way.
+                blob = encode_keys(ahead.keys)
+                uow.attempts.add_stage(plan.run_id, round_number, attempt, stage=AHEAD, blob=blob)
             AuditTrail(uow.audit, plan.run_id).round_opened(plan)
             self.spending.follow(uow)
         return plan
@@ -129,16 +144,49 @@ class Attempts:
         with self.run.records.read() as uow:
             return uow.attempts.newest(self.run.run_id)
 
-    def _draw(self, round_number: int, attempt: int) -> AttemptRecord:
-        names, protection = self.run.roll.clients, self.run.terms.protection
-        cohort = names
-        if round_number != protection.collects_at:
-            cohort = draw_cohort(self.run.terms.config, names, round_number, attempt)
-        terms = protection.in_round(round_number).terms
-        # Drawn once the cohort is fixed, so that nobody could choose a place in the graph.
-        seed = secrets.token_bytes(SEED_BYTES) if terms is not None and terms.degree else b""
-        fixed = {"cohort": list(cohort), "graph_seed": seed.hex()}
+    def _draw(
+        self, round_number: int, attempt: int, ahead: KeysAhead | None = None
+    ) -> AttemptRecord:
+        cohort = self._cohort(round_number, attempt)
+        seed = self._graph_seed(round_number) if ahead is None else ahead.following.graph_seed
+        fixed: dict[str, Any] = {"cohort": list(cohort), "graph_seed": seed.hex()}
+        following = self._following(round_number, cohort)
+        if following is not None:
+            seed = following.graph_seed
+            fixed["following"] = {"cohort": list(following.cohort), "graph_seed": seed.hex()}
         return AttemptRecord(round_number, attempt, fixed, is_open=True)
+
+    def _cohort(self, round_number: int, attempt: int) -> tuple[ClientId, ...]:
+        names = self.run.roll.clients
+        if round_number == self.run.terms.protection.collects_at:
+            return names
+        return draw_cohort(self.run.terms.config, names, round_number, attempt)
+
+    def _graph_seed(self, round_number: int) -> bytes:
+        """Draw it once the cohort is fixed, so that nobody could choose a place in the graph."""
+        terms = self.run.terms.protection.in_round(round_number).terms
+        return secrets.token_bytes(SEED_BYTES) if terms is not None and terms.degree else b""
+
+    def _following(self, round_number: int, cohort: Sequence[ClientId]) -> Following | None:
+        """Return what keys can be asked for ahead for with this round's last message, if anything.
+
+        Only of who is asked anyway, and nothing of who is drawn where that is a secret.
+        """
+        terms, number = self.run.terms, round_number + 1
+        if number > terms.config.rounds or terms.config.has_secret_cohorts:
+            return None
+        if not terms.protection.in_round(number).masked:
+            return None
+        invited = self._cohort(number, 1)
+        if not set(invited) <= set(cohort):
+            return None
+        return Following(invited, self._graph_seed(number))
+
+    def _usable(self, ahead: KeysAhead | None, round_number: int) -> KeysAhead | None:
+        """Return the keys that were made ahead if they are still those of who is invited."""
+        if ahead is None or ahead.following.cohort != self._cohort(round_number, 1):
+            return None
+        return ahead
 
     def _plan(
         self, record: AttemptRecord, progress: Progress, pool: Sequence[PoolEntry]
@@ -157,7 +205,7 @@ class Attempts:
                 rules.minimum if rules is not None and collects else config.cohort.minimum,
                 None if collects else config.cohort_size,
             ),
-            secure=self._secure(record.round_number, bytes.fromhex(fixed["graph_seed"])),
+            secure=self._secure(record.round_number, fixed),
             facts=RoundFacts(
                 tuple(sorted({entry.generation for entry in pool})),
                 None if collects else progress.clipping_norm,
@@ -165,15 +213,17 @@ class Attempts:
             ),
         )
 
-    def _secure(self, round_number: int, graph_seed: bytes) -> SecurePlan | None:
+    def _secure(self, round_number: int, fixed: Mapping[str, Any]) -> SecurePlan | None:
         terms, roll = self.run.terms.protection.in_round(round_number).terms, self.run.roll
         if terms is None:
             return None
+        following = fixed.get("following")
         return SecurePlan(
             SumTerms(terms.threshold, terms.corrupt, terms.smallest_sum),
-            MaskGraph(terms.degree, graph_seed),
+            MaskGraph(terms.degree, bytes.fromhex(fixed["graph_seed"])),
             roll.identities,
             roll.enrolment_serial,
+            None if following is None else _read_following(following),
         )
 
     def _attempt(
@@ -226,6 +276,10 @@ class Attempts:
                 uow.ledger.set_status(run_id, plan.round_number, plan.attempt, "aborted")
             close_if_open(uow, plan)
             AuditTrail(uow.audit, run_id).round_aborted(plan, error)
+
+
+def _read_following(fixed: Mapping[str, Any]) -> Following:
+    return Following(tuple(fixed["cohort"]), bytes.fromhex(fixed["graph_seed"]))
 
 
 def close_if_open(uow: UnitOfWork, plan: RoundPlan) -> None:

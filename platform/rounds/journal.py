@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from platform.disk.transactions import Records
 from platform.errors import ProtocolError
@@ -21,6 +21,11 @@ from platform.wire.codec import Frame, decode_frame, encode_frame
 from platform.wire.layout import Summed
 from platform.wire.messages import Stage
 from platform.wire.transport import ClientId
+
+AHEAD: Final = "ahead"
+"""In place of a stage: the keys that an attempt was opened with, of which the stage before it
+yielded nothing, as it was not held."""
+Kept = Stage | Literal["ahead"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +51,7 @@ class StageResult:
 class Journal(Protocol):
     """Keeps the stages of one attempt."""
 
-    def stage(self, stage: Stage) -> bytes | None:
+    def stage(self, stage: Kept) -> bytes | None:
         """Return what is kept of a stage, None where it has not been completed."""
         ...
 
@@ -71,7 +76,7 @@ class DatabaseJournal:
     round_number: int
     attempt: int
 
-    def stage(self, stage: Stage) -> bytes | None:
+    def stage(self, stage: Kept) -> bytes | None:
         """Return what is kept of a stage."""
         return self._kept.get(stage)
 
@@ -92,9 +97,9 @@ class DatabaseJournal:
 class MemoryJournal:
     """The stages of an attempt that nobody goes on with, such as a benchmark's."""
 
-    kept: dict[Stage, bytes] = field(default_factory=dict)
+    kept: dict[Kept, bytes] = field(default_factory=dict)
 
-    def stage(self, stage: Stage) -> bytes | None:
+    def stage(self, stage: Kept) -> bytes | None:
         """Return what is kept of a stage."""
         return self.kept.get(stage)
 
@@ -128,6 +133,23 @@ def decode_stage(data: bytes) -> StageResult:
     return StageResult(
         relays=relays, state=frame.blobs["state"], up=fields["up"], down=fields["down"]
     )
+
+
+def encode_keys(keys: Mapping[ClientId, bytes]) -> bytes:
+    """Return keys that were made ahead, by client, as bytes."""
+    return encode_frame(Frame("keys", {}, {}, dict(keys)))
+
+
+def decode_keys(data: bytes) -> dict[ClientId, bytes]:
+    """Read what `encode_keys` wrote.
+
+    Raises:
+        ProtocolError: If the bytes are none.
+    """
+    frame = decode_frame(data)
+    if frame.kind != "keys":
+        raise ProtocolError("message: the stored keys are not valid")
+    return dict(frame.blobs)
 
 
 def encode_summed(summed: Summed) -> bytes:

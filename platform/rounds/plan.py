@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,32 @@ class Quorum:
 
 
 @dataclass(frozen=True)
+class Following:
+    """What is fixed beforehand about the first attempt at the next round.
+
+    Attributes:
+        cohort: The clients that it invites, sorted; all of them are in this attempt's cohort.
+        graph_seed: Orders them where they mask with some only, else empty.
+    """
+
+    cohort: tuple[ClientId, ...]
+    graph_seed: bytes = b""
+
+
+@dataclass(frozen=True)
+class KeysAhead:
+    """Keys that clients made for the first attempt at a round with the last message of another.
+
+    Attributes:
+        following: The attempt that they are for.
+        keys: What announces them, by client: of its whole cohort.
+    """
+
+    following: Following
+    keys: Mapping[ClientId, bytes]
+
+
+@dataclass(frozen=True)
 class SecurePlan:
     """What is fixed about an attempt's secure sum.
 
@@ -40,12 +66,14 @@ class SecurePlan:
         graph: Who masks with whom.
         identities: Each client's public key, against an active adversary only.
         enrolment_serial: Of the file that says whose keys these are, 0 without one.
+        following: The attempt that keys are asked for ahead for, None where for none.
     """
 
     terms: SumTerms
     graph: MaskGraph = field(default_factory=MaskGraph)
     identities: Mapping[ClientId, bytes] = field(default_factory=dict)
     enrolment_serial: int = 0
+    following: Following | None = None
 
     def enrolled(self, cohort: Sequence[ClientId]) -> EnrolledCohort | None:
         """Return the cohort's keys in its order, None against a semi-honest server."""
@@ -111,6 +139,22 @@ class RoundPlan:
         """Each client's share index in the secure aggregation, from 1."""
         return {client: i for i, client in enumerate(self.cohort, start=1)}
 
+    @property
+    def next_plan(self) -> RoundPlan | None:
+        """What keys are made ahead for, as far as they depend on it; None where for nothing."""
+        secure = self.secure
+        if secure is None or secure.following is None:
+            return None
+        following, degree = secure.following, secure.graph.degree
+        graph = MaskGraph(degree, following.graph_seed)
+        return replace(
+            self,
+            round_number=self.round_number + 1,
+            attempt=1,
+            cohort=following.cohort,
+            secure=replace(secure, graph=graph, following=None),
+        )
+
     def envelope(self, client: ClientId) -> Envelope:
         """Return the envelope of every message to and from one client in this attempt."""
         last = self.committed.get(client)
@@ -163,6 +207,7 @@ class RoundOutcome:
         entries_void: Why the round's entries were discarded, None if they were not.
         traffic: Bytes sent.
         readings: What the sum tells beside.
+        ahead: What announces keys for the next round, by client that made some.
     """
 
     survivors: tuple[ClientId, ...] = ()
@@ -172,3 +217,12 @@ class RoundOutcome:
     entries_void: str | None = None
     traffic: Traffic = Traffic(0, 0)
     readings: Readings = Readings()
+    ahead: Mapping[ClientId, bytes] = field(default_factory=dict)
+
+    def keys_ahead(self, plan: RoundPlan) -> KeysAhead | None:
+        """Return keys of all that the next round invites, None where any are missing."""
+        following = None if plan.secure is None else plan.secure.following
+        if following is None or not self.ahead.keys() >= set(following.cohort):
+            return None
+        keys = {client: self.ahead[client] for client in following.cohort}
+        return KeysAhead(following, keys)

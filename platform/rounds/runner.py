@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from methods import Arrays, MethodError
 from platform.errors import PlatformError, RoundAborted
 from platform.protection.uploads import Protection
 from platform.rounds.exchange import Exchange
+from platform.rounds.joining import join
 from platform.rounds.journal import (
     Journal,
     MemoryJournal,
@@ -29,13 +29,12 @@ from platform.rounds.journal import (
 )
 from platform.rounds.masked_sum import MaskedSum
 from platform.rounds.plan import PoolUpload, Readings, RoundOutcome, RoundPlan
-from platform.rounds.telling import assignments, invitations
+from platform.rounds.telling import assignments, last_relays
 from platform.wire.entries import LARGEST_COORDINATE
 from platform.wire.layout import Summed, Totals, UploadLayout
 from platform.wire.messages import (
     Disclosure,
     Upload,
-    decode_answer,
     decode_disclosure,
     decode_relay,
     decode_upload,
@@ -114,42 +113,22 @@ class RoundRunner:
     def _run(
         self, exchange: Exchange, broadcasts: Callable[[ClientId], Arrays], experts: Experts
     ) -> RoundOutcome:
-        plan, secure = exchange.plan, None
-        if exchange.protection.masked:
-            # Only methods that broadcast to all alike may be summed in secret.
-            secure = MaskedSum.start(exchange.protection, plan, broadcasts(plan.cohort[0]))
-        joined = exchange.settled("advertise", lambda: self._join(exchange, secure))
-        ready = joined
-        if secure is not None:
-            secure = secure.at(joined.state)
-            ready = exchange.settled("share", _step_of(exchange, secure, "share", joined.relays))
-            secure = secure.at(ready.state)
+        plan = exchange.plan
+        # Only methods that broadcast to all alike may be summed in secret.
+        joined = join(exchange, lambda: broadcasts(plan.cohort[0]))
 
         def ask() -> dict[ClientId, Upload]:
-            handles = joined.handles
-            if not handles and plan.facts.generations:
-                invited = invitations(plan, exchange.protection, ready.relays)
-                answers = exchange.again("advertise", invited, decode_answer)
-                handles = {client: answer.handles for client, answer in answers.items()}
+            handles = joined.handles()
             messages = assignments(
-                plan, ready.relays, broadcasts, lambda client: experts(handles.get(client, ()))
+                plan, joined.relays, broadcasts, lambda client: experts(handles.get(client, ()))
             )
             return exchange("train", messages, decode_upload)
 
         if plan.facts.collects:
             return self._collect(exchange, ask)
-        if secure is not None:
-            return self._open_masked(exchange, secure, ask)
+        if joined.secure is not None:
+            return self._open_masked(exchange, joined.secure, ask)
         return self._open_plain(exchange, ask)
-
-    def _join(self, exchange: Exchange, secure: MaskedSum | None) -> StageResult:
-        invited = invitations(exchange.plan, exchange.protection, exchange.plan.cohort)
-        answers = exchange("advertise", invited, decode_answer)
-        handles = {client: answer.handles for client, answer in answers.items()}
-        if secure is None:
-            return StageResult(relays=dict.fromkeys(answers, b""), handles=handles)
-        secure, relays = secure.advance({c: a.payload for c, a in answers.items()})
-        return StageResult(relays=relays, state=secure.encode(), handles=handles)
 
     def _open_masked(self, exchange: Exchange, secure: MaskedSum, ask: Ask) -> RoundOutcome:
         plan, layout = exchange.plan, exchange.protection.layout
@@ -162,15 +141,18 @@ class RoundRunner:
         result = exchange.settled("train", add_up)
         secure = secure.at(result.state)
         if isinstance(secure.state, CollectingConfirmations):
-            confirm = _step_of(exchange, secure, "confirm", result.relays)
-            result = exchange.settled("confirm", confirm)
+            asked = result.relays
+            result = exchange.settled("confirm", lambda: _confirm(exchange, secure, asked))
             secure = secure.at(result.state)
-        answers = exchange("unmask", exchange.relays(result.relays), decode_disclosure)
+        messages = last_relays(plan, exchange.protection, result.relays)
+        answers = exchange("unmask", messages, decode_disclosure)
         finished = secure.advance({c: d.payload for c, d in answers.items()})[0].finished()
         survivors = secure.names(finished.survivors)
         totals = layout.open_sum(finished.total, len(survivors), exchange.protection.sums.grid())
         exchange.protection.sums.require_plausible(totals)
-        return self._outcome(exchange, survivors, totals, answers)
+        outcome = self._outcome(exchange, survivors, totals, answers)
+        ahead = {client: each.ahead for client, each in answers.items() if each.ahead}
+        return replace(outcome, ahead=ahead)
 
     def _open_plain(self, exchange: Exchange, ask: Ask) -> RoundOutcome:
         plan, layout = exchange.plan, exchange.protection.layout
@@ -307,17 +289,9 @@ def _require_minimum(plan: RoundPlan, survivors: int) -> None:
         )
 
 
-def _step_of(
-    exchange: Exchange,
-    secure: MaskedSum,
-    stage: Literal["share", "confirm"],
-    relays: Mapping[ClientId, bytes],
-) -> Callable[[], StageResult]:
-    """Return a stage of the secure aggregation that only passes its messages on."""
-
-    def work() -> StageResult:
-        answers = exchange(stage, exchange.relays(relays), decode_relay)
-        following, outgoing = secure.advance({c: m.payload for c, m in answers.items()})
-        return StageResult(relays=outgoing, state=following.encode())
-
-    return work
+def _confirm(
+    exchange: Exchange, secure: MaskedSum, relays: Mapping[ClientId, bytes]
+) -> StageResult:
+    answers = exchange("confirm", exchange.relays(relays), decode_relay)
+    following, outgoing = secure.advance({c: m.payload for c, m in answers.items()})
+    return StageResult(relays=outgoing, state=following.encode())

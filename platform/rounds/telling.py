@@ -15,14 +15,19 @@ from platform.wire.envelopes import Attempt
 from platform.wire.messages import (
     Assignment,
     Invitation,
+    Relay,
     encode_assignment,
     encode_invitation,
+    encode_relay,
 )
 from platform.wire.transport import ClientId
 
 
 def invitations(
-    plan: RoundPlan, protection: Protection, clients: Iterable[ClientId]
+    plan: RoundPlan,
+    protection: Protection,
+    clients: Iterable[ClientId],
+    rosters: Mapping[ClientId, bytes] | None = None,
 ) -> dict[ClientId, bytes]:
     """Return what invites each of these clients.
 
@@ -30,6 +35,7 @@ def invitations(
         plan: The attempt.
         protection: How uploads are protected in it.
         clients: Some of the cohort.
+        rosters: By client everybody's keys, where they were made ahead; else keys are asked for.
     """
     facts, places = plan.facts, plan.places
     alike: dict[Attempt | None, bytes] = {}
@@ -40,11 +46,36 @@ def invitations(
         if message is None:
             # A seat is one client's own.
             seat = seat_of(protection, plan, places[client]) if protection.masked else None
-            invitation = Invitation(envelope, facts.generations, seat, facts.clipping_norm)
+            roster = b"" if rosters is None else rosters[client]
+            invitation = Invitation(envelope, facts.generations, seat, facts.clipping_norm, roster)
             message = encode_invitation(invitation)
             if seat is None:
                 alike[envelope.committed] = message
         messages[client] = message
+    return messages
+
+
+def last_relays(
+    plan: RoundPlan, protection: Protection, payloads: Mapping[ClientId, bytes]
+) -> dict[ClientId, bytes]:
+    """Return a masked round's last messages, which ask for keys ahead where everybody can be asked.
+
+    Args:
+        plan: The attempt.
+        protection: How uploads are protected in it, and in the next round.
+        payloads: By client, what the secure aggregation sends it.
+    """
+    following = plan.next_plan
+    places: Mapping[ClientId, int] = {}
+    # Keys of some are of no use, and those of who is missing here cannot be had.
+    if following is not None and payloads.keys() >= set(following.cohort):
+        places = following.places
+    messages: dict[ClientId, bytes] = {}
+    for client, payload in payloads.items():
+        seat = None
+        if following is not None and client in places:
+            seat = seat_of(protection, following, places[client])
+        messages[client] = encode_relay(Relay(plan.envelope(client), payload, seat))
     return messages
 
 

@@ -4,13 +4,16 @@
 |-----------|--------------------------------------------|-------------------------------------|
 | advertise | `Invitation`: round, roster size, pool     | `Answer`: keys, pool handles        |
 | share     | `Relay`: everybody's keys                  | `Relay`: encrypted shares           |
+| or share  | `Invitation` with everybody's keys         | `Answer`: shares, pool handles      |
 | train     | `Assignment`: broadcast, experts, shares   | `Upload`: masked vector             |
 | confirm   | `Relay`: the survivors (active only)       | `Relay`: a signature of that list   |
 | unmask    | `Relay`: the survivors, or who signed them | `Disclosure`: shares and pool entry |
 
-Without secure aggregation the share stage falls away and the vector travels in the clear. Every
-message carries run, round and attempt, and the round that was committed last. What is said before
-the first round and after the last: `platform.wire.outside_rounds`.
+With the last message a coordinator may ask for the keys of the next round, and a disclosure carries
+them. Where everybody's are there, that round begins with the share stage, which is an invitation
+then. Without secure aggregation the share stage falls away and the vector travels in the clear.
+Every message carries run, round and attempt, and the round that was committed last. What is said
+before the first round and after the last: `platform.wire.outside_rounds`.
 """
 
 from __future__ import annotations
@@ -45,17 +48,26 @@ class Invitation:
         generations: Rounds whose pool entries are alive.
         secure: The client's place in the protocol, None without secure aggregation.
         clipping_norm: Of this round, where it adapts; None where it is the configuration's.
+        roster: Everybody's keys, where all were made ahead; else empty, and keys are asked for.
     """
 
     envelope: Envelope
     generations: tuple[int, ...]
     secure: SecureRound | None
     clipping_norm: float | None = None
+    roster: bytes = b""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Takes part; `handles` name the client's own live pool entries, newest first."""
+    """Takes part.
+
+    Attributes:
+        envelope: The attempt.
+        handles: Names of the client's own live pool entries, newest first.
+        payload: Its keys, or its shares where it was sent everybody's keys; empty without secure
+            aggregation.
+    """
 
     envelope: Envelope
     handles: tuple[bytes, ...]
@@ -64,10 +76,18 @@ class Answer:
 
 @dataclass(frozen=True)
 class Relay:
-    """A message of the secure aggregation protocol, which alone understands it."""
+    """A message of the secure aggregation protocol, which alone understands it.
+
+    Attributes:
+        envelope: The attempt.
+        payload: The protocol's bytes.
+        ahead: The client's place in the first attempt at the next round, where its keys are asked
+            for with the last message of this one; else None.
+    """
 
     envelope: Envelope
     payload: bytes
+    ahead: SecureRound | None = None
 
 
 @dataclass(frozen=True)
@@ -107,12 +127,14 @@ class Disclosure:
         handle: Name of the pool entry, empty without one.
         entry: The pool entry as protected: a difference to the broadcast, or absolute arrays under
             no mechanism.
+        ahead: Keys for the next round, empty where none were asked for.
     """
 
     envelope: Envelope
     payload: bytes
     handle: bytes
     entry: Arrays
+    ahead: bytes = b""
 
 
 def encode_invitation(message: Invitation) -> bytes:
@@ -125,6 +147,7 @@ def encode_invitation(message: Invitation) -> bytes:
         "clipping_norm": message.clipping_norm,
     }
     blobs = {} if secure is None else secure_blobs(secure)
+    blobs["roster"] = message.roster
     return encode_frame(Frame("invitation", fields, {}, blobs))
 
 
@@ -140,7 +163,8 @@ def decode_invitation(data: bytes) -> Invitation:
     norm = frame.fields.get("clipping_norm")
     if norm is not None and not isinstance(norm, float):
         raise ProtocolError("message: the clipping norm is not a number")
-    return Invitation(envelope, integers(frame.fields.get("generations")), secure, norm)
+    generations = integers(frame.fields.get("generations"))
+    return Invitation(envelope, generations, secure, norm, blob(frame, "roster"))
 
 
 def encode_answer(message: Answer) -> bytes:
@@ -163,8 +187,11 @@ def decode_answer(data: bytes) -> Answer:
 
 def encode_relay(message: Relay) -> bytes:
     """Serialise a relay."""
-    blobs = {"payload": message.payload}
-    return encode_frame(Frame("relay", envelope_fields(message.envelope), {}, blobs))
+    fields, blobs = envelope_fields(message.envelope), {"payload": message.payload}
+    if message.ahead is not None:
+        fields["ahead"] = secure_numbers(message.ahead)
+        blobs.update(secure_blobs(message.ahead))
+    return encode_frame(Frame("relay", fields, {}, blobs))
 
 
 def decode_relay(data: bytes) -> Relay:
@@ -174,7 +201,9 @@ def decode_relay(data: bytes) -> Relay:
         ProtocolError: If it is none.
     """
     frame, envelope = opened(data, "relay")
-    return Relay(envelope, blob(frame, "payload"))
+    numbers = frame.fields.get("ahead")
+    ahead = None if numbers is None else read_secure(frame, numbers)
+    return Relay(envelope, blob(frame, "payload"), ahead)
 
 
 def encode_assignment(message: Assignment) -> bytes:
@@ -231,7 +260,7 @@ def decode_upload(data: bytes) -> Upload:
 
 def encode_disclosure(message: Disclosure) -> bytes:
     """Serialise a disclosure."""
-    blobs = {"payload": message.payload, "handle": message.handle}
+    blobs = {"payload": message.payload, "handle": message.handle, "ahead": message.ahead}
     fields = envelope_fields(message.envelope)
     return encode_frame(Frame("disclosure", fields, message.entry, blobs))
 
@@ -243,7 +272,8 @@ def decode_disclosure(data: bytes) -> Disclosure:
         ProtocolError: If it is none.
     """
     frame, envelope = opened(data, "disclosure")
-    return Disclosure(envelope, blob(frame, "payload"), blob(frame, "handle"), frame.arrays)
+    payload, name, ahead = (blob(frame, each) for each in ("payload", "handle", "ahead"))
+    return Disclosure(envelope, payload, name, frame.arrays, ahead)
 
 
 def broadcast_digest(broadcast: Arrays, clipping_norm: float | None) -> bytes:

@@ -24,6 +24,7 @@ from privacy.secure_aggregation.identities import (
     decode_enrolment,
     fingerprint,
     new_identity,
+    node_fingerprint,
 )
 from privacy.secure_aggregation.parameters import (
     Adversary,
@@ -99,6 +100,7 @@ __all__ = [
     "fingerprint",
     "largest_norm",
     "new_identity",
+    "node_fingerprint",
     "plan",
     "require_plausible_norm",
     "server",

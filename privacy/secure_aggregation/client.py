@@ -89,6 +89,37 @@ def advertise(
     return state, encode_advertised_keys(parameters, client, keys, identity=identity)
 
 
+def take_up(
+    state: ClientState | None,
+    parameters: RoundParameters,
+    client: int,
+    *,
+    credentials: Credentials | None = None,
+) -> Advertised:
+    """Return keys that were announced before the round began, now that it begins.
+
+    What `advertise` checked then may hold no more: an enrolment changes between two rounds.
+
+    Args:
+        state: What `advertise` returned, None where nothing is known of it.
+        parameters: The round, as this client is told it now.
+        client: Own share index.
+        credentials: What the client knows about an active round now.
+
+    Raises:
+        ValueError: If there are no keys for exactly this round and place, or credentials are
+            missing.
+        Authentication: If the round is not one that the credentials allow.
+    """
+    if not isinstance(state, Advertised) or (state.parameters, state.client) != (
+        parameters,
+        client,
+    ):
+        raise ValueError("no keys were made ahead for this round")
+    _require_credentials(parameters, client, credentials)
+    return state
+
+
 def _require_credentials(
     parameters: RoundParameters, client: int, credentials: Credentials | None
 ) -> None:

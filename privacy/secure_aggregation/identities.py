@@ -5,11 +5,13 @@ server. Every client has one Ed25519 key pair; the public halves stand in an *en
 file that all parties get over another channel (by hand, in a contract, in a signed repository) and
 compare by its fingerprint. A name keeps one current key; rotation retires it, revocation removes
 the name, and no key ever comes back. The serial number grows with every change, so that an older
-file is noticed.
+file is noticed. A name may also have the key by which whoever carries its messages knows its
+machine (its *node* key): what comes from another machine is then not taken for this client's.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -20,8 +22,13 @@ from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_ssh_public_key,
+)
 
 from privacy.errors import Authentication
 from privacy.secure_aggregation.entropy import Entropy, draw
@@ -32,6 +39,10 @@ SIGNATURE_BYTES = 64
 ENROLMENT_VERSION = 1
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# As OpenSSH writes public keys, without a comment: every way between machines knows these kinds.
+_NODE = re.compile(
+    r"(?:ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(?:256|384|521)) [A-Za-z0-9+/=]{1,2000}"
+)
 _SIGNED = b"sotto/secure-aggregation/signature"
 _GROUP = 4
 # More than the signatures that one client checks in a round of a thousand.
@@ -82,6 +93,12 @@ def fingerprint(public: bytes) -> str:
     return "-".join(digits[at : at + _GROUP] for at in range(0, len(digits), _GROUP))
 
 
+def node_fingerprint(node: str) -> str:
+    """Return what people compare of a node key, as `ssh-keygen -l` prints it."""
+    digest = hashlib.sha256(base64.b64decode(node.split()[1])).digest()
+    return f"SHA256:{base64.b64encode(digest).decode('ascii').rstrip('=')}"
+
+
 @dataclass(frozen=True)
 class Member:
     """One name of an enrolment.
@@ -89,10 +106,13 @@ class Member:
     Attributes:
         current: The public key that it signs with; None once the name is revoked.
         retired: The keys that it signed with before, oldest first.
+        node: The public key by which engines and tunnels know its machine, as OpenSSH writes it;
+            None where none is bound to it.
     """
 
     current: bytes | None
     retired: tuple[bytes, ...] = ()
+    node: str | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +124,7 @@ class Enrolment:
         members: By name, the member's keys.
 
     Raises:
-        ValueError: If a name or key is malformed, or a key occurs twice.
+        ValueError: If a name or key is malformed, a key occurs twice, or a revoked name has a node.
     """
 
     serial: int = 0
@@ -123,6 +143,7 @@ class Enrolment:
             raise ValueError("a key of the enrolment does not have 32 bytes")
         if len(set(keys)) != len(keys):
             raise ValueError("a key occurs twice in the enrolment")
+        _require_nodes(self.members)
 
     def enrol(self, name: str, public: bytes) -> Enrolment:
         """Return the enrolment with a new name.
@@ -141,7 +162,15 @@ class Enrolment:
             ValueError: If the name is not enrolled or the key is or was in use.
         """
         member = self._current_member(name)
-        return self._with(name, Member(public, tuple(_keys(member))))
+        return self._with(name, Member(public, tuple(_keys(member)), member.node))
+
+    def bind(self, name: str, node: str | None) -> Enrolment:
+        """Return the enrolment with another node key for a name, or none; the old one is gone.
+
+        Raises:
+            ValueError: If the name is not enrolled, or the key is malformed or another's.
+        """
+        return self._with(name, replace(self._current_member(name), node=node))
 
     def revoke(self, name: str) -> Enrolment:
         """Return the enrolment in which a name takes part no more.
@@ -174,6 +203,7 @@ class Enrolment:
         members = {
             name: {
                 "current": None if member.current is None else member.current.hex(),
+                "node": member.node,
                 "retired": [key.hex() for key in member.retired],
             }
             for name, member in self.members.items()
@@ -218,7 +248,30 @@ def _decode_member(each: Any) -> Member:
     return Member(
         None if current is None else bytes.fromhex(current),
         tuple(bytes.fromhex(key) for key in each["retired"]),
+        each["node"],
     )
+
+
+def _require_nodes(members: Mapping[str, Member]) -> None:
+    """Refuse node keys that are none, are two clients', or belong to nobody who takes part."""
+    nodes = {name: member.node for name, member in members.items() if member.node is not None}
+    for name, node in nodes.items():
+        if not _is_public_key(node):
+            raise ValueError(f"the node of {name!r} is no public key as OpenSSH writes it")
+        if members[name].current is None:
+            raise ValueError(f"{name!r} is revoked, and has a node")
+    if len(set(nodes.values())) != len(nodes):
+        raise ValueError("two names have the same node in the enrolment")
+
+
+def _is_public_key(node: str) -> bool:
+    if _NODE.fullmatch(node) is None:
+        return False
+    try:
+        key = load_ssh_public_key(node.encode("ascii"))
+    except (ValueError, UnsupportedAlgorithm):
+        return False
+    return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode("ascii") == node
 
 
 def _keys(member: Member) -> Iterable[bytes]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,7 +22,8 @@ import pytest
 
 from platform.bootstrap.federating import through_hub
 from platform.relay.flower import flower_on_localhost
-from platform.relay.flower.development import Running, running_key
+from platform.relay.flower.development import Running, node_key
+from platform.relay.flower.development_root import DevelopmentRoot
 from platform.relay.hub import Hub, Told
 from platform.wire.transport import Dropout
 from tests.repository._source import ROOT
@@ -155,36 +157,66 @@ def test_what_is_killed_and_started_again_costs_time_and_nothing_else(flower, vi
     assert again == {name: name.encode() + b":n" for name in NAMES}
 
 
-def test_a_node_whose_key_is_not_enrolled_is_refused(flower):
-    running = flower.running
-    running_key(running.folder, "mallory", PYTHON)
-    command = [
-        text.replace("north.key", "mallory.key").replace("north.sock", "mallory.sock")
+def says(running: Running, name: str, command: list[str], word: str) -> list[str]:
+    """What a node that is started so says, until it has said a word twice, or 30 s."""
+    running.commands[name] = command
+    running.start(name)
+    log, end = running.folder / f"{name}.log", time.monotonic() + 30
+    while log.read_text().count(word) < 2 and time.monotonic() < end:
+        time.sleep(0.1)
+    running.kill(name)
+    return log.read_text().splitlines()
+
+
+def as_another(running: Running, name: str) -> list[str]:
+    """The node of `north`, with another key and certificate."""
+    return [
+        text.replace("north.key", f"{name}.key").replace("north.pem", f"{name}.pem")
         for text in running.commands["north"]
     ]
-    running.commands["mallory"] = command
-    running.start("mallory")
-    log = running.folder / "mallory.log"
-    end = time.monotonic() + 30
-    while log.read_text().count("not connected") < 2 and time.monotonic() < end:
-        time.sleep(0.1)
-    running.kill("mallory")
-    said = log.read_text().splitlines()
+
+
+def test_a_node_whose_key_is_not_enrolled_is_refused(flower):
+    """Its certificate leads to the same root: who signs certificates enrols nobody."""
+    running = flower.running
+    node_key(running.folder, "mallory", PYTHON, running.root)
+    said = says(running, "mallory", as_another(running, "mallory"), "not connected")
     assert sum("not connected" in line for line in said) >= 2
     assert "connected" not in said
 
 
+def test_a_node_whose_certificate_leads_elsewhere_is_refused_by_tls(flower):
+    """Its node key is the enrolled one: `north`'s own, in other hands."""
+    running, folder = flower.running, flower.running.folder
+    shutil.copy(folder / "north.key", folder / "elsewhere.key")
+    request = in_flowers_environment(
+        "import sys; from platform.relay.flower.__main__ import main; main(sys.argv[1:])",
+        *("request", str(folder / "elsewhere.key"), "north"),
+        cwd=folder,
+    )
+    (folder / "elsewhere.pem").write_bytes(DevelopmentRoot.made().signed(request))
+    said = says(running, "elsewhere", as_another(running, "elsewhere"), "not connected")
+    assert sum("not connected" in line for line in said) >= 2
+    # What SuperLink refuses itself has a status; it was not even asked.
+    assert not any("HTTPStatusError" in line for line in said)
+    assert "connected" not in said
+
+
 ATTACKS = """
-import sys, httpx
+import sys, httpx, ssl
+from dataclasses import replace
 from pathlib import Path
 
 from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.node_pb2 import Node
 from platform.relay.flower.keys import read_enrolled, read_key
-from platform.relay.flower.node import Place, _fleet
+from platform.relay.flower.node import _fleet
+from platform.relay.flower.place import Place, node_place, server_place
 from platform.relay.flower.superlink import SuperLink
 folder, address = Path(sys.argv[1]), sys.argv[2]
-place = Place(address=address, root=(folder / "ca.pem").read_bytes())
+root = folder / "ca.pem"
+def of(name):
+    return node_place(address, root, folder / f"{name}.pem", folder / f"{name}.key")
 other = int((folder / "north.key.node").read_text())
 own = int((folder / "east.key.node").read_text())
 def attempt(word, place, number, name):
@@ -194,13 +226,16 @@ def attempt(word, place, number, name):
         print(word, "passed")
     except httpx.HTTPStatusError as error:
         print(word, error.response.status_code)
-    except httpx.TransportError:
+    except (httpx.TransportError, ssl.SSLError):
         print(word, "no connection")
-attempt("own", place, own, "east.key")
-attempt("another's", place, other, "east.key")
-attempt("plain", Place(address=address, root=None), own, "east.key")
+attempt("own", of("east"), own, "east.key")
+attempt("another's", of("east"), other, "east.key")
+attempt("plain", Place(address=address, tls=None), own, "east.key")
+bare = ssl.create_default_context(cafile=root)
+attempt("bare", Place(address=address, tls=bare), own, "east.key")
+ours = server_place(address, root, folder / "server.pem", folder / "server.key")
 try:
-    SuperLink.opened(place, b"guessed", read_enrolled(folder / "enrolled.json"))
+    SuperLink.opened(ours, b"guessed", read_enrolled(folder / "enrolment.json"))
     print("task passed")
 except httpx.HTTPStatusError as error:
     print("task", error.response.status_code)
@@ -213,8 +248,32 @@ def test_nobody_fetches_anothers_messages_or_takes_our_task(flower):
     address = command[command.index("--superlink") + 1]
     said = in_flowers_environment(ATTACKS, str(folder), address, cwd=flower.folder).splitlines()
     assert said[:2] == ["own passed", "another's 401"]
-    assert said[2].startswith("plain") and "passed" not in said[2]
-    assert said[3].startswith("task") and "passed" not in said[3]
+    assert said[2:4] == ["plain no connection", "bare no connection"]
+    assert said[4].startswith("task") and "passed" not in said[4]
+
+
+@pytest.mark.parametrize("command", ["superlink", "link", "north"])
+def test_no_connection_without_tls_unless_it_is_said_by_name(flower, command):
+    """Whatever file for it is left out, nothing is started; beside one, `--insecure` is refused."""
+    words = flower.running.commands[command]
+    for option in ("--root", "--certificate"):
+        at = words.index(option)
+        assert "--insecure" in refused(flower, [*words[:at], *words[at + 2 :]])
+    assert "valid without" in refused(flower, [*words, "--insecure"])
+
+
+def refused(flower: Flower, words: list[str]) -> str:
+    done = subprocess.run(
+        [str(PYTHON), "-m", "platform.relay.flower", *words],
+        cwd=flower.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "PYTHONPATH": ""},
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    return done.stderr
 
 
 def test_flowers_environment_has_this_platform_and_nothing_that_trains(flower):
@@ -230,5 +289,6 @@ def test_flowers_environment_has_this_platform_and_nothing_that_trains(flower):
 def test_each_private_key_is_its_owners_only_and_the_server_has_none(flower):
     folder = flower.running.folder
     assert {(folder / f"{name}.key").stat().st_mode & 0o777 for name in NAMES} == {0o600}
-    assert json.loads((folder / "enrolled.json").read_text()).keys() == set(NAMES)
-    assert "PRIVATE" not in (folder / "enrolled.json").read_text()
+    known = (folder / "enrolment.json").read_text()
+    assert json.loads(known)["members"].keys() == set(NAMES)
+    assert "PRIVATE" not in known

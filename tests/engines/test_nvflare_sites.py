@@ -13,7 +13,7 @@ from platform.relay.nvflare import nvflare_poc
 from platform.relay.nvflare.__main__ import main
 from platform.relay.nvflare.development import processes_of
 from platform.relay.nvflare.keeping import Keeper, job_files
-from platform.relay.nvflare.site import settle, socket_of
+from platform.relay.nvflare.site import server_paths_of, settle, socket_of
 
 
 def a_kit(folder: Path, kind: str) -> Path:
@@ -45,9 +45,13 @@ def local(kit: Path, name: str) -> dict:
 
 @pytest.mark.parametrize(("kind", "end"), [("client", "ClientRelay"), ("server", "ServerRelay")])
 def test_a_settled_site_allows_its_own_two_classes_and_no_code(tmp_path, kind, end):
-    kit = a_kit(tmp_path, kind)
-    assert main(["site", str(kit), str(tmp_path / "one.sock")]) == 0
-    assert socket_of(kit / "local") == tmp_path / "one.sock"
+    kit, socket, known = a_kit(tmp_path, kind), tmp_path / "one.sock", tmp_path / "enrolment.json"
+    more = [str(known)] if kind == "server" else []
+    assert main(["site", str(kit), str(socket), *more]) == 0
+    if kind == "server":
+        assert server_paths_of(kit / "local") == (socket, known)
+    else:
+        assert socket_of(kit / "local") == socket
     resources = local(kit, "resources.json")
     allowed = resources["class_allow_list"]
     assert len(allowed) == 2
@@ -90,7 +94,15 @@ def test_what_is_no_kit_is_refused(tmp_path, capsys):
         Keeper(kit=tmp_path, clients=("east",), tell=print).until(None)
 
 
-@pytest.mark.parametrize("words", [[], ["site"], ["keep", "kit"], ["site", "a", "b", "c"]])
+@pytest.mark.parametrize("kind", ["client", "server"])
+def test_the_server_has_the_enrolment_and_no_site_has(tmp_path, capsys, kind):
+    kit, more = a_kit(tmp_path, kind), ["enrolment.json"] if kind == "client" else []
+    assert main(["site", str(kit), "/s", *more]) == 2
+    assert "the enrolment at the server, and none at a site" in capsys.readouterr().err
+    assert not (kit / "local" / "sotto.json").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["site"], ["keep", "kit"], ["site", "a", "b", "c", "d"]])
 def test_other_commands_are_answered_with_the_usage(words, capsys):
     assert main(words) == 2
     assert "keep KIT CLIENT..." in capsys.readouterr().err

@@ -41,8 +41,8 @@ THIRD_PARTY = {
         "yaml",
     },
     # No type of an engine leaves its folder.
-    "platform.relay.nvflare": {"nvflare", "yaml"},
-    "platform.relay.flower": {"cryptography", "flwr"},
+    "platform.relay.nvflare": {"cryptography", "nvflare", "yaml"},
+    "platform.relay.flower": {"cryptography", "flwr", "uvicorn"},
 }
 # Runs once at the start of every interpreter and twice as a copy outside the package.
 STANDARD_LIBRARY_ONLY = {"platform", "platform.__main__", "platform._startup_hook"}

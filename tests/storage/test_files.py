@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import storage
+from storage.files import create_whole
 from tests.storage._filling import ROW, fill_database, fill_store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,3 +164,20 @@ def test_what_a_killed_creator_left_is_in_nobodys_way(tmp_path: Path) -> None:
     with storage.open_database(f"sqlite:///{tmp_path}/sotto.db") as database:
         database.verify_integrity()
     assert [file.name for file in tmp_path.iterdir()] == ["sotto.db"]
+
+
+def test_a_database_whose_log_could_not_be_moved_into_it_is_not_made(tmp_path: Path) -> None:
+    """As on a disk that is full once all is committed: closing it then says nothing."""
+    path, held = tmp_path / "sotto.db", []
+
+    def build(part: Path) -> None:
+        connection = sqlite3.connect(part, isolation_level=None)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("CREATE TABLE all_of_it (x)")
+        # Whoever else has it open keeps its log from being moved.
+        held.append(connection)
+
+    with pytest.raises(storage.StorageFull, match="cannot be created: the disk is full"):
+        create_whole(path, build)
+    held[0].close()
+    assert list(tmp_path.iterdir()) == []

@@ -47,7 +47,7 @@ def test_create_makes_a_key_for_every_client_and_shows_none(sotto: Command, tmp_
         "serial": 3,
         "fingerprint": known.fingerprint,
         "members": [
-            {"name": name, "fingerprint": fingerprint(key), "retired_keys": 0}
+            {"name": name, "fingerprint": fingerprint(key), "node": None, "retired_keys": 0}
             for key, name in sorted(known.names.items(), key=lambda item: item[1])
         ],
     }
@@ -83,7 +83,7 @@ def test_no_command_makes_keys_of_several_clients_but_the_one_for_development(
     """A client makes its own, where it stays: `python -m platform.client keys create`."""
     shown = sotto("enrolment", "--help").out
     commands = re.findall(r"^  ([a-z-]+)  ", shown.partition("Commands:")[2], re.MULTILINE)
-    assert commands == [DEVELOPMENT, "show", "add", "rotate", "revoke"]
+    assert commands == [DEVELOPMENT, "show", "add", "rotate", "revoke", "bind", "node"]
     for gone in ("create", "key"):
         assert sotto("enrolment", gone, "x").code == 2
 
@@ -109,6 +109,7 @@ def test_a_life_of_a_name(sotto: Command, file: Path) -> None:
         {
             "name": "clinic",
             "fingerprint": fingerprint(bytes.fromhex(PUBLIC)),
+            "node": None,
             "retired_keys": 0,
         }
     ]
@@ -116,7 +117,9 @@ def test_a_life_of_a_name(sotto: Command, file: Path) -> None:
     assert rotated["members"][0]["fingerprint"] == fingerprint(bytes.fromhex(OTHER))
     assert (rotated["serial"], rotated["members"][0]["retired_keys"]) == (2, 1)
     revoked = sotto("enrolment", "revoke", str(file), "clinic", "--json").document
-    assert revoked["members"] == [{"name": "clinic", "fingerprint": "-", "retired_keys": 2}]
+    assert revoked["members"] == [
+        {"name": "clinic", "fingerprint": "-", "node": None, "retired_keys": 2}
+    ]
     shown = sotto("enrolment", "show", str(file), "--json")
     assert shown.document == revoked
     assert shown.document["fingerprint"] == read_enrolment(file).fingerprint
@@ -124,9 +127,42 @@ def test_a_life_of_a_name(sotto: Command, file: Path) -> None:
     assert "serial 3" in plain.out and "compare the fingerprint" in plain.out
 
 
+NODE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAS3HrTBDAalA1tWvcQzfBzmKqTM8O2kQinSVXlz92Y0"
+NODE_FINGERPRINT = "SHA256:hllHPQ6ynmzcs0lEHK/eVljh+6+e4rF1h2CBFR0sFo8"
+"""What `ssh-keygen -l` says of it."""
+
+
+def test_a_node_is_bound_to_a_name_and_goes_with_it(sotto: Command, file: Path) -> None:
+    sotto("enrolment", "add", str(file), "clinic", PUBLIC)
+    bound = sotto("enrolment", "bind", str(file), "clinic", f"{NODE} root@clinic", "--json")
+    assert bound.document["serial"] == 2
+    assert bound.document["members"][0]["node"] == NODE
+    assert sotto("enrolment", "node", str(file), "clinic").out == f"{NODE}\n"
+    assert NODE_FINGERPRINT in sotto("enrolment", "show", str(file)).out
+    # Another key to sign with is on the same machine; who is revoked has none.
+    rotated = sotto("enrolment", "rotate", str(file), "clinic", OTHER, "--json").document
+    assert rotated["members"][0]["node"] == NODE
+    sotto("enrolment", "revoke", str(file), "clinic")
+    require_one_sentence(sotto("enrolment", "node", str(file), "clinic"), "no node is bound")
+
+
+def test_no_two_names_have_one_node(sotto: Command, file: Path) -> None:
+    sotto("enrolment", "add", str(file), "clinic", PUBLIC)
+    sotto("enrolment", "add", str(file), "other", OTHER)
+    sotto("enrolment", "bind", str(file), "clinic", NODE)
+    before = file.read_bytes()
+    require_one_sentence(sotto("enrolment", "bind", str(file), "other", NODE), "the same node")
+    assert file.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["bind", "other", NODE], ["'other' is not enrolled"]),
+        (["bind", "clinic", NODE.replace("ed25519", "rsa")], ["no public key as OpenSSH"]),
+        (["bind", "clinic", NODE[:-1] + "="], ["no public key as OpenSSH"]),
+        (["bind", "clinic", "ssh-ed25519"], ["no public key as OpenSSH"]),
+        (["bind", "clinic", PUBLIC], ["no public key as OpenSSH"]),
         (["add", "clinic", OTHER], ["'clinic' is enrolled already"]),
         (["add", "other", PUBLIC], ["a key occurs twice"]),
         (["add", "../other", OTHER], ["'../other' is no name"]),

@@ -83,6 +83,17 @@ def test_masked_and_noised_sums_of_data_holders(folder):
     assert [r["dropped"] for r in summary["rounds"]] == [0, 0]
 
 
+def test_accuracy_comes_back_noised_and_summed_or_not_at_all(folder):
+    """Of validation images that each holder keeps back; so much epsilon that noise is small."""
+    holders = Holders.written(folder)
+    asked = ("evaluation.release=noised", "task.validation_share=0.5", "privacy.target_epsilon=800")
+    summary = hold(federation(folder, *MASKED, *asked), within(holders.handlers()))
+    final = summary["final"]
+    released, spread = (final["released_validation"][name] for name in ("mean", "std"))
+    assert -4 * spread <= released <= 1 + 4 * spread and 0 < spread < 0.05
+    assert final["accuracy"]["mean"] is None and final["validation"]["mean"] is None
+
+
 @pytest.mark.parametrize(
     ("limits", "said"),
     [

@@ -139,7 +139,7 @@ def test_no_schedule_of_two_hundred_opens_two_sums(
 def test_a_run_that_died_everywhere_ends_as_if_nothing_had_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A death at every 57th place in turn, nobody lost: the same accuracy, state and charges.
+    """A death at every 47th place in turn, nobody lost: the same accuracy, state and charges.
 
     A stage is durable as a whole, so a life goes on only from a stage that it has come to the end
     of: the first one is the roll call.
@@ -151,7 +151,7 @@ def test_a_run_that_died_everywhere_ends_as_if_nothing_had_happened(
         simulation = storage.create(*chosen)
         deaths = 0
         while True:
-            seams.left = 57
+            seams.left = 47
             with opened(simulation):
                 try:
                     summary = execute(simulation, SilentObserver())

@@ -1,4 +1,4 @@
-"""`python -m platform.relay.flower link|node|key|superlink ...`: what people type."""
+"""`python -m platform.relay.flower link|node|key|request|superlink ...`: what people type."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ from platform.errors import ConfigError
 
 USAGE: Final = """Relay messages through Flower.
 
-on each client's machine, once; the line that is printed travels to the server:
+on each client's machine, once; the line that `key` prints is bound to the client in the enrolment,
+and what `request` prints comes back signed:
   python -m platform.relay.flower key north.key
+  python -m platform.relay.flower request north.key north > north.csr
 
-on the server, with the lines that came as enrolled.json, {"north": "ecdsa-sha2-nistp384 ...", ...}:
+on the server:
   python -m platform.relay.flower superlink --port 9092 --certificate server.pem \\
       --private-key server.key --root ca.pem --secret secret
-  python -m platform.relay.flower link HUB --superlink ADDR:9092 --root ca.pem --secret secret \\
-      --enrolled enrolled.json
+  python -m platform.relay.flower link HUB --superlink ADDR:9092 --certificate server.pem \\
+      --private-key server.key --root ca.pem --secret secret --enrolment enrolment.json
 
 on each client's machine, as long as the federation lasts:
-  python -m platform.relay.flower node --superlink ADDR:9092 --root ca.pem --key north.key \\
-      --socket SOCKET
-or a SuperNode as Flower ships it, which is slower:
+  python -m platform.relay.flower node --superlink ADDR:9092 --root ca.pem \\
+      --certificate north.pem --key north.key --socket SOCKET
+or a SuperNode as Flower ships it, which is slower, and has no certificate, so that SuperLink must
+be started with --stock-nodes:
   flower-supernode --superlink ADDR:9092 --root-certificates ca.pem \\
       --auth-supernode-private-key north.key --node-config 'socket="SOCKET"'
 
-Connections without TLS, and nodes without keys, are had by --insecure only.
+Connections without TLS are had by --insecure only.
 """
 
 
@@ -55,28 +58,33 @@ def _parser() -> argparse.ArgumentParser:
     key = commands.add_parser("key", help="make a node's key and print its public half")
     key.add_argument("file", type=Path)
     key.set_defaults(work=_key)
+    request = commands.add_parser("request", help="print a request for a node's certificate")
+    request.add_argument("file", type=Path)
+    request.add_argument("name")
+    request.set_defaults(work=_request)
     link = commands.add_parser("link", help="relay between the coordinator's hub and SuperLink")
     link.add_argument("hub", type=Path)
+    link.add_argument("--private-key", type=Path)
     link.add_argument("--secret", type=Path, required=True)
-    link.add_argument("--enrolled", type=Path, required=True)
+    link.add_argument("--enrolment", type=Path, required=True)
     link.set_defaults(work=_link)
     node = commands.add_parser("node", help="relay between SuperLink and a client's process")
     node.add_argument("--key", type=Path, required=True)
     node.add_argument("--socket", type=Path, required=True)
     node.set_defaults(work=_node)
-    for command in (link, node):
-        command.add_argument("--superlink", required=True, help="HOST:PORT")
-        safe = command.add_mutually_exclusive_group(required=True)
-        safe.add_argument("--root", type=Path, help="certificate that SuperLink's leads to")
-        safe.add_argument("--insecure", action="store_true")
     superlink = commands.add_parser("superlink", help="start Flower's SuperLink as we need it")
     superlink.add_argument("--host", default="0.0.0.0")  # noqa: S104 - a server for others
     superlink.add_argument("--port", type=int, default=9092)
+    superlink.add_argument("--private-key", type=Path)
     superlink.add_argument("--secret", type=Path, required=True)
-    for name in ("--certificate", "--private-key", "--root"):
-        superlink.add_argument(name, type=Path)
-    superlink.add_argument("--insecure", action="store_true")
+    superlink.add_argument("--stock-nodes", action="store_true", help="ask for no certificates")
     superlink.set_defaults(work=_superlink)
+    for command in (link, node):
+        command.add_argument("--superlink", required=True, help="HOST:PORT")
+    for command in (link, node, superlink):
+        command.add_argument("--root", type=Path, help="what certificates must lead to")
+        command.add_argument("--certificate", type=Path, help="the own one")
+        command.add_argument("--insecure", action="store_true", help="no TLS, for development")
     return parser
 
 
@@ -87,16 +95,27 @@ def _key(options: argparse.Namespace) -> int:
     return 0
 
 
+def _request(options: argparse.Namespace) -> int:
+    from platform.relay.flower.keys import request_certificate
+
+    sys.stdout.write(request_certificate(options.file, options.name))
+    return 0
+
+
 def _link(options: argparse.Namespace) -> int:
     from platform.relay.flower.keys import read_enrolled
     from platform.relay.flower.link import carry_through
-    from platform.relay.flower.node import Place
+    from platform.relay.flower.place import Place, server_place
 
-    place = Place(address=options.superlink, root=_read(options.root) if options.root else None)
+    if _is_secured(options, "root", "certificate", "private_key"):
+        own = (options.root, options.certificate, options.private_key)
+        place = server_place(options.superlink, *own)
+    else:
+        place = Place(address=options.superlink, tls=None)
     carry_through(
         place=place,
         secret=_read(options.secret),
-        enrolled=read_enrolled(options.enrolled),
+        enrolled=read_enrolled(options.enrolment),
         hub=options.hub,
         ended=_until_signal(),
         tell=_say,
@@ -105,9 +124,13 @@ def _link(options: argparse.Namespace) -> int:
 
 
 def _node(options: argparse.Namespace) -> int:
-    from platform.relay.flower.node import Node, Place
+    from platform.relay.flower.node import Node
+    from platform.relay.flower.place import Place, node_place
 
-    place = Place(address=options.superlink, root=_read(options.root) if options.root else None)
+    if _is_secured(options, "root", "certificate"):
+        place = node_place(options.superlink, options.root, options.certificate, options.key)
+    else:
+        place = Place(address=options.superlink, tls=None)
     Node(place=place, key=options.key, socket=options.socket, tell=_say).until(_until_signal())
     return 0
 
@@ -116,19 +139,38 @@ def _superlink(options: argparse.Namespace) -> int:
     command = ["flower-superlink", "--host", options.host, "--port", str(options.port)]
     command += ["--isolation", "process", "--superexec-auth-secret-file", str(options.secret)]
     command += ["--disable-runtime-dependency-installation"]
-    if options.insecure:
-        command += ["--insecure"]
-    elif None in (options.certificate, options.private_key, options.root):
-        raise ConfigError("valid: --certificate, --private-key and --root, or --insecure")
-    else:
+    secured = _is_secured(options, "root", "certificate", "private_key")
+    if secured:
         command += ["--enable-supernode-auth", "--ssl-ca-certfile", str(options.root)]
         command += ["--ssl-certfile", str(options.certificate)]
         command += ["--ssl-keyfile", str(options.private_key)]
+    else:
+        command += ["--insecure"]
+    import uvicorn
     from flwr.superlink.cli import flower_superlink
 
+    from platform.relay.flower.guard import guarded
+
+    asked = options.root if secured and not options.stock_nodes else None
+    uvicorn.run = guarded(uvicorn.run, asked)
     sys.argv = command
     flower_superlink()
     return 0
+
+
+def _is_secured(options: argparse.Namespace, *names: str) -> bool:
+    """Return whether a connection has TLS, which it has unless the opposite is said by name.
+
+    Raises:
+        ConfigError: If a file for it is missing, or there are some although it is to have none.
+    """
+    words = ", ".join(f"--{name.replace('_', '-')}" for name in names)
+    given = [name for name in names if getattr(options, name) is not None]
+    if given and options.insecure:
+        raise ConfigError(f"--insecure: valid without {words}")
+    if not options.insecure and len(given) != len(names):
+        raise ConfigError(f"valid: {words}; without TLS, for development, --insecure")
+    return not options.insecure
 
 
 def _read(path: Path) -> bytes:

@@ -6,9 +6,6 @@ All private keys are made in one folder here. Where data is real, each machine m
 from __future__ import annotations
 
 import contextlib
-import datetime
-import ipaddress
-import json
 import os
 import secrets
 import signal
@@ -22,11 +19,12 @@ from pathlib import Path
 from typing import Final
 
 from platform.errors import ConfigError
+from platform.relay.enrolled import development_enrolment
+from platform.relay.flower.development_root import DevelopmentRoot
 
 THIS: Final = Path(sys.executable)
 STARTING: Final = 90.0
 """Seconds in which all must be connected."""
-DAYS: Final = 7
 
 
 @dataclass
@@ -37,12 +35,14 @@ class Running:
         folder: For keys, certificates and `*.log`.
         python: The interpreter of the environment in which Flower is installed.
         commands: What each was started with.
+        root: Signs certificates here.
         processes: Each one's process.
     """
 
     folder: Path
     python: Path
     commands: dict[str, list[str]]
+    root: DevelopmentRoot
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, name: str) -> None:
@@ -98,12 +98,14 @@ def flower_on_localhost(
     """
     folder = folder.absolute()
     folder.mkdir(mode=0o700, parents=True)
-    _certificates(folder)
+    root = DevelopmentRoot.made()
+    root.write(folder / "ca.pem")
+    root.write_server(folder / "server.pem", folder / "server.key")
     (folder / "secret").write_bytes(secrets.token_bytes(32))
     address = f"localhost:{_free_port()}"
-    running = Running(folder, python, _commands(folder, hub.absolute(), sockets, address))
-    keys = {name: running_key(folder, name, python) for name in sockets}
-    (folder / "enrolled.json").write_text(json.dumps(keys), "utf-8")
+    running = Running(folder, python, _commands(folder, hub.absolute(), sockets, address), root)
+    nodes = {name: node_key(folder, name, python, root) for name in sockets}
+    (folder / "enrolment.json").write_bytes(development_enrolment(nodes))
     try:
         for name in running.commands:
             running.start(name)
@@ -114,14 +116,22 @@ def flower_on_localhost(
             running.kill(name)
 
 
-def running_key(folder: Path, name: str, python: Path) -> str:
-    """Make a node's key as a person would; its public half.
+def node_key(folder: Path, name: str, python: Path, root: DevelopmentRoot) -> str:
+    """Make a node's key and have a certificate of it signed, as a person would; its public half.
 
     Raises:
         ConfigError: If Flower's environment cannot make one.
     """
+    key = str(folder / f"{name}.key")
+    public = _said(folder, python, "key", key)
+    request = _said(folder, python, "request", key, name)
+    (folder / f"{name}.pem").write_bytes(root.signed(request))
+    return public.strip()
+
+
+def _said(folder: Path, python: Path, *words: str) -> str:
     done = subprocess.run(  # noqa: S603 - a fixed command of our own
-        [str(python), "-m", "platform.relay.flower", "key", str(folder / f"{name}.key")],
+        [str(python), "-m", "platform.relay.flower", *words],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -130,7 +140,7 @@ def running_key(folder: Path, name: str, python: Path) -> str:
     )
     if done.returncode:
         raise ConfigError(f"Flower: no key ({done.stderr.strip()[-200:]}); valid: sotto[flower]")
-    return done.stdout.strip()
+    return done.stdout
 
 
 def _commands(
@@ -141,14 +151,14 @@ def _commands(
     _, _, port = address.rpartition(":")
     there = ["--superlink", address, "--root", root]
     listening = ["--host", "127.0.0.1", "--port", port, "--root", root, "--secret", secret]
-    enrolled = ["--secret", secret, "--enrolled", str(folder / "enrolled.json")]
+    enrolled = ["--secret", secret, "--enrolment", str(folder / "enrolment.json")]
     return {
         "superlink": ["superlink", *listening, *own],
-        "link": ["link", str(hub), *there, *enrolled],
+        "link": ["link", str(hub), *there, *own, *enrolled],
         **{
             name: [
-                *("node", *there, "--key", str(folder / f"{name}.key")),
-                *("--socket", str(path.absolute())),
+                *("node", *there, "--certificate", str(folder / f"{name}.pem")),
+                *("--key", str(folder / f"{name}.key"), "--socket", str(path.absolute())),
             ]
             for name, path in sockets.items()
         },
@@ -165,50 +175,3 @@ def _free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
-
-
-def _certificates(folder: Path) -> None:
-    """Make a certificate authority and a server's certificate for this machine."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    now = datetime.datetime.now(datetime.UTC)
-
-    def named(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
-
-    def begun(subject: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        return (
-            x509.CertificateBuilder()
-            .subject_name(named(subject))
-            .issuer_name(named("sotto development"))
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(days=DAYS))
-        )
-
-    root, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    signing = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
-    authority = (
-        begun("sotto development", root)
-        .add_extension(x509.BasicConstraints(True, None), critical=True)
-        .add_extension(signing, critical=True)
-        .sign(root, hashes.SHA256())
-    )
-    here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    server = (
-        begun("localhost", own)
-        .add_extension(x509.SubjectAlternativeName(here), critical=False)
-        .add_extension(x509.BasicConstraints(False, None), critical=True)
-        .sign(root, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    (folder / "ca.pem").write_bytes(authority.public_bytes(pem))
-    (folder / "server.pem").write_bytes(server.public_bytes(pem))
-    plain, none = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    with os.fdopen(
-        os.open(folder / "server.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
-    ) as file:
-        file.write(own.private_bytes(pem, plain, none))

@@ -1,17 +1,18 @@
-"""Nodes' keys: a private one where it stays, and on the server which public one is whose client's.
+"""Nodes' keys: a private one where it stays, and from the enrolment which public one is whose.
 
 Flower takes keys of NIST curves as OpenSSH writes them.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -22,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from platform.errors import ConfigError
+from platform.relay.enrolled import read_nodes
 
 
 def create_key(path: Path) -> str:
@@ -59,30 +61,36 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     return key
 
 
+def request_certificate(path: Path, name: str) -> str:
+    """Return a request for a certificate of a node's own key, which whoever has the root signs.
+
+    Args:
+        path: Of the private key, which is not in the request.
+        name: The client's.
+
+    Raises:
+        ConfigError: If there is no such key.
+    """
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    return request.sign(read_key(path), SHA256()).public_bytes(Encoding.PEM).decode("ascii")
+
+
 def read_enrolled(path: Path) -> Mapping[str, bytes]:
-    """Read whose client each public key is: a JSON object, client's name to public key.
+    """Read whose node each public key is, from the enrolment.
 
     Returns:
         Each client's key (PEM, as SuperLink compares it), by the client's name.
 
     Raises:
-        ConfigError: If it is no such file, or two clients share a key.
+        ConfigError: If it is no enrolment, or a node's key is none that Flower knows.
     """
-    try:
-        tree = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read; valid: JSON, NAME to public key") from error
-    if not isinstance(tree, dict) or not tree:
-        raise ConfigError(f"{path}: valid: a JSON object, NAME to public key, for one or more")
-    found = {str(name): _public(path, str(name), line) for name, line in tree.items()}
-    if len(set(found.values())) != len(found):
-        raise ConfigError(f"{path}: two clients have the same key; valid: one each")
-    return found
+    return {name: _public(path, name, line) for name, line in read_nodes(path).items()}
 
 
-def _public(path: Path, name: str, line: object) -> bytes:
+def _public(path: Path, name: str, line: str) -> bytes:
     try:
-        key = load_ssh_public_key(str(line).encode("ascii"))
+        key = load_ssh_public_key(line.encode("ascii"))
     except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{path}: {name!r} has no public key; valid: as `key` says it") from error
     if not isinstance(key, ec.EllipticCurvePublicKey):

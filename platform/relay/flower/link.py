@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from platform.relay.flower.node import Place
+from platform.relay.flower.place import Place
 from platform.relay.flower.records import asked, outcome_of
 from platform.relay.flower.superlink import SuperLink
 from platform.relay.forwarding import relay

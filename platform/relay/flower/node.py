@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from platform.errors import ProtocolError
 from platform.relay.flower.keys import read_key
+from platform.relay.flower.place import Place
 from platform.relay.flower.records import answered, read
 from platform.relay.links import LONGEST_PAUSE, deliver
 
@@ -25,19 +26,6 @@ the looks of fifty nodes would keep it busy all the time, and the more the slowe
 """
 HEARTBEAT: Final = 10.0
 """Seconds in which SuperLink expects to hear from a node: the fewest that it takes."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where SuperLink is.
-
-    Attributes:
-        address: `HOST:PORT`.
-        root: The certificate that its own must lead to; None for a connection without TLS.
-    """
-
-    address: str
-    root: bytes | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,9 +127,7 @@ def _fleet(place: Place, key: Any) -> Any:
 
     signing = NodeAuthHttpInterceptor(key, key.public_key())
     version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
-    return FleetHttpClient.from_server_address(
-        place.address, place.root is None, place.root, interceptors=[version, signing]
-    )
+    return place.client(FleetHttpClient, [version, signing])
 
 
 def _pulled(fleet: Any, number: Any, head: Any, tree: Any) -> Any:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from platform.errors import ProtocolError
-from platform.relay.flower.node import Place
+from platform.relay.flower.place import Place
 
 APP: Final = "sotto-relay"
 TASK: Final = "flwr-serverapp"
@@ -68,9 +68,7 @@ class SuperLink:
         from flwr.proto.fab_pb2 import Fab
         from flwr.supercore.control.control_http_client import ControlHttpClient
 
-        control = ControlHttpClient.from_server_address(
-            place.address, place.root is None, place.root, interceptors=_version("flwr CLI")
-        )
+        control = place.client(ControlHttpClient, _version("flwr CLI"))
         nodes = _registered(control, enrolled)
         run = control.StartRun(StartRunRequest(fab=Fab(content=_fab()))).run_id
         token = _token(place, secret, run)
@@ -191,12 +189,7 @@ def _token(place: Place, secret: bytes, run: int) -> str:
 
     protected = frozenset({"/flwr.proto.Runtime/AcquireTask"})
     signing = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=protected)
-    client = RuntimeHttpClient.from_server_address(
-        place.address,
-        place.root is None,
-        place.root,
-        interceptors=[*_version("SuperExec"), signing],
-    )
+    client = place.client(RuntimeHttpClient, [*_version("SuperExec"), signing])
     with client:
         for _ in range(TRIES):
             given = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TASK]))
@@ -206,11 +199,15 @@ def _token(place: Place, secret: bytes, run: int) -> str:
 
 
 def _grid(place: Place, token: str) -> Any:
+    from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
+    from flwr.supercore.runtime import RuntimeHttpClient
     from flwr.superlink.grid import HttpGrid
 
-    grid = HttpGrid(place.address, place.root is None, place.root, token=token)
-    # It would try again for ever, and ends the process where it is refused.
-    grid._retry_invoker = None
+    grid = HttpGrid(place.address, token=token)
+    # Its own connection has no certificate, would try again for ever, and ends the process where
+    # it is refused.
+    signing = RuntimeTokenHttpInterceptor(token=token)
+    grid._client = place.client(RuntimeHttpClient, [*_version("flwr-serverapp"), signing])
     return grid
 
 

@@ -4,6 +4,7 @@
 |---------------|------------------|---------------------------------------------------------------|
 | `job`         | FLARE, on a site | the two ends, as FLARE's jobs load them by name               |
 | `site`        | who owns a site  | which socket it may deliver to, and what jobs may load        |
+| `signing`     | both ends        | an outcome counts if the enrolled key has signed it           |
 | `keeping`     | an admin         | submits the job, and again whenever it ended or a site is new |
 | `development` | a developer      | a project with mutual TLS on one machine, gone at the end     |
 

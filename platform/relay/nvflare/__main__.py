@@ -1,4 +1,4 @@
-"""`python -m platform.relay.nvflare site|keep ...`: what people type to relay through FLARE."""
+"""`python -m platform.relay.nvflare site|node|keep ...`: what people type to relay by FLARE."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import Final
 
 from platform.errors import ConfigError
 from platform.relay.nvflare.keeping import Keeper
+from platform.relay.nvflare.signing import node_of
 from platform.relay.nvflare.site import settle
 
-USAGE: Final = """python -m platform.relay.nvflare site KIT SOCKET
-    on the server's and each site's machine, once: which socket its relay may use
+USAGE: Final = """python -m platform.relay.nvflare site KIT SOCKET [ENROLMENT]
+    on each site's machine, once: which socket its relay may use; on the server's with the enrolment
+python -m platform.relay.nvflare node KIT
+    on each site's machine: its node key, to be bound to the client in the enrolment
 python -m platform.relay.nvflare keep KIT CLIENT...
     with an admin's kit, as long as the federation lasts: keep the relay's job running
 """
@@ -25,6 +28,10 @@ def main(arguments: list[str]) -> int:
         match arguments:
             case ["site", kit, socket]:
                 settle(Path(kit), Path(socket))
+            case ["site", kit, socket, enrolment]:
+                settle(Path(kit), Path(socket), Path(enrolment))
+            case ["node", kit]:
+                _say(node_of(Path(kit) / "startup"))
             case ["keep", kit, *clients] if clients:
                 _keep(Path(kit), clients)
             case _:

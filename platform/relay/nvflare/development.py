@@ -19,6 +19,8 @@ from typing import Any, Final
 import yaml
 
 from platform.errors import ConfigError
+from platform.relay.enrolled import development_enrolment
+from platform.relay.nvflare.signing import node_of
 from platform.relay.nvflare.site import settle
 
 PROJECT: Final = "sotto"
@@ -49,8 +51,12 @@ def nvflare_poc(
     """
     folder = folder.absolute()
     kits = provision(folder, tuple(sockets), python)
-    for name, path in (*sockets.items(), (SERVER, hub)):
+    for name, path in sockets.items():
         settle(kits / name, path)
+    enrolment = folder / "enrolment.json"
+    nodes = {name: node_of(kits / name / "startup") for name in sockets}
+    enrolment.write_bytes(development_enrolment(nodes))
+    settle(kits / SERVER, hub, enrolment)
     started: list[subprocess.Popen[bytes]] = []
     try:
         for name in (SERVER, *sockets):

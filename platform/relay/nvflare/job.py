@@ -1,7 +1,8 @@
 """The two ends of the relay as FLARE's jobs load them: one at its server, one at each site.
 
 FLARE says who is asked and who asks: sites are reached by the names in their certificates, and an
-outcome counts for the site that was called, whatever it says about itself.
+outcome counts for the site that was called, whatever it says about itself, if it is signed with the
+key that the enrolment binds to that name.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from platform.errors import ProtocolError
+from platform.relay.enrolled import read_nodes
 from platform.relay.forwarding import hand_over, relay
-from platform.relay.links import Parcel
-from platform.relay.nvflare.site import socket_of
+from platform.relay.links import Parcel, lost
+from platform.relay.nvflare.signing import signed, verified
+from platform.relay.nvflare.site import server_paths_of, socket_of
 from platform.relay.packets import decode_request
 
 SERVER: Final = "server"
@@ -45,12 +48,29 @@ def _carry_all() -> None:
 
     context = collab.context
     sites = {proxy.name: proxy for proxy in context.clients}
-    hub = socket_of(Path(context.workspace.get_site_config_dir()))
-    relay(hub, tuple(sites), lambda parcel: _carry(sites, context, parcel), context.is_aborted)
+    hub, enrolment = server_paths_of(Path(context.workspace.get_site_config_dir()))
+    nodes = read_nodes(enrolment)
+
+    def carry(parcel: Parcel) -> bytes | None:
+        answer = _carry(sites, context, parcel)
+        if answer is None:
+            return None
+        try:
+            return verified(nodes[parcel.client], parcel.packet, answer)
+        except ProtocolError as error:
+            return lost(parcel.number, str(error))
+
+    # Whoever is not enrolled with a node is carried by nobody.
+    carried = [name for name in sites if name in nodes]
+    relay(hub, carried, carry, context.is_aborted)
 
 
-def _carry(sites: Mapping[str, Any], context: Any, parcel: Parcel) -> bytes | None:
-    """Bring a request to its site, again and again until its time is over or the job is."""
+def _carry(sites: Mapping[str, Any], context: Any, parcel: Parcel) -> object:
+    """Bring a request to its site, again and again until its time is over or the job is.
+
+    Returns:
+        What the site said, whatever that is; None if nothing.
+    """
     from nvflare.collab import CollabCallError
     from nvflare.collab.api.exceptions import RunAborted
 
@@ -64,7 +84,7 @@ def _carry(sites: Mapping[str, Any], context: Any, parcel: Parcel) -> bytes | No
             # The site is gone, or not there yet. The next job may find it in time.
             time.sleep(min(PAUSE, left))
             continue
-        return outcome if isinstance(outcome, bytes) else b""
+        return b"" if outcome is None else outcome
     # If the job ends, the hub asks again whoever connects next.
     return None
 
@@ -78,4 +98,5 @@ def _deliver(packet: bytes, seconds: float) -> bytes:
     if asked.client != collab.site_name:
         raise ProtocolError(f"packet: it is not for {collab.site_name}")
     socket = socket_of(Path(collab.workspace.get_site_config_dir()))
-    return hand_over(socket, Parcel(asked.number, asked.client, float(seconds), packet))
+    outcome = hand_over(socket, Parcel(asked.number, asked.client, float(seconds), packet))
+    return signed(Path(collab.workspace.get_startup_kit_dir()), packet, outcome)

@@ -33,30 +33,49 @@ def socket_of(local: Path) -> Path:
     Raises:
         ConfigError: If the file is missing or says anything but this.
     """
-    path = local / FILE
+    return _paths(local / FILE, ("socket",))["socket"]
+
+
+def server_paths_of(local: Path) -> tuple[Path, Path]:
+    """Return the hub and the enrolment that the server's own file names.
+
+    Args:
+        local: The folder `local` of the server's kit.
+
+    Raises:
+        ConfigError: If the file is missing or says anything but this.
+    """
+    paths = _paths(local / FILE, ("enrolment", "socket"))
+    return paths["socket"], paths["enrolment"]
+
+
+def _paths(path: Path, keys: tuple[str, ...]) -> dict[str, Path]:
     try:
         tree = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read; valid: as `site` writes it") from error
-    socket = tree.get("socket") if isinstance(tree, dict) and len(tree) == 1 else None
-    if not isinstance(socket, str) or not Path(socket).is_absolute():
-        raise ConfigError(f'{path}: valid: {{"socket": PATH}} with an absolute path')
-    return Path(socket)
+    found = tree if isinstance(tree, dict) and sorted(tree) == list(keys) else {}
+    if not found or not all(isinstance(v, str) and Path(v).is_absolute() for v in found.values()):
+        raise ConfigError(f"{path}: valid: {' and '.join(keys)}, each an absolute path")
+    return {key: Path(value) for key, value in found.items()}
 
 
-def settle(kit: Path, socket: Path) -> None:
+def settle(kit: Path, socket: Path, enrolment: Path | None = None) -> None:
     """Write which socket a site's relay may use, and that jobs may load our two classes only.
 
     Args:
         kit: The start-up kit of a server or a client, unpacked.
         socket: The coordinator's hub, or the data holder's process.
+        enrolment: At the server, the file that says which site's key is whose.
 
     Raises:
-        ConfigError: If it is no such kit.
+        ConfigError: If it is no such kit, or a server is given no enrolment, or a site is.
     """
     server = (kit / "startup" / "fed_server.json").is_file()
     if not server and not (kit / "startup" / "fed_client.json").is_file():
         raise ConfigError(f"{str(kit)!r} is no start-up kit of a server or a client")
+    if server != (enrolment is not None):
+        raise ConfigError(f"{str(kit)!r}: valid: the enrolment at the server, and none at a site")
     local = kit / "local"
     resources = _defaults(local / "resources.json.default")
     resources["class_allow_list"] = list(SERVER_CLASSES if server else CLIENT_CLASSES)
@@ -70,7 +89,8 @@ def settle(kit: Path, socket: Path) -> None:
     _write(local / "resources.json", resources)
     rights = _defaults(local / "authorization.json.default")
     _write(local / "authorization.json", _without_code(rights))
-    _write(local / FILE, {"socket": str(socket.absolute())})
+    own = {"socket": socket} | ({} if enrolment is None else {"enrolment": enrolment})
+    _write(local / FILE, {key: str(path.absolute()) for key, path in own.items()})
 
 
 def _keep_within(resources: dict[str, Any], folder: Path) -> None:

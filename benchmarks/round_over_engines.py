@@ -1,0 +1,274 @@
+"""What a whole private round costs on each engine beside training, wait by wait.
+
+Clients are processes with their own stores, keys and sockets, as `python -m platform.client` starts
+them, and the coordinator is one with its database; only the method does not train. Rounds are
+masked against an active adversary. A wait lasts from the first message of a stage that is sent to
+the last answer that is there; what is left of a round is the coordinator's own work: its ledger,
+its commits and the sum. The median is over all rounds but the first, which has one wait more.
+
+Writes `docs/results/federation-rounds.csv` and the page; rows of other engines are kept, so engines
+can be measured one at a time.
+
+    python benchmarks/round_over_engines.py [--engine local | nvflare | flower | flower-stock]
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from _federation_page import ROUNDS, kept_but, write_page, write_rows
+from federation import Engine, engine
+from PIL import Image
+
+from methods import Registry
+from platform.bootstrap import Surroundings
+from platform.bootstrap.federating import new_federation, through_hub
+from platform.bootstrap.joining import serve_holder
+from platform.config import RunConfig, parse_config
+from platform.experiment.conducting import conduct
+from platform.holder.settings import load_holder
+from platform.parties.enrolment import create_key
+from platform.relay.hub import Told
+from platform.rounds.observing import SilentObserver
+from platform.wire.envelopes import peek
+from platform.wire.messages import ROUND_STAGES
+from platform.wire.transport import Transport
+from privacy.secure_aggregation import Enrolment
+
+VALUES = 65_536
+CLASSES = ("circle", "square")
+STOCK = "flower-stock"
+ENGINES = ("local", "nvflare", "flower", STOCK)
+OWN, ALL = "coordinator", "round"
+"""What is left of a round beside its waits, and all of it."""
+CONFIG = """
+name: round
+seed: 1
+rounds: 6
+federation: {clients: [], classes: [circle, square], joining_seconds: 300.0, phase_seconds: 300.0,
+  training_seconds: 300.0}
+task: {dataset: held_by_clients, clients: 0, model: null}
+method: {name: vector, values: 65536}
+training: {local_steps: 1, batch_size: 4, learning_rate: 0.1}
+privacy: {mechanism: upload_noise, clipping_norm: 1.0, noise_multiplier: 100.0}
+secure_aggregation: {enabled: true, adversary: active, corrupt: 1}
+evaluation: {local_twins: false, worth_of_sharing: false}
+"""
+
+
+@dataclass
+class Timed:
+    """Carries messages and notes how long each stage was waited for.
+
+    Attributes:
+        inner: Carries them.
+        waits: By round, the seconds of each stage.
+    """
+
+    inner: Transport
+    waits: dict[int, dict[str, float]] = field(default_factory=dict)
+
+    def exchange(self, stage: Any, messages: Mapping[str, bytes], deadline: float | None) -> Any:
+        """Carry one stage's messages."""
+        if stage not in ROUND_STAGES:
+            return self.inner.exchange(stage, messages, deadline)
+        number = peek(next(iter(messages.values())))[1].round_number
+        started = time.perf_counter()
+        replies = self.inner.exchange(stage, messages, deadline)
+        self.waits.setdefault(number, {})[stage] = time.perf_counter() - started
+        return replies
+
+
+class Rounds(SilentObserver):
+    """Notes how long each round took, from its opening to its commit, and that nobody was lost."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.seconds: dict[int, float] = {}
+
+    def round_finished(self, document: Mapping[str, Any]) -> None:
+        """Keep a round's seconds."""
+        if document["dropped"]:
+            raise SystemExit(f"round {document['round']}: {document['dropped']} clients were lost")
+        self.seconds[document["round"]] = document["seconds"]
+
+
+def surroundings() -> Surroundings:
+    """What both sides take from outside: the method that does not train."""
+    return Surroundings(registry=Registry("_overhead_methods"))
+
+
+def serve(settings: Path) -> None:
+    """One client's process."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    holder = load_holder(settings)
+    # By its settings a holder takes methods of the package only.
+    limits = holder.limits.model_copy(update={"methods": ("vector",)})
+    holder = holder.model_copy(update={"limits": limits})
+    serve_holder(holder, surroundings(), lambda line: None, threading.Event())
+
+
+def write_clients(folder: Path, names: list[str]) -> Path:
+    """Write each client's images, key and settings; the path of the enrolment of all."""
+    enrolment, place = Enrolment(), folder / "enrolment.json"
+    for name in names:
+        for label in CLASSES:
+            images = folder / name / "images" / "train" / label
+            images.mkdir(parents=True)
+            for number in range(2):
+                picture = Image.fromarray(np.full((8, 8, 3), 40 * number, np.uint8))
+                picture.save(images / f"{number}.png")
+        enrolment = enrolment.enrol(name, create_key(folder / name / "own.key").public)
+        tree = {
+            "name": name,
+            "data": {"root": "images"},
+            "storage": "store",
+            "identity": "own.key",
+            "enrolment": str(place),
+            "device": "cpu",
+            "limits": {"epsilon_total": None, "epsilon_per_run": None},
+        }
+        (folder / name / "client.yaml").write_text(yaml.safe_dump(tree))
+    place.write_bytes(enrolment.encode())
+    return place
+
+
+def config_of(folder: Path, names: list[str], rounds: int) -> RunConfig:
+    """The run's configuration."""
+    tree = yaml.safe_load(CONFIG)
+    tree["federation"]["clients"] = names
+    tree["federation"]["socket"] = str(folder / "hub.sock")
+    tree["task"]["clients"] = len(names)
+    tree["rounds"] = rounds
+    tree["method"]["values"] = VALUES
+    tree["storage"] = {"url": f"sqlite:///{folder}/coordinator/sotto.db"}
+    tree["secure_aggregation"]["enrolment"] = str(folder / "enrolment.json")
+    return parse_config(tree, [])
+
+
+@contextmanager
+def stock(hub: Path, sockets: Mapping[str, Path], folder: Path) -> Iterator[None]:
+    """Flower with SuperNodes as it ships them, in the place of our loop on its Fleet interface."""
+    binary = Path(__file__).parents[1] / ".venv-flower" / "bin" / "flower-supernode"
+    with engine("flower")(hub, sockets, folder) as running, ExitStack() as stack:
+        for name, path in sockets.items():
+            running.kill(name)
+            there = running.commands[name][running.commands[name].index("--superlink") + 1]
+            command = [binary, "--superlink", there, "--root-certificates", folder / "ca.pem"]
+            command += ["--auth-supernode-private-key", folder / f"{name}.key"]
+            command += ["--node-config", f'socket="{path.absolute()}"', "--isolation", "subprocess"]
+            command += ["--clientappio-api-address", f"127.0.0.1:{free_port()}"]
+            own = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(folder / f"home-{name}")}
+            with (folder / f"{name}.log").open("ab") as log:
+                node = subprocess.Popen(
+                    [str(word) for word in command],
+                    env={**os.environ, **own, "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"},
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            stack.callback(node.wait)
+            stack.callback(node.terminate)
+        yield
+
+
+def free_port() -> int:
+    """A port that nobody listens at."""
+    import socket
+
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def hold(name: str, clients: int, rounds: int) -> tuple[Timed, Rounds]:
+    """One federation from nothing, and what its rounds took."""
+    spawn = multiprocessing.get_context("spawn")
+    names = [f"site-{number}" for number in range(1, clients + 1)]
+    carrying: Engine = stock if name == STOCK else engine(name)
+    observer, found = Rounds(), []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sotto"))).resolve()
+        write_clients(folder, names)
+        config, sockets = config_of(folder, names, rounds), {}
+        for each in names:
+            process = spawn.Process(
+                target=serve, args=(folder / each / "client.yaml",), daemon=True
+            )
+            process.start()
+            stack.callback(process.join)
+            stack.callback(process.kill)
+            sockets[each] = folder / each / "store" / "client.sock"
+
+        @contextmanager
+        def reaching(section: Any) -> Iterator[Transport]:
+            with through_hub(section, Told()) as transport:
+                found.append(Timed(transport))
+                with carrying(folder / "hub.sock", sockets, folder / "engine"):
+                    yield found[0]
+
+        setting = new_federation(config, observer, surroundings(), reaching=reaching)
+        conduct(stack.enter_context(setting), observer)
+    return found[0], observer
+
+
+def measured(name: str, clients: int, rounds: int) -> list[dict[str, str]]:
+    """Rows of one engine: each wait, the coordinator's own work, and the whole round."""
+    timed, observer = hold(name, clients, rounds)
+    later = range(2, rounds + 1)
+    took = {
+        stage: [timed.waits[number][stage] for number in later if stage in timed.waits[number]]
+        for stage in ROUND_STAGES
+    }
+    took[OWN] = [observer.seconds[n] - sum(timed.waits[n].values()) for n in later]
+    took[ALL] = [observer.seconds[n] for n in later]
+    rows = [row(name, clients, part, seconds) for part, seconds in took.items() if seconds]
+    first = [timed.waits[1]["advertise"]]
+    return [row(name, clients, "advertise (first round)", first), *rows]
+
+
+def row(name: str, clients: int, part: str, seconds: list[float]) -> dict[str, str]:
+    """One row of the table."""
+    middle, slowest = statistics.median(seconds), max(seconds)
+    return {
+        "engine": name,
+        "clients": str(clients),
+        "part": part,
+        "median": f"{middle:.4f}",
+        "slowest": f"{slowest:.4f}",
+        "rounds": str(len(seconds)),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", choices=ENGINES, default="local")
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=6, help="the first of them is not counted")
+    options = parser.parse_args()
+    if options.rounds < 2:
+        raise SystemExit("--rounds: valid are 2 and more")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    found = measured(options.engine, options.clients, options.rounds)
+    for each in found:
+        print(each, flush=True)
+    write_rows(ROUNDS, [*kept_but(ROUNDS, options.engine), *found])
+    write_page()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""A federation of real processes on one machine, which may be killed, stopped and started anew.
+
+Each runs the command line that a person would type, forked from a process that has loaded all of it
+and runs no thread. What they print is kept.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import threading
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+from tests.faults._children import beside, child, limit
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.faults._warm", child.__module__])
+COORDINATOR = "coordinator"
+RELAY = "relay"
+
+
+def rows_of(database: Path, query: str) -> list[tuple]:
+    """What a database says, beside whoever writes to it; nothing where it cannot be read now."""
+    if not database.exists():
+        return []
+    with suppress(sqlite3.OperationalError):
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as db:
+            return list(db.execute(query))
+    return []
+
+
+@dataclass
+class Processes:
+    """Client processes, a relay and a coordinator, each of which can be started and killed.
+
+    Attributes:
+        folder: With each client's own folder, and the coordinator's.
+        names: The clients.
+        hub: Where the relay connects to; None where an engine relays.
+        sockets: Where the relay finds each client.
+        said: What each has printed, of all its lives.
+        ends: With which exit codes each ended by itself.
+    """
+
+    folder: Path
+    names: tuple[str, ...]
+    hub: Path | None
+    sockets: dict[str, Path]
+    said: dict[str, list[str]] = field(default_factory=dict)
+    ends: dict[str, list[int]] = field(default_factory=dict)
+    living: dict[str, ForkServerProcess] = field(default_factory=dict)
+    _ears: list[threading.Thread] = field(default_factory=list)
+    _reaped: list[ForkServerProcess] = field(default_factory=list)
+
+    @property
+    def database(self) -> Path:
+        """The coordinator's."""
+        return self.folder / "sotto.db"
+
+    @property
+    def runs(self) -> list[tuple[str, str]]:
+        """Names and statuses of the coordinator's runs."""
+        return rows_of(self.database, "SELECT run_id, status FROM runs ORDER BY rowid")
+
+    @property
+    def everybody(self) -> tuple[str, ...]:
+        """All that can be started and killed."""
+        return (*self.names, *(() if self.hub is None else (RELAY,)), COORDINATOR)
+
+    def start(self, who: str, *, under: str | None = None) -> None:
+        """Starts a process, in place of a dead one; a second one beside it under another name."""
+        kind = who if who in (COORDINATOR, RELAY) else "client"
+        name = under or who
+        receiver, sender = FORKS.Pipe(duplex=False)
+        work = (kind, name, self.folder, self._arguments(who), sender)
+        process = FORKS.Process(target=child, args=work, name=name)
+        process.start()
+        sender.close()
+        ear = threading.Thread(target=self._hear, args=(name, receiver), daemon=True)
+        ear.start()
+        self._ears.append(ear)
+        self.living[name] = process
+
+    def _arguments(self, who: str) -> list[str]:
+        if who == RELAY:
+            return [str(self.hub), *(f"{name}={path}" for name, path in self.sockets.items())]
+        if who != COORDINATOR:
+            return [str(self.folder / who / "client.yaml")]
+        url, runs = f"sqlite:///{self.database}", self.runs
+        if runs:
+            return ["run", "--resume", runs[0][0], "--storage", url]
+        return ["run", str(self.folder / "run.yaml"), "--storage", url]
+
+    def _hear(self, name: str, receiver: Connection) -> None:
+        said = self.said.setdefault(name, [])
+        with open(receiver.fileno(), encoding="utf-8", errors="replace", closefd=False) as out:
+            said.extend(out)
+        receiver.close()
+
+    def signal(self, who: str, number: int) -> None:
+        """Sends a process a signal, if it is alive."""
+        process = self.living[who]
+        if process.is_alive() and process.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+
+    def kill(self, who: str) -> None:
+        """Kills a process as a power cut would."""
+        self.reap(who)
+        self.signal(who, signal.SIGKILL)
+        self.living[who].join()
+
+    def ask_to_end(self, who: str, seconds: float) -> None:
+        """Ends a process as an operator would, and kills it if it has not ended in time."""
+        self.signal(who, signal.SIGTERM)
+        self.living[who].join(seconds)
+        self.kill(who)
+
+    def reap(self, who: str) -> bool:
+        """Whether it has ended by itself, which is noted."""
+        process = self.living[who]
+        if process.exitcode is not None and process not in self._reaped:
+            self._reaped.append(process)
+            self.ends.setdefault(who, []).append(process.exitcode)
+        return process.exitcode is not None
+
+    def fill(self, who: str, size: int | None) -> None:
+        """Lets a process, and who is started after it, write no file beyond a size."""
+        file = beside(self.folder, who, "full")
+        if size is None:
+            file.unlink(missing_ok=True)
+        else:
+            file.write_text(str(size))
+        pid = self.living[who].pid
+        if pid is not None and self.living[who].is_alive():
+            limit(pid, size)
+
+    def tell(self, who: str, what: str, text: str) -> None:
+        """Writes a file that the process looks at."""
+        part = beside(self.folder, who, f"{what}.part")
+        part.write_text(text)
+        part.rename(beside(self.folder, who, what))
+
+    def start_all(self) -> None:
+        """Starts everybody."""
+        for who in self.everybody:
+            self.start(who)
+
+    def end(self) -> None:
+        """Kills whoever is left."""
+        for who in self.living:
+            self.signal(who, signal.SIGCONT)
+            self.kill(who)
+        for ear in self._ears:
+            ear.join(10)

@@ -1,0 +1,251 @@
+"""A disk that is full at any stage: one sentence, nothing half-done, and the run goes on later."""
+
+from __future__ import annotations
+
+import errno
+import io
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from platform.agreement.checking import faults_of
+from platform.cli import serving
+from platform.cli.conducting import FederationLines, FederationScreen
+from platform.disk.files import write_bytes
+from platform.disk.opening import open_existing
+from platform.errors import ConfigError, PlatformError, RunStopped, Unwritable
+from platform.wire.transport import Transport
+from storage import StorageError, open_client_store
+from tests.faults._disks import Disk, can_mount, mounted
+from tests.faults._federation import state_of
+from tests.faults._processes import COORDINATOR, Processes, rows_of
+from tests.trunk._federations import (
+    BASE,
+    NAMES,
+    Holders,
+    federation,
+    go_on,
+    hold,
+    over_sockets,
+    within,
+    write_holder,
+)
+
+needs_root = pytest.mark.skipif(not can_mount(), reason="only root can mount a small disk")
+STEP = 24 * 1024
+MOST = 60
+"""Steps after which there is room for all of a run."""
+CAN_FAIL = (PlatformError, StorageError)
+
+
+@pytest.fixture
+def disk(tmp_path_factory) -> Iterator[Disk]:
+    with mounted(tmp_path_factory.mktemp("d") / "disk") as disk:
+        yield disk
+
+
+@pytest.fixture
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("f")
+
+
+def names_of(database: Path) -> list[str]:
+    return [name for (name,) in rows_of(database, "SELECT run_id FROM runs ORDER BY rowid")]
+
+
+@needs_root
+@pytest.mark.timeout(1200)
+def test_a_coordinator_whose_disk_is_full_goes_on_when_there_is_room(folder, disk):
+    """It fails at each stage in turn, as there is room for a little more each time."""
+    holders = Holders.written(folder)
+    handlers, ends = holders.handlers(), set()
+    expected = None
+    for step in range(MOST):
+        place = disk.folder / f"run-{step}"
+        config = federation(place)
+        url = f"sqlite:///{place}/sotto.db"
+        disk.fill(step * STEP)
+        try:
+            summary = hold(config, within(handlers))
+            whole = True
+        except CAN_FAIL as error:
+            whole = False
+            assert "\n" not in str(error)
+            assert str(place) in str(error) or isinstance(error, ConfigError)
+            runs = names_of(place / "sotto.db")
+            ends.add((bool(runs), *rows_of(place / "sotto.db", "SELECT count(*) FROM audit")))
+            disk.free()
+            if runs:
+                with open_existing(url) as database:
+                    assert faults_of(database, runs[0])[1] == []
+                summary = go_on(runs[0], url, within(handlers))
+            else:
+                summary = hold(config, within(handlers))
+        disk.free()
+        assert [document["round"] for document in summary["rounds"]] == [1, 2]
+        state = state_of(place, summary["run_id"])
+        expected = expected or state
+        for name, value in expected.items():
+            np.testing.assert_array_equal(state[name], value)
+        # Of each attempt there is one row, on both sides.
+        for name in NAMES:
+            own = open_client_store(folder / name / "store" / "client.db", read_only=True)
+            assert [r.round_number for r in own.rows(summary["run_id"])] == [1, 2]
+        if whole:
+            break
+    assert whole
+    # Before there was a run, with it, and in its rounds.
+    assert len(ends) >= 4
+    assert {False, True} == {begun for begun, *_ in ends}
+
+
+@needs_root
+@pytest.mark.timeout(1200)
+def test_a_client_whose_disk_is_full_is_lost_and_takes_part_again(folder, disk):
+    stages: set[str] = set()
+    for step in range(MOST):
+        own = disk.folder / f"store-{step}"
+        here = folder / f"run-{step}"
+        holders = Holders.written(here, of={"north": {"storage": str(own)}})
+        failures = _hold_with_full_disk(holders, here, disk, spare=step * STEP)
+        stages |= {stage for stage, _ in failures}
+        for _, error in failures:
+            assert isinstance(error, CAN_FAIL)
+            assert "\n" not in str(error)
+        _require_charged(here, own / "client.db")
+        if not failures:
+            break
+    assert not failures
+    # It could not even keep what it accepted, or not answer in a round.
+    assert {"join", "train"} <= stages
+
+
+def _hold_with_full_disk(
+    holders: Holders, here: Path, disk: Disk, *, spare: int
+) -> list[tuple[str, Exception]]:
+    """Holds a run of which north's disk is full until it has failed once."""
+    failed: list[tuple[str, Exception]] = []
+    stage = [""]
+    handlers = holders.handlers()
+    north = handlers["north"]
+
+    def failing(message: bytes) -> bytes:
+        try:
+            return north(message)
+        except Exception as error:
+            failed.append((stage[0], error))
+            raise
+
+    def reaching(section):
+        @contextmanager
+        def watched() -> Iterator[Transport]:
+            with over_sockets({**handlers, "north": failing}, here)(section) as transport:
+                yield Watched(transport)
+
+        return watched()
+
+    class Watched:
+        def __init__(self, inner: Transport) -> None:
+            self.inner = inner
+
+        def exchange(self, asked, messages, deadline):
+            stage[0] = asked
+            found = self.inner.exchange(asked, messages, deadline)
+            if failed:
+                disk.free()
+            return found
+
+    disk.fill(spare)
+    overrides = ("federation.phase_seconds=60", "federation.joining_seconds=60")
+    try:
+        summary = hold(federation(here, *overrides), reaching)
+    except RunStopped as error:
+        # It could not set the run up, and says so by name; nothing is kept of that.
+        assert "north" in str(error)
+        failed.append(("join", error))
+        disk.free()
+        summary = go_on(*names_of(here / "sotto.db"), f"sqlite:///{here}/sotto.db", reaching)
+    disk.free()
+    assert [document["round"] for document in summary["rounds"]] == [1, 2]
+    return failed
+
+
+def _require_charged(here: Path, store: Path) -> None:
+    own = open_client_store(store, read_only=True)
+    rows = rows_of(
+        here / "sotto.db",
+        "SELECT round_number, attempt, status, pseudonym FROM ledger",
+    )
+    rows = [row[:3] for row in rows if row[3] == own.identity.pseudonym]
+    released = {row[:2] for row in rows if row[2] == "released"}
+    charged = {row[:2] for row in rows if row[2] != "aborted"}
+    mine = [(row.round_number, row.attempt) for row in own.rows()]
+    assert released <= set(mine) <= charged
+    assert len(mine) == len(set(mine))
+
+
+@needs_root
+@pytest.mark.parametrize("spare", [0, 64 * 1024, 192 * 1024])
+def test_the_command_line_says_it_in_one_sentence(disk, spare):
+    for name in ("east", "north", "south", "west"):
+        write_holder(disk.folder, name)
+    run = disk.folder / "run.yaml"
+    run.write_text(BASE.replace("federation: {", "federation: {socket: hub.sock, "))
+    processes = Processes(disk.folder, (), None, {})
+    disk.fill(spare)
+    try:
+        processes.start(COORDINATOR)
+        processes.living[COORDINATOR].join(10.0 if spare > 100_000 else 120.0)
+        processes.end()
+    finally:
+        processes.end()
+    said = [line for line in processes.said[COORDINATOR] if "reached" not in line]
+    assert "Traceback" not in "".join(said)
+    errors = [line for line in said if line.startswith("error: ")]
+    assert len(errors) <= 1
+    assert len(errors) == 1 or spare > 0
+
+
+def test_a_file_that_cannot_be_written_is_named_in_one_sentence(tmp_path):
+    kept = tmp_path / "kept"
+    kept.write_text("before")
+    with pytest.raises(Unwritable) as failed:
+        write_bytes(tmp_path / ("x" * 300), b"")
+    assert str(failed.value) == f"{tmp_path}/{'x' * 300} cannot be written: File name too long"
+    assert isinstance(failed.value, OSError)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+class Full(io.StringIO):
+    """What standard output and error are where a log's disk is full."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_clients_log_that_cannot_be_written_ends_nothing(folder, monkeypatch):
+    settings = write_holder(folder, "north")
+    told = threading.Event()
+
+    def serve(settings, surroundings, tell, ended) -> None:
+        tell("north listens")
+        told.set()
+
+    monkeypatch.setattr(serving, "serve_holder", serve)
+    monkeypatch.setattr(sys, "stdout", Full())
+    serving.serve_command(settings, as_json=False)
+    assert told.is_set()
+
+
+@pytest.mark.parametrize("kind", [FederationScreen, FederationLines])
+def test_a_coordinators_screen_that_cannot_be_written_hangs_up_on_nobody(kind, monkeypatch):
+    screen = kind(1e-5, quiet=True)
+    monkeypatch.setattr(sys, "stdout", Full())
+    monkeypatch.setattr(sys, "stderr", Full())
+    screen.connected("north", True)
+    screen.waiting("train", frozenset({"north"}))

@@ -1,0 +1,165 @@
+"""Two processes where there may be one: on one store, one database, one socket."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from platform.bootstrap import Surroundings
+from platform.bootstrap.joining import serve_holder
+from platform.disk.run_lock import only_process_of
+from platform.errors import ConfigError, RunBusy
+from platform.holder.settings import load_holder
+from platform.relay.hub import Hub
+from platform.relay.links import HubLink
+from platform.relay.packets import Outcome, encode_packet
+from platform.wire.transport import Dropout
+from tests.faults._federation import NAMES, write_federation
+from tests.faults._processes import COORDINATOR, Processes
+from tests.trunk._federations import (
+    Holders,
+    federation,
+    go_on,
+    hold,
+    over_sockets,
+    within,
+    write_holder,
+)
+from tests.trunk._hubs import running
+
+LONG = 120.0
+
+
+@pytest.fixture
+def folder(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("two")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def alone(folder) -> Iterator[Processes]:
+    processes = Processes(folder, NAMES, None, {})
+    yield processes
+    processes.end()
+
+
+@pytest.mark.parametrize("socket", [None, "other.sock"], ids=["its socket", "another socket"])
+def test_a_second_process_on_one_store_is_refused_by_name(folder, alone, socket):
+    """Whatever it would listen at: both would answer, each knowing half of what was released."""
+    settings = write_holder(folder, "east")
+    alone.start("east")
+    until(lambda: "listens at" in "".join(alone.said.get("east", ())))
+    if socket is not None:
+        settings.write_text(settings.read_text() + f"socket: {folder}/{socket}\n")
+    alone.start("east", under="second")
+    alone.living["second"].join(LONG)
+    assert alone.living["second"].exitcode == 2
+    until(lambda: bool(alone.said["second"]))
+    (line,) = alone.said["second"]
+    assert line == (
+        f"error: storage: another process answers with the store in '{folder}/east/store' "
+        "already; valid: one process a store\n"
+    )
+    assert alone.living["east"].is_alive()
+
+
+def test_a_stopped_process_still_has_its_store(folder, alone):
+    write_holder(folder, "east")
+    alone.start("east")
+    until(lambda: "listens at" in "".join(alone.said.get("east", ())))
+    alone.signal("east", signal.SIGSTOP)
+    with pytest.raises(ConfigError, match="another process answers with the store"):
+        settings = load_holder(folder / "east" / "client.yaml")
+        serve_holder(settings, Surroundings(), lambda line: None, threading.Event())
+    alone.kill("east")
+    ended = threading.Event()
+    with running(lambda _: serve_holder(settings, Surroundings(), lambda line: None, ended)):
+        until(settings.socket_path.exists)
+        ended.set()
+
+
+def test_a_second_coordinator_of_one_run_is_refused_and_disturbs_nothing(folder):
+    """It takes over neither socket nor run, also while the first one is stopped."""
+    write_federation(folder, "noised", folder / "hub.sock", joining_seconds=LONG)
+    processes = Processes(folder, NAMES, folder / "hub.sock", {})
+    processes.sockets = {name: folder / name / "store" / "client.sock" for name in NAMES}
+    try:
+        processes.start(COORDINATOR)
+        until(lambda: bool(processes.runs) and (folder / "hub.sock").is_socket())
+        for stopped in (False, True):
+            name = f"second, stopped: {stopped}"
+            if stopped:
+                processes.signal(COORDINATOR, signal.SIGSTOP)
+            processes.start(COORDINATOR, under=name)
+            processes.living[name].join(LONG)
+            assert processes.living[name].exitcode == 2
+            until(lambda name=name: bool(processes.said[name]))
+            text = f"error: federation.socket: somebody listens at '{folder}/hub.sock' already\n"
+            assert processes.said[name] == [text]
+        processes.signal(COORDINATOR, signal.SIGCONT)
+        for who in (*NAMES, "relay"):
+            processes.start(who)
+        processes.living[COORDINATOR].join(LONG)
+        assert processes.living[COORDINATOR].exitcode == 0
+    finally:
+        processes.end()
+
+
+def test_a_second_coordinator_at_another_socket_is_refused_before_any_round(folder):
+    """Where the socket does not tell the two apart the run's lock does."""
+    holders = Holders.written(folder)
+    config = federation(folder)
+    seen, handle = threading.Event(), holders.handler("north")
+
+    def slow(message: bytes) -> bytes:
+        if b"invitation" in message:
+            seen.set()
+            time.sleep(2.0)
+        return handle(message)
+
+    handlers = {**holders.handlers(), "north": slow}
+    first = threading.Thread(target=lambda: hold(config, over_sockets(handlers, folder)))
+    first.start()
+    assert seen.wait(LONG)
+    (run,) = (path.parent for path in folder.glob("fed-*/run.lock"))
+    with pytest.raises(RunBusy, match="is being run by another process"):
+        go_on(run.name, f"sqlite:///{folder}/sotto.db", within(holders.handlers()))
+    first.join()
+    with only_process_of(run):
+        pass
+
+
+def test_what_is_late_for_a_coordinator_that_is_gone_counts_for_no_other(folder):
+    """Each counts its requests; one that is started anew must not take the old one's outcomes."""
+    path, found = folder / "hub.sock", {}
+
+    def asked(body: bytes) -> tuple[Hub, threading.Thread, HubLink, int]:
+        hub = stack.enter_context(Hub(path=path, clients=["north"]))
+        link = stack.enter_context(HubLink.to(path, ["north"]))
+        work = threading.Thread(
+            target=lambda: found.update(hub.exchange("train", {"north": body}, 1.0))
+        )
+        work.start()
+        (parcel,) = link.waiting(10.0)
+        return hub, work, link, parcel.number
+
+    with contextlib.ExitStack() as stack:
+        _, work, _, number = asked(b"before")
+        work.join()
+    with contextlib.ExitStack() as stack:
+        _, work, link, _ = asked(b"after")
+        link.answer(encode_packet(Outcome(number, "answer", "", b"late")))
+        work.join()
+    assert isinstance(found["north"], Dropout)

@@ -1,0 +1,160 @@
+"""Bare machines for tests: each with systemd, a disk and a network of its own, in namespaces.
+
+Needs root, and the image that `make machine` makes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.repository._source import ROOT
+
+IMAGE = ROOT / "build" / "machine"
+BOOT = Path(__file__).with_name("_machine.sh")
+STARTING = 120.0
+MISSING = (
+    None
+    if os.geteuid() == 0 and (IMAGE / "sbin" / "init").exists()
+    else "bare machines need root and their image: `make machine`"
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine that runs.
+
+    Attributes:
+        name: Its host name.
+        pid: Of its first process, as the host sees it.
+    """
+
+    name: str
+    pid: int
+
+    def run(self, script: str, account: str = "root", seconds: float = 600.0) -> tuple[int, str]:
+        """Type a script into a shell of an account; its exit code, and all that it printed."""
+        shell = ["/usr/bin/env", "-i", "HOME=/root", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+        shell += ["/bin/bash", "-e"] if account == "root" else self._shell_of(account)
+        done = subprocess.run(
+            [*self._inside("--mount", "--pid", "--ipc", "--uts", "--cgroup", "--net"), *shell],
+            input=script.encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=seconds,
+            check=False,
+        )
+        return done.returncode, done.stdout.decode(errors="replace")
+
+    def must(self, script: str, account: str = "root", seconds: float = 600.0) -> str:
+        """What a script printed, which must succeed."""
+        code, said = self.run(script, account, seconds)
+        assert code == 0, f"on {self.name}, as {account}:\n{script}\n-> {code}\n{said}"
+        return said
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file as root, for everybody to read."""
+        writing = ["/bin/sh", "-c", 'mkdir -p "$(dirname "$0")" && cat > "$0" && chmod 644 "$0"']
+        subprocess.run([*self._inside("--mount"), *writing, path], input=content, check=True)
+
+    def read(self, path: str) -> bytes:
+        """A file's content."""
+        reading = [*self._inside("--mount"), "/bin/cat", path]
+        return subprocess.run(reading, stdout=subprocess.PIPE, check=True).stdout
+
+    def network(self, *arguments: str) -> None:
+        """Do something to its network from outside."""
+        subprocess.run([*self._inside("--net"), "ip", *arguments], check=True)
+
+    def _inside(self, *which: str) -> list[str]:
+        return ["nsenter", "--target", str(self.pid), *which, "--"]
+
+    @staticmethod
+    def _shell_of(account: str) -> list[str]:
+        # As the guide says it.
+        return ["runuser", "-l", account, "-s", "/bin/bash", "-c", "bash -e"]
+
+
+@contextmanager
+def running_machines(
+    names: Sequence[str], folder: Path, shown: Mapping[Path, str], image: Path = IMAGE
+) -> Iterator[dict[str, Machine]]:
+    """Start machines; afterwards nothing of them runs.
+
+    Args:
+        names: Of all of them, the first of which the others can reach; they reach nobody else.
+        folder: For their disks.
+        shown: Folders of this machine that each can read, and where it finds them.
+        image: What is on each disk at first.
+    """
+    with ExitStack() as stack:
+        found = {}
+        for name in names:
+            found[name] = stack.enter_context(_running(name, folder / name, shown, image))
+        _connect(found[names[0]], [found[name] for name in names[1:]])
+        for machine in found.values():
+            _wait(machine)
+        yield found
+
+
+@contextmanager
+def _running(name: str, own: Path, shown: Mapping[Path, str], image: Path) -> Iterator[Machine]:
+    own.mkdir(parents=True)
+    places = [str(word) for pair in shown.items() for word in pair]
+    namespaces = ["--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup"]
+    # Its first process dies with this one, and all others with it.
+    command = ["unshare", *namespaces, "--fork", "--kill-child", "/bin/bash", str(BOOT)]
+    with (own / "boot.log").open("wb") as log:
+        outer = subprocess.Popen(
+            [*command, str(image), str(own), name, *places],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield Machine(name, _first_process(outer, own / "boot.log"))
+    finally:
+        outer.kill()
+        outer.wait()
+
+
+def _first_process(outer: subprocess.Popen[bytes], log: Path) -> int:
+    """The pid of a machine's first process, once that is systemd."""
+    children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
+    end = time.monotonic() + STARTING
+    while outer.poll() is None and time.monotonic() < end:
+        for pid in children.read_text().split():
+            if Path(f"/proc/{pid}/comm").read_text() == "systemd\n":
+                return int(pid)
+        time.sleep(0.1)
+    raise AssertionError(f"no machine: {log.read_text()}")
+
+
+def _connect(center: Machine, others: Sequence[Machine]) -> None:
+    """Lay a cable from each machine to the first, which forwards nothing."""
+    hosts = "127.0.0.1 localhost\n"
+    for number, other in enumerate(others):
+        ours, theirs = f"10.77.{number}.1", f"10.77.{number}.2"
+        cable = ["ip", "link", "add", f"way{number}", "netns", str(center.pid), "type", "veth"]
+        subprocess.run(
+            [*cable, "peer", "name", "way", "netns", str(other.pid)],
+            check=True,
+        )
+        for machine, device, address in ((center, f"way{number}", ours), (other, "way", theirs)):
+            machine.network("link", "set", "lo", "up")
+            machine.network("address", "add", f"{address}/30", "dev", device)
+            machine.network("link", "set", device, "up")
+        other.write("/etc/hosts", f"{hosts}{ours} {center.name}\n".encode())
+    center.write("/etc/hosts", f"{hosts}127.0.0.1 {center.name}\n".encode())
+
+
+def _wait(machine: Machine) -> None:
+    """Wait until a machine has started."""
+    machine.run("systemctl is-system-running --wait", seconds=STARTING)
+    assert machine.must("systemctl is-active dbus").strip() == "active"

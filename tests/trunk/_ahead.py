@@ -1,0 +1,75 @@
+"""Two rounds of a masked sum, the second one with keys that were made in the first."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from platform.rounds.journal import AHEAD, Journal, MemoryJournal, encode_keys
+from platform.rounds.plan import Following, RoundOutcome, RoundPlan
+from platform.rounds.runner import RoundRunner
+from platform.wire.messages import Stage
+from platform.wire.transport import ClientId, Dropout, Transport
+from tests.trunk._secure import Cohort
+
+
+@dataclass
+class Overheard:
+    """Carries messages and keeps both sides of them.
+
+    Attributes:
+        inner: Carries them.
+        stages: Each exchange's stage, in order.
+        seen: By stage and client, what the client was sent and what it answered.
+    """
+
+    inner: Transport
+    stages: list[Stage] = field(default_factory=list)
+    seen: dict[tuple[Stage, ClientId], tuple[bytes, bytes]] = field(default_factory=dict)
+
+    def exchange(
+        self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
+    ) -> Mapping[ClientId, bytes | Dropout]:
+        self.stages.append(stage)
+        replies = self.inner.exchange(stage, messages, deadline)
+        for client, reply in replies.items():
+            if not isinstance(reply, Dropout):
+                self.seen[stage, client] = messages[client], reply
+        return replies
+
+
+def first_plan(found: Cohort) -> RoundPlan:
+    """The first round, whose last message asks all for the keys of the second."""
+    plan = found.plan
+    assert plan.secure is not None
+    following = Following(plan.cohort, plan.graph_seed)
+    return dataclasses.replace(plan, secure=dataclasses.replace(plan.secure, following=following))
+
+
+def second_plan(found: Cohort, outcome: RoundOutcome, attempt: int = 1) -> RoundPlan:
+    """The second round, after the first is committed."""
+    committed = dict.fromkeys(outcome.survivors, (1, 1))
+    return dataclasses.replace(found.plan, round_number=2, attempt=attempt, committed=committed)
+
+
+def hold(
+    found: Cohort, plan: RoundPlan, transport: Transport, journal: Journal | None = None
+) -> RoundOutcome:
+    """One attempt at a round."""
+    runner = RoundRunner(transport, found.protection)
+    return runner.run(plan, lambda client: {"x": np.zeros(1)}, lambda handles: (), journal)
+
+
+def opened_with(keys: Mapping[ClientId, bytes]) -> MemoryJournal:
+    """The journal of an attempt that was opened with these keys."""
+    return MemoryJournal({AHEAD: encode_keys(keys)})
+
+
+def first_round(found: Cohort, **losses: Any) -> tuple[RoundOutcome, Overheard]:
+    """The first round, and what was said in it."""
+    ear = Overheard(found.transport(**losses))
+    return hold(found, first_plan(found), ear), ear
