@@ -14,8 +14,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from platform.relay.flower.development import Running, _certificates, _commands, _free_port
-from platform.relay.flower.keys import create_key
+from platform.relay.enrolled import development_enrolment
+from platform.relay.flower.development import Running, _commands, _free_port
+from platform.relay.flower.development_root import DevelopmentRoot
+from platform.relay.flower.keys import create_key, request_certificate
 
 PYTHON = Path(__file__).resolve().parents[1] / ".venv-flower" / "bin" / "python"
 
@@ -26,14 +28,16 @@ def flower_of_many(
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Relay through Flower, with TLS and nodes that sign, as long as the context lasts."""
     folder.mkdir(mode=0o700)
-    _certificates(folder)
+    root = DevelopmentRoot.made()
+    root.write(folder / "ca.pem")
+    root.write_server(folder / "server.pem", folder / "server.key")
     (folder / "secret").write_bytes(secrets.token_bytes(32))
-    enrolled = {name: create_key(folder / f"{name}.key") for name in sockets}
-    (folder / "enrolled.json").write_text(json.dumps(enrolled), "utf-8")
-    places = {str(folder / f"{name}.key"): str(path) for name, path in sockets.items()}
+    enrolled = {name: _key(folder, name, root) for name in sockets}
+    (folder / "enrolment.json").write_bytes(development_enrolment(enrolled))
+    places = {name: str(path) for name, path in sockets.items()}
     (folder / "places.json").write_text(json.dumps(places), "utf-8")
     address = f"localhost:{_free_port()}"
-    running = Running(folder, PYTHON, _commands(folder, hub, sockets, address))
+    running = Running(folder, PYTHON, _commands(folder, hub, sockets, address), root)
     try:
         for name in ("superlink", "link"):
             running.start(name)
@@ -49,22 +53,25 @@ def flower_of_many(
             running.kill(name)
 
 
+def _key(folder: Path, name: str, root: DevelopmentRoot) -> str:
+    """Make a node's key and certificate; the public half."""
+    key = folder / f"{name}.key"
+    public = create_key(key)
+    (folder / f"{name}.pem").write_bytes(root.signed(request_certificate(key, name)))
+    return public.strip()
+
+
 def nodes(address: str, folder: Path) -> None:
     """Run all nodes in threads until killed."""
-    from platform.relay.flower.node import Node, Place
+    from platform.relay.flower.node import Node
+    from platform.relay.flower.place import node_place
 
-    place = Place(address=address, root=(folder / "ca.pem").read_bytes())
-    places = json.loads((folder / "places.json").read_text("utf-8"))
-    ended = threading.Event()
-    workers = [
-        threading.Thread(
-            target=Node(
-                place=place, key=Path(key), socket=Path(socket), tell=lambda line: print(line)
-            ).until,
-            args=(ended,),
-        )
-        for key, socket in places.items()
-    ]
+    ended, workers = threading.Event(), []
+    for name, socket in json.loads((folder / "places.json").read_text("utf-8")).items():
+        key = folder / f"{name}.key"
+        place = node_place(address, folder / "ca.pem", folder / f"{name}.pem", key)
+        node = Node(place=place, key=key, socket=Path(socket), tell=print)
+        workers.append(threading.Thread(target=node.until, args=(ended,)))
     for worker in workers:
         worker.start()
     for worker in workers:

@@ -123,8 +123,7 @@ def overrides(row: Row) -> list[str]:
     if large:
         # The coordinator adds the noise here, as much as clients would: a tenth of the time.
         found += ["privacy.mechanism=central_noise", "secure_aggregation.corrupt=0"]
-        masks = row["kind"] == "senses"
-        found += ["secure_aggregation.threshold=667"] if masks else UNMASKED
+        found += SPARSE if row["kind"] == "senses" else UNMASKED
     elif row["stage"] == "tuning":
         # Where a third may be lost there is more noise than in the end.
         found.append("secure_aggregation.threshold=67")
@@ -142,6 +141,7 @@ def _said(value: bool) -> str:
     return "true" if value else "false"
 
 
+SPARSE = ["secure_aggregation.threshold=null", "secure_aggregation.graph=k_regular"]
 UNMASKED = ["secure_aggregation.enabled=false", "secure_aggregation.threshold=null"]
 
 

@@ -131,7 +131,7 @@ def test_who_is_revoked_or_has_no_node_is_let_in_by_nobody(known):
             "the same node",
         ),
     ],
-    ids=str,
+    ids=["no serial", "more", "a list", "no node", "more of one", "nobody", "one node of two"],
 )
 def test_a_file_that_is_none_lets_nobody_in(known, change, words):
     path, enrolment = known

@@ -12,7 +12,7 @@ from pathlib import Path
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TRAVELS = re.compile(r"^\*\*Travels:\*\* (.*?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
-COMMANDS = re.compile(r"^# ([\w' ]+?)(?:, as (root|sotto))?$")
+COMMANDS = re.compile(r"^# ([\w' ]+?)(?:, as (root|sotto))?(, where it applies)?$")
 FILE = re.compile(r"^# (/\S+) on ([\w' ]+)$")
 
 
@@ -21,7 +21,7 @@ class Step:
     """One thing that the guide asks for.
 
     Attributes:
-        kind: `commands`, `file` or `travels`.
+        kind: `commands`, `file` or `travels`; `aside` for commands that only some type.
         where: The machine, in the guide's words.
         what: An account, a path, or nothing.
         text: The commands, the file, or what travels where.
@@ -58,4 +58,5 @@ def _block(language: str, text: str) -> Step:
         return Step("file", file[2], file[1], text)
     commands = COMMANDS.match(head)
     assert commands is not None and language == "sh", f"a block without a place: {head}"
-    return Step("commands", commands[1], commands[2] or "", rest)
+    kind = "aside" if commands[3] else "commands"
+    return Step(kind, commands[1], commands[2] or "", rest)

@@ -47,6 +47,8 @@ class Walk:
             if step.kind == "travels":
                 (do,) = [do for word, do in self.carry.items() if step.text.startswith(word)]
                 do(self)
+            elif step.kind == "aside":
+                continue
             elif step.where == "a checkout":
                 self.checkout(step.text)
             else:
@@ -102,12 +104,18 @@ LEARNT = {
 def without_the_world(commands: str) -> str:
     """The commands where there is no network: what they would fetch is there already."""
     commands = re.sub(r"^apt-get install --yes (.*)$", _installed, commands, flags=re.MULTILINE)
-    return re.sub(
-        r"^(/opt/(\w+))/bin/pip install -r \S+$",
-        r"echo /mirror/\2 > \1/lib/python3.11/site-packages/zz_dependencies.pth",
-        commands,
-        flags=re.MULTILINE,
-    )
+    return re.sub(r"^(/opt/(\w+))/bin/pip install -r \S+$", _shown, commands, flags=re.MULTILINE)
+
+
+def _shown(match: re.Match[str]) -> str:
+    """What makes installed packages visible to an environment, with the one program among them."""
+    home, name = match.groups()
+    line = f"echo /mirror/{name} > {home}/lib/python3.11/site-packages/zz_dependencies.pth"
+    if name != "nvflare":
+        return line
+    program = f"{home}/bin/nvflare"
+    text = f'#!/bin/sh\\nexec {home}/bin/python -m nvflare.cli "$@"\\n'
+    return f"{line}; printf '{text}' > {program}; chmod 755 {program}"
 
 
 def _installed(match: re.Match[str]) -> str:

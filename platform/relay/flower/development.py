@@ -27,7 +27,7 @@ STARTING: Final = 90.0
 """Seconds in which all must be connected."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Running:
     """What runs, by name: `superlink`, `link`, and each client's node by the client's name.
 
@@ -103,7 +103,12 @@ def flower_on_localhost(
     root.write_server(folder / "server.pem", folder / "server.key")
     (folder / "secret").write_bytes(secrets.token_bytes(32))
     address = f"localhost:{_free_port()}"
-    running = Running(folder, python, _commands(folder, hub.absolute(), sockets, address), root)
+    running = Running(
+        folder=folder,
+        python=python,
+        commands=_commands(folder, hub.absolute(), sockets, address),
+        root=root,
+    )
     nodes = {name: node_key(folder, name, python, root) for name in sockets}
     (folder / "enrolment.json").write_bytes(development_enrolment(nodes))
     try:
