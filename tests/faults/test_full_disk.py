@@ -7,20 +7,21 @@ import io
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from platform.agreement.checking import faults_of
+from platform.bootstrap.federating import Reaching
 from platform.cli import serving
 from platform.cli.conducting import FederationLines, FederationScreen
 from platform.disk.files import write_bytes
 from platform.disk.opening import open_existing
-from platform.errors import ConfigError, PlatformError, RunStopped, Unwritable
-from platform.wire.transport import Transport
+from platform.errors import PlatformError, RunStopped, Unwritable
+from platform.wire.transport import InProcessTransport, Transport
 from storage import StorageError, open_client_store
 from tests.faults._disks import Disk, can_mount, mounted
 from tests.faults._federation import state_of
@@ -41,6 +42,9 @@ needs_root = pytest.mark.skipif(not can_mount(), reason="only root can mount a s
 STEP = 24 * 1024
 MOST = 60
 """Steps after which there is room for all of a run."""
+EXCHANGES = 6
+"""Of a run of two rounds until its last commit: offer, roll call, and two each."""
+Handlers = Mapping[str, Callable[[bytes], bytes]]
 CAN_FAIL = (PlatformError, StorageError)
 
 
@@ -62,49 +66,49 @@ def names_of(database: Path) -> list[str]:
 @needs_root
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_coordinator_whose_disk_is_full_goes_on_when_there_is_room(folder, disk):
-    """It fails at each stage in turn, as there is room for a little more each time."""
-    holders = Holders.written(folder)
-    handlers, ends = holders.handlers(), set()
-    expected = None
-    for step in range(MOST):
-        place = disk.folder / f"run-{step}"
-        config = federation(place)
-        url = f"sqlite:///{place}/sotto.db"
-        disk.fill(step * STEP)
-        try:
-            summary = hold(config, within(handlers))
-            whole = True
-        except CAN_FAIL as error:
-            whole = False
-            assert "\n" not in str(error)
-            assert str(place) in str(error) or isinstance(error, ConfigError)
-            runs = names_of(place / "sotto.db")
-            ends.add((bool(runs), *rows_of(place / "sotto.db", "SELECT count(*) FROM audit")))
-            disk.free()
-            if runs:
-                with open_existing(url) as database:
-                    assert faults_of(database, runs[0])[1] == []
-                summary = go_on(runs[0], url, within(handlers))
-            else:
-                summary = hold(config, within(handlers))
-        disk.free()
-        assert [document["round"] for document in summary["rounds"]] == [1, 2]
-        state = state_of(place, summary["run_id"])
-        expected = expected or state
-        for name, value in expected.items():
-            np.testing.assert_array_equal(state[name], value)
-        # Of each attempt there is one row, on both sides.
-        for name in NAMES:
-            own = open_client_store(folder / name / "store" / "client.db", read_only=True)
-            assert [r.round_number for r in own.rows(summary["run_id"])] == [1, 2]
-        shutil.rmtree(place)
-        if whole:
-            break
-    assert whole
-    # Before there was a run, with it, and in its rounds.
-    assert len(ends) >= 4
-    assert {False, True} == {begun for begun, *_ in ends}
+@pytest.mark.parametrize("at", range(EXCHANGES + 1))
+def test_a_coordinator_whose_disk_is_full_goes_on_when_there_is_room(folder, disk, at):
+    """The disk fills before the run is set up, or before any of its exchanges."""
+    holders, database = Holders.written(folder), disk.folder / "run" / "sotto.db"
+    config, handlers = federation(database.parent), holders.handlers()
+    if not at:
+        disk.fill(0)
+    with pytest.raises(CAN_FAIL) as failed:
+        hold(config, filling(handlers, disk, at))
+    assert "\n" not in str(failed.value)
+    assert str(disk.folder) in str(failed.value)
+    runs = names_of(database)
+    assert bool(runs) == bool(at)
+    if runs:
+        with open_existing(config.storage.url) as opened:
+            assert faults_of(opened, runs[0])[1] == []
+    disk.free()
+    again = go_on(runs[0], config.storage.url, within(handlers)) if runs else None
+    summary = again or hold(config, within(handlers))
+    assert [document["round"] for document in summary["rounds"]] == [1, 2]
+    # Of each attempt there is one row, on both sides, and the numbers are those of any other run.
+    for name in NAMES:
+        own = open_client_store(folder / name / "store" / "client.db", read_only=True)
+        assert [r.round_number for r in own.rows(summary["run_id"])] == [1, 2]
+    undisturbed = federation(folder)
+    expected = state_of(folder, hold(undisturbed, within(handlers))["run_id"])
+    found = state_of(database.parent, summary["run_id"])
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+def filling(handlers: Handlers, disk: Disk, at: int) -> Reaching:
+    """Reaches holders in this process, and has a disk full from the n-th exchange on."""
+
+    class Filling(InProcessTransport):
+        def exchange(self, stage, messages, deadline):
+            asked.append(stage)
+            if len(asked) == at:
+                disk.fill(0)
+            return super().exchange(stage, messages, deadline)
+
+    asked: list[str] = []
+    return lambda section: nullcontext(Filling(handlers=handlers, losses=lambda *_: frozenset()))
 
 
 @needs_root
