@@ -19,6 +19,7 @@ from platform.data.encoding import frozen_model, is_public
 from platform.data.held import task_without_images
 from platform.data.loading import TaskData
 from platform.disk.opening import closed_on_error, open_storage, run_folder
+from platform.disk.run_lock import require_free
 from platform.disk.transactions import Records, records_in
 from platform.errors import ConfigError
 from platform.experiment.conducting import Conducted, nothing_measured
@@ -133,6 +134,8 @@ def reopened_federation(
         require_same_enrolment(run_id, created.detail.get("enrolment"), fingerprint_of(known))
         require_same_releases(database, run_id, terms.protection)
         observer.run_created(run_id)
+        folder = run_folder(url, run_id)
+        require_free(folder)
         with reaching(section) as transport:
             run, admit = _assembled(
                 run_id,
@@ -142,7 +145,6 @@ def reopened_federation(
                 surroundings=surroundings,
                 records=records_in(database),
             )
-            folder = run_folder(url, run_id)
             yield Conducted(run=run, folder=folder, database=database, admit=admit)
 
 

@@ -14,6 +14,7 @@ from platform.config import (
     parse_config,
 )
 from platform.disk.opening import closed_on_error, open_existing, open_storage, run_folder
+from platform.disk.run_lock import require_free
 from platform.disk.transactions import records_in
 from platform.errors import UnknownRun
 from platform.experiment.evaluation import measure_round
@@ -121,6 +122,7 @@ def _reopen(
     config = config.model_copy(update={"storage": StorageConfig(url=url)})
     plan = _plan(config, observer, surroundings)
     if not database.is_read_only:
+        require_free(run_folder(url, run_id))
         known = enrolment_of(config, plan.terms.protection.terms)
         require_same_enrolment(run_id, created.detail.get("enrolment"), fingerprint_of(known))
     observer.run_created(run_id)

@@ -44,6 +44,18 @@ def only_process_of(folder: Path) -> Iterator[None]:
         ) from error
 
 
+def require_free(folder: Path) -> None:
+    """Check, before its clients are asked anything, that no process runs a run just now.
+
+    Whoever goes on with it takes the lock later, and is refused then if another was quicker.
+
+    Raises:
+        RunBusy: If another process runs it.
+    """
+    with only_process_of(folder):
+        pass
+
+
 @contextmanager
 def held(lock: Path) -> Iterator[None]:
     """Hold a lock as long as the block lasts.

@@ -595,8 +595,8 @@ def test_a_dead_worker_is_one_failed_cell(
     pids: list[int] = []
     start = running._start
 
-    def started() -> Any:
-        made = start()
+    def started(folder: Path | None) -> Any:
+        made = start(folder)
         pids.append(made.process.pid)
         return made
 
@@ -618,7 +618,12 @@ def test_workers_are_replaced_before_they_have_grown_large(
 ) -> None:
     started: list[Any] = []
     start = running._start
-    monkeypatch.setattr(running, "_start", lambda: started.append(start()) or started[-1])
+
+    def counted(folder: Path | None) -> Any:
+        started.append(start(folder))
+        return started[-1]
+
+    monkeypatch.setattr(running, "_start", counted)
     monkeypatch.setattr(running, "CELLS_A_WORKER", 2)
     grid = cells_of(small, storage, seeds=(0, 1, 2))
     outcomes = run_cells(grid.cells, Told(), jobs=1, url=storage.url)
