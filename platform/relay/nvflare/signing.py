@@ -7,16 +7,19 @@ says whose key that must be: who had another one signed under the same name answ
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     PublicFormat,
+    SSHPublicKeyTypes,
     load_pem_private_key,
     load_ssh_public_key,
 )
@@ -57,7 +60,7 @@ def signed(startup: Path, request: bytes, outcome: bytes) -> bytes:
     """
     path = startup / PRIVATE_KEY
     try:
-        key = load_pem_private_key(path.read_bytes(), password=None)
+        key = _private_key(path.read_bytes())
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"{path}: is no private key; valid: a site's kit") from error
     if not isinstance(key, rsa.RSAPrivateKey):
@@ -73,7 +76,7 @@ def verified(node: str, request: bytes, answer: object) -> bytes:
         ProtocolError: If it did not.
     """
     try:
-        key = load_ssh_public_key(node.encode("ascii"))
+        key = _public_key(node)
         if isinstance(answer, bytes) and isinstance(key, rsa.RSAPublicKey):
             end = _HEAD + int.from_bytes(answer[:_HEAD], "big")
             signature, outcome = answer[_HEAD:end], answer[end:]
@@ -82,6 +85,17 @@ def verified(node: str, request: bytes, answer: object) -> bytes:
     except (ValueError, UnsupportedAlgorithm, InvalidSignature):
         pass
     raise ProtocolError("the site did not sign with the node key that is enrolled for it")
+
+
+@lru_cache(maxsize=1)
+def _private_key(pem: bytes) -> PrivateKeyTypes:
+    # Its numbers are checked when it is loaded, which takes far longer than a signature.
+    return load_pem_private_key(pem, password=None)
+
+
+@lru_cache(maxsize=1024)
+def _public_key(node: str) -> SSHPublicKeyTypes:
+    return load_ssh_public_key(node.encode("ascii"))
 
 
 def _digest(request: bytes, outcome: bytes) -> bytes:
