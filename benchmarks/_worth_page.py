@@ -179,8 +179,9 @@ READING = (
     "- **The subspace** keeps signal to noise near one or above until learning is over, at",
     "  epsilon 4 too. The whole prompt does as well with less: what noise moves in the other",
     "  448 directions seems to change predictions little.",
-    "- **Among 1,000 clients** (iid) noise costs nothing that could be measured, down to",
-    "  epsilon 1. The other two federations of that size are not measured yet.",
+    "- **Among 1,000 clients** (iid, and pathological on five seeds) noise costs nothing that",
+    "  could be measured at epsilon 8 and 2, and little at 1. Of private experts among so many",
+    "  there is one seed: 99.1% at epsilon 8, where a client alone reaches 77%.",
 )
 
 
@@ -206,16 +207,22 @@ def _gains(
             interval(claim.own),
         )
         lines.append(f"| {' | '.join(cells)} |")
-    lines += [
+    return lines + _against_mean(pairs, differences, adjusted[len(found) :]) if pairs else lines
+
+
+def _against_mean(
+    pairs: Mapping[int, tuple[list[float], list[float]]],
+    differences: Mapping[int, list[float]],
+    p_values: Sequence[float],
+) -> list[str]:
+    head = ("clients", "seeds", "one mean", "private experts", "difference", "aim", "P")
+    lines = [
         "",
         "Private experts against *one* mean prompt, clients in four senses, epsilon 8:",
         "",
     ]
-    lines += ["| clients | seeds | one mean | private experts | difference | aim | P |"]
-    lines.append("|" + "---|" * 7)
-    for (clients, (mean, experts)), p_value in zip(
-        pairs.items(), adjusted[len(found) :], strict=True
-    ):
+    lines += [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
+    for (clients, (mean, experts)), p_value in zip(pairs.items(), p_values, strict=True):
         cells = (
             *(f"{clients:,}", str(len(mean)), spread(mean), spread(experts)),
             *(interval(differences[clients]), f"{OVER_ONE_MEAN:+.0f}", f"{p_value:.1g}"),
