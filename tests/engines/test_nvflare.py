@@ -167,7 +167,8 @@ def test_a_job_that_brings_code_or_other_classes_is_refused(flare):
 
 def test_only_the_server_has_a_site_deliver_and_only_to_itself(flare):
     program = Path(__file__).with_name("_callers.py").read_text()
-    said = in_flares_environment(program, str(flare.folder / "site"), cwd=flare.folder)
+    places = (str(flare.folder / "site"), str(flare.kits / "east" / "startup"))
+    said = in_flares_environment(program, *places, cwd=flare.folder)
     assert said.split() == ["lost", "PermissionError", "ProtocolError"]
 
 
