@@ -277,7 +277,7 @@ def through_hub(section: FederationConfig, told: Told) -> Iterator[Transport]:
     """Reach clients through relays that connect to a socket of this process."""
     slow = dict.fromkeys(SLOW, section.training_seconds) | {"join": section.joining_seconds}
     with Hub(path=Path(section.socket), clients=section.clients, told=told) as hub:
-        yield HubTransport(hub, slow, section.phase_seconds)
+        yield HubTransport(hub, slow, section.phase_seconds, section.go_on_with)
 
 
 def section_of(config: RunConfig) -> FederationConfig:

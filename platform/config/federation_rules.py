@@ -40,27 +40,35 @@ def federation_problems(config: RunSections) -> Iterator[str]:
             f"task.clients: {config.task.clients} is not the number of federation.clients; valid: "
             f"{len(section.clients)}"
         )
-    yield from _beginning(section, config)
+    yield from _numbers(section, config)
     yield from _simulations_only(config)
 
 
-def _beginning(section: FederationConfig, config: RunSections) -> Iterator[str]:
-    enough, clients = section.start_with, len(section.clients)
-    if enough is None:
-        return
+def _numbers(section: FederationConfig, config: RunSections) -> Iterator[str]:
+    """Yield what is wrong with the numbers of clients that are enough for something."""
     needed = max(
         config.cohort.minimum, config.threshold if config.secure_aggregation.enabled else 1
     )
-    if not needed <= enough <= clients:
-        yield (
-            f"federation.start_with: {enough} is not a number of clients that a round can be held "
-            f"with; valid: null, or {needed} to {clients}"
-        )
-    if config.has_secret_cohorts:
-        yield (
-            f"federation.start_with: {enough} does not go with cohorts that are drawn in secret, "
-            "as what a draw costs is charged to all clients from the first round on; valid: null"
-        )
+    for field, enough, most, why in (
+        ("start_with", section.start_with, len(section.clients), _CHARGED),
+        ("go_on_with", section.go_on_with, config.cohort_size, _TIMED),
+    ):
+        if enough is None:
+            continue
+        if not needed <= enough <= most:
+            yield (
+                f"federation.{field}: {enough} is not a number of clients that a round can be held "
+                f"with; valid: null, or {needed} to {most}"
+            )
+        if config.has_secret_cohorts:
+            yield (
+                f"federation.{field}: {enough} does not go with cohorts that are drawn in secret, "
+                f"{why}; valid: null"
+            )
+
+
+_CHARGED: Final = "as what a draw costs is charged to all clients from the first round on"
+_TIMED: Final = "as who answers first is no draw, and what is drawn costs less for a draw only"
 
 
 def _simulations_only(config: RunSections) -> Iterator[str]:

@@ -38,3 +38,8 @@ class FederationConfig(Section):
     rounds and counts as lost until then. At least as many as a round needs, and not where cohorts
     are drawn in secret. Null: all.
     """
+    go_on_with: PositiveInt | None = None
+    """How many clients' updates end the wait for a round's training: who is slower counts as lost
+    in that round, so a cohort may be larger than what a round needs (over-selection). At least as
+    many as a round needs, and not where cohorts are drawn in secret. Null: all.
+    """

@@ -115,6 +115,7 @@ def _regular(config: RunConfig) -> SecureTerms | None:
     if not found.degree:
         return None
     smallest = max(found.smallest_sum, config.cohort.minimum)
+    _require_enough(config, smallest)
     return SecureTerms(
         clients=clients,
         active=False,
@@ -123,6 +124,20 @@ def _regular(config: RunConfig) -> SecureTerms | None:
         corrupt=found.corrupt,
         degree=found.degree,
     )
+
+
+def _require_enough(config: RunConfig, smallest: int) -> None:
+    """Refuse a federation that would go on with fewer clients than the graph's sum may be of."""
+    section = config.federation
+    if section is None:
+        return
+    for field, enough in (("start_with", section.start_with), ("go_on_with", section.go_on_with)):
+        if enough is not None and enough < smallest:
+            raise ConfigError(
+                f"federation.{field}: {enough} clients are fewer than the sum on this graph may be "
+                f"of; valid: null, or {smallest} at least (see "
+                "secure_aggregation.tolerated_dropout_rate)"
+            )
 
 
 def meets(parameters: RoundParameters, terms: SecureTerms) -> bool:

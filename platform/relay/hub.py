@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
@@ -113,14 +113,25 @@ class Hub:
         return frozenset(self._links)
 
     def exchange(
-        self, stage: Stage, messages: Mapping[ClientId, bytes], seconds: float
+        self,
+        stage: Stage,
+        messages: Mapping[ClientId, bytes],
+        seconds: float,
+        enough: int | None = None,
     ) -> Mapping[ClientId, bytes | Dropout]:
         """Send each client its message, and wait so long at most.
+
+        Args:
+            stage: What is asked.
+            messages: By client.
+            seconds: How long to wait, in s.
+            enough: The wait is over as soon as so many have answered (a refusal or a loss is no
+                answer); None waits for all.
 
         Raises:
             CoordinatorBehind: If a client knows of a newer commit.
         """
-        return self._wait(self._exchange(stage, messages, seconds))
+        return self._wait(self._exchange(stage, messages, seconds, enough))
 
     def _wait(self, work: Coroutine[Any, Any, Result]) -> Result:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -131,20 +142,22 @@ class Hub:
             raise
 
     async def _exchange(
-        self, stage: Stage, messages: Mapping[ClientId, bytes], seconds: float
+        self,
+        stage: Stage,
+        messages: Mapping[ClientId, bytes],
+        seconds: float,
+        enough: int | None,
     ) -> dict[ClientId, bytes | Dropout]:
         numbers = {c: self._ask(stage, c, body, seconds) for c, body in messages.items()}
         waiting = {client: self._open[number].outcome for client, number in numbers.items()}
         telling = asyncio.ensure_future(self._tell(stage, waiting))
         try:
-            if waiting:
-                await asyncio.wait(waiting.values(), timeout=seconds)
+            late = Dropout(await _until(waiting.values(), seconds, enough))
         finally:
             telling.cancel()
             for number in numbers.values():
                 self._open.pop(number, None)
             self.told.waiting(stage, frozenset())
-        late = Dropout(f"no answer in {seconds:g} s")
         outcomes = {c: future.result() if future.done() else None for c, future in waiting.items()}
         for client, outcome in outcomes.items():
             if outcome is not None and outcome.kind == "behind":
@@ -246,11 +259,13 @@ class HubTransport:
         hub: Where relays connect.
         seconds: How long a stage waits where its caller names no deadline, by stage.
         otherwise: How long all other stages wait.
+        enough: With how many updates a round goes on without the others, None: with all.
     """
 
     hub: Hub
     seconds: Mapping[Stage, float]
     otherwise: float
+    enough: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse a wait that is none."""
@@ -263,7 +278,33 @@ class HubTransport:
     ) -> Mapping[ClientId, bytes | Dropout]:
         """Send each client its message and wait, as `Transport` says."""
         own = self.seconds.get(stage, self.otherwise)
-        return self.hub.exchange(stage, messages, own if deadline is None else deadline)
+        seconds = own if deadline is None else deadline
+        enough = self.enough if stage == "train" else None
+        return self.hub.exchange(stage, messages, seconds, enough)
+
+
+async def _until(
+    asked: Collection[asyncio.Future[Outcome]], seconds: float, enough: int | None
+) -> str:
+    """Wait, and return why whoever has not answered by then is not waited for."""
+    over, left, needed = asyncio.Event(), len(asked), len(asked) if enough is None else enough
+    answers = 0
+
+    def count(outcome: asyncio.Future[Outcome]) -> None:
+        nonlocal left, answers
+        left -= 1
+        answers += outcome.result().kind == "answer"
+        if not left or answers >= needed:
+            over.set()
+
+    for outcome in asked:
+        outcome.add_done_callback(count)
+    try:
+        if asked:
+            await asyncio.wait_for(over.wait(), seconds)
+    except TimeoutError:
+        return f"no answer in {seconds:g} s"
+    return f"the round goes on with {answers} others, who were faster"
 
 
 def _reply(outcome: Outcome) -> bytes | Dropout:
