@@ -9,7 +9,7 @@ its commits and the sum. The median is over all rounds but the first, which has 
 Writes `docs/results/federation-rounds.csv` and the page; rows of other engines are kept, so engines
 can be measured one at a time.
 
-    python benchmarks/round_over_engines.py [--engine local | nvflare | flower | flower-stock]
+    python benchmarks/round_over_engines.py [--engine NAME] [--clients 10] [--rounds 31]
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from privacy.secure_aggregation import Enrolment
 VALUES = 65_536
 CLASSES = ("circle", "square")
 STOCK = "flower-stock"
-ENGINES = ("local", "nvflare", "flower", STOCK)
+ENGINES = ("local", "nvflare", "nvflare-grpc", "flower", STOCK)
 OWN, ALL = "coordinator", "round"
 """What is left of a round beside its waits, and all of it."""
 CONFIG = """
@@ -262,7 +262,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", choices=ENGINES, default="local")
     parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=6, help="the first of them is not counted")
+    parser.add_argument("--rounds", type=int, default=31, help="the first of them is not counted")
     options = parser.parse_args()
     if options.rounds < 2:
         raise SystemExit("--rounds: valid are 2 and more")

@@ -5,14 +5,27 @@ The project is started once for all of these tests. One start takes about 20 sec
 
 from __future__ import annotations
 
+import json
 import os
+import socket
+import ssl
 import sys
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.x509.oid import NameOID
 
 from platform.relay.hub import HubTransport, Told
 from platform.wire.transport import Dropout
@@ -163,6 +176,64 @@ def test_a_job_that_brings_code_or_other_classes_is_refused(flare):
     assert "COMPLETED" not in other
     # Both ends of both jobs would have made one.
     assert list(flare.kits.glob("*/stolen*")) == []
+
+
+@pytest.mark.parametrize("shown", ["nothing", "no certificate", "another's", "a site's"])
+def test_flares_server_hears_nobody_without_a_certificate_of_the_project(flare, tmp_path, shown):
+    """The last of them is heard, so it is the certificate that makes the difference."""
+    startup = flare.kits / "east" / "startup"
+    port = int(
+        json.loads((startup / "fed_client.json").read_text())["servers"][0]["service"][
+            "target"
+        ].rsplit(":", 1)[1]
+    )
+    context = ssl.create_default_context(cafile=startup / "rootCA.pem")
+    if shown == "a site's":
+        context.load_cert_chain(startup / "client.crt", startup / "client.key")
+    if shown == "another's":
+        context.load_cert_chain(*self_signed(tmp_path, "east"))
+    with socket.create_connection(("localhost", port), timeout=5.0) as plain:
+        if shown == "nothing":
+            plain.sendall(b"SFM" * 100)
+            assert was_hung_up(plain)
+            return
+        with context.wrap_socket(plain, server_hostname="localhost") as sock:
+            assert was_hung_up(sock) == (shown != "a site's")
+
+
+def was_hung_up(sock: socket.socket) -> bool:
+    """Whether the other side ends a connection on which nothing more is said."""
+    sock.settimeout(3.0)
+    try:
+        return sock.recv(1) == b""
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def self_signed(folder: Path, name: str) -> tuple[Path, Path]:
+    """A certificate of this name that no project's root has signed, and its key."""
+    key, own = (
+        rsa.generate_private_key(65537, 2048),
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]),
+    )
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(own)
+        .issuer_name(own)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, SHA256())
+    )
+    (folder / "own.crt").write_bytes(made.public_bytes(Encoding.PEM))
+    (folder / "own.key").write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    return folder / "own.crt", folder / "own.key"
 
 
 def test_only_the_server_has_a_site_deliver_and_only_to_itself(flare):
