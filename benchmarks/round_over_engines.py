@@ -54,6 +54,8 @@ VALUES = 65_536
 CLASSES = ("circle", "square")
 STOCK = "flower-stock"
 ENGINES = ("local", "nvflare", "nvflare-grpc", "flower", STOCK)
+REGISTERED = 10.0
+"""Seconds in which a SuperLink that was started again knows its nodes."""
 OWN, ALL = "coordinator", "round"
 """What is left of a round beside its waits, and all of it."""
 CONFIG = """
@@ -165,16 +167,27 @@ def config_of(folder: Path, names: list[str], rounds: int) -> RunConfig:
 @contextmanager
 def stock(hub: Path, sockets: Mapping[str, Path], folder: Path) -> Iterator[None]:
     """Flower with SuperNodes as it ships them, in the place of our loop on its Fleet interface."""
-    binary = Path(__file__).parents[1] / ".venv-flower" / "bin" / "flower-supernode"
+    programs = Path(__file__).parents[1] / ".venv-flower" / "bin"
+    binary = programs / "flower-supernode"
     with engine("flower")(hub, sockets, folder) as running, ExitStack() as stack:
+        for name in sockets:
+            # Told to end, it says so; one that was killed counts as there for 20 s.
+            running.processes[name].terminate()
+            running.processes[name].wait()
+        # They show no certificate.
+        running.kill("superlink")
+        running.commands["superlink"].append("--stock-nodes")
+        running.start("superlink")
+        time.sleep(REGISTERED)
         for name, path in sockets.items():
-            running.kill(name)
             there = running.commands[name][running.commands[name].index("--superlink") + 1]
             command = [binary, "--superlink", there, "--root-certificates", folder / "ca.pem"]
             command += ["--auth-supernode-private-key", folder / f"{name}.key"]
             command += ["--node-config", f'socket="{path.absolute()}"', "--isolation", "subprocess"]
             command += ["--port", free_port()]
             own = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_HOME": str(folder / f"home-{name}")}
+            # They start programs of theirs by name.
+            own["PATH"] = f"{programs}:{os.environ['PATH']}"
             with (folder / f"{name}.log").open("ab") as log:
                 node = subprocess.Popen(
                     [str(word) for word in command],

@@ -23,7 +23,7 @@ from platform.relay.enrolled import development_enrolment
 from platform.relay.flower.development_root import DevelopmentRoot
 
 THIS: Final = Path(sys.executable)
-STARTING: Final = 90.0
+STARTING: Final = 300.0
 """Seconds in which all must be connected."""
 
 
@@ -94,7 +94,7 @@ def flower_on_localhost(
         What runs, once all nodes are connected.
 
     Raises:
-        ConfigError: If Flower is not installed, or has not started in 90 seconds.
+        ConfigError: If Flower is not installed, or has not started in five minutes.
     """
     folder = folder.absolute()
     folder.mkdir(mode=0o700, parents=True)
