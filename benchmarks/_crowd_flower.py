@@ -37,7 +37,8 @@ def flower_of_many(
     places = {name: str(path) for name, path in sockets.items()}
     (folder / "places.json").write_text(json.dumps(places), "utf-8")
     address = f"localhost:{_free_port()}"
-    running = Running(folder, PYTHON, _commands(folder, hub, sockets, address), root)
+    commands = _commands(folder, hub, sockets, address)
+    running = Running(folder=folder, python=PYTHON, commands=commands, root=root)
     try:
         for name in ("superlink", "link"):
             running.start(name)
