@@ -55,7 +55,22 @@ ROUNDS = Table(
     ),
     "benchmarks/round_over_engines.py --engine ENGINE",
 )
-TABLES = (EXCHANGES, ROUNDS)
+OWN = Table(
+    RESULTS / "federation-own.csv",
+    ("engine", "what", "clients", "values", "median", "slowest", "rounds"),
+    (
+        "# What a round of the engines' own aggregation costs",
+        "",
+        "The same number of values with what the engines bring themselves, as they ship it and on",
+        "the same machine; clients give back fixed values. Theirs are sums without noise, without",
+        "a ledger and without limits that clients set; FedAvg's are without masks too. So the",
+        "rounds above do more, and these are timings only. Flower: SuperNodes, TLS and keys of",
+        "nodes; SecAgg+ with a share for each client, seven of ten of them needed. FLARE: mutual",
+        "TLS; what the schemes are, see above. Medians over all rounds but the first, in seconds.",
+    ),
+    "benchmarks/engines_own.py --engine ENGINE",
+)
+TABLES = (EXCHANGES, ROUNDS, OWN)
 
 
 def kept_but(table: Table, engine: str) -> list[dict[str, str]]:
@@ -96,4 +111,4 @@ def markdown(table: Table, rows: list[dict[str, str]]) -> list[str]:
 
 def shown(name: str, value: str) -> str:
     """A cell as a person reads it."""
-    return f"{int(value):,}" if name == "bytes" else value
+    return f"{int(value):,}" if name in ("bytes", "values") else value

@@ -1,0 +1,70 @@
+"""What a round of the engines' own aggregation costs, without training.
+
+Flower's SecAgg+ and its federated averaging over SuperNodes as it ships them, and NVIDIA FLARE's
+federated averaging under mutual TLS; each client is processes of the engine and gives back fixed
+values, and each average is compared with what it should be. The first round is not counted.
+
+Writes `docs/results/federation-own.csv` and the page; rows of other engines are kept.
+
+    python benchmarks/engines_own.py --engine flower | nvflare | nvflare-grpc [--clients 10]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+from pathlib import Path
+
+from _federation_page import OWN, kept_but, write_page, write_rows
+from _own_engines import flower, flower_rounds, nvflare_rounds
+
+VALUES = 65_536
+ENGINES = {"flower": 4, "nvflare": 31, "nvflare-grpc": 31}
+"""How many rounds, the first included: SuperNodes take long for each."""
+APPS = {"FedAvg": "flower_fedavg", "SecAgg+": "flower_secaggplus"}
+
+
+def measured(engine: str, folder: Path, sizes: dict[str, int]) -> dict[str, list[float]]:
+    """Seconds of each round, by what aggregates."""
+    kind, _, scheme = engine.partition("-")
+    if kind == "nvflare":
+        return {"FedAvg": nvflare_rounds(folder, scheme or "tcp", sizes)}
+    # Seven of ten shares, and as large a part of others.
+    sizes["threshold"] = -(-7 * sizes["clients"] // 10)
+    with flower(folder, sizes["clients"]) as (running, address):
+        return {what: flower_rounds(running, address, app, sizes) for what, app in APPS.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", choices=list(ENGINES), default="flower")
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--rounds", type=int, help="the first of them is not counted")
+    options = parser.parse_args()
+    rounds = ENGINES[options.engine] if options.rounds is None else options.rounds
+    if rounds < 2:
+        raise SystemExit("--rounds: valid are 2 and more")
+    sizes = {"clients": options.clients, "values": VALUES, "rounds": rounds}
+    with tempfile.TemporaryDirectory(prefix="sotto") as folder:
+        found = measured(options.engine, Path(folder).resolve(), sizes)
+    rows = [
+        {
+            "engine": options.engine,
+            "what": what,
+            "clients": str(options.clients),
+            "values": str(VALUES),
+            "median": f"{statistics.median(seconds[1:]):.4f}",
+            "slowest": f"{max(seconds[1:]):.4f}",
+            "rounds": str(rounds - 1),
+        }
+        for what, seconds in found.items()
+    ]
+    for each in rows:
+        print(each, flush=True)
+    write_rows(OWN, [*kept_but(OWN, options.engine), *rows])
+    write_page()
+
+
+if __name__ == "__main__":
+    main()
