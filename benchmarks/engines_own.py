@@ -31,7 +31,7 @@ def measured(engine: str, folder: Path, sizes: dict[str, int]) -> dict[str, list
     if kind == "nvflare":
         return {"FedAvg": nvflare_rounds(folder, scheme or "tcp", sizes)}
     # Seven of ten shares, and as large a part of others.
-    sizes["threshold"] = -(-7 * sizes["clients"] // 10)
+    sizes["threshold"] = 7 * sizes["clients"] // 10
     with flower(folder, sizes["clients"]) as (running, address):
         return {what: flower_rounds(running, address, app, sizes) for what, app in APPS.items()}
 
@@ -43,8 +43,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="the first of them is not counted")
     options = parser.parse_args()
     rounds = ENGINES[options.engine] if options.rounds is None else options.rounds
-    if rounds < 2:
-        raise SystemExit("--rounds: valid are 2 and more")
+    if rounds < 2 or options.clients < 3:
+        raise SystemExit("valid are --rounds of 2 and more, --clients of 3 and more")
     sizes = {"clients": options.clients, "values": VALUES, "rounds": rounds}
     with tempfile.TemporaryDirectory(prefix="sotto") as folder:
         found = measured(options.engine, Path(folder).resolve(), sizes)

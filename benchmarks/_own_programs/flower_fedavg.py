@@ -56,4 +56,7 @@ def main(grid, context):
     found = strategy.start(grid, first, num_rounds=int(asked["rounds"]))
     error = np.abs(found.arrays["values"].numpy() - vector(values)).max()
     said = {"seconds": strategy.seconds, "error": float(error)}
-    Path(str(asked["result"])).write_text(json.dumps(said), "utf-8")
+    whole = Path(str(asked["result"]))
+    part = whole.with_suffix(".part")
+    part.write_text(json.dumps(said), "utf-8")
+    part.rename(whole)

@@ -78,4 +78,7 @@ def main(grid, context):
     record = context.state.array_records[MAIN_PARAMS_RECORD]
     found = parameters_to_ndarrays(arrayrecord_to_parameters(record, keep_input=True))
     said = {"seconds": seconds, "error": float(np.abs(found[0] - vector(values)).max())}
-    Path(str(asked["result"])).write_text(json.dumps(said), "utf-8")
+    whole = Path(str(asked["result"]))
+    part = whole.with_suffix(".part")
+    part.write_text(json.dumps(said), "utf-8")
+    part.rename(whole)
