@@ -57,7 +57,7 @@ def terms_document(agreed: Agreed, spent: Epsilons) -> dict[str, Any]:
         "limited_against": _limited_against(agreed),
         "target_epsilon": config.privacy.target_epsilon,
         "lifetime_budget": config.privacy.lifetime_budget,
-        **_spent(spent, is_known=claims or bool(agreed.spending.ledger) or is_over),
+        **_spent(spent, is_known=not agreed.is_unpriced),
         "left": left_of(config.privacy.target_epsilon, spent.claimed),
     }
 
@@ -82,9 +82,9 @@ def _client_document(one: ClientBudget, *, claims: bool) -> dict[str, Any]:
     is_known = claims or one.releases > 0
     life = one.lifetime
     return {
-        "pseudonym": one.pseudonym,
-        "number": one.number,
-        "takes_part": not one.gone,
+        "pseudonym": one.member.pseudonym,
+        "number": one.member.number,
+        "takes_part": not one.member.gone,
         **_spent(one.epsilons, is_known=is_known),
         "releases": one.releases,
         "reserved": {

@@ -72,13 +72,26 @@ class Lifetime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientBudget:
-    """One client's part of a run's budget.
+class Member:
+    """Who a client is to the coordinator's records, which know it by no other name.
 
     Attributes:
         pseudonym: Its name in ledger and audit log.
         number: Which of the federation's clients it is, from 1; None in a simulation.
         gone: Whether it takes part no more.
+    """
+
+    pseudonym: str
+    number: int | None
+    gone: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientBudget:
+    """One client's part of a run's budget.
+
+    Attributes:
+        member: Whose it is.
         epsilons: Against each adversary; `claimed` is what the target limits.
         releases: How many of its ledger rows are charged.
         reserved: Which part of it is reserved only.
@@ -88,9 +101,7 @@ class ClientBudget:
             limits them, nobody can say, or the run releases nothing any more.
     """
 
-    pseudonym: str
-    number: int | None
-    gone: bool
+    member: Member
     epsilons: Epsilons
     releases: int
     reserved: Reserved
@@ -99,14 +110,14 @@ class ClientBudget:
     rounds_left: int | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunBudget:
     """The budget of one run.
 
     Attributes:
         agreed: The run.
         epsilons: The largest over all its clients, as its report states them.
-        clients: By pseudonym.
+        clients: By number, or by pseudonym where they have none.
         attempts: Those without a result, and by how much the epsilon of the client that pays most
             for one would be less without it.
         coming: What it has still to release, None if nothing.
@@ -121,7 +132,7 @@ class RunBudget:
     @property
     def rounds_left(self) -> int | None:
         """How many further rounds fit if all that are left take part in each of them."""
-        known = [one.rounds_left for one in self.clients if not one.gone]
+        known = [one.rounds_left for one in self.clients if not one.member.gone]
         return min((n for n in known if n is not None), default=None)
 
 
@@ -201,15 +212,19 @@ def budget_of(agreed: Agreed, elsewhere: Sequence[LedgerRow], only: str | None =
     ]
     costs = [(one, pricing.cost_of(one.place, names)) for one in attempts]
     return RunBudget(
-        agreed,
-        pricing.whole.epsilons(section.target_delta, section.accountant),
-        tuple(clients),
-        tuple(costs),
-        coming,
+        agreed=agreed,
+        epsilons=pricing.whole.epsilons(section.target_delta, section.accountant),
+        clients=tuple(sorted(clients, key=_place)),
+        attempts=tuple(costs),
+        coming=coming,
     )
 
 
-@dataclass(frozen=True)
+def _place(one: ClientBudget) -> tuple[int, str]:
+    return one.member.number or 0, one.member.pseudonym
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Pricing:
     """One run's ledger, as the run prices it."""
 
@@ -272,18 +287,16 @@ def _client(
     own = RunningLedger.joined((pricing.whole,), [name])
     spent = own.epsilons(section.target_delta, section.accountant)
     life, lifetime = _lifetime(agreed, rows, abroad)
-    gone = name in pricing.gone
+    member = Member(pseudonym=name, number=pricing.numbers.get(name), gone=name in pricing.gone)
     rounds_left = None
-    if coming is not None and not gone:
+    if coming is not None and not member.gone:
         limits = [(own, section.target_epsilon)]
         if life is not None:
             limits.append((life, section.lifetime_budget))
         fitting = [coming.affordable(ledger, name, limit, agreed) for ledger, limit in limits]
         rounds_left = min((n for n in fitting if n is not None), default=None)
     return ClientBudget(
-        pseudonym=name,
-        number=pricing.numbers.get(name),
-        gone=gone,
+        member=member,
         epsilons=spent,
         releases=sum(map(is_charged, rows)),
         reserved=_reserved(pricing, rows, attempts),

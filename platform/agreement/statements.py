@@ -58,12 +58,12 @@ def unfinished_document(agreed: Agreed) -> dict[str, Any]:
     Its rounds, and what it has spent so far.
 
     Epsilon counts what was reserved too, as it may have left a client. Without noise and before
-    the first charge it is None: whatever is released next has no finite one, so 0 would mislead.
+    the first attempt it is None, as 0 would mislead.
     """
     config, run, newest = agreed.config, agreed.records.run, agreed.spending.attempt
     facts, spent = config.mechanism.facts, price(agreed.spending.ledger, config)
     epsilon: dict[str, Any] = {**epsilon_document(spent)}
-    if not (facts.claims or agreed.spending.ledger):
+    if agreed.is_unpriced:
         epsilon = dict.fromkeys(epsilon)
     open_attempt = None
     if newest is not None and newest.is_open:

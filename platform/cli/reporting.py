@@ -65,16 +65,13 @@ def stated_warnings(agreed: Agreed) -> list[str]:
 
 def claim_warnings(agreed: Agreed) -> list[str]:
     """Return what must be said of a run's claim, as far as its configuration says it."""
-    if agreed.spending.ledger:
-        return list(privacy_warnings(agreed.config))
+    if agreed.is_unpriced:
+        return [
+            f"mechanism {agreed.config.mechanism.name}: nothing was charged so far; it adds no "
+            "noise, so the first release has no finite epsilon"
+        ]
     # Where nothing has been charged, nothing was released that could be misread.
-    if agreed.config.mechanism.facts.claims or agreed.summary is not None:
-        return []
-    name = agreed.config.mechanism.name
-    return [
-        f"mechanism {name}: nothing was charged so far; it adds no noise, so the first release has "
-        "no finite epsilon"
-    ]
+    return list(privacy_warnings(agreed.config)) if agreed.spending.ledger else []
 
 
 def _unfinished_words(document: Mapping[str, Any], over: int) -> str:
