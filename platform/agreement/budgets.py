@@ -255,7 +255,7 @@ class _Pricing:
 
     def less(self, rows: Sequence[LedgerRow], without: Sequence[LedgerRow]) -> float:
         """Return by how much the price of one client's rows is less without some of them."""
-        taken = set(without)
+        taken = {row for row in without if is_charged(row)}
         if not taken:
             return 0.0
         whole, rest = self.claimed(rows), self.claimed(r for r in rows if r not in taken)
@@ -286,7 +286,7 @@ def _client(
     # Of the whole run it keeps which draws were thrown away.
     own = RunningLedger.joined((pricing.whole,), [name])
     spent = own.epsilons(section.target_delta, section.accountant)
-    life, lifetime = _lifetime(agreed, rows, abroad)
+    life, lifetime = _lifetime(agreed, own, rows=rows, abroad=abroad)
     member = Member(pseudonym=name, number=pricing.numbers.get(name), gone=name in pricing.gone)
     rounds_left = None
     if coming is not None and not member.gone:
@@ -316,13 +316,18 @@ def _reserved(
 
 
 def _lifetime(
-    agreed: Agreed, rows: Sequence[LedgerRow], abroad: Sequence[LedgerRow]
+    agreed: Agreed,
+    own: RunningLedger,
+    *,
+    rows: Sequence[LedgerRow],
+    abroad: Sequence[LedgerRow],
 ) -> tuple[RunningLedger | None, Lifetime]:
     """Return what a client has spent in all runs, as a ledger where it can be priced."""
     section, nothing = agreed.config.privacy, ()
     runs = tuple(sorted({row.run_id for row in (*rows, *abroad) if is_charged(row)}))
     try:
-        life = RunningLedger(as_releases((*rows, *abroad), agreed.config.mechanisms))
+        elsewhere = RunningLedger(as_releases(abroad, agreed.config.mechanisms))
+        life = RunningLedger.joined((own, elsewhere)) if abroad else own
         cost = life.claimed_with(nothing, section.target_delta, section.accountant).epsilon
     except (UnsupportedEvent, UnknownMechanism) as error:
         return None, Lifetime(epsilon=None, problem=str(error), left=None, runs=runs)

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -327,6 +327,41 @@ def test_report_and_budget_know_what_to_say_wherever_a_run_ends(
     assert found["forecast"]["rounds_to_come"] == 3 - len(attempts)
 
 
+class Asking(SilentObserver):
+    """Asks for the budget after every round, while the run goes on."""
+
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        self.ask, self.heard = ask, []
+
+    def round_finished(self, document: Mapping[str, Any]) -> None:
+        self.heard.append((document, self.ask()))
+
+
+def test_a_run_that_goes_on_is_stated_while_it_does(sotto: Command, storage: Storage) -> None:
+    watching = Asking(lambda: budget_of(sotto, storage))
+    with opened(storage.create(OS, *WHOLE)) as simulation:
+        execute(simulation, watching)
+    assert len(watching.heard) == 3
+    for number, (document, found) in enumerate(watching.heard, start=1):
+        assert (found["status"], found["finished"]) == ("running", False)
+        assert found["epsilon"] == document["epsilon"]
+        assert found["rounds_over"] == number and found["attempts"] == []
+        # Calibrated for three rounds, so as many fit as are to come.
+        assert found["forecast"] == {"rounds_to_come": 3 - number, "rounds_left": 3 - number}
+
+
+def test_batches_are_forecast_by_the_accountant_that_prices_them(
+    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = ("privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
+    chosen = (*MECHANISMS["dp_sgd"], *target, *QUICK, *WHOLE, OS)
+    crashed(storage, monkeypatch, (COMMIT, 2, True), *chosen)
+    document = budget_of(sotto, storage)
+    assert document["accountant"] == "pld"
+    assert document["forecast"] == {"rounds_to_come": 1, "rounds_left": 1}
+    assert {one["rounds_left"] for one in document["clients"]} == {1}
+
+
 @pytest.mark.parametrize("nth", [3, 4])
 def test_a_run_that_ends_around_its_collection_is_stated(
     sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch, nth: int
@@ -511,6 +546,33 @@ def test_a_federations_clients_see_the_same_numbers_in_their_own_ledgers(
         assert mine["lifetime"]["spent"] == pytest.approx(gaussian_epsilon(4.0, 4), rel=1e-6)
         told = shown(sotto, storage, ended) + shown(sotto, storage)
         assert re.search(rf"\b{name}\b", told) is None and f"(client {number})" in told
+
+
+def test_a_client_that_is_gone_keeps_what_it_spent_and_has_no_rounds_left(
+    sotto: Command, folder: Path
+) -> None:
+    target = ("privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
+    holders, storage = Holders.written(folder), Storage(folder)
+    handlers = holders.handlers()
+    calls = iter(range(1_000))
+
+    def dying(message: bytes) -> bytes:
+        if next(calls) > 2:
+            raise Crash
+        return handlers["west"](message)
+
+    with pytest.raises(Crash):
+        hold(federation(folder, *NOISED, *target), within({**handlers, "west": dying}))
+    before = budget_of(sotto, storage)
+    assert [one["takes_part"] for one in before["clients"]] == [True] * 4
+    removed = sotto("federation", "remove", "latest", "north", "--storage", storage.url)
+    assert (removed.code, removed.err) == (0, "")
+    after = budget_of(sotto, storage)
+    assert [one["takes_part"] for one in after["clients"]] == [True, False, True, True]
+    north = after["clients"][1]
+    assert north["spent"] == before["clients"][1]["spent"] > 0.0 and north["rounds_left"] is None
+    assert after["forecast"] == before["forecast"] == {"rounds_to_come": 1, "rounds_left": 1}
+    assert "(client 2), has left" in shown(sotto, storage, "latest")
 
 
 def test_runs_that_nobody_can_price_together_have_no_lifetime_and_say_why(
