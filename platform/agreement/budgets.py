@@ -98,7 +98,7 @@ class ClientBudget:
         left: Of the run's target, at least 0; None without target.
         lifetime: Over all runs of the database.
         rounds_left: Further rounds that fit under target and lifetime budget; None where nothing
-            limits them, nobody can say, or the run releases nothing any more.
+            limits them, nobody can say, or it releases nothing any more.
     """
 
     member: Member
@@ -132,7 +132,7 @@ class RunBudget:
     @property
     def rounds_left(self) -> int | None:
         """How many further rounds fit if all that are left take part in each of them."""
-        known = [one.rounds_left for one in self.clients if not one.member.gone]
+        known = (one.rounds_left for one in self.clients)
         return min((n for n in known if n is not None), default=None)
 
 

@@ -36,7 +36,8 @@ def resolved(database: Database, run_id: str, storage: str) -> str:
             known = uow.runs.list()
     except NotFound as error:
         raise UnknownRun(
-            f"RUN: {run_id!r} is unknown in {storage}; valid: {listed(_newest(database))}"
+            f"RUN: {run_id!r} is unknown in {storage}; valid: {listed(_newest(database))} (`runs` "
+            "lists all)"
         ) from error
     if not known:
         raise UnknownRun(f"RUN: there is no run in {storage} yet")

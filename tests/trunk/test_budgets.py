@@ -15,8 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
+from platform.bootstrap import create_run
 from platform.cli.client_app import main as client_main
+from platform.config import parse_config
 from platform.errors import RunStopped
+from platform.experiment import concluding
 from platform.experiment.finishing import execute
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
@@ -377,6 +380,31 @@ def test_a_run_that_ends_around_its_collection_is_stated(
     assert sotto("report", "latest", "--storage", storage.url).code == 0
 
 
+def test_a_second_phase_states_the_releases_of_its_first_run_and_has_none_to_come(
+    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = storage.gathering()
+    first = place.run(OS, *GATHERING, "rounds=2")
+    tree = yaml.safe_load((first.folder / "config.yaml").read_text())
+    config = parse_config({**tree, "phase_two_of": first.run_id})
+    with opened(create_run(config, SilentObserver(), place.surroundings)) as simulation:
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            crash_at(patch, concluding, "write_run_files", 1)
+            execute(simulation, SilentObserver())
+    document = budget_of(sotto, storage)
+    assert (document["run_id"], document["finished"]) == (simulation.run_id, False)
+    assert (document["phase_two_of"], document["forecast"]) == (first.run_id, None)
+    assert document["epsilon"] == first.summary["final"]["epsilon"]
+    report = sotto("report", "latest", "--storage", storage.url)
+    assert report.code == 0 and "has not finished" in report.out.splitlines()[0]
+    # They are the first run's releases, and count once.
+    ended = budget_of(sotto, storage, first.run_id)
+    lives = [[one["lifetime"] for one in found["clients"]] for found in (document, ended)]
+    assert lives[0] == lives[1]
+    overview = sotto("budget", "--storage", storage.url, "--json").document["runs"]
+    assert [one["phase_two_of"] for one in overview] == [first.run_id, None]
+
+
 # --- a client's life -----------------------------------------------------------------------------
 
 LIVES = ("privacy.lifetime_budget=30.0", OS, *WHOLE, *FIXED)
@@ -426,7 +454,7 @@ def test_an_unknown_run_is_one_sentence_with_the_known_ones(
     assert (answer.code, answer.out) == (2, "")
     assert answer.err == (
         f"error: RUN: 'nobody' is unknown in {noised_run.storage.url}; valid: latest, "
-        f"{noised_run.run_id}\n"
+        f"{noised_run.run_id} (`runs` lists all)\n"
     )
 
 
