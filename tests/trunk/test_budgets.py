@@ -365,6 +365,20 @@ def test_batches_are_forecast_by_the_accountant_that_prices_them(
     assert {one["rounds_left"] for one in document["clients"]} == {1}
 
 
+def test_a_secret_draw_is_forecast_as_if_it_took_the_client_each_time(
+    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calibrated for three rounds: who was drawn once can be drawn twice more, and so on."""
+    target = ("privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
+    crashed(storage, monkeypatch, (COMMIT, 1, True), *MECHANISMS["secret_cohorts"], *target, *QUICK)
+    query = "SELECT pseudonym, sum(cohort_drawn) FROM ledger GROUP BY 1"
+    drawn = dict(storage.rows(query))
+    assert len(drawn) == 5 and set(drawn.values()) == {0, 1}
+    clients = budget_of(sotto, storage)["clients"]
+    assert {one["pseudonym"]: 3 - one["rounds_left"] for one in clients} == drawn
+    assert {one["pseudonym"]: one["releases"] for one in clients} == drawn
+
+
 @pytest.mark.parametrize("nth", [3, 4])
 def test_a_run_that_ends_around_its_collection_is_stated(
     sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch, nth: int
