@@ -55,7 +55,20 @@ ROUNDS = Table(
     ),
     "benchmarks/round_over_engines.py --engine ENGINE",
 )
-TABLES = (EXCHANGES, ROUNDS)
+OWN = Table(
+    RESULTS / "federation-own.csv",
+    ("engine", "clients", "values", "median", "slowest", "rounds"),
+    (
+        "# What a round of Flower's own aggregation costs",
+        "",
+        "Beside the table above: as many clients and values, nothing is trained, SuperLink and",
+        "SuperNodes as Flower ships them, without TLS. SecAgg+ there forms a sum under masks; it",
+        "adds no noise and keeps no ledger, and clients have no stores, so this compares times and",
+        "nothing else. Medians over the rounds from the second one on.",
+    ),
+    "benchmarks/engines_own.py --what WHAT",
+)
+TABLES = (EXCHANGES, ROUNDS, OWN)
 
 
 def kept_but(table: Table, engine: str) -> list[dict[str, str]]:
@@ -96,4 +109,4 @@ def markdown(table: Table, rows: list[dict[str, str]]) -> list[str]:
 
 def shown(name: str, value: str) -> str:
     """A cell as a person reads it."""
-    return f"{int(value):,}" if name == "bytes" else value
+    return f"{int(value):,}" if name in ("bytes", "values") else value

@@ -39,6 +39,8 @@ while [ $# -gt 0 ]; do
     mount -o remount,bind,ro ".$2"
     shift 2
 done
+# Its server is enabled, and started, by who installs it: without keys it would fail again and again.
+rm -f etc/systemd/system/multi-user.target.wants/ssh.service
 mkdir -p old
 pivot_root . old
 umount -l /old

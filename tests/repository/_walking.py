@@ -120,8 +120,9 @@ def _shown(match: re.Match[str]) -> str:
 
 def _installed(match: re.Match[str]) -> str:
     line = f"dpkg --status {match[1]} > /dev/null"
-    # The package makes these keys when it is installed.
-    return f"{line}; ssh-keygen -A" if "openssh-server" in match[1] else line
+    # When it is installed, the package makes these keys and starts the server.
+    started = f"{line}; ssh-keygen -A; systemctl enable --quiet --now ssh"
+    return started if "openssh-server" in match[1] else line
 
 
 def until(found: Callable[[], bool], what: str, seconds: float = LONGEST) -> None:
