@@ -180,8 +180,11 @@ READING = (
     "  epsilon 4 too. The whole prompt does as well with less: what noise moves in the other",
     "  448 directions seems to change predictions little.",
     "- **Among 1,000 clients** (iid, and pathological on five seeds) noise costs nothing that",
-    "  could be measured at epsilon 8 and 2, and little at 1. Of private experts among so many",
-    "  there is one seed: 99.1% at epsilon 8, where a client alone reaches 77%.",
+    "  could be measured at epsilon 8 and 2, and little at 1. Private experts reach 98.8% and",
+    "  more at epsilon 8 on four of five seeds, 22 points above a client alone. On the fifth two",
+    "  senses ended in one expert, and half of the clients are worse off than alone: noise is no",
+    "  longer what limits them, but that nothing forces groups apart. One mean prompt for all",
+    "  senses is of no use to anybody.",
 )
 
 

@@ -20,6 +20,17 @@ PlatformError
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
+
+MOST_NAMED: Final = 10
+"""In a sentence that says what is valid."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return what is valid between commas; of many the first ones, and how many more there are."""
+    more = len(names) - MOST_NAMED
+    shown = ", ".join(names[:MOST_NAMED])
+    return f"{shown} and {more} more" if more > 0 else shown or "none, as there are none yet"
 
 
 class PlatformError(Exception):

@@ -129,3 +129,13 @@ class Agreed:
     records: RunRecords
     spending: RunRecords
     summary: Mapping[str, Any] | None
+
+    @property
+    def is_unpriced(self) -> bool:
+        """Whether it has no noise and has not begun its first attempt.
+
+        Whatever is released then has no finite epsilon, so the 0 of an empty ledger would mislead.
+        Once an attempt was opened the ledger tells whether the method releases anything at all.
+        """
+        bare = not self.config.mechanism.facts.claims
+        return bare and self.summary is None and self.spending.attempt is None

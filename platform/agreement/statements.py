@@ -57,10 +57,17 @@ def unfinished_document(agreed: Agreed) -> dict[str, Any]:
 
     Its rounds, and what it has spent so far.
 
-    Epsilon counts what was reserved too, as it may have left a client.
+    Epsilon counts what was reserved too, as it may have left a client. Without noise and before
+    the first attempt it is None, as 0 would mislead.
     """
-    config, run = agreed.config, agreed.records.run
-    spent = price(agreed.spending.ledger, config)
+    config, run, newest = agreed.config, agreed.records.run, agreed.spending.attempt
+    facts, spent = config.mechanism.facts, price(agreed.spending.ledger, config)
+    epsilon: dict[str, Any] = {**epsilon_document(spent)}
+    if agreed.is_unpriced:
+        epsilon = dict.fromkeys(epsilon)
+    open_attempt = None
+    if newest is not None and newest.is_open:
+        open_attempt = {"round": newest.round_number, "attempt": newest.attempt}
     return {
         "schema_version": SCHEMA_VERSION,
         "run_id": run.run_id,
@@ -70,11 +77,13 @@ def unfinished_document(agreed: Agreed) -> dict[str, Any]:
         "method": config.method.name,
         "dataset": config.task.dataset,
         "mechanism": config.privacy.mechanism,
-        "unit": config.mechanism.facts.unit,
+        "unit": facts.unit,
+        "relation": config.relation if facts.claims else None,
         "delta": config.privacy.target_delta,
         "accountant": spent.accountant,
-        "epsilon": epsilon_document(spent),
+        "epsilon": epsilon,
         "planned_rounds": config.rounds,
+        "open_attempt": open_attempt,
         "rounds": [shown_round(row.document) for row in agreed.spending.rounds],
     }
 

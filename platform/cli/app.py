@@ -239,6 +239,25 @@ def report(
     print_report(run_id, storage, as_json=as_json)
 
 
+@app.command()
+def budget(
+    run_id: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="A run's id, or `latest`; without it all runs."),
+    ] = None,
+    client: Annotated[
+        str | None,
+        typer.Option("--client", metavar="PSEUDONYM", help="This client only."),
+    ] = None,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Show what clients have spent, what is left, and how many further rounds fit."""
+    from platform.cli.budgeting import budget_command
+
+    budget_command(run_id, client, storage, as_json=as_json)
+
+
 @app.command("audit-privacy")
 def audit_privacy(
     config: Annotated[Path, typer.Argument(help="A YAML file, or a packaged name.")],

@@ -12,7 +12,7 @@ import typer
 
 import platform.holder
 from platform.cli import exit_codes
-from platform.cli.output import console, epsilon, print_json, table
+from platform.cli.output import console, epsilon, print_json, rounded_down, table
 from platform.errors import ConfigError
 from platform.holder.budget import Account, Spending, account_of, own_account
 from platform.holder.checking import CONFIGURATION, Check, check_file, check_holder
@@ -108,13 +108,8 @@ def _row(spent: Spending) -> tuple[str, ...]:
         str(spent.releases),
         "n/a" if spent.problem is not None else epsilon(_finite(spent.epsilon)),
         "-" if spent.limit is None else f"{spent.limit:g}",
-        "-" if spent.left is None else _rounded_down(spent.left),
+        rounded_down(spent.left),
     )
-
-
-def _rounded_down(left: float) -> str:
-    """Return what is left, no more than there is."""
-    return f"{math.floor(100 * left) / 100:.2f}"
 
 
 def example_command() -> None:

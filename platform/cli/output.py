@@ -118,6 +118,11 @@ def epsilon(value: float | str | None) -> str:
     return f"{math.ceil(value - 1e-4):d}"
 
 
+def rounded_down(left: float | None) -> str:
+    """Return what is left of a budget, no more than there is."""
+    return "-" if left is None else f"{math.floor(100 * left) / 100:.2f}"
+
+
 def size(value: int | None) -> str:
     """Return bytes, in decimal units."""
     if value is None:

@@ -12,6 +12,7 @@ from platform.cli.output import console, epsilon, fraction, print_json, printabl
 from platform.cli.watching import heading, round_line
 from platform.config.federation_rules import HELD
 from platform.experiment.caveats import privacy_warnings
+from platform.rounds.phases import in_rounds
 
 HEADLINES: Final = {
     "all_classes": "accuracy on all test examples",
@@ -31,12 +32,19 @@ def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
     """
     agreed = agreed_run(run_id, storage)
     summary = agreed.summary
-    document = _unfinished(agreed) if summary is None else summary
+    document: Mapping[str, Any]
+    if summary is None:
+        document = {**unfinished_document(agreed), "warnings": claim_warnings(agreed)}
+    else:
+        document = summary
     if as_json:
         print_json(document)
         return
     out = console()
-    out.print(f"run {printable(document['run_id'])}")
+    named = f"run {printable(document['run_id'])}"
+    if summary is None:
+        named += f": {_unfinished_words(document, len(in_rounds(document['rounds'])))}"
+    out.print(named, soft_wrap=True)
     out.print(heading(document["delta"]))
     for one in document["rounds"]:
         out.print(printable(round_line(one)))
@@ -46,10 +54,33 @@ def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
         print_summary(summary)
 
 
-def _unfinished(agreed: Agreed) -> dict[str, Any]:
+def stated_warnings(agreed: Agreed) -> list[str]:
+    """Return what must be said of a run so that its numbers are not misread, finished or not."""
+    if agreed.summary is not None:
+        return list(agreed.summary["warnings"])
+    over = len(in_rounds([row.document for row in agreed.spending.rounds]))
+    document = {"status": agreed.records.run.status, "planned_rounds": agreed.config.rounds}
+    return [f"the run {_unfinished_words(document, over)}", *claim_warnings(agreed)]
+
+
+def claim_warnings(agreed: Agreed) -> list[str]:
+    """Return what must be said of a run's claim, as far as its configuration says it."""
+    if agreed.is_unpriced:
+        return [
+            f"mechanism {agreed.config.mechanism.name}: nothing was charged so far; it adds no "
+            "noise, so the first release has no finite epsilon"
+        ]
     # Where nothing has been charged, nothing was released that could be misread.
-    warnings = privacy_warnings(agreed.config) if agreed.spending.ledger else ()
-    return {**unfinished_document(agreed), "warnings": list(warnings)}
+    return list(privacy_warnings(agreed.config)) if agreed.spending.ledger else []
+
+
+def _unfinished_words(document: Mapping[str, Any], over: int) -> str:
+    """Return where a run stands that has not finished, in words that nobody takes for an end."""
+    status = document["status"]
+    # Nobody can write down that a process was killed.
+    status = "running, unless its process was killed" if status == "running" else status
+    rounds = f"{over} of {document['planned_rounds']} rounds"
+    return f"has not finished ({status}): {rounds} are over, and all numbers are so far only"
 
 
 def _print_unfinished(document: Mapping[str, Any]) -> None:
@@ -57,8 +88,9 @@ def _print_unfinished(document: Mapping[str, Any]) -> None:
     rows = [
         ("method, data", f"{document['method']} on {document['dataset']}"),
         ("status", f"{document['status']}, not finished"),
-        ("rounds", f"{len(document['rounds'])} of {document['planned_rounds']}"),
-        *[(f"epsilon for {name}, so far", _claim(document, spent[name])) for name in spent],
+        ("rounds", f"{len(in_rounds(document['rounds']))} of {document['planned_rounds']}"),
+        *[("in progress", text) for text in _in_progress(document["open_attempt"])],
+        *[(f"epsilon for {name}, so far", _so_far(document, spent[name])) for name in spent],
     ]
     out = console()
     out.print()
@@ -67,6 +99,16 @@ def _print_unfinished(document: Mapping[str, Any]) -> None:
         out.print(f"note: {printable(warning)}", soft_wrap=True)
     text = f"note: the run has not finished; go on with `run --resume {run_id}`"
     out.print(printable(text), soft_wrap=True)
+
+
+def _in_progress(attempt: Mapping[str, int] | None) -> list[str]:
+    if attempt is None:
+        return []
+    return [f"round {attempt['round']}, attempt {attempt['attempt']}: it is charged already"]
+
+
+def _so_far(document: Mapping[str, Any], value: float | str | None) -> str:
+    return "nothing was charged" if value is None else _claim(document, value)
 
 
 def print_summary(summary: Mapping[str, Any]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+from collections.abc import Callable, Iterable
 
 from privacy._validate import require_positive
 from privacy.accounting.headline import Accountant
@@ -12,6 +13,8 @@ from privacy.events import Release
 
 _TOLERANCE = 1e-9
 """Relative; only so that a run calibrated to its budget is not stopped by the last bit."""
+MOST_ROUNDS = 10_000
+"""Up to which rounds are counted that would still fit."""
 
 
 def require_affordable(
@@ -51,3 +54,71 @@ def require_affordable(
             epsilon=cost,
             target_epsilon=target_epsilon,
         )
+
+
+def affordable_rounds(
+    spent: RunningLedger,
+    planned: Iterable[Release],
+    delta: float,
+    *,
+    target_epsilon: float,
+    accountant: Accountant = "auto",
+    likely: int = 1,
+    most: int = MOST_ROUNDS,
+) -> int:
+    """Return how often the planned releases fit beside what was spent, by `require_affordable`.
+
+    The accountant is asked about each number, as epsilon does not grow evenly: what is left of a
+    target, divided by the price of one round, is not how many rounds are left.
+
+    Args:
+        spent: The ledger so far, reservations included.
+        planned: What one round would add.
+        delta: Strictly between 0 and 1.
+        target_epsilon: What the whole ledger may cost.
+        accountant: One by name, or "auto".
+        likely: Where the search begins; it takes few steps if the answer is near.
+        most: The largest answer: so many, or more.
+
+    Raises:
+        UnsupportedEvent: A release cannot be bounded, so nothing can be promised.
+        ValueError: `delta` or `target_epsilon` is not valid, or nothing is planned.
+    """
+    once = list(planned)
+    if not once:
+        raise ValueError("planned is empty; what costs nothing fits without end")
+
+    def fits(rounds: int) -> bool:
+        added = [dataclasses.replace(row, count=row.count * rounds) for row in once]
+        try:
+            require_affordable(
+                spent, added, delta, target_epsilon=target_epsilon, accountant=accountant
+            )
+        except BudgetExhausted:
+            return False
+        return True
+
+    return _last_fit(fits, min(max(likely, 1), most), most)
+
+
+def _last_fit(fits: Callable[[int], bool], start: int, most: int) -> int:
+    """Return the largest number up to `most` that fits, 0 if 1 does not: gallop, then bisect."""
+    low, high, step = start, start, 1
+    if fits(start):
+        # `low` fits; look for a `high` that does not.
+        while low == high:
+            if low >= most:
+                return most
+            high = min(low + step, most)
+            if fits(high):
+                low, step = high, 2 * step
+    else:
+        # `high` does not fit; look for a `low` that does.
+        while low == high:
+            low = max(high - step, 0)
+            if low and not fits(low):
+                high, step = low, 2 * step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

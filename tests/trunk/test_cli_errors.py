@@ -253,6 +253,7 @@ def test_configuration_that_cannot_be_read(
     "command",
     [
         ("report", "nobody"),
+        ("budget", "nobody"),
         ("export", "nobody"),
         ("run", "--resume", "nobody"),
         ("audit", "query", "--run", "nobody"),
@@ -275,6 +276,8 @@ def test_unknown_run(
     "command",
     [
         ("report", "latest"),
+        ("budget",),
+        ("budget", "latest"),
         ("run", "--resume", "latest"),
         ("audit", "query"),
         ("audit", "verify"),

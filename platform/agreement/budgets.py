@@ -1,0 +1,347 @@
+"""What each client of a run has spent, in the run and in its life, and how much is left.
+
+All of it follows from ledgers whose records agree, by the composition that the run's own report is
+priced with. Epsilons do not add up: what an attempt cost, or what reservations hold, is what the
+epsilon of the whole would be less without them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from platform.agreement.checking import require_agreement
+from platform.agreement.departures import GONE
+from platform.agreement.forecasts import Coming, rounds_to_come
+from platform.agreement.fruitless import (
+    Fruitless,
+    Place,
+    fruitless_attempts,
+    is_charged,
+    place_of,
+)
+from platform.agreement.reading import Agreed
+from platform.errors import ConfigError, listed
+from platform.mechanisms import BUILT_IN, Mechanisms
+from platform.protection.ledger_rows import as_releases
+from privacy import (
+    Epsilons,
+    RunningLedger,
+    UnknownMechanism,
+    UnsupportedEvent,
+    claimed_epsilon,
+)
+from storage import Database, LedgerRow
+
+MISSED: Final = "missed"
+"""Why a row stays reserved where the attempt has a result: its client is not in that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reserved:
+    """What a client is charged for though nobody knows that it left the client.
+
+    Attributes:
+        epsilon: What the client's epsilon would be less without it.
+        releases: How many ledger rows these are, by why: `open`, `aborted` and `lost` as the
+            attempt is, `missed` where the attempt has a result that the client is not in.
+    """
+
+    epsilon: float
+    releases: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lifetime:
+    """What a client has spent in all runs of the database.
+
+    Attributes:
+        epsilon: At the run's delta; None where nobody can price the runs together.
+        problem: Why nobody can.
+        left: Up to the limit, at least 0; None without limit or number.
+        runs: The runs that charged it.
+    """
+
+    epsilon: float | None
+    problem: str | None
+    left: float | None
+    runs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """Who a client is to the coordinator's records, which know it by no other name.
+
+    Attributes:
+        pseudonym: Its name in ledger and audit log.
+        number: Which of the federation's clients it is, from 1; None in a simulation.
+        gone: Whether it takes part no more.
+    """
+
+    pseudonym: str
+    number: int | None
+    gone: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientBudget:
+    """One client's part of a run's budget.
+
+    Attributes:
+        member: Whose it is.
+        epsilons: Against each adversary; `claimed` is what the target limits.
+        releases: How many of its ledger rows are charged.
+        reserved: Which part of it is reserved only.
+        left: Of the run's target, at least 0; None without target.
+        lifetime: Over all runs of the database.
+        rounds_left: Further rounds that fit under target and lifetime budget; None where nothing
+            limits them, nobody can say, or it releases nothing any more.
+    """
+
+    member: Member
+    epsilons: Epsilons
+    releases: int
+    reserved: Reserved
+    left: float | None
+    lifetime: Lifetime
+    rounds_left: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunBudget:
+    """The budget of one run.
+
+    Attributes:
+        agreed: The run.
+        epsilons: The largest over all its clients, as its report states them.
+        clients: By number, or by pseudonym where they have none.
+        attempts: Those without a result, and by how much the epsilon of the client that pays most
+            for one would be less without it.
+        coming: What it has still to release, None if nothing.
+    """
+
+    agreed: Agreed
+    epsilons: Epsilons
+    clients: tuple[ClientBudget, ...]
+    attempts: tuple[tuple[Fruitless, float], ...]
+    coming: Coming | None
+
+    @property
+    def rounds_left(self) -> int | None:
+        """How many further rounds fit if all that are left take part in each of them."""
+        known = (one.rounds_left for one in self.clients)
+        return min((n for n in known if n is not None), default=None)
+
+
+def pseudonyms_of(agreed: Agreed) -> tuple[str, ...]:
+    """Return the clients that a run's records name, sorted."""
+    told = agreed.spending.entries("client.joined")
+    joined = {str(item.detail.get("pseudonym")) for item in told}
+    return tuple(sorted(joined | {row.pseudonym for row in agreed.spending.ledger}))
+
+
+def read_budget(
+    database: Database,
+    run_id: str,
+    only: str | None = None,
+    mechanisms: Mechanisms = BUILT_IN,
+) -> RunBudget:
+    """Read the budget of a run, finished or not, if its records and all that count with it agree.
+
+    Args:
+        database: Where the run is.
+        run_id: The run.
+        only: State this client alone.
+        mechanisms: All that configurations and ledgers may name.
+
+    Raises:
+        NotFound: If there is no such run.
+        ConfigError: If the run knows no such client.
+        RecordsDisagree: If the records of the run, or of another that its clients were charged in,
+            do not agree.
+        AuditChainBroken: If the audit log of one was changed.
+    """
+    agreed = require_agreement(database, run_id, mechanisms)
+    names = pseudonyms_of(agreed)
+    if only is not None:
+        require_known_client(only, names, f"run {run_id}")
+    chosen = names if only is None else (only,)
+    with database.unit_of_work(read_only=True) as uow:
+        others = {row.run_id for row in uow.ledger.rows_of(chosen)}
+    others.discard(agreed.spending.run_id)
+    ledgers = (require_agreement(database, other, mechanisms).records.ledger for other in others)
+    elsewhere = [row for ledger in ledgers for row in ledger if row.pseudonym in set(chosen)]
+    return budget_of(agreed, elsewhere, only)
+
+
+def require_known_client(pseudonym: str, known: Collection[str], where: str) -> None:
+    """Refuse a client that nothing is known of.
+
+    Raises:
+        ConfigError: Naming those that are.
+    """
+    if pseudonym not in known:
+        raise ConfigError(
+            f"--client: {pseudonym!r} is unknown in {where}; valid: {listed(sorted(known))}"
+        )
+
+
+def budget_of(agreed: Agreed, elsewhere: Sequence[LedgerRow], only: str | None = None) -> RunBudget:
+    """Price a run's ledger, client by client.
+
+    Args:
+        agreed: The run.
+        elsewhere: What the same clients were charged for in other runs of the database.
+        only: State this client alone; the largest epsilons are of all clients nevertheless.
+
+    Raises:
+        UnsupportedEvent: If the run's releases cannot be priced together.
+    """
+    pricing = _Pricing.of(agreed)
+    section = agreed.config.privacy
+    names = pseudonyms_of(agreed) if only is None else (only,)
+    attempts = fruitless_attempts(agreed.spending)
+    coming = rounds_to_come(agreed)
+    abroad = _by_client(elsewhere)
+    clients = [
+        _client(pricing, name, abroad.get(name, ()), attempts=attempts, coming=coming)
+        for name in names
+    ]
+    costs = [(one, pricing.cost_of(one.place, names)) for one in attempts]
+    return RunBudget(
+        agreed=agreed,
+        epsilons=pricing.whole.epsilons(section.target_delta, section.accountant),
+        clients=tuple(sorted(clients, key=_place)),
+        attempts=tuple(costs),
+        coming=coming,
+    )
+
+
+def _place(one: ClientBudget) -> tuple[int, str]:
+    return one.member.number or 0, one.member.pseudonym
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pricing:
+    """One run's ledger, as the run prices it."""
+
+    agreed: Agreed
+    rows: Mapping[str, Sequence[LedgerRow]]
+    whole: RunningLedger
+    numbers: Mapping[str, int]
+    gone: Collection[str]
+
+    @classmethod
+    def of(cls, agreed: Agreed) -> _Pricing:
+        ledger = agreed.spending.ledger
+        whole = RunningLedger(as_releases(ledger, agreed.config.mechanisms))
+        told, left = agreed.spending.entries("client.joined"), agreed.spending.entries(*GONE)
+        return cls(
+            agreed=agreed,
+            rows=_by_client(ledger),
+            whole=whole,
+            numbers={str(i.detail.get("pseudonym")): int(i.detail["client"]) for i in told},
+            gone={str(item.detail.get("pseudonym")) for item in left},
+        )
+
+    def claimed(self, rows: Iterable[LedgerRow]) -> float:
+        """Return what these rows of one client cost against whom anything is claimed."""
+        section = self.agreed.config.privacy
+        releases = as_releases(rows, self.agreed.config.mechanisms)
+        return claimed_epsilon(releases, section.target_delta, section.accountant).epsilon
+
+    def less(self, rows: Sequence[LedgerRow], without: Sequence[LedgerRow]) -> float:
+        """Return by how much the price of one client's rows is less without some of them."""
+        taken = {row for row in without if is_charged(row)}
+        if not taken:
+            return 0.0
+        whole, rest = self.claimed(rows), self.claimed(r for r in rows if r not in taken)
+        if math.isinf(whole):
+            # Of two infinities there is no difference: what is infinite alone cost that.
+            return math.inf if math.isinf(self.claimed(without)) else 0.0
+        return whole - rest
+
+    def cost_of(self, place: Place, names: Iterable[str]) -> float:
+        """Return what an attempt cost the client that paid most for it."""
+        costs = []
+        for name in names:
+            rows = self.rows.get(name, ())
+            costs.append(self.less(rows, [row for row in rows if place_of(row) == place]))
+        return max(costs, default=0.0)
+
+
+def _client(
+    pricing: _Pricing,
+    name: str,
+    abroad: Sequence[LedgerRow],
+    *,
+    attempts: Sequence[Fruitless],
+    coming: Coming | None,
+) -> ClientBudget:
+    agreed, rows = pricing.agreed, pricing.rows.get(name, ())
+    section = agreed.config.privacy
+    # Of the whole run it keeps which draws were thrown away.
+    own = RunningLedger.joined((pricing.whole,), [name])
+    spent = own.epsilons(section.target_delta, section.accountant)
+    life, lifetime = _lifetime(agreed, own, rows=rows, abroad=abroad)
+    member = Member(pseudonym=name, number=pricing.numbers.get(name), gone=name in pricing.gone)
+    rounds_left = None
+    if coming is not None and not member.gone:
+        limits = [(own, section.target_epsilon)]
+        if life is not None:
+            limits.append((life, section.lifetime_budget))
+        fitting = [coming.affordable(ledger, name, limit, agreed) for ledger, limit in limits]
+        rounds_left = min((n for n in fitting if n is not None), default=None)
+    return ClientBudget(
+        member=member,
+        epsilons=spent,
+        releases=sum(map(is_charged, rows)),
+        reserved=_reserved(pricing, rows, attempts),
+        left=left_of(section.target_epsilon, spent.claimed),
+        lifetime=lifetime,
+        rounds_left=rounds_left,
+    )
+
+
+def _reserved(
+    pricing: _Pricing, rows: Sequence[LedgerRow], attempts: Sequence[Fruitless]
+) -> Reserved:
+    states = {one.place: one.state for one in attempts}
+    held = [row for row in rows if row.status == "reserved" and is_charged(row)]
+    why = Counter(states.get(place_of(row), MISSED) for row in held)
+    return Reserved(epsilon=pricing.less(rows, held), releases=dict(sorted(why.items())))
+
+
+def _lifetime(
+    agreed: Agreed,
+    own: RunningLedger,
+    *,
+    rows: Sequence[LedgerRow],
+    abroad: Sequence[LedgerRow],
+) -> tuple[RunningLedger | None, Lifetime]:
+    """Return what a client has spent in all runs, as a ledger where it can be priced."""
+    section, nothing = agreed.config.privacy, ()
+    runs = tuple(sorted({row.run_id for row in (*rows, *abroad) if is_charged(row)}))
+    try:
+        elsewhere = RunningLedger(as_releases(abroad, agreed.config.mechanisms))
+        life = RunningLedger.joined((own, elsewhere)) if abroad else own
+        cost = life.claimed_with(nothing, section.target_delta, section.accountant).epsilon
+    except (UnsupportedEvent, UnknownMechanism) as error:
+        return None, Lifetime(epsilon=None, problem=str(error), left=None, runs=runs)
+    left = left_of(section.lifetime_budget, cost)
+    return life, Lifetime(epsilon=cost, problem=None, left=left, runs=runs)
+
+
+def left_of(limit: float | None, spent: float) -> float | None:
+    """Return what is left of a limit, at least 0; None without one."""
+    return None if limit is None else max(limit - spent, 0.0)
+
+
+def _by_client(ledger: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:
+    found: dict[str, list[LedgerRow]] = {}
+    for row in ledger:
+        found.setdefault(row.pseudonym, []).append(row)
+    return found

@@ -1,0 +1,249 @@
+"""`budget`: what clients have spent, what is left, and how many further rounds fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+from platform.agreement import Agreed, Fault, require_agreement
+from platform.agreement.budget_documents import budget_document, overview_document
+from platform.agreement.budgets import pseudonyms_of, read_budget, require_known_client
+from platform.cli.access import resolved
+from platform.cli.output import console, epsilon, print_json, rounded_down, table
+from platform.cli.reporting import claim_warnings, stated_warnings
+from platform.disk.opening import open_existing
+from platform.errors import RecordsDisagree
+from platform.rounds.documents import ADVERSARIES
+from privacy import MOST_ROUNDS
+from storage import AuditChainBroken, Database
+
+Document = Mapping[str, Any]
+
+SUMS: Final = (
+    "note: epsilons do not add up: what is reserved, or what an attempt cost, is what the whole "
+    "would be less without it, and what is left is a difference and no promise of so much more"
+)
+RESERVED: Final = (
+    "note: reserved: charged, and spent, but not known to be in a result: of attempts that are "
+    "open, aborted or lost, or where a client missed the end of its round"
+)
+SCOPES: Final = {
+    "database": "all runs of this database that the client took part in; what it spent with other "
+    "coordinators only its own ledger knows: python -m platform.client budget CONFIG",
+    "run": "this run, as without privacy.lifetime_budget each simulation makes clients anew",
+}
+"""What a client's lifetime is here, by what its identity outlives."""
+
+
+def budget_command(run_id: str | None, client: str | None, storage: str, *, as_json: bool) -> None:
+    """Print the budget of a run, or of all runs.
+
+    Raises:
+        UnknownRun: If there is no such run.
+        ConfigError: If there is no such client.
+        RunStopped: If records do not agree; nothing that rests on them is printed.
+        AuditChainBroken: If an audit log was changed; likewise.
+    """
+    with closing(open_existing(storage)) as database:
+        if run_id is None:
+            _print_runs(database, client, as_json=as_json)
+            return
+        budget = read_budget(database, resolved(database, run_id, storage), client)
+    agreed = budget.agreed
+    found = budget_document(budget, [*stated_warnings(agreed), *_of_draws(agreed)])
+    document = {**found, "lifetime_covers": SCOPES[_scope(agreed)]}
+    if as_json:
+        print_json(document)
+    else:
+        _print_run(document)
+
+
+def _scope(agreed: Agreed) -> str:
+    lives_on = agreed.config.federation or agreed.config.privacy.lifetime_budget is not None
+    return "database" if lives_on else "run"
+
+
+def _of_draws(agreed: Agreed) -> Iterator[str]:
+    if any(row.cohort_drawn is False for row in agreed.spending.ledger):
+        yield (
+            "these numbers tell who was drawn into which cohort, which epsilon for observer counts "
+            "on to stay secret: show them to nobody"
+        )
+
+
+def _print_run(document: Document) -> None:
+    out = console()
+    out.print(f"run {document['run_id']}, client by client", soft_wrap=True)
+    for text in document["warnings"]:
+        out.print(f"note: {text}", soft_wrap=True)
+    out.print(_terms(document), soft_wrap=True)
+    clients = [_client_row(one) for one in document["clients"]]
+    if clients:
+        spent = ("client", "epsilon s/p/o", "of it reserved", "left", "lifetime", "of it left")
+        out.print(table(None, (*spent, "rounds left"), clients))
+    else:
+        out.print("no client has been charged for anything yet")
+    attempts = [_attempt_row(one) for one in document["attempts"]]
+    if attempts:
+        names = ("round", "attempt", "state", "why", "clients charged", "cost")
+        out.print(table("attempts without a result", names, attempts))
+    for text in _closing(document):
+        out.print(text, soft_wrap=True)
+
+
+def _terms(document: Document) -> str:
+    """Return what an epsilon here means, in words."""
+    if document["unit"] is None:
+        return f"mechanism {document['mechanism']}: no guarantee; epsilon counts as infinite"
+    text = (
+        f"epsilon for server/peers/observer at delta {document['delta']:g}, for one "
+        f"{document['unit']} under {document['relation']}, by accountant {document['accountant']}"
+    )
+    limits = {"target": document["target_epsilon"], "lifetime budget": document["lifetime_budget"]}
+    given = [f"{name} {limit:g}" for name, limit in limits.items() if limit is not None]
+    if not given:
+        return f"{text}; without a limit"
+    return f"{text}; limited by {' and '.join(given)} against the {document['limited_against']}"
+
+
+def _client_row(one: Document) -> tuple[str, ...]:
+    life = one["lifetime"]
+    number = "" if one["number"] is None else f" (client {one['number']})"
+    left = "" if one["takes_part"] else ", has left"
+    return (
+        f"{one['pseudonym']}{number}{left}",
+        _three(one["epsilon"]),
+        _reserved(one["reserved"]),
+        rounded_down(one["left"]),
+        "n/a" if life["problem"] is not None else epsilon(life["spent"]),
+        rounded_down(life["left"]),
+        _rounds(one["rounds_left"]),
+    )
+
+
+def _three(spent: Document) -> str:
+    return "/".join(epsilon(spent[name]) for name in ADVERSARIES)
+
+
+def _reserved(reserved: Document) -> str:
+    why = ", ".join(f"{count} {word}" for word, count in reserved["releases"].items())
+    return f"{epsilon(reserved['epsilon'])} ({why})" if why else "-"
+
+
+def _rounds(number: int | None) -> str:
+    if number is None:
+        return "-"
+    return f"{number} or more" if number == MOST_ROUNDS else str(number)
+
+
+def _attempt_row(one: Document) -> tuple[Any, ...]:
+    cost = epsilon(one["cost"]) if one["clients_charged"] else "nothing: nothing had left a client"
+    names = ("round", "attempt", "state", "why", "clients_charged")
+    return (*("-" if one[name] is None else one[name] for name in names), cost)
+
+
+def _closing(document: Document) -> Iterator[str]:
+    yield f"forecast: {_forecast(document)}"
+    if any(one["reserved"]["releases"] for one in document["clients"]):
+        yield RESERVED
+    yield f"note: lifetime: {document['lifetime_covers']}"
+    for one in document["clients"]:
+        if one["lifetime"]["problem"] is not None:
+            problem = one["lifetime"]["problem"]
+            yield f"note: the lifetime of {one['pseudonym']} has no epsilon: {problem}"
+    yield SUMS
+
+
+def _forecast(document: Document) -> str:
+    found = document["forecast"]
+    if found is None:
+        return "none: the run releases nothing any more"
+    coming, fitting = found["rounds_to_come"], found["rounds_left"]
+    limits = [document[name] for name in ("target_epsilon", "lifetime_budget")]
+    if not any(limits):
+        return f"{coming} rounds are to come, and no limit ends the run before"
+    if fitting is None:
+        return (
+            f"{coming} rounds are to come; how many fit is known once the first is charged, and "
+            "noise that was calibrated was so for all of them"
+        )
+    enough = "so all of them fit" if fitting >= coming else "so the run ends early"
+    return (
+        f"{_rounds(fitting)} further rounds fit at the noise of the rounds so far, and {coming} "
+        f"are to come, {enough}"
+    )
+
+
+def _print_runs(database: Database, client: str | None, *, as_json: bool) -> None:
+    with database.unit_of_work(read_only=True) as uow:
+        known = [run.run_id for run in reversed(uow.runs.list())]
+    documents: list[dict[str, Any]] = []
+    faults: list[Fault] = []
+    clients: set[str] = set()
+    newest: str | None = None
+    for run_id in known:
+        try:
+            agreed = require_agreement(database, run_id)
+        except (RecordsDisagree, AuditChainBroken) as error:
+            faults.append(error)
+            documents.append({"run_id": run_id, "problem": str(error)})
+            continue
+        named = pseudonyms_of(agreed)
+        clients.update(named)
+        if client is None or client in named:
+            newest = newest or run_id
+            warnings = claim_warnings(agreed)
+            documents.append({**overview_document(agreed, warnings, client), "problem": None})
+    found: dict[str, Any] = {"client": client, "runs": documents}
+    if client is not None:
+        require_known_client(client, clients, "all runs")
+        budget = budget_document(read_budget(database, str(newest), client), ())
+        found["lifetime"] = budget["clients"][0]["lifetime"]
+    if as_json:
+        print_json(found)
+    else:
+        _print_overview(found)
+    if faults:
+        raise faults[0]
+
+
+def _print_overview(found: Document) -> None:
+    out, runs = console(), [one for one in found["runs"] if one["problem"] is None]
+    whose = "the client that spent most" if found["client"] is None else found["client"]
+    out.print(f"epsilon for server/peers/observer so far, of {whose}", soft_wrap=True)
+    for text, names in _by_warning(runs).items():
+        out.print(f"note: {text} ({', '.join(names)})", soft_wrap=True)
+    columns = ("run", "status", "rounds", "epsilon s/p/o", "left", "of", "delta", "accounting")
+    out.print(table(None, columns, [_run_row(one) for one in found["runs"]]))
+    life = found.get("lifetime")
+    if life is not None:
+        spent = epsilon(life["spent"]) if life["problem"] is None else f"n/a: {life['problem']}"
+        out.print(f"lifetime: {spent}, left {rounded_down(life['left'])}", soft_wrap=True)
+    out.print(SUMS, soft_wrap=True)
+
+
+def _by_warning(runs: Sequence[Document]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for one in runs:
+        for text in one["warnings"]:
+            found.setdefault(text, []).append(one["run_id"])
+    return found
+
+
+def _run_row(one: Document) -> tuple[str, ...]:
+    if one["problem"] is not None:
+        return (one["run_id"], "records disagree", *(["n/a"] * 6))
+    target = one["target_epsilon"]
+    words = (one["mechanism"], one["unit"], one["relation"], one["accountant"])
+    phase = "" if one["phase_two_of"] is None else f", second phase of {one['phase_two_of']}"
+    return (
+        one["run_id"],
+        one["status"],
+        f"{one['rounds_over']} of {one['rounds_planned']}",
+        _three(one["epsilon"]),
+        rounded_down(one["left"]),
+        "-" if target is None else f"{target:g}",
+        f"{one['delta']:g}",
+        ", ".join(word for word in words if word) + phase,
+    )

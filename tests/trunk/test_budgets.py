@@ -1,0 +1,654 @@
+"""`budget`: spent, reserved, left and to come, held against formulas, reports, own ledgers."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from platform.bootstrap import create_run
+from platform.cli.client_app import main as client_main
+from platform.config import parse_config
+from platform.errors import RunStopped
+from platform.experiment import concluding
+from platform.experiment.finishing import execute
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
+from tests.trunk._federations import NAMES, OPEN, Holders, federation, go_on, hold, within
+from tests.trunk._runs import (
+    ADVERSARIES,
+    FIXED,
+    GATHERING,
+    NO_POOL,
+    NONE,
+    ONCE,
+    OS,
+    RECORDS,
+    Answer,
+    Command,
+    Crash,
+    Finished,
+    Storage,
+    command_line,
+    crash_at,
+    gaussian_epsilon,
+    opened,
+)
+from tests.trunk._tampering import execute as execute_past
+from tests.trunk.test_kill import POINTS
+from tests.trunk.test_resume import lose, lost
+
+TARGET = 8.0
+QUICK = ("evaluation.local_twins=false",)
+WHOLE = ("cohort.dropout_rate=0.0",)
+
+
+def budget_of(sotto: Command, storage: Storage, run_id: str = "latest", *more: str) -> Any:
+    answer = sotto("budget", run_id, "--storage", storage.url, "--json", *more)
+    assert (answer.code, answer.err) == (0, "")
+    return answer.document
+
+
+def shown(sotto: Command, storage: Storage, *arguments: str) -> str:
+    answer = sotto("budget", *arguments, "--storage", storage.url)
+    assert (answer.code, answer.err) == (0, "")
+    return answer.out
+
+
+def noise_of(storage: Storage, run_id: str) -> float:
+    text = (storage.folder / run_id / "effective.yaml").read_text()
+    return float(yaml.safe_load(text)["noise_multiplier"])
+
+
+def rounds_that_fit(noise_multiplier: float, spent: int, target: float) -> int:
+    """By the formula, one after the other."""
+    found = 0
+    while gaussian_epsilon(noise_multiplier, spent + found + 1) <= target * (1 + 1e-9):
+        found += 1
+    return found
+
+
+def crashed(
+    storage: Storage,
+    monkeypatch: pytest.MonkeyPatch,
+    point: tuple[str, int, bool],
+    *overrides: str,
+) -> str:
+    """A run whose process ends at a call, as `tests.trunk.test_kill` names it; its id."""
+    path, nth, after = point
+    module, _, name = path.partition(":")
+    owner: Any = importlib.import_module(module)
+    *classes, function = name.split(".")
+    for one in classes:
+        owner = getattr(owner, one)
+    with monkeypatch.context() as patch, pytest.raises(Crash):
+        crash_at(patch, owner, function, nth, after=after)
+        with opened(storage.create(*overrides)) as simulation:
+            execute(simulation, SilentObserver())
+    return storage.only_run()
+
+
+COMMIT = "platform.rounds.loop:Federation._commit"
+
+
+# --- runs that have ended ------------------------------------------------------------------------
+
+
+def reserved_rows(run: Finished) -> Counter[str]:
+    query = "SELECT pseudonym FROM ledger WHERE status = 'reserved'"
+    return Counter(name for (name,) in run.storage.rows(query))
+
+
+def test_an_ended_run_has_the_numbers_of_its_report(sotto: Command, noised_run: Finished) -> None:
+    document = budget_of(sotto, noised_run.storage)
+    summary = noised_run.summary
+    assert next(iter(document)) == "warnings" and document["warnings"] == summary["warnings"]
+    assert document["epsilon"] == summary["final"]["epsilon"]
+    for name in ("unit", "relation", "delta", "accountant", "mechanism", "run_id"):
+        assert document[name] == summary[name]
+    assert (document["status"], document["finished"]) == ("finished", True)
+    assert document["forecast"] is None
+    assert all(one["rounds_left"] is None for one in document["clients"])
+    # No other number than the report's, to the last bit.
+    for name in ADVERSARIES:
+        worst = max(one["epsilon"][name] for one in document["clients"])
+        assert worst == summary["final"]["epsilon"][name]
+
+
+def test_each_client_of_an_ended_run_has_spent_what_the_formula_says(
+    sotto: Command, noised_run: Finished
+) -> None:
+    z, held = noised_run.noise_multiplier, reserved_rows(noised_run)
+    assert held
+    clients = budget_of(sotto, noised_run.storage)["clients"]
+    assert {one["pseudonym"] for one in clients} == {p for p, _ in noised_run.identities().values()}
+    whole = gaussian_epsilon(z, 3)
+    for one in clients:
+        missed = held[one["pseudonym"]]
+        assert one["releases"] == 3 and one["number"] is None
+        assert one["spent"] == pytest.approx(whole, rel=1e-6) == one["epsilon"]["server"]
+        assert one["left"] == pytest.approx(TARGET - whole, abs=1e-5)
+        rest = gaussian_epsilon(z, 3 - missed) if missed else whole
+        assert one["reserved"]["epsilon"] == pytest.approx(whole - rest, abs=1e-6)
+        assert one["reserved"]["releases"] == ({"missed": missed} if missed else {})
+        # Clients of a simulation without a lifetime budget live for one run.
+        assert one["lifetime"]["spent"] == one["spent"]
+        assert one["lifetime"]["runs"] == [noised_run.run_id]
+
+
+def test_without_noise_epsilon_is_infinite_and_never_zero(
+    sotto: Command, plain_run: Finished
+) -> None:
+    document = budget_of(sotto, plain_run.storage)
+    infinite = dict.fromkeys(ADVERSARIES, "inf")
+    assert document["epsilon"] == infinite == plain_run.summary["final"]["epsilon"]
+    assert (document["unit"], document["relation"], document["left"]) == (None, None, None)
+    assert any("epsilon is infinite" in text for text in document["warnings"])
+    for one in document["clients"]:
+        assert one["epsilon"] == infinite and one["spent"] == one["lifetime"]["spent"] == "inf"
+    assert "0.00" not in (text := shown(sotto, plain_run.storage, "latest"))
+    assert "inf/inf/inf" in text and "no guarantee" in text
+    assert "inf/inf/inf" in (text := shown(sotto, plain_run.storage)) and "0.00" not in text
+
+
+MECHANISMS = {
+    "dp_sgd": (*RECORDS, *NO_POOL, "secure_aggregation={enabled: false}"),
+    "central_noise": ("privacy.mechanism=central_noise", *NO_POOL, *FIXED),
+    "distributed_noise": (
+        *("privacy.mechanism=distributed_noise", "secure_aggregation.corrupt=1"),
+        *(OS, *NO_POOL, *FIXED),
+    ),
+    "secret_cohorts": (
+        *("privacy.mechanism=central_noise", "secure_aggregation={enabled: false}"),
+        "cohort={sampling: poisson, size: 3, minimum: 1, retries: 0, dropout_rate: 0.0}",
+        *(OS, *NO_POOL, *FIXED),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_mechanism_is_stated_as_its_report_states_it(
+    sotto: Command, storage: Storage, name: str
+) -> None:
+    run = storage.run(*MECHANISMS[name], *QUICK, "rounds=2")
+    document = budget_of(sotto, storage)
+    assert document["epsilon"] == run.summary["final"]["epsilon"]
+    assert document["accountant"] == run.summary["accountant"]
+    assert (document["unit"], document["relation"]) == (
+        run.summary["unit"],
+        run.summary["relation"],
+    )
+    bare = document["epsilon"]["server"] == "inf"
+    assert bare == (document["limited_against"] == "peers")
+    for name_ in ADVERSARIES:
+        stated = [one["epsilon"][name_] for one in document["clients"]]
+        worst = "inf" if "inf" in stated else max(stated)
+        assert worst == document["epsilon"][name_]
+    secret = [text for text in document["warnings"] if "who was drawn" in text]
+    undrawn = storage.rows("SELECT 1 FROM ledger WHERE cohort_drawn = 0")
+    assert bool(secret) == bool(undrawn)
+    spent = [one["spent"] for one in document["clients"]]
+    assert document["spent"] == max(spent) and "inf" not in spent
+
+
+# --- runs that have not ended --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_an_aborted_attempt_is_stated_with_what_it_cost(
+    sotto: Command, storage: Storage, spare: int
+) -> None:
+    run_id = lost(storage, 2, f"privacy.spare_attempts={spare}", *WHOLE)
+    document, z = budget_of(sotto, storage), noise_of(storage, run_id)
+    assert (document["status"], document["finished"]) == ("interrupted", False)
+    assert document["warnings"][0].startswith("the run has not finished (interrupted): 1 of 3 ")
+    one, two = gaussian_epsilon(z, 1), gaussian_epsilon(z, 2)
+    (attempt,) = document["attempts"]
+    assert attempt["cost"] == pytest.approx(two - one, rel=1e-5)
+    assert {**attempt, "cost": None} == {
+        **{"round": 2, "attempt": 1, "state": "aborted", "why": "unmasking"},
+        **{"clients_charged": 5, "cost": None},
+    }
+    # Two rounds are missing; the attempt that was lost took one of those that were calibrated for.
+    fitting = rounds_that_fit(z, 2, TARGET)
+    assert fitting == 1 + spare
+    assert document["forecast"] == {"rounds_to_come": 2, "rounds_left": fitting}
+    for client in document["clients"]:
+        assert client["spent"] == pytest.approx(two, rel=1e-6)
+        assert client["reserved"]["releases"] == {"aborted": 1}
+        assert client["reserved"]["epsilon"] == pytest.approx(two - one, rel=1e-5)
+        assert client["left"] == pytest.approx(TARGET - two, rel=1e-5)
+        assert client["rounds_left"] == fitting
+    text = shown(sotto, storage, run_id)
+    assert ("ends early" in text) == (not spare) and "attempts without a result" in text
+    # The run keeps to what was forecast.
+    rounds = storage.resume(run_id).summary["rounds"]
+    assert len(rounds) == 1 + fitting
+    # What it cost is what the whole would be less without it, and the whole is more now.
+    (attempt,) = budget_of(sotto, storage)["attempts"]
+    cost = gaussian_epsilon(z, 2 + fitting) - gaussian_epsilon(z, 1 + fitting)
+    assert attempt["cost"] == pytest.approx(cost, rel=1e-5)
+
+
+def test_an_attempt_that_nothing_left_in_is_free(sotto: Command, storage: Storage) -> None:
+    with opened(storage.create(OS, ONCE)) as simulation, pytest.raises(RunStopped):
+        execute(lose(simulation, "share", {2}), SilentObserver())
+    document = budget_of(sotto, storage)
+    (attempt,) = document["attempts"]
+    assert (attempt["state"], attempt["clients_charged"], attempt["cost"]) == ("aborted", 0, 0.0)
+    assert document["forecast"] == {"rounds_to_come": 2, "rounds_left": 2}
+    assert "nothing had left a client" in shown(sotto, storage, "latest")
+
+
+@pytest.mark.parametrize("mechanism", ["none", "central_noise"])
+def test_a_round_that_is_lost_for_good_is_an_attempt_without_a_result(
+    sotto: Command, storage: Storage, mechanism: str
+) -> None:
+    of_noise = FIXED if mechanism == "central_noise" else ()
+    chosen = (f"privacy.mechanism={mechanism}", *of_noise, *NO_POOL, *WHOLE, OS, ONCE)
+    if mechanism == "none":
+        chosen = (NONE, *NO_POOL, *WHOLE, ONCE)
+    with opened(storage.create(*chosen)) as simulation, pytest.raises(RunStopped):
+        execute(lose(simulation, "unmask", {2}), SilentObserver())
+    document = budget_of(sotto, storage)
+    (attempt,) = document["attempts"]
+    assert (attempt["round"], attempt["state"], attempt["clients_charged"]) == (2, "lost", 5)
+    cost = gaussian_epsilon(4.0, 2) - gaussian_epsilon(4.0, 1)
+    assert attempt["cost"] == ("inf" if mechanism == "none" else pytest.approx(cost, rel=1e-5))
+    assert all(one["reserved"]["releases"] == {"lost": 1} for one in document["clients"])
+
+
+def test_an_open_attempt_is_spent_and_said_to_be_open(
+    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = crashed(storage, monkeypatch, (COMMIT, 2, False), OS, *WHOLE)
+    document, z = budget_of(sotto, storage), noise_of(storage, run_id)
+    (attempt,) = document["attempts"]
+    assert (attempt["round"], attempt["attempt"], attempt["state"]) == (2, 1, "open")
+    assert document["spent"] == pytest.approx(gaussian_epsilon(z, 2), rel=1e-6)
+    assert all(one["reserved"]["releases"] == {"open": 1} for one in document["clients"])
+    # It goes on with what it was charged for, so one round is to come.
+    assert document["forecast"] == {"rounds_to_come": 1, "rounds_left": 1}
+    report = sotto("report", run_id, "--storage", storage.url, "--json").document
+    assert report["epsilon"] == document["epsilon"]
+    assert report["open_attempt"] == {"round": 2, "attempt": 1}
+    assert storage.resume(run_id).summary["final"]["epsilon"]["server"] <= TARGET
+
+
+def test_a_run_without_a_target_has_no_end_to_forecast(
+    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crashed(storage, monkeypatch, (COMMIT, 1, False), OS, *FIXED)
+    document = budget_of(sotto, storage)
+    assert document["forecast"] == {"rounds_to_come": 2, "rounds_left": None}
+    assert document["left"] is None
+    assert "no limit ends the run before" in shown(sotto, storage, "latest")
+
+
+@pytest.mark.parametrize("override", [OS, NONE])
+def test_a_run_that_charged_nobody_yet_is_no_run_that_cost_nothing(
+    sotto: Command, storage: Storage, override: str
+) -> None:
+    storage.create(override).database.close()
+    document = budget_of(sotto, storage)
+    assert document["clients"] == [] and document["attempts"] == []
+    assert document["forecast"] == {"rounds_to_come": 3, "rounds_left": None}
+    expected = None if override == NONE else 0.0
+    assert document["epsilon"] == dict.fromkeys(ADVERSARIES, expected)
+    report = sotto("report", "latest", "--storage", storage.url)
+    assert report.code == 0 and ("0.00" in report.out) == (override == OS)
+    assert "no client has been charged" in shown(sotto, storage, "latest")
+    assert ("0.00" in shown(sotto, storage)) == (override == OS)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_report_and_budget_know_what_to_say_wherever_a_run_ends(
+    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    run_id = crashed(storage, monkeypatch, POINTS[point], OS)
+    report = sotto("report", run_id, "--storage", storage.url)
+    assert (report.code, report.err) == (0, "")
+    assert "has not finished" in report.out.splitlines()[0]
+    document = sotto("report", run_id, "--storage", storage.url, "--json").document
+    found = budget_of(sotto, storage, run_id)
+    assert document["finished"] is found["finished"] is False
+    assert found["epsilon"] == document["epsilon"]
+    assert "has not finished" in shown(sotto, storage, run_id).splitlines()[1]
+    # All of the formula: the attempt in progress is spent.
+    attempts = storage.rows("SELECT DISTINCT round_number, attempt FROM ledger")
+    expected = gaussian_epsilon(noise_of(storage, run_id), len(attempts)) if attempts else 0.0
+    assert found["spent"] == pytest.approx(expected, rel=1e-6)
+    assert found["forecast"]["rounds_to_come"] == 3 - len(attempts)
+
+
+class Asking(SilentObserver):
+    """Asks for the budget after every round, while the run goes on."""
+
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        self.ask, self.heard = ask, []
+
+    def round_finished(self, document: Mapping[str, Any]) -> None:
+        self.heard.append((document, self.ask()))
+
+
+def test_a_run_that_goes_on_is_stated_while_it_does(sotto: Command, storage: Storage) -> None:
+    watching = Asking(lambda: budget_of(sotto, storage))
+    with opened(storage.create(OS, *WHOLE)) as simulation:
+        execute(simulation, watching)
+    assert len(watching.heard) == 3
+    for number, (document, found) in enumerate(watching.heard, start=1):
+        assert (found["status"], found["finished"]) == ("running", False)
+        assert found["epsilon"] == document["epsilon"]
+        assert found["rounds_over"] == number and found["attempts"] == []
+        # Calibrated for three rounds, so as many fit as are to come.
+        assert found["forecast"] == {"rounds_to_come": 3 - number, "rounds_left": 3 - number}
+
+
+def test_batches_are_forecast_by_the_accountant_that_prices_them(
+    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = ("privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
+    chosen = (*MECHANISMS["dp_sgd"], *target, *QUICK, *WHOLE, OS)
+    crashed(storage, monkeypatch, (COMMIT, 2, True), *chosen)
+    document = budget_of(sotto, storage)
+    assert document["accountant"] == "pld"
+    assert document["forecast"] == {"rounds_to_come": 1, "rounds_left": 1}
+    assert {one["rounds_left"] for one in document["clients"]} == {1}
+
+
+def test_a_secret_draw_is_forecast_as_if_it_took_the_client_each_time(
+    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calibrated for three rounds: who was drawn once can be drawn twice more, and so on."""
+    target = ("privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
+    crashed(storage, monkeypatch, (COMMIT, 1, True), *MECHANISMS["secret_cohorts"], *target, *QUICK)
+    query = "SELECT pseudonym, sum(cohort_drawn) FROM ledger GROUP BY 1"
+    drawn = dict(storage.rows(query))
+    assert len(drawn) == 5 and set(drawn.values()) == {0, 1}
+    clients = budget_of(sotto, storage)["clients"]
+    assert {one["pseudonym"]: 3 - one["rounds_left"] for one in clients} == drawn
+    assert {one["pseudonym"]: one["releases"] for one in clients} == drawn
+
+
+@pytest.mark.parametrize("nth", [3, 4])
+def test_a_run_that_ends_around_its_collection_is_stated(
+    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """The pool is made after the last round: no round is to come, and what follows is charged."""
+    with opened(storage.gathering().create(OS, *GATHERING)) as simulation, suppress(Crash):
+        with monkeypatch.context() as patch:
+            crash_at(patch, Federation, "_commit", nth)
+            execute(simulation, SilentObserver())
+    document = budget_of(sotto, storage)
+    assert document["forecast"]["rounds_to_come"] == 0
+    assert (document["rounds_over"], document["attempts"][0]["round"]) == (3 - (nth == 3), nth)
+    assert sotto("report", "latest", "--storage", storage.url).code == 0
+
+
+def test_a_second_phase_states_the_releases_of_its_first_run_and_has_none_to_come(
+    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = storage.gathering()
+    first = place.run(OS, *GATHERING, "rounds=2")
+    tree = yaml.safe_load((first.folder / "config.yaml").read_text())
+    config = parse_config({**tree, "phase_two_of": first.run_id})
+    with opened(create_run(config, SilentObserver(), place.surroundings)) as simulation:
+        with monkeypatch.context() as patch, pytest.raises(Crash):
+            crash_at(patch, concluding, "write_run_files", 1)
+            execute(simulation, SilentObserver())
+    document = budget_of(sotto, storage)
+    assert (document["run_id"], document["finished"]) == (simulation.run_id, False)
+    assert (document["phase_two_of"], document["forecast"]) == (first.run_id, None)
+    assert document["epsilon"] == first.summary["final"]["epsilon"]
+    report = sotto("report", "latest", "--storage", storage.url)
+    assert report.code == 0 and "has not finished" in report.out.splitlines()[0]
+    # They are the first run's releases, and count once.
+    ended = budget_of(sotto, storage, first.run_id)
+    lives = [[one["lifetime"] for one in found["clients"]] for found in (document, ended)]
+    assert lives[0] == lives[1]
+    overview = sotto("budget", "--storage", storage.url, "--json").document["runs"]
+    assert [one["phase_two_of"] for one in overview] == [first.run_id, None]
+
+
+# --- a client's life -----------------------------------------------------------------------------
+
+LIVES = ("privacy.lifetime_budget=30.0", OS, *WHOLE, *FIXED)
+
+
+def test_a_lifetime_is_over_all_runs_of_the_same_client(
+    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three rounds at z = 4, then one that was left open: four releases, by the formula."""
+    first = storage.run(*LIVES).run_id
+    with opened(storage.create(*LIVES)) as simulation, monkeypatch.context() as patch:
+        crash_at(patch, Federation, "_commit", 1)
+        with pytest.raises(Crash):
+            execute(simulation, SilentObserver())
+    second = simulation.run_id
+    document = budget_of(sotto, storage, second)
+    spent = gaussian_epsilon(4.0, 4)
+    assert document["target_epsilon"] is None and document["lifetime_budget"] == 30.0
+    fitting = rounds_that_fit(4.0, 4, 30.0)
+    for one in document["clients"]:
+        assert one["spent"] == pytest.approx(gaussian_epsilon(4.0, 1), rel=1e-6)
+        assert one["lifetime"]["spent"] == pytest.approx(spent, rel=1e-6)
+        assert one["lifetime"]["left"] == pytest.approx(30.0 - spent, rel=1e-5)
+        assert one["lifetime"]["runs"] == sorted([first, second])
+        assert one["rounds_left"] == fitting
+    assert document["forecast"] == {"rounds_to_come": 2, "rounds_left": fitting}
+    assert "python -m platform.client budget" in document["lifetime_covers"]
+    # One client over all runs.
+    name = document["clients"][2]["pseudonym"]
+    answer = sotto("budget", "--client", name, "--storage", storage.url, "--json").document
+    assert [run["run_id"] for run in answer["runs"]] == [second, first]
+    assert answer["lifetime"] == document["clients"][2]["lifetime"]
+    only = budget_of(sotto, storage, second, "--client", name)
+    assert only["clients"] == [document["clients"][2]]
+    assert only["epsilon"] == document["epsilon"]
+    assert name in shown(sotto, storage, "--client", name)
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [("budget", "nobody"), ("report", "nobody")])
+def test_an_unknown_run_is_one_sentence_with_the_known_ones(
+    sotto: Command, noised_run: Finished, arguments: tuple[str, ...]
+) -> None:
+    answer = sotto(*arguments, "--storage", noised_run.storage.url)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err == (
+        f"error: RUN: 'nobody' is unknown in {noised_run.storage.url}; valid: latest, "
+        f"{noised_run.run_id} (`runs` lists all)\n"
+    )
+
+
+@pytest.mark.parametrize("run", [(), ("latest",)])
+def test_an_unknown_client_is_one_sentence_with_the_known_ones(
+    sotto: Command, noised_run: Finished, run: tuple[str, ...]
+) -> None:
+    answer = sotto("budget", *run, "--client", "nobody", "--storage", noised_run.storage.url)
+    assert (answer.code, answer.out) == (2, "")
+    known = ", ".join(sorted(name for name, _ in noised_run.identities().values()))
+    assert answer.err.startswith("error: --client: 'nobody' is unknown in ")
+    assert answer.err.endswith(f"; valid: {known}\n")
+
+
+def test_a_run_whose_records_disagree_has_no_number_and_hides_no_other(
+    sotto: Command, own_copy: Finished
+) -> None:
+    good = own_copy.storage.run(NONE, *QUICK, "rounds=1").run_id
+    changed = f"UPDATE ledger SET standard_deviation = 99.0 WHERE run_id = '{own_copy.run_id}'"  # noqa: S608
+    execute_past(own_copy.storage.file, changed)
+    place = ("--storage", own_copy.storage.url)
+    answer = sotto("budget", own_copy.run_id, *place)
+    assert (answer.code, answer.out) == (1, "") and own_copy.run_id in answer.err
+    answer = sotto("budget", *place, "--json")
+    assert answer.code == 1 and own_copy.run_id in answer.err
+    fine, bad = json.loads(answer.out)["runs"]
+    assert (fine["run_id"], fine["problem"]) == (good, None)
+    assert bad.keys() == {"run_id", "problem"} and bad["run_id"] == own_copy.run_id
+    assert "records disagree" in sotto("budget", *place).out
+
+
+def test_another_run_that_disagrees_keeps_a_lifetime_from_being_stated(
+    sotto: Command, storage: Storage
+) -> None:
+    first, second = (storage.run(*LIVES, *QUICK, "rounds=1").run_id for _ in range(2))
+    assert len(budget_of(sotto, storage, second)["clients"][0]["lifetime"]["runs"]) == 2
+    changed = f"UPDATE ledger SET standard_deviation = 99.0 WHERE run_id = '{first}'"  # noqa: S608
+    execute_past(storage.file, changed)
+    answer = sotto("budget", second, "--storage", storage.url)
+    assert (answer.code, answer.out) == (1, "") and f"run {first}: " in answer.err
+
+
+def test_a_database_without_runs_has_no_rows(sotto: Command, storage: Storage) -> None:
+    storage.create(OS, *QUICK).database.close()
+    execute_past(storage.file, "DELETE FROM audit", "DELETE FROM runs")
+    assert sotto("budget", "--storage", storage.url, "--json").document == {
+        "client": None,
+        "runs": [],
+    }
+
+
+# --- a federation --------------------------------------------------------------------------------
+
+NOISED = (
+    *("privacy.mechanism=upload_noise", "privacy.clipping_norm=0.1", *FIXED),
+    "secure_aggregation={enabled: false}",
+)
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fed")
+
+
+@pytest.fixture
+def client(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Answer]:
+    """The data holder's command line."""
+    return command_line(monkeypatch, capsys, client_main)
+
+
+def own_limits(epsilon_total: float) -> dict[str, Any]:
+    return {
+        "limits": {
+            **{"smallest_cohort": 2, "smallest_sum": 1, "mechanisms": ["upload_noise"]},
+            **{"epsilon_total": epsilon_total, "epsilon_per_run": None, "delta": 1e-5},
+        }
+    }
+
+
+def test_a_federations_clients_see_the_same_numbers_in_their_own_ledgers(
+    sotto: Command, client: Command, folder: Path
+) -> None:
+    """Two runs, one ended and one that a silent client stopped; nobody's name is in the answer."""
+    holders = Holders.written(folder, of={name: own_limits(100.0) for name in NAMES})
+    storage = Storage(folder)
+    config = federation(folder, *NOISED)
+    ended = hold(config, within(holders.handlers()))["run_id"]
+    handlers = holders.handlers()
+    calls = iter(range(1_000))
+
+    def dying(message: bytes) -> bytes:
+        # It answers the roll call and the first stage of round 1, and the coordinator dies then.
+        if next(calls) > 1:
+            raise Crash
+        return handlers["west"](message)
+
+    with pytest.raises(Crash):
+        hold(config, within({**handlers, "west": dying}))
+    stopped = budget_of(sotto, storage)
+    assert stopped["run_id"] != ended and not stopped["finished"]
+    finished = budget_of(sotto, storage, ended)
+    assert finished["spent"] == pytest.approx(gaussian_epsilon(4.0, 2), rel=1e-6)
+    assert [one["number"] for one in finished["clients"]] == [1, 2, 3, 4]
+    go_on(stopped["run_id"], storage.url, within(holders.handlers()))
+    resumed = budget_of(sotto, storage)
+    assert resumed["finished"]
+    for name in NAMES:
+        own = client("budget", str(folder / name / "client.yaml"), "--json").document
+        number = sorted(NAMES).index(name) + 1
+        for document in (finished, resumed):
+            (mine,) = [one for one in document["clients"] if one["number"] == number]
+            (run,) = [one for one in own["runs"] if one["run_id"] == document["run_id"]]
+            assert run["epsilon"] == mine["spent"] and run["releases"] == mine["releases"] == 2
+        assert mine["lifetime"]["spent"] == own["total"]["epsilon"]
+        assert mine["lifetime"]["spent"] == pytest.approx(gaussian_epsilon(4.0, 4), rel=1e-6)
+        told = shown(sotto, storage, ended) + shown(sotto, storage)
+        assert re.search(rf"\b{name}\b", told) is None and f"(client {number})" in told
+
+
+def test_a_client_that_is_gone_keeps_what_it_spent_and_has_no_rounds_left(
+    sotto: Command, folder: Path
+) -> None:
+    target = ("privacy.noise_multiplier=null", "privacy.target_epsilon=8.0")
+    holders, storage = Holders.written(folder), Storage(folder)
+    handlers = holders.handlers()
+    calls = iter(range(1_000))
+
+    def dying(message: bytes) -> bytes:
+        if next(calls) > 2:
+            raise Crash
+        return handlers["west"](message)
+
+    with pytest.raises(Crash):
+        hold(federation(folder, *NOISED, *target), within({**handlers, "west": dying}))
+    before = budget_of(sotto, storage)
+    assert [one["takes_part"] for one in before["clients"]] == [True] * 4
+    removed = sotto("federation", "remove", "latest", "north", "--storage", storage.url)
+    assert (removed.code, removed.err) == (0, "")
+    after = budget_of(sotto, storage)
+    assert [one["takes_part"] for one in after["clients"]] == [True, False, True, True]
+    north = after["clients"][1]
+    assert north["spent"] == before["clients"][1]["spent"] > 0.0 and north["rounds_left"] is None
+    assert after["forecast"] == before["forecast"] == {"rounds_to_come": 1, "rounds_left": 1}
+    assert "(client 2), has left" in shown(sotto, storage, "latest")
+
+
+def test_runs_that_nobody_can_price_together_have_no_lifetime_and_say_why(
+    sotto: Command, folder: Path
+) -> None:
+    limits = {**OPEN, "relations": ["replace_one", "add_or_remove_one"]}
+    holders = Holders.written(folder, of={name: {"limits": limits} for name in NAMES})
+    for relation in ("replace_one", "add_or_remove_one"):
+        config = federation(folder, *NOISED, f"privacy.relation={relation}")
+        hold(config, within(holders.handlers()))
+    storage = Storage(folder)
+    document = budget_of(sotto, storage)
+    life = document["clients"][0]["lifetime"]
+    assert (life["spent"], life["left"], len(life["runs"])) == (None, None, 2)
+    assert "mixes the relations" in life["problem"]
+    # One run alone has its number all the same: half the sensitivity is twice the noise.
+    expected = gaussian_epsilon(8.0, 2)
+    assert document["clients"][0]["spent"] == pytest.approx(expected, rel=1e-6)
+    name = document["clients"][0]["pseudonym"]
+    for text in (shown(sotto, storage, "latest"), shown(sotto, storage, "--client", name)):
+        assert "n/a" in text and "mixes the relations" in text
+
+
+def test_a_federation_that_nobody_has_joined_is_stated(sotto: Command, folder: Path) -> None:
+    holders = Holders.written(folder)
+
+    def dead(message: bytes) -> bytes:
+        raise Crash
+
+    with pytest.raises(Crash):
+        handlers = {**holders.handlers(), "east": dead}
+        hold(federation(folder, *NOISED), within(handlers))
+    storage = Storage(folder)
+    document = budget_of(sotto, storage)
+    assert document["clients"] == [] and document["epsilon"]["server"] == 0.0
+    assert math.isfinite(document["spent"])
+    assert sotto("report", "latest", "--storage", storage.url).code == 0
