@@ -67,7 +67,9 @@ OWN = Table(
         "these are timings and nothing else. `flower`: SuperLink and SuperNodes with TLS and keys",
         "of nodes, a process for each message, answers looked for every 3 s; SecAgg+ with a share",
         "for each client, seven tenths of them needed. `nvflare`, `nvflare-grpc`: as above,",
-        "clients look for tasks at intervals. Medians over all rounds but the first, in seconds.",
+        "clients look for tasks at intervals. Medians over all rounds but the first, in seconds;",
+        "other work kept both processors busy meanwhile (a load of ten to twenty-five), so theirs",
+        "are upper bounds.",
     ),
     "benchmarks/engines_own.py --engine ENGINE",
 )

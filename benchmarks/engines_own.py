@@ -2,7 +2,8 @@
 
 Flower's SecAgg+ and its federated averaging over SuperNodes as it ships them, and NVIDIA FLARE's
 federated averaging under mutual TLS; each client is processes of the engine and gives back fixed
-values, and each average is compared with what it should be. The first round is not counted.
+values, and averages are compared with what they should be (Flower: the last one; FLARE: all but the
+last). The first round is not counted.
 
 Writes `docs/results/federation-own.csv` and the page; rows of other engines are kept.
 
