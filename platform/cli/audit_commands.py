@@ -57,6 +57,7 @@ def audit_query(
 
 @audit_app.command("verify")
 def audit_verify(
+    *,
     run_id: Annotated[
         str | None, typer.Option("--run", help="This run only; otherwise all.")
     ] = None,
