@@ -78,7 +78,9 @@ class PoolSpeed:
         ]
 
 
-def measure(folder: Path, entries: int = ENTRIES, size: int = SIZE, clients: int = CLIENTS) -> PoolSpeed:
+def measure(
+    folder: Path, entries: int = ENTRIES, size: int = SIZE, clients: int = CLIENTS
+) -> PoolSpeed:
     """Fills a pool, serves from it, and compares with the plain way.
 
     Args:
@@ -144,7 +146,9 @@ def _each(entries: Sequence[storage.PoolEntry], handle: bytes) -> list[bytes]:
     """The K nearest of all others, in the order of their bytes."""
     vectors = {e: decode_arrays(e.entry)["context"].astype(np.float64) for e in entries}
     query = next(vector for entry, vector in vectors.items() if entry.handle == handle)
-    others = [(np.linalg.norm(v - query), e.entry) for e, v in vectors.items() if e.handle != handle]
+    others = [
+        (np.linalg.norm(v - query), e.entry) for e, v in vectors.items() if e.handle != handle
+    ]
     return sorted(entry for _, entry in sorted(others)[:K])
 
 

@@ -94,10 +94,9 @@ class ResidentPool:
 
     @cached_property
     def _neighbours(self) -> Neighbours:
-        return Neighbours(self._vector, len(self._payloads))
-
-    def _vector(self, row: int) -> NDArray[np.float64]:
-        return flatten(decode_arrays(self._payloads[row]), self._rules.policy.spec)
+        payloads, spec = self._payloads, self._rules.policy.spec
+        # Not a method of this pool: in a circle of references it would outlive its last use.
+        return Neighbours(lambda row: flatten(decode_arrays(payloads[row]), spec), len(payloads))
 
 
 @dataclass(frozen=True)
