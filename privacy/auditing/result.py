@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from privacy.auditing.gaussian_bound import GaussianBound
+
 Unit = Literal["client", "record"]
 
 
@@ -31,6 +33,8 @@ class AuditResult:
         passed: Whether nothing contradicts the claim at the family-wise error.
         reasons: One sentence for each contradiction; empty where it passed.
         array: The released array that these numbers are about, where several were looked at.
+        gaussian: What the means of scores show beside the guesses; None where no Gaussian law is
+            claimed.
     """
 
     unit: Unit
@@ -46,6 +50,7 @@ class AuditResult:
     passed: bool
     reasons: tuple[str, ...]
     array: str | None = None
+    gaussian: GaussianBound | None = None
 
     @property
     def is_tight(self) -> bool:
@@ -61,6 +66,8 @@ class AuditResult:
             "estimated_mu": self.estimated_mu,
             "mu_interval": [_plain(low), _plain(high)],
             "epsilon_lower_bound_95": self.epsilon_lower_bound_95,
+            "epsilon_gaussian_95": None if self.gaussian is None else self.gaussian.epsilon,
+            "epsilon_ceiling": None if self.gaussian is None else self.gaussian.ceiling,
             "claimed_epsilon": _plain(self.claimed_epsilon),
             "delta": self.delta,
             "clip_respected": self.clip_respected,

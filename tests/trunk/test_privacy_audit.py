@@ -92,6 +92,9 @@ def test_the_right_build_is_not_refuted_and_is_seen_in_full(audit, mechanism):
         assert verdict.result.clip_respected
         assert verdict.result.power > 0.9
         assert verdict.result.claimed_mu == pytest.approx(2.0 / 1.5, rel=1e-4)
+        bound = verdict.result.gaussian
+        assert bound is not None
+        assert 0.8 < bound.epsilon / verdict.result.claimed_epsilon < 1.2
 
 
 def test_noise_from_the_operating_system_is_not_refuted(audit):
@@ -243,6 +246,12 @@ def test_the_command_prints_a_verdict_for_each_channel(sotto, tmp_path):
     assert "not refuted" in shown.out
     told = re.search(r"probability 0\.\d+; --canaries (\d+) would with 0\.999", shown.out)
     assert told is not None and int(told[1]) > 500
+    bound = r"^sum: if scores are normal, epsilon is at least (\S+) \(95%\); .* show (\S+), their"
+    told = re.search(bound, shown.out, re.MULTILINE)
+    assert told is not None
+    document = documents[0]
+    assert float(told[1]) == pytest.approx(document["epsilon_gaussian_95"], abs=0.01)
+    assert float(told[2]) == pytest.approx(document["epsilon_ceiling"], abs=0.01)
     assert picture.read_text("utf-8").startswith("<?xml")
 
 
