@@ -24,13 +24,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.stats import nct, norm
+from scipy.special import ndtr
+from scipy.stats import chi2, nct, norm
 from scipy.stats import t as student_t
 
 from privacy._validate import require_positive, require_probability
 from privacy.accounting.gaussian import epsilon_at
 
 CONFIDENCE = 0.95
+_LARGEST_MU = 1e3
+"""More is not told apart; a lower bound may be lower."""
+_FAR, _CERTAIN = 1e4, 5.0
+"""A statistic so large that its normal part, hardly ever beyond so many deviations, is nothing."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ def gaussian_bound(
     distance = float(inside.mean() - outside.mean())
     # No deviation at all is no normal law, of which nothing can be said.
     seen = distance / (unit * spread) if spread else 0.0
-    low = unit * _noncentrality(seen, freedom)
+    low = min(unit * _noncentrality(seen, freedom), _LARGEST_MU)
     return GaussianBound(
         epsilon_at(low, delta) if low > 0.0 else 0.0,
         epsilon_ceiling(claimed_mu, delta, inside.size, outside.size),
@@ -111,6 +116,10 @@ def _noncentrality(seen: float, freedom: int) -> float:
     """Return the largest noncentrality that is refuted by such a statistic, at least 0."""
     if student_t.sf(seen, freedom) >= 1.0 - CONFIDENCE:
         return 0.0
+    if seen > _FAR:
+        # (Z + ncp) / sqrt(chi2 / n) >= seen, and Z <= 5 but for 3e-7, for which there is room.
+        chi2_quantile = float(chi2.ppf(1.0 - CONFIDENCE - ndtr(-_CERTAIN), freedom))
+        return seen * math.sqrt(chi2_quantile / freedom) - _CERTAIN
 
     def excess(noncentrality: float) -> float:
         return float(nct.sf(seen, freedom, noncentrality)) - (1.0 - CONFIDENCE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from privacy.auditing.gaussian_bound import GaussianBound
@@ -66,8 +66,6 @@ class AuditResult:
             "estimated_mu": self.estimated_mu,
             "mu_interval": [_plain(low), _plain(high)],
             "epsilon_lower_bound_95": self.epsilon_lower_bound_95,
-            "epsilon_gaussian_95": None if self.gaussian is None else self.gaussian.epsilon,
-            "epsilon_ceiling": None if self.gaussian is None else self.gaussian.ceiling,
             "claimed_epsilon": _plain(self.claimed_epsilon),
             "delta": self.delta,
             "clip_respected": self.clip_respected,
@@ -77,6 +75,7 @@ class AuditResult:
             "passed": self.passed,
             "reasons": list(self.reasons),
             "array": self.array,
+            "gaussian": None if self.gaussian is None else asdict(self.gaussian),
         }
 
 
