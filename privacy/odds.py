@@ -1,8 +1,8 @@
 """What an epsilon means in guesses: how often a fair coin can be guessed by somebody who looks.
 
-Somebody wants to know which of two neighbouring worlds is the real one, and without looking is right
-half of the time. A mechanism is (epsilon, delta)-private exactly if no test that rejects the one world
-by mistake with probability a accepts it by mistake with a probability below
+Somebody wants to know which of two neighbouring worlds is the real one, and without looking is
+right half of the time. A mechanism is (epsilon, delta)-private exactly if no test that rejects the
+one world by mistake with probability a accepts it by mistake with a probability below
 
     f(a) = max(0, 1 - delta - e^epsilon a, e^-epsilon (1 - delta - a))
 

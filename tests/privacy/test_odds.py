@@ -1,4 +1,4 @@
-"""How often a fair coin is guessed: numbers worked out by hand, and attacks that reach the bound."""
+"""How often a fair coin is guessed: numbers by hand, and attacks that reach the bound."""
 
 from __future__ import annotations
 

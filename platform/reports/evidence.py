@@ -1,0 +1,189 @@
+"""What each number of a document rests on: ledger rows and audit entries, by their names.
+
+A ledger row is named by run, round, attempt, client and channel. Where a log gives each row a leaf,
+`LeafOf` says which; nothing else here has to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from platform.reports.blocks import (
+    Basis,
+    Block,
+    Bullets,
+    Facts,
+    Figure,
+    Link,
+    Paragraph,
+    Piece,
+    Place,
+    Section,
+    Table,
+    Words,
+    paragraph,
+    words,
+)
+from platform.reports.numbers import ranges
+from platform.reports.subject import Subject
+from privacy import ReleaseKey
+
+LeafOf = Callable[[ReleaseKey], int | None]
+"""Which leaf of the log a ledger row is; None where it is none."""
+
+
+def no_leaves(key: ReleaseKey) -> None:
+    """Return that a row is no leaf."""
+
+
+def bases_of(sections: Iterable[Section]) -> tuple[Basis, ...]:
+    """Return what all figures rest on, each once, in the order in which a reader meets them."""
+    found: dict[Basis, None] = {}
+    for section in sections:
+        for block in section.blocks:
+            for line in _lines(block):
+                found.update((p.basis, None) for p in line if isinstance(p, Figure))
+    return tuple(found)
+
+
+def _lines(block: Block) -> Iterator[Words]:
+    match block:
+        case Paragraph():
+            yield block.words
+        case Bullets():
+            yield from block.items
+        case Facts():
+            yield from (line for _, line in block.rows)
+        case Table():
+            yield from (cell for row in block.rows for cell in row)
+        case _:
+            return
+
+
+def proof_anchor(number: int) -> str:
+    """Return by what the entry of a number is linked; the first is 1."""
+    return f"proof-{number}"
+
+
+def rows_anchor(run_id: str, place: Place) -> str:
+    """Return by what the ledger rows of a place are linked."""
+    name = "-".join(map(str, (run_id, *place)))
+    return "rows-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in name)
+
+
+def evidence_section(
+    subjects: Sequence[Subject], bases: Sequence[Basis], leaf_of: LeafOf
+) -> Section:
+    """Return what every number rests on, and the ledger rows themselves.
+
+    Args:
+        subjects: The runs of the document; the first is what it is about.
+        bases: As `bases_of` returns them.
+        leaf_of: Which leaf of the log a row is.
+    """
+    listed = [place for subject in subjects for place in _ledger(subject, leaf_of)]
+    known = {anchor for anchor, _ in listed}
+    return Section(
+        "evidence",
+        "What each number rests on",
+        (
+            paragraph(
+                "The number in brackets behind a number leads here. A ledger row is named by run, "
+                "round, attempt, channel and client (by pseudonym); an audit entry by its number "
+                "in the run's log. The command shows or checks them; it needs the records."
+            ),
+            Table(
+                "What each number rests on",
+                ("Number", "Rests on", "Ledger rows", "Audit entries", "Command"),
+                tuple(_proof(number, basis, known) for number, basis in enumerate(bases, start=1)),
+                tuple(proof_anchor(number) for number in range(1, len(bases) + 1)),
+            ),
+            *_ledger_table(listed),
+        ),
+    )
+
+
+def _proof(number: int, basis: Basis, known: set[str]) -> tuple[Words, ...]:
+    entries = ", ".join(map(str, basis.entries)) or "none"
+    return (
+        words(str(number)),
+        words(basis.what),
+        _rows(basis, known),
+        words(entries),
+        words(basis.check or "none"),
+    )
+
+
+def _rows(basis: Basis, known: set[str]) -> Words:
+    if not basis.places:
+        return words("none")
+    pieces: list[Piece] = [f"run {basis.run_id}: "]
+    kinds = sorted({(attempt, channel) for _, attempt, channel in basis.places})
+    for index, (attempt, channel) in enumerate(kinds):
+        numbers = [r for r, a, c in basis.places if (a, c) == (attempt, channel)]
+        text = f"rounds {ranges(numbers)}, attempt {attempt}, channel {channel}"
+        anchor = rows_anchor(basis.run_id, (min(numbers), attempt, channel))
+        pieces += ["; " if index else "", Link(text, anchor) if anchor in known else text]
+    whose = "all clients with rows there"
+    if basis.pseudonyms is not None:
+        whose = f"{'client' if len(basis.pseudonyms) == 1 else 'clients'} {_few(basis.pseudonyms)}"
+    return (*pieces, f"; {whose}")
+
+
+def _few(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more of its row"
+
+
+def _ledger(subject: Subject, leaf_of: LeafOf) -> Iterator[tuple[str, tuple[Words, ...]]]:
+    """Yield the ledger's rows place by place; clients that are the same as before are not named."""
+    clients: dict[Place, list[str]] = {}
+    for row in subject.rows:
+        place = row.round_number, row.attempt, row.channel
+        clients.setdefault(place, []).append(row.pseudonym)
+    run, seen = subject.agreed.spending.run_id, dict[tuple[str, ...], Place]()
+    for place, names in sorted(clients.items()):
+        entry = subject.reserving(place)
+        keys = [_key(run, place, name) for name in names]
+        leaves = [leaf_of(key) for key in keys]
+        same = seen.setdefault(tuple(names), place)
+        named: Words = words(f"{len(names)}: {', '.join(_named(names, leaves))}")
+        if same != place and not any(leaf is not None for leaf in leaves):
+            named = words(f"{len(names)}: ", Link("the same as before", rows_anchor(run, same)))
+        number, attempt, channel = place
+        yield (
+            rows_anchor(run, place),
+            (
+                words(f"run {run}, round {number}, attempt {attempt}, channel {channel}"),
+                words("none" if entry is None else str(entry)),
+                named,
+            ),
+        )
+
+
+def _named(names: Sequence[str], leaves: Sequence[int | None]) -> list[str]:
+    pairs = zip(names, leaves, strict=True)
+    return [name if leaf is None else f"{name} (leaf {leaf})" for name, leaf in pairs]
+
+
+def _key(run: str, place: Place, pseudonym: str) -> ReleaseKey:
+    number, attempt, channel = place
+    return ReleaseKey(
+        run_id=run,
+        round_number=number,
+        attempt=attempt,
+        pseudonym=pseudonym,
+        channel=channel,  # type: ignore[arg-type]
+    )
+
+
+def _ledger_table(listed: Sequence[tuple[str, tuple[Words, ...]]]) -> tuple[Block, ...]:
+    if not listed:
+        return (paragraph("The ledger has no row."),)
+    return (
+        Table(
+            "The ledger's rows",
+            ("Place", "Reserved in audit entry", "Clients, by pseudonym"),
+            tuple(row for _, row in listed),
+            tuple(anchor for anchor, _ in listed),
+        ),
+    )

@@ -1,0 +1,186 @@
+"""What left the clients, kind by kind, and what one of each costs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from platform.protection.ledger_rows import as_releases
+from platform.reports.blocks import Basis, Block, Section, Table, Words, paragraph, words
+from platform.reports.numbers import ranges
+from platform.reports.subject import Subject, epsilon_figure
+from platform.rounds.documents import ADVERSARIES
+from privacy import epsilons
+from privacy.accounting.composition import compose, no_cohort
+from privacy.accounting.gaussian import total_mu
+from storage import LedgerRow
+
+CHANNELS: Final = {
+    "sum": "update, into the sum",
+    "pool": "pool entry",
+    "metrics": "measurement",
+}
+FLAVOURS: Final = {
+    "exact": (
+        "Gaussian differential privacy, composed exactly and converted to (epsilon, delta) by the "
+        "closed formula"
+    ),
+    "pld": "privacy loss distributions, composed numerically and converted to (epsilon, delta)",
+    "rdp": (
+        "Renyi differential privacy (zero-concentrated for integer noise), composed order by "
+        "order and converted to (epsilon, delta)"
+    ),
+}
+
+
+def releases_section(subject: Subject) -> Section:
+    """Return each kind of release, with its noise and its price alone."""
+    return Section("releases", "What left the clients", tuple(_releases(subject)))
+
+
+def _releases(subject: Subject) -> Iterator[Block]:
+    yield from _flavour(subject)
+    kinds = _kinds(subject)
+    if not kinds:
+        yield paragraph("No release of any client is in the ledger.")
+        return
+    yield Table(
+        "Each kind of release, and the epsilon of one of them alone",
+        (
+            "Release",
+            "Rounds",
+            "Protected by",
+            "Bound C",
+            "Noise over C",
+            "Sampling counted on",
+            "Ledger rows",
+            "Epsilon of one alone",
+        ),
+        tuple(_row(subject, rows) for rows in kinds),
+    )
+    yield paragraph(
+        "C bounds the length of what one unit adds; the noise's standard deviation is stated as a "
+        "multiple of it. A row is reserved in the ledger before anything leaves a client, and is "
+        "free only where it is known that nothing did."
+    )
+
+
+def _flavour(subject: Subject) -> Iterator[Block]:
+    if not subject.facts.claims:
+        return
+    names = subject.budget.epsilons.accountant.split("+")
+    how = "; ".join(f"{name}: {FLAVOURS.get(name, name)}" for name in names)
+    yield paragraph(
+        f"Every epsilon here is of approximate differential privacy at delta {subject.delta:g}, "
+        "cumulative over all that the unit released and for the unit that has spent most. Delta "
+        f"is the probability that is left outside the promise. The accountant is {how}."
+    )
+    mu = _mu(subject)
+    if mu is not None:
+        yield paragraph(
+            f"In its own terms the run is mu-Gaussian-differentially private with mu = {mu:.6g} "
+            "against who sees every release, which can be converted at any other delta."
+        )
+
+
+def _mu(subject: Subject) -> float | None:
+    worst = subject.worst("server")
+    if worst is None or subject.budget.epsilons.accountant != "exact":
+        return None
+    rows = [row for row in subject.rows if row.pseudonym == worst.member.pseudonym]
+    found = compose(as_releases(rows, subject.agreed.config.mechanisms), no_cohort)
+    return None if found.is_empty or not found.is_noised else total_mu(found)
+
+
+def _kinds(subject: Subject) -> list[list[LedgerRow]]:
+    """Return the ledger's rows by what they cost; a bound that adapts is one kind."""
+    kinds: dict[LedgerRow, list[LedgerRow]] = {}
+    for row in subject.rows:
+        ratio = float(f"{row.standard_deviation / row.clipping_norm:.11e}")
+        kind = replace(
+            row,
+            run_id="",
+            round_number=0,
+            attempt=0,
+            pseudonym="",
+            status="reserved",
+            standard_deviation=ratio,
+            clipping_norm=1.0,
+            cohort_drawn=None,
+        )
+        kinds.setdefault(kind, []).append(row)
+    return list(kinds.values())
+
+
+def _row(subject: Subject, rows: Sequence[LedgerRow]) -> tuple[Words, ...]:
+    first = rows[0]
+    ratio = first.standard_deviation / first.clipping_norm
+    return (
+        words(CHANNELS.get(first.channel, first.channel)),
+        words(ranges([row.round_number for row in rows])),
+        words(_protection(first)),
+        words(_norms(rows)),
+        words(f"{ratio:.4g}" if ratio else "no noise"),
+        words(_sampling(first)),
+        words(_statuses(subject, rows)),
+        _alone(subject, rows),
+    )
+
+
+def _protection(row: LedgerRow) -> str:
+    law = "" if row.noise_kind is None else f", {row.noise_kind} of {row.shares} honest shares"
+    steps = "" if row.count == 1 else f", {row.count} noised steps"
+    return f"{row.mechanism}{law}{steps}, {row.relation}"
+
+
+def _norms(rows: Sequence[LedgerRow]) -> str:
+    low, high = (end(row.clipping_norm for row in rows) for end in (min, max))
+    if high == float("inf"):
+        return "none"
+    return f"{high:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+
+
+def _sampling(row: LedgerRow) -> str:
+    if row.cohort_kind is not None:
+        drawn = f"{row.cohort_size} of {row.cohort_population} clients, drawn in secret"
+        return f"{drawn} ({row.cohort_kind}); for the observer only"
+    if row.sampling == "none":
+        return "none"
+    return f"{row.sampling} batches, probability {row.sampling_probability:g}"
+
+
+def _statuses(subject: Subject, rows: Sequence[LedgerRow]) -> str:
+    if subject.hides_draws:
+        return "withheld, as they tell who was drawn"
+    counts = {
+        name: sum(row.status == name for row in rows)
+        for name in ("released", "reserved", "aborted")
+    }
+    said = {"released": "released", "reserved": "reserved (charged too)", "aborted": "free"}
+    return ", ".join(f"{count} {said[name]}" for name, count in counts.items() if count)
+
+
+def _alone(subject: Subject, rows: Sequence[LedgerRow]) -> Words:
+    counted = [row for row in rows if row.status != "aborted"]
+    basis = subject.basis("one of these ledger rows, priced alone", rows)
+    if not counted:
+        return words(epsilon_figure(0.0, basis), ": nothing had left a client")
+    section = subject.agreed.config.privacy
+    one = replace(counted[0], cohort_drawn=None if counted[0].cohort_kind is None else True)
+    found = epsilons(
+        as_releases([one], subject.agreed.config.mechanisms),
+        section.target_delta,
+        section.accountant,
+    )
+    return by_adversary({name: getattr(found, name) for name in ADVERSARIES}, basis)
+
+
+def by_adversary(values: dict[str, float], basis: Basis) -> Words:
+    """Return an epsilon for each adversary, or one where all are the same."""
+    if len(set(values.values())) == 1:
+        return words(epsilon_figure(next(iter(values.values())), basis))
+    pieces: list[object] = []
+    for name, value in values.items():
+        pieces += [f"{', ' if pieces else ''}{name} ", epsilon_figure(value, basis)]
+    return tuple(pieces)  # type: ignore[arg-type]
