@@ -7,7 +7,6 @@ number that follows from records is a `Figure` and says what it rests on.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
 
 Place = tuple[int, int, str]
 """Round, attempt and channel."""
@@ -103,10 +102,6 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Words, ...], ...]
     anchors: tuple[str, ...] = ()
-
-
-Dash = Literal["solid", "dashed", "dotted"]
-DASHES: Final[tuple[Dash, ...]] = ("solid", "dashed", "dotted")
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def evidence_section(
                 "in the run's log. The command shows or checks them; it needs the records."
             ),
             Table(
-                "What each number rests on",
+                "Numbers, and the records that they rest on",
                 ("Number", "Rests on", "Ledger rows", "Audit entries", "Command"),
                 tuple(_proof(number, basis, known) for number, basis in enumerate(bases, start=1)),
                 tuple(proof_anchor(number) for number in range(1, len(bases) + 1)),

@@ -70,10 +70,11 @@ def odds_section(subject: Subject) -> Section:
 def _odds(subject: Subject) -> Iterator[Block]:
     unit, relation = subject.facts.unit, subject.agreed.config.relation
     if unit is not None:
+        so_far = "" if subject.summary is not None else " All of it is so far: the run goes on."
         question = QUESTIONS[relation].format(unit=unit)
         yield paragraph(
             f"Somebody guesses {question}. Without the run such guesses are right 50 times of "
-            "100, as with a coin. 100 of 100 is certainty."
+            f"100, as with a coin. 100 of 100 is certainty.{so_far}"
         )
     for name in ADVERSARIES:
         yield _sentence(subject, name)
@@ -107,6 +108,14 @@ def _sentence(subject: Subject, adversary: str) -> Paragraph:
     whom = {"server": "the server", "peers": "peers", "observer": "an observer"}[adversary]
     if share is None:
         return paragraph(f"Against {whom}: nothing has been charged that could be told.")
+    if subject.is_void and subject.epsilons[adversary] != float("inf"):
+        return paragraph(
+            f"Against {whom}: nobody is protected, as whoever has the seed can take the noise off. "
+            "With noise from the operating system in its place, of 100 guesses that would be right "
+            "50 times without the run, at most ",
+            share,
+            " would be with it.",
+        )
     if share.value == 100.0 and subject.epsilons[adversary] == float("inf"):
         return paragraph(
             f"Against {whom}: nothing is proven. Of 100 guesses that would be right 50 times "

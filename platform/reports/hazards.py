@@ -194,6 +194,8 @@ def domain_from_data(subject: Subject) -> Answer:
 
 def memorised(subject: Subject) -> Answer:
     """Say whether the model may have memorised what it was trained on."""
+    if subject.is_void:
+        return _hazard("the noise can be taken off again, so nothing bounds what is remembered")
     if any(value is None or math.isinf(value) for value in subject.epsilons.values()):
         return _hazard("for at least one adversary no epsilon bounds what the model remembers")
     return _answered("epsilon bounds what the model can remember of one unit, for every adversary")
@@ -223,6 +225,8 @@ def interactive(subject: Subject) -> Answer:
 def trust(subject: Subject) -> Answer:
     """Say whether the trust that is assumed holds."""
     facts = subject.facts
+    if subject.is_void:
+        return _hazard("whoever has the configuration, and so the seed, is trusted entirely")
     if not facts.claims or facts.is_bare_to_server:
         return _hazard("the server is trusted entirely; nothing is claimed against it")
     if facts.is_shared_out and not subject.circumstances.is_active:
@@ -241,7 +245,7 @@ def implementation(subject: Subject) -> Answer:
     config = subject.agreed.config
     if not subject.facts.claims:
         return _nothing_claimed()
-    if config.privacy.noise_source == "seeded":
+    if subject.is_void:
         return _hazard("the noise comes from a seed and can be taken off again")
     if config.noise_distribution == "gaussian":
         return _hazard("noise is drawn in floating point, whose lowest bits may tell of the data")

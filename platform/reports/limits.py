@@ -14,7 +14,7 @@ def limits_section(subject: Subject) -> Section:
         "limits",
         "What is not protected",
         (
-            paragraph("No epsilon in this document covers the following."),
+            paragraph("No epsilon in this document bounds the following, but where it says so."),
             bullets(
                 *_what_is_seen(subject),
                 *_what_was_chosen(subject),

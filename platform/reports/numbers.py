@@ -34,8 +34,8 @@ def of_a_hundred(share: float) -> str:
     hundred = 100.0 * share
     for digits in range(2, _MOST_DIGITS + 1):
         scale = 10**digits
-        # Down by less than a digit, as 75.00000000000001 is 75.
-        rounded = math.ceil(hundred * scale - 1e-6) / scale
+        # Down by the last bit, as 75.00000000000001 is 75.
+        rounded = math.ceil(hundred * scale * (1.0 - 4e-16)) / scale
         if rounded < 100.0:
             return f"{rounded:.{digits}f}".rstrip("0").rstrip(".")
     return "100"

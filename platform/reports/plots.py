@@ -7,11 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from platform.reports.blocks import DASHES, Dash, Plot
+from platform.reports.blocks import Plot
 
 WIDTH, HEIGHT = 640, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 34, 48
-MARKS: Final = ("circle", "square", "triangle")
+STYLES: Final = (
+    ("circle", "none", "#1b1f24"),
+    ("square", "8 5", "#0b4f8a"),
+    ("triangle", "2 4", "#7a1f00"),
+)
+"""Mark, dashes and ink of each line, which are told apart without the ink."""
 _MOST_MARKS: Final = 40
 _TICKS: Final = 5
 
@@ -24,16 +29,18 @@ class DrawnLine:
 
     Attributes:
         label: What it is.
-        dash: How it is drawn.
         mark: The shape at its points.
+        dashes: Lengths of dashes and gaps, or none.
+        ink: Its colour.
         path: Its corners, as SVG reads them.
         spots: Where the marks are.
         key: Where it stands in the legend.
     """
 
     label: str
-    dash: Dash
     mark: str
+    dashes: str
+    ink: str
     path: str
     spots: tuple[Spot, ...]
     key: Spot
@@ -94,13 +101,15 @@ def canvas(plot: Plot) -> Canvas:
 
 def _drawn(index: int, label: str, spots: Sequence[Spot]) -> DrawnLine:
     every = max(1, -(-len(spots) // _MOST_MARKS))
+    mark, dashes, ink = STYLES[index % len(STYLES)]
     return DrawnLine(
         label=label,
-        dash=DASHES[index % len(DASHES)],
-        mark=MARKS[index % len(MARKS)],
+        mark=mark,
+        dashes=dashes,
+        ink=ink,
         path=" ".join(f"{x},{y}" for x, y in spots),
         spots=tuple(spots[::every]),
-        key=(LEFT + 4.0 + index * (WIDTH - LEFT - RIGHT) / len(DASHES), 14.0),
+        key=(LEFT + 4.0 + index * (WIDTH - LEFT - RIGHT) / len(STYLES), 14.0),
     )
 
 

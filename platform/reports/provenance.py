@@ -50,7 +50,7 @@ def _clients(subject: Subject) -> str:
     config = subject.agreed.config
     if subject.is_simulated:
         return (
-            f"{config.task.clients}, simulated in one process from one data set, dealt out by "
+            f"{config.task.clients}, simulated in one process from one data set, dealt out as "
             f"{config.task.partition.kind}; nobody's data were protected from the experimenter"
         )
     return (

@@ -1,4 +1,4 @@
-"""What a report is about: a run whose records agree, and its budget, with what sections ask of it."""
+"""What a report is about: a run whose records agree, its budget, and what sections ask of it."""
 
 from __future__ import annotations
 
@@ -45,6 +45,11 @@ class Subject:
     def facts(self) -> MechanismFacts:
         """What the mechanism declares."""
         return self.agreed.config.mechanism.facts
+
+    @property
+    def is_void(self) -> bool:
+        """Whether a claim is made that nobody is protected by, as its noise can be computed."""
+        return self.facts.claims and self.agreed.config.privacy.noise_source == "seeded"
 
     @property
     def summary(self) -> Mapping[str, Any] | None:
@@ -112,7 +117,7 @@ class Subject:
         return {name: getattr(self.budget.epsilons, name) for name in ADVERSARIES}
 
     def worst(self, adversary: str) -> ClientBudget | None:
-        """Return the client whose epsilon against this adversary is stated; None without clients."""
+        """Return the client whose epsilon against an adversary is stated; None without clients."""
         clients = self.budget.clients
         return max(clients, key=lambda one: getattr(one.epsilons, adversary), default=None)
 
@@ -159,7 +164,7 @@ class Subject:
         )
 
     def stated(self, field: str, *, of_round: int | None = None) -> Basis:
-        """Return what a number rests on that the run's summary states, as its audit log binds it."""
+        """Return what a number rests on that the run's summary states, and its audit log binds."""
         if self.summary is None:
             what = f"{field} of round {of_round}" if of_round is not None else field
             return Basis(what=f"{what}, as the database holds it", run_id=self.run_id)

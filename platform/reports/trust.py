@@ -36,6 +36,11 @@ def _trust(subject: Subject) -> Iterator[Block]:
 
 def _server(subject: Subject) -> Iterator[str]:
     facts, terms = subject.facts, subject.terms
+    if subject.is_void:
+        yield (
+            "The noise of this run came from a seed, so it protects nobody. What follows is true "
+            "of a run whose noise comes from the operating system."
+        )
     if not facts.claims:
         yield "The server is trusted with every sum it opens: nothing bounds what these reveal."
     elif facts.is_bare_to_server:
@@ -141,7 +146,7 @@ def _colluders(subject: Subject) -> Iterator[Block]:
 def _collusion(subject: Subject, releases: Sequence[Release], colluding: int) -> tuple[Words, ...]:
     terms, section = subject.terms, subject.agreed.config.privacy
     basis = subject.basis(
-        f"the ledger rows of the client that has spent most, with {colluding} shares of noise known",
+        f"the rows of the client that has spent most, with {colluding} shares of noise known",
         subject.rows,
     )
     left = [_weakened(release, colluding) for release in releases]
