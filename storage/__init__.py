@@ -20,6 +20,7 @@ from storage.errors import (
     DatabaseReplaced,
     InvalidRecordError,
     InvalidTransitionError,
+    LogBroken,
     NotFound,
     ReleaseRefusedError,
     SchemaMismatch,
@@ -33,6 +34,7 @@ from storage.records import (
     AuditHead,
     ClientIdentity,
     Failure,
+    Leaf,
     LedgerRow,
     LedgerStatus,
     PersonalState,
@@ -42,6 +44,7 @@ from storage.records import (
     RunStatus,
     SessionRecord,
     StateRecord,
+    TreeHead,
 )
 
 __all__ = [
@@ -62,8 +65,10 @@ __all__ = [
     "Failure",
     "InvalidRecordError",
     "InvalidTransitionError",
+    "Leaf",
     "LedgerRow",
     "LedgerStatus",
+    "LogBroken",
     "NotFound",
     "PersonalState",
     "PoolEntry",
@@ -77,6 +82,7 @@ __all__ = [
     "StateRecord",
     "StorageError",
     "StorageFull",
+    "TreeHead",
     "UnitOfWork",
     "open_client_store",
     "open_client_stores",

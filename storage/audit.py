@@ -9,7 +9,6 @@ Whoever can rewrite the whole file can also rewrite the whole chain, up to such 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Final
@@ -19,14 +18,12 @@ from sqlalchemy.orm import Session
 
 from storage._validate import canonical_json, require_count, require_text, utc_text
 from storage.errors import AuditChainBroken
-from storage.records import AuditEntry, AuditHead
+from storage.leaf_data import event_data
+from storage.leaves import NewLeaves
+from storage.records import GENESIS_HASH, AuditEntry, AuditHead
 from storage.runs import require_run
 from storage.sealing import Rows
 from storage.tables import Audit
-
-# Changing what is hashed, or how, needs a new marker.
-HASH_PREFIX: Final = b"sotto-audit-v1\n"
-GENESIS_HASH: Final = "0" * 64
 
 _HEAD: Final = "SELECT sequence, hash FROM audit WHERE run_id = ? ORDER BY sequence DESC LIMIT 1"
 _HEADS: Final = (
@@ -34,40 +31,21 @@ _HEADS: Final = (
     " AND sequence = (SELECT max(sequence) FROM audit WHERE run_id = runs.run_id)"
 )
 _INSERTION: Final = (
-    "INSERT INTO audit (run_id, sequence, actor, action, round_number, channel, time, detail, hash)"
+    "INSERT INTO audit (sequence, run_id, actor, action, round_number, channel, time, detail, hash)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-
-
-def entry_hash(
-    previous: str,
-    *,
-    sequence: int,
-    run: str,
-    actor: str,
-    action: str,
-    round: int | None,
-    channel: str | None,
-    time: str,
-    detail: str,
-) -> str:
-    """Return hex SHA-256 of the marker and of a JSON array of the previous hash and all fields.
-
-    A JSON array in ASCII with a fixed order and number of items is read back in one way only, so
-    no two different rows have the same encoding.
-    """
-    array = [previous, sequence, run, actor, action, round, channel, time, detail]
-    text = json.dumps(array, separators=(",", ":"), ensure_ascii=True)
-    return hashlib.sha256(HASH_PREFIX + text.encode("ascii")).hexdigest()
 
 
 class AuditRepository:
     """Adds to, reads and verifies the audit log."""
 
-    def __init__(self, session: Session, rows: Rows, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, session: Session, rows: Rows, now: Callable[[], datetime], leaves: NewLeaves
+    ) -> None:
         """Work within the session's transaction, as ``rows`` does; ``now`` dates the entries."""
         self._session = session
         self._rows = rows
+        self._leaves = leaves
         self._now = now
 
     def append(
@@ -105,12 +83,11 @@ class AuditRepository:
         text = canonical_json("detail", {} if detail is None else detail)
         moment = utc_text("time", self._now())
         head = self.head(run)
-        entry = _seal(
-            head,
-            AuditEntry(head.count + 1, run, actor, action, round, channel, moment, text, ""),
-        )
-        values = (run, entry.sequence, actor, action, round, channel, moment, text, entry.hash)
-        self._rows.statements.run(_INSERTION, values)
+        facts = (head.count + 1, run, actor, action, round, channel, moment, text)
+        data = event_data(head.hash, facts)
+        entry = AuditEntry(*facts, hashlib.sha256(data).hexdigest())
+        self._rows.statements.run(_INSERTION, (*facts, entry.hash))
+        self._leaves.add_event(run, entry.sequence, data)
         return entry
 
     def query(
@@ -205,7 +182,7 @@ class AuditRepository:
             expected = reached.count + 1
             if entry.sequence != expected:
                 raise AuditChainBroken(run, expected, f"entry {entry.sequence} is in its place")
-            if entry.hash != _seal(reached, entry).hash:
+            if entry.hash != _hash_after(reached, entry):
                 raise AuditChainBroken(run, expected, "its contents do not match its hash")
             reached = AuditHead(entry.sequence, entry.hash)
             met = met or head == reached
@@ -233,28 +210,13 @@ class AuditRepository:
             yield AuditEntry(*row)
 
 
-def _seal(head: AuditHead, entry: AuditEntry) -> AuditEntry:
-    """Return the entry with the hash that it must have after ``head``.
+def _hash_after(head: AuditHead, entry: AuditEntry) -> str:
+    """Return the hash that an entry must have after ``head``.
 
     Raises:
         AuditChainBroken: A value is of a type that none of ours is.
     """
-    try:
-        sealed = entry_hash(
-            head.hash,
-            sequence=entry.sequence,
-            run=entry.run,
-            actor=entry.actor,
-            action=entry.action,
-            round=entry.round,
-            channel=entry.channel,
-            time=entry.time,
-            detail=entry.detail,
-        )
-    # Bytes where a text was written: SQLite keeps any type in any column.
-    except TypeError as error:
-        raise AuditChainBroken(entry.run, entry.sequence, "it holds bytes") from error
-    return AuditEntry(
+    facts = (
         entry.sequence,
         entry.run,
         entry.actor,
@@ -263,5 +225,9 @@ def _seal(head: AuditHead, entry: AuditEntry) -> AuditEntry:
         entry.channel,
         entry.time,
         entry.detail,
-        sealed,
     )
+    try:
+        return hashlib.sha256(event_data(head.hash, facts)).hexdigest()
+    # Bytes where a text was written: SQLite keeps any type in any column.
+    except TypeError as error:
+        raise AuditChainBroken(entry.run, entry.sequence, "it holds bytes") from error

@@ -7,7 +7,7 @@ afterwards, or nothing.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from functools import partial
@@ -32,12 +32,16 @@ from storage.engine import (
 from storage.errors import StorageError
 from storage.files import OpenFile, create_whole, read_while_quiet, require_contents
 from storage.integrity import require_sound
-from storage.ledger import LedgerRepository
+from storage.leaves import NewLeaves
+from storage.ledger import LedgerRepository, ledger_key, read_rows
+from storage.log import LogRepository
+from storage.log_checking import verify_log
 from storage.pool import PoolRepository
+from storage.records import TreeHead
 from storage.runs import RoundRepository, RunRepository, StateRepository
 from storage.sealing import Rows
 from storage.statements import Statements
-from storage.tables import SEALED_TABLES
+from storage.tables import SEALED_TABLES, Ledger
 
 DEFAULT_BUSY_TIMEOUT = 5.0
 
@@ -53,6 +57,7 @@ class UnitOfWork:
         ledger: The privacy ledger.
         pool: The expert pool.
         audit: The audit log.
+        log: The tree over all events and charges, as it was before this transaction.
     """
 
     def __init__(
@@ -68,9 +73,11 @@ class UnitOfWork:
         self.states = StateRepository(rows)
         self.rounds = RoundRepository(rows)
         self.attempts = AttemptRepository(rows)
-        self.ledger = LedgerRepository(rows)
+        self._leaves = NewLeaves(rows.statements)
+        self.ledger = LedgerRepository(rows, self._leaves)
         self.pool = PoolRepository(rows)
-        self.audit = AuditRepository(session, rows, now)
+        self.audit = AuditRepository(session, rows, now, self._leaves)
+        self.log = LogRepository(rows)
         self._commit = commit
 
     def commit(self) -> None:
@@ -82,6 +89,7 @@ class UnitOfWork:
             DatabaseReplaced: The file was deleted or replaced; what was committed is lost with it.
             CheckpointError: *Committed*, but old pages could not be erased yet.
         """
+        self._leaves.place()
         self._commit()
 
 
@@ -165,6 +173,30 @@ class Database:
         """
         with self._session(BEGIN_READ) as session:
             require_sound(self._rows(session).statements, schema.newest_schema())
+
+    def verify_log(
+        self,
+        heads: Sequence[TreeHead] = (),
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> TreeHead:
+        """Recompute the log from its rows: all leaves, every run's chain, all tiles, all roots.
+
+        Args:
+            heads: Sizes and roots that the tree had at some time, kept outside the database;
+                without them a log that was cut off, or rewritten as a whole, is not noticed.
+            progress: Told how many leaves were checked, now and then.
+
+        Returns:
+            Size and root of the whole tree.
+
+        Raises:
+            LogBroken: Naming the first leaf that is wrong or missing.
+            DatabaseDamaged: A row of the ledger does not fit its digest.
+        """
+        with self._session(BEGIN_READ) as session:
+            rows = self._rows(session)
+            ledger = {ledger_key(row): row for row in read_rows(rows, Ledger, {})}
+            return verify_log(rows.statements, ledger, heads, progress)
 
     @contextmanager
     def _session(self, begin: str) -> Iterator[Session]:

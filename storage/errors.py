@@ -9,6 +9,7 @@
     ├── SessionMovedError        a client answered something else meanwhile
     ├── ClientAheadError         a client's state is newer than what it is told to roll to
     ├── AuditChainBroken         a row of the audit log was changed, removed, moved or cut off
+    ├── LogBroken                a leaf of the log does not fit its row, its tree or a kept head
     ├── DatabaseDamaged          the file or a row of it is not what was written
     ├── DatabaseReplaced         the file was deleted or replaced while it was open
     ├── SchemaMismatch           the file is not ours, or of a version that we do not know
@@ -67,6 +68,19 @@ class AuditChainBroken(StorageError):
         super().__init__(f"the audit log of run {run!r} is broken at entry {sequence}: {reason}")
         self.run = run
         self.sequence = sequence
+
+
+class LogBroken(StorageError):
+    """The log is not the tree that its leaves make, or not one that a kept head is of.
+
+    Attributes:
+        position: The first leaf that is wrong or missing, counted from 0.
+    """
+
+    def __init__(self, position: int, reason: str) -> None:
+        """Name the leaf and what is wrong with it."""
+        super().__init__(f"the log is broken at leaf {position}: {reason}")
+        self.position = position
 
 
 class DatabaseDamaged(StorageError):

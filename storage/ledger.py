@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -27,6 +27,7 @@ from storage.errors import (
     InvalidTransitionError,
     NotFound,
 )
+from storage.leaves import NewLeaves
 from storage.records import LEDGER_STATUSES, LedgerRow, LedgerStatus
 from storage.runs import require_run
 from storage.sealing import Rows, Where
@@ -48,9 +49,10 @@ _FACTS: Final = attrgetter(*_NAMES)
 class LedgerRepository:
     """The coordinator's ledger."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows, leaves: NewLeaves) -> None:
         """Work within one transaction."""
         self._rows = rows
+        self._leaves = leaves
 
     def reserve(self, rows: Sequence[LedgerRow]) -> None:
         """Add rows, all of status ``reserved``; commit before anything leaves a client.
@@ -63,6 +65,7 @@ class LedgerRepository:
         for run_id in {row.run_id for row in rows}:
             require_run(self._rows, run_id)
         insert_rows(self._rows, Ledger, rows)
+        self._leaves.add_charges(rows)
 
     def set_status(
         self,
@@ -92,7 +95,8 @@ class LedgerRepository:
         where = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
         if channel is not None:
             where["channel"] = channel
-        settle(self._rows, Ledger, where, status=status, pseudonyms=pseudonyms)
+        settled = settle(self._rows, Ledger, where, status=status, pseudonyms=pseudonyms)
+        self._leaves.add_settled(settled)
 
     def rows(self, run_id: str, *, pseudonym: str | None = None) -> tuple[LedgerRow, ...]:
         """Return the rows of a run (of one client), by round, attempt, pseudonym and channel.
@@ -119,12 +123,12 @@ def insert_rows(rows: LedgerRows, table: LedgerTable, new: Sequence[LedgerRow]) 
     """Check rows and add them; see ``LedgerRepository.reserve``."""
     for row in new:
         require_ledger_row(row)
-    keys = [_key(row) for row in new]
+    keys = [ledger_key(row) for row in new]
     if len(set(keys)) != len(keys):
         raise AlreadyExistsError("the rows to reserve hold the same key twice")
     for run_id, round_number, attempt in sorted({key[:3] for key in keys}):
         place = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
-        for known in sorted({_key(row) for row in rows.read(table, place)} & set(keys)):
+        for known in sorted({ledger_key(row) for row in rows.read(table, place)} & set(keys)):
             raise AlreadyExistsError(
                 "the release of (run, round, attempt, pseudonym, channel) ="
                 f" {known!r} is in the ledger already"
@@ -156,8 +160,12 @@ def settle(
     *,
     status: LedgerStatus,
     pseudonyms: Collection[str] | None = None,
-) -> None:
-    """Move rows from ``reserved`` to another status; see ``LedgerRepository.set_status``."""
+) -> tuple[LedgerRow, ...]:
+    """Move rows from ``reserved`` to another status; see ``LedgerRepository.set_status``.
+
+    Returns:
+        The rows as they are now.
+    """
     require_member("status", status, LEDGER_STATUSES)
     found = _sealed_rows(rows, table, where)
     if pseudonyms is not None:
@@ -176,6 +184,7 @@ def settle(
                 " become released or aborted"
             )
     rows.reseal(table, found, status=status)
+    return tuple(replace(LedgerRow(*_FACTS(row)), status=status) for row in found)
 
 
 def read_rows(rows: LedgerRows, table: LedgerTable, where: Where) -> tuple[LedgerRow, ...]:
@@ -256,5 +265,6 @@ def _require_cohort(row: LedgerRow) -> None:
         )
 
 
-def _key(row: Any) -> tuple[str, int, int, str, str]:
+def ledger_key(row: Any) -> tuple[str, int, int, str, str]:
+    """Return what tells a row from all others: run, round, attempt, pseudonym and channel."""
     return row.run_id, row.round_number, row.attempt, row.pseudonym, row.channel

@@ -12,6 +12,12 @@ LedgerStatus = Literal["reserved", "released", "aborted"]
 RUN_STATUSES: Final = ("running", "finished", "interrupted", "stopped", "failed")
 LEDGER_STATUSES: Final = ("reserved", "released", "aborted")
 
+LeafKind = Literal["event", "charge", "settled"]
+LEAF_KINDS: Final = ("event", "charge", "settled")
+
+GENESIS_HASH: Final = "0" * 64
+"""What stands before the first entry of a run's audit chain."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
@@ -177,6 +183,43 @@ class AuditHead:
 
     count: int
     hash: str
+
+
+class Leaf(NamedTuple):
+    """One leaf of the log: which row it is of, and the hash of what that row says.
+
+    Attributes:
+        position: From 0, over all runs of the database.
+        kind: ``event`` of the audit log, ``charge`` of the ledger, or how one was ``settled``.
+        run_id: The run.
+        sequence: The event's, None for the other kinds.
+        round_number: The charge's round, None for an event, like all that follows here.
+        attempt: The charge's attempt.
+        pseudonym: Whose data.
+        channel: What carries the release.
+        status: What a settled charge became, None for the other kinds.
+        salt: With it the leaf is hashed as a commitment; None where it is hashed in clear.
+        hash: RFC 9162's hash of the leaf.
+    """
+
+    position: int
+    kind: LeafKind
+    run_id: str
+    sequence: int | None
+    round_number: int | None
+    attempt: int | None
+    pseudonym: str | None
+    channel: str | None
+    status: str | None
+    salt: bytes | None
+    hash: bytes
+
+
+class TreeHead(NamedTuple):
+    """The log at some time: how many leaves, and the root of their tree."""
+
+    size: int
+    root: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from storage.records import LEDGER_STATUSES, RUN_STATUSES
+from storage.records import LEAF_KINDS, LEDGER_STATUSES, RUN_STATUSES
 
 # Named constraints, because SQLite can only alter a table by copying it (Alembic's batch mode).
 NAMING_CONVENTION = {
@@ -172,6 +172,40 @@ class Audit(Base):
     time: Mapped[str]
     detail: Mapped[str]
     hash: Mapped[str]
+
+
+class Leaves(Base):
+    """The leaves of the log: rows are only ever added (triggers see to it)."""
+
+    __tablename__ = "leaves"
+    __table_args__ = (
+        one_of("kind", LEAF_KINDS),
+        Index("ix_leaves_run_id", "run_id", "sequence"),
+        Index("ix_leaves_pseudonym", "pseudonym", "run_id"),
+    )
+
+    position: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"))
+    sequence: Mapped[int | None]
+    round_number: Mapped[int | None]
+    attempt: Mapped[int | None]
+    pseudonym: Mapped[str | None]
+    channel: Mapped[str | None]
+    status: Mapped[str | None]
+    salt: Mapped[bytes | None]
+    hash: Mapped[bytes]
+
+
+class Tiles(Base):
+    """Hashes of full tiles of the log: rows are only ever added (triggers see to it)."""
+
+    __tablename__ = "tiles"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    level: Mapped[int] = mapped_column(primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True)
+    hash: Mapped[bytes]
 
 
 class Pool(Sealed, Base):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from hypothesis import is_hypothesis_test, settings
 from tests._drawing import drawn
 from tests._watching import watched
 
-CONTRACT = Path(__file__).parent / "contract"
+ROOT = Path(__file__).resolve().parents[1]
+CONTRACT = ROOT / "tests" / "contract"
 UNWATCHED = pytest.StashKey[bool]()
 # Examples of each property that says no number of its own. How long one takes is the machine's.
 settings.register_profile("quick", max_examples=30, deadline=None)
@@ -62,12 +65,31 @@ def is_drawn_by_pairs(item: pytest.Function) -> bool:
     return item.path.parent == CONTRACT or item.get_closest_marker("pairs") is not None
 
 
+def pytest_collection_finish() -> None:
+    """Imports all there is where coverage measures, as a first import may be in an unwatched case.
+
+    What the engines' adapters import is in environments of their own.
+    """
+    if not measures(sys.gettrace()):
+        return
+    for package in ("methods", "platform", "privacy", "storage"):
+        for file in sorted((ROOT / package).rglob("*.py")):
+            if file.stem != "__main__":
+                parts = file.relative_to(ROOT).with_suffix("").parts
+                with suppress(ImportError):
+                    import_module(".".join(part for part in parts if part != "__init__"))
+
+
+def measures(tracer: object) -> bool:
+    """Whether a tracer is coverage's; whatever else traces, a debugger say, is not ours to stop."""
+    return type(tracer).__module__.startswith("coverage")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Stops measuring while a case runs that is not watched; it is tested all the same."""
     tracer = sys.gettrace() if item.stash[UNWATCHED] else None
-    # Whatever else traces, a debugger say, is not ours to stop.
-    if tracer is None or not type(tracer).__module__.startswith("coverage"):
+    if not measures(tracer):
         return (yield)
     sys.settrace(None)
     try:

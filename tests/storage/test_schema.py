@@ -20,7 +20,12 @@ import storage
 from storage.tables import Base
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES = ("runs", "states", "rounds", "attempts", "stages", "ledger", "audit", "pool")
+TABLES = (
+    *("runs", "states", "rounds", "attempts", "stages"),
+    *("ledger", "audit", "leaves", "tiles", "pool"),
+)
+
+EVENTS = ("update", "delete")
 
 
 def shape(connection: sqlite3.Connection) -> dict[str, Any]:
@@ -53,7 +58,7 @@ def test_a_fresh_upgrade_is_what_sqlite_would_make_of_the_metadata(
     with closing(sqlite3.connect(tmp_path / "declared.db")) as declared, raw() as migrated:
         assert shape(migrated) == shape(declared)
         checks = "SELECT count(*) FROM sqlite_master WHERE sql LIKE '%CONSTRAINT ck_%'"
-        assert migrated.execute(checks).fetchone() == declared.execute(checks).fetchone() == (2,)
+        assert migrated.execute(checks).fetchone() == declared.execute(checks).fetchone() == (3,)
 
 
 def test_the_append_only_tables_have_their_triggers(
@@ -62,8 +67,7 @@ def test_the_append_only_tables_have_their_triggers(
     with raw() as connection:
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
         assert {name for (name,) in names} == {
-            "audit_no_update",
-            "audit_no_delete",
+            *(f"{table}_no_{event}" for table in ("audit", "leaves", "tiles") for event in EVENTS),
             "ledger_no_delete",
             "ledger_facts_fixed",
             "ledger_settled_once",
@@ -78,7 +82,7 @@ def test_opening_again_changes_nothing(path: Path, database: storage.Database) -
 
 
 OTHER = {
-    "0.9.0": r"has schema 0\.9\.0: it was made by a newer version; valid: up to 0\.1\.0",
+    "0.9.0": r"has schema 0\.9\.0: it was made by a newer version; valid: up to 0\.2\.0",
     "0.0.9": r"has schema '0\.0\.9', which no version that is kept ever had; valid: 0\.1\.0",
     "0001_sealed_v2": r"has schema '0001_sealed_v2', which no version that is kept ever had",
     "0": r"has schema '0', which no version",

@@ -13,10 +13,10 @@ from typing import Any
 
 from sqlalchemy import Connection, create_engine, select, update
 
-from storage.audit import GENESIS_HASH, entry_hash
 from storage.client_tables import CLIENT_TABLES
 from storage.sealing import row_digest
 from storage.tables import SEALED_TABLES, Audit, Sealed
+from tests._chains import GENESIS, entry_hash
 from tests.trunk._runs import Finished
 
 Edit = Callable[[Connection], None]
@@ -71,7 +71,7 @@ def _rehash(connection: Connection) -> None:
     for row in rows:
         values = {name: value for name, value in row._asdict().items() if name != "hash"}
         run, number = values.pop("run_id"), values.pop("round_number")
-        heads[run] = entry_hash(heads.get(run, GENESIS_HASH), run=run, round=number, **values)
+        heads[run] = entry_hash(heads.get(run, GENESIS), run=run, round=number, **values)
         place = [Audit.run_id == run, Audit.sequence == row.sequence]
         connection.execute(update(Audit).where(*place).values(hash=heads[run]))
 

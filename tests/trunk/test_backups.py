@@ -70,7 +70,7 @@ def test_a_finished_run_comes_back_as_it_was(
     place = Storage(tmp_path / "back")
     answer = sotto("restore", str(file), "--storage", place.url, "--json")
     assert (answer.code, answer.err) == (0, "")
-    assert answer.document["schema"] == "0.1.0"
+    assert answer.document["schema"] == "0.2.0"
     assert sotto("audit", "verify", "--storage", place.url).code == 0
     report = sotto("report", run.run_id, "--storage", place.url, "--json")
     assert report.document == run.summary

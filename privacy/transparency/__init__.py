@@ -1,0 +1,42 @@
+"""Statements about a log that strangers' tools can check: signed notes, checkpoints, cosignatures.
+
+The formats are those of C2SP (signed-note, tlog-checkpoint, tlog-cosignature, tlog-tiles), version
+1.0; what a log holds, and its tree, are not known here.
+"""
+
+from __future__ import annotations
+
+from privacy.transparency.checkpoints import (
+    Checkpoint,
+    cosign,
+    decode_checkpoint,
+    open_checkpoint,
+    require_cosigned,
+    sign_checkpoint,
+)
+from privacy.transparency.notes import (
+    LOG_KEY,
+    WITNESS_KEY,
+    NoteKey,
+    NoteSigner,
+    SignedNote,
+    read_note,
+)
+from privacy.transparency.tiles import Tile, tile_paths
+
+__all__ = [
+    "LOG_KEY",
+    "WITNESS_KEY",
+    "Checkpoint",
+    "NoteKey",
+    "NoteSigner",
+    "SignedNote",
+    "Tile",
+    "cosign",
+    "decode_checkpoint",
+    "open_checkpoint",
+    "read_note",
+    "require_cosigned",
+    "sign_checkpoint",
+    "tile_paths",
+]

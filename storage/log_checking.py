@@ -1,0 +1,191 @@
+"""The whole log held against its rows, its tiles, and heads that were kept elsewhere.
+
+One pass in the order of the leaves, which is that of the events of each run, so every run's chain
+is checked on the way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+from storage.errors import LogBroken
+from storage.leaf_data import event_data
+from storage.leaves import LEAF_COLUMNS
+from storage.log import ODD, ledger_data, shown
+from storage.merkle import EMPTY_ROOT, TILE_WIDTH, fold, leaf_hash, node_hash
+from storage.records import GENESIS_HASH, Leaf, LedgerRow, TreeHead
+from storage.statements import Statements
+
+Key = tuple[Any, ...]
+"""Run, round, attempt, pseudonym and channel of a ledger row."""
+
+_LEAVES: Final = ", ".join(f"leaves.{name}" for name in LEAF_COLUMNS.replace(" ", "").split(","))
+_SELECTION: Final = (
+    f"SELECT {_LEAVES}, audit.sequence, audit.run_id, actor, action, audit.round_number,"  # noqa: S608
+    " audit.channel, time, detail, audit.hash FROM leaves LEFT JOIN audit"
+    " ON audit.run_id = leaves.run_id AND audit.sequence = leaves.sequence"
+    " ORDER BY leaves.position"
+)
+_UNLOGGED: Final = (
+    "SELECT run_id, sequence FROM audit WHERE NOT EXISTS (SELECT 1 FROM leaves WHERE"
+    " leaves.run_id = audit.run_id AND leaves.sequence = audit.sequence) LIMIT 1"
+)
+_TILES: Final = "SELECT level, position, hash FROM tiles ORDER BY level, position"
+_LEAF_WIDTH: Final = LEAF_COLUMNS.count(",") + 1
+
+
+@dataclass
+class _Pass:
+    """What one pass over the leaves has seen so far."""
+
+    ledger: Mapping[Key, LedgerRow]
+    ends: dict[str, tuple[int, str]] = field(default_factory=dict)
+    charged: dict[Key, str] = field(default_factory=dict)
+
+    def hash_of(self, leaf: Leaf, event: Sequence[Any]) -> bytes:
+        """Return the hash that a leaf must have."""
+        is_event, is_settled = leaf.kind == "event", leaf.kind == "settled"
+        # Of what its kind does not have, nothing is hashed.
+        if (leaf.sequence is None) == is_event or (leaf.status is None) == is_settled:
+            raise LogBroken(leaf.position, f"it is no leaf of kind {leaf.kind!r}")
+        if is_event and any(value is not None for value in leaf[4:-1]):
+            raise LogBroken(leaf.position, "it is an event with parts of a charge")
+        try:
+            return self._event_hash(leaf, event) if is_event else self._row_hash(leaf)
+        # Bytes where a text was written: SQLite keeps any type in any column.
+        except (TypeError, ValueError) as error:
+            raise LogBroken(leaf.position, ODD) from error
+
+    def _event_hash(self, leaf: Leaf, event: Sequence[Any]) -> bytes:
+        count, previous = self.ends.get(leaf.run_id, (0, GENESIS_HASH))
+        if leaf.sequence != count + 1:
+            raise LogBroken(leaf.position, f"it is of event {leaf.sequence}, not {count + 1}")
+        *facts, found = event
+        if found is None:
+            raise LogBroken(leaf.position, f"event {leaf.sequence} of {leaf.run_id!r} is gone")
+        data = event_data(previous, facts)
+        if hashlib.sha256(data).hexdigest() != found:
+            raise LogBroken(
+                leaf.position, f"event {leaf.sequence} of {leaf.run_id!r} does not fit its hash"
+            )
+        self.ends[leaf.run_id] = (leaf.sequence, found)
+        return leaf_hash(data)
+
+    def _row_hash(self, leaf: Leaf) -> bytes:
+        key = (leaf.run_id, leaf.round_number, leaf.attempt, leaf.pseudonym, leaf.channel)
+        row = self.ledger.get(key)
+        if row is None:
+            raise LogBroken(leaf.position, f"the ledger row {key!r} is gone")
+        before, after = ((None, "reserved"), ("reserved", leaf.status))[leaf.kind == "settled"]
+        if self.charged.get(key) != before:
+            raise LogBroken(leaf.position, f"it is no next step of the ledger row {key!r}")
+        self.charged[key] = str(after)
+        return leaf_hash(shown(leaf, ledger_data(leaf, row)))
+
+
+def verify_log(
+    statements: Statements,
+    ledger: Mapping[Key, LedgerRow],
+    heads: Sequence[TreeHead] = (),
+    progress: Callable[[int], None] = lambda _: None,
+) -> TreeHead:
+    """Recompute all leaves, tiles and roots.
+
+    Args:
+        statements: One view of the database.
+        ledger: All of its ledger's rows, their digests checked.
+        heads: Sizes and roots that the tree had at some time, kept outside the database.
+        progress: Told how many leaves were checked, now and then.
+
+    Returns:
+        Size and root of the whole tree.
+
+    Raises:
+        LogBroken: Naming the first leaf that is wrong or missing.
+    """
+    wanted = deque(sorted(set(heads)))
+    seen, tree = _Pass(ledger), _Growing()
+    _require_root(tree, wanted)
+    for row in statements.stream(_SELECTION):
+        leaf = Leaf(*row[:_LEAF_WIDTH])
+        if leaf.position != tree.size:
+            raise LogBroken(tree.size, "it is missing")
+        found = seen.hash_of(leaf, row[_LEAF_WIDTH:])
+        if found != leaf.hash:
+            raise LogBroken(leaf.position, f"its {leaf.kind} does not fit its hash")
+        tree.add(found)
+        _require_root(tree, wanted)
+        if tree.size % 10_000 == 0:
+            progress(tree.size)
+    if wanted:
+        raise LogBroken(tree.size, f"a kept head says that there are {wanted[0].size} leaves")
+    _require_all(statements, seen, tree)
+    return TreeHead(tree.size, tree.root())
+
+
+def _require_root(tree: _Growing, wanted: deque[TreeHead]) -> None:
+    while wanted and wanted[0].size == tree.size:
+        if wanted.popleft().root != tree.root():
+            raise LogBroken(
+                max(tree.size - 1, 0), f"a kept head of {tree.size} leaves has another root"
+            )
+
+
+def _require_all(statements: Statements, seen: _Pass, tree: _Growing) -> None:
+    """Require a leaf for everything that is there, and tiles that are these leaves'."""
+    for run_id, sequence in statements.run(_UNLOGGED):
+        raise LogBroken(tree.size, f"event {sequence} of {run_id!r} has no leaf")
+    for key, row in seen.ledger.items():
+        if seen.charged.get(key) != row.status:
+            raise LogBroken(tree.size, f"the ledger row {key!r} is {row.status} without a leaf")
+    expected: Iterator[tuple[int, int, bytes]] = iter(sorted(tree.tiles))
+    for level, position, found in statements.stream(_TILES):
+        if (level, position, bytes(found)) != next(expected, None):
+            raise LogBroken(position << (8 * level), f"a tile of level {level} is another")
+    for level, position, _ in islice(expected, 1):
+        raise LogBroken(position << (8 * level), f"a tile of level {level} is missing")
+
+
+class _Growing:
+    """A tree that is computed leaf by leaf, with the tiles that fill up."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.tiles: list[tuple[int, int, bytes]] = []
+        self._open: list[list[bytes]] = [[]]
+
+    def add(self, found: bytes) -> None:
+        """Add a leaf's hash."""
+        self.size += 1
+        level = 0
+        self._open[0].append(found)
+        while len(self._open[level]) == TILE_WIDTH:
+            root = fold(self._open[level])
+            self._open[level] = []
+            level += 1
+            if level == len(self._open):
+                self._open.append([])
+            self.tiles.append((level, (self.size >> (8 * level)) - 1, root))
+            self._open[level].append(root)
+
+    def root(self) -> bytes:
+        """Return the root over all leaves so far."""
+        found: bytes | None = None
+        for hashes in self._open:
+            for part in _halves(hashes):
+                found = part if found is None else node_hash(part, found)
+        return EMPTY_ROOT if found is None else found
+
+
+def _halves(hashes: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield the complete subtrees of an open tile, the last one first."""
+    end = len(hashes)
+    while end:
+        width = end & -end
+        yield fold(hashes[end - width : end])
+        end -= width

@@ -1,0 +1,418 @@
+"""The log over all events and charges: what is in it, its proofs, and what spoils it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import storage
+from storage.database import Database
+from storage.engine import make_engine, sqlite_url
+from storage.leaf_data import charge_data
+from storage.merkle import leaf_hash, root_from_inclusion
+from storage.sealing import row_digest
+from tests.storage._filling import ROW
+from tests.storage._rows import COHORT
+from tests.storage.test_merkle import mth
+
+Raw = Callable[[], Any]
+
+
+def fill(database: storage.Database, rounds: int = 3, clients: int = 4) -> None:
+    """Two runs that take turns, a transaction a round and another for its end."""
+    for number in range(1, rounds + 1):
+        for run in ("r", "s"):
+            rows = [
+                replace(ROW, run_id=run, round_number=number, pseudonym=f"p{at}")
+                for at in range(clients)
+            ]
+            with database.unit_of_work() as unit:
+                unit.ledger.reserve(rows)
+                unit.audit.append(run, actor="coordinator", action="round.opened", round=number)
+                unit.commit()
+            with database.unit_of_work() as unit:
+                lost = [rows[0].pseudonym]
+                kept = [row.pseudonym for row in rows[1:]]
+                unit.ledger.set_status(run, number, 1, "aborted", pseudonyms=lost)
+                unit.ledger.set_status(run, number, 1, "released", pseudonyms=kept)
+                unit.audit.append(run, actor="coordinator", action="round.committed", round=number)
+                unit.commit()
+
+
+def data_of(database: storage.Database) -> list[bytes]:
+    with database.unit_of_work(read_only=True) as unit:
+        return [unit.log.data(leaf) for leaf in unit.log.leaves(0, unit.log.size())]
+
+
+def test_everything_is_one_leaf_in_its_order(database: storage.Database) -> None:
+    fill(database, rounds=1, clients=2)
+    said = [data.split(b"\n", 1) for data in data_of(database)]
+    kinds = [marker.decode() for marker, _ in said]
+    a_round = [
+        *["sotto-charge-v1"] * 2,
+        "sotto-audit-v1",
+        *["sotto-settled-v1"] * 2,
+        "sotto-audit-v1",
+    ]
+    # Within a transaction in the order of what was done.
+    assert kinds == a_round * 2
+    assert json.loads(said[0][1]) == {
+        "attempt": 1,
+        "channel": "sum",
+        "clipping_norm": 0.3,
+        "cohort_drawn": None,
+        "cohort_kind": None,
+        "cohort_population": None,
+        "cohort_size": None,
+        "corrupt": None,
+        "count": 1,
+        "dimension": None,
+        "mechanism": "upload_noise",
+        "noise_kind": None,
+        "pseudonym": "p0",
+        "relation": "replace_one",
+        "round_number": 1,
+        "run_id": "r",
+        "sampling": "none",
+        "sampling_probability": 1.0,
+        "share_deviation": None,
+        "shares": None,
+        "standard_deviation": 1.5,
+    }
+    assert json.loads(said[3][1])["status"] == "aborted"
+    assert json.loads(said[4][1])["status"] == "released"
+
+
+def test_the_root_is_that_of_what_the_leaves_say(database: storage.Database) -> None:
+    fill(database, rounds=40)
+    said = data_of(database)
+    assert len(said) > 512
+    head = database.verify_log()
+    assert head == storage.TreeHead(len(said), mth(said))
+    with database.unit_of_work(read_only=True) as unit:
+        for size in (0, 1, 255, 256, 257, len(said)):
+            assert unit.log.tree(size).root() == mth(said[:size])
+        tree = unit.log.tree()
+        for position in (0, 255, 256, len(said) - 1):
+            proof = tree.inclusion_proof(position)
+            found = leaf_hash(said[position])
+            assert root_from_inclusion(found, position, len(said), proof) == head.root
+        with pytest.raises(storage.NotFound, match=f"has {len(said)} leaves, not"):
+            unit.log.tree(len(said) + 1)
+
+
+def test_what_is_undone_leaves_no_leaf(database: storage.Database) -> None:
+    fill(database, rounds=1)
+    before = database.verify_log()
+    with database.unit_of_work() as unit:
+        unit.audit.append("r", actor="coordinator", action="round.opened")
+    assert database.verify_log() == before
+    fill_again = replace(ROW, round_number=9)
+    with database.unit_of_work() as unit:
+        unit.ledger.reserve([fill_again])
+        unit.commit()
+        # A unit of work may go on after a commit.
+        unit.ledger.set_status("r", 9, 1, "released")
+        unit.commit()
+    assert database.verify_log().size == before.size + 2
+
+
+def test_lookups(database: storage.Database) -> None:
+    fill(database)
+    with database.unit_of_work(read_only=True) as unit:
+        leaf = unit.log.of_event("s", 2)
+        assert (leaf.kind, leaf.sequence) == ("event", 2)
+        assert unit.log.leaf(leaf.position) == leaf
+        charges = unit.log.of_client("r", "p0")
+        assert [(c.kind, c.round_number, c.status) for c in charges] == [
+            ("charge", 1, None),
+            ("settled", 1, "aborted"),
+            ("charge", 2, None),
+            ("settled", 2, "aborted"),
+            ("charge", 3, None),
+            ("settled", 3, "aborted"),
+        ]
+        with pytest.raises(storage.NotFound, match="has no event 99"):
+            unit.log.of_event("s", 99)
+        with pytest.raises(storage.NotFound, match="no leaf 1000; it has 60"):
+            unit.log.leaf(1000)
+
+
+def test_who_was_drawn_in_secret_is_a_commitment(database: storage.Database) -> None:
+    """Two clients of whom one was drawn look alike, and a guess cannot be tried out."""
+    rows = [
+        replace(ROW, pseudonym=name, **{**COHORT, "cohort_drawn": drawn})
+        for name, drawn in (("in", True), ("out", False))
+    ]
+    with database.unit_of_work() as unit:
+        unit.ledger.reserve(rows)
+        unit.ledger.set_status("r", 1, 1, "released")
+        unit.commit()
+    database.verify_log()
+    with database.unit_of_work(read_only=True) as unit:
+        leaves = unit.log.leaves(0, 4)
+        for leaf, row in zip(leaves, rows, strict=False):
+            data = unit.log.data(leaf)
+            assert data == charge_data(row)
+            assert leaf.salt is not None
+            assert len(leaf.salt) == 32
+            commitment = hashlib.sha256(leaf.salt + data).hexdigest()
+            shown = json.dumps(
+                {"commitment": commitment, "run_id": "r"}, separators=(",", ":")
+            ).encode()
+            assert leaf.hash == leaf_hash(b"sotto-sealed-v1\n" + shown)
+            assert leaf.hash != leaf_hash(data)
+    assert len({leaf.salt for leaf in leaves}) == 4
+
+
+def test_an_unbounded_clip_is_written_as_a_word(database: storage.Database) -> None:
+    with database.unit_of_work() as unit:
+        unit.ledger.reserve([replace(ROW, clipping_norm=float("inf"))])
+        unit.commit()
+    (said,) = data_of(database)
+    assert json.loads(said.split(b"\n", 1)[1])["clipping_norm"] == "infinity"
+    database.verify_log()
+
+
+def spoil(raw: Raw, *statements: str) -> None:
+    """Edits past our code and its triggers, which are put back; each must change something."""
+    with raw() as connection:
+        triggers = connection.execute(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'trigger'"
+        ).fetchall()
+        for name, _ in triggers:
+            connection.execute(f"DROP TRIGGER {name}")
+        for statement in statements:
+            assert connection.execute(statement).rowcount > 0
+        for _, sql in triggers:
+            connection.execute(sql)
+
+
+ATTACKS = {
+    "an event's detail": (
+        "UPDATE audit SET detail = '{\"a\":1}' WHERE run_id = 'r' AND sequence = 2",
+        "leaf 9: event 2 of 'r' does not fit its hash",
+    ),
+    "an event's time as bytes": (
+        "UPDATE audit SET time = x'00' WHERE run_id = 'r' AND sequence = 2",
+        "leaf 9: its row holds a value of a type",
+    ),
+    "an event is gone": (
+        "DELETE FROM audit WHERE run_id = 'r' AND sequence = 2",
+        "leaf 9: event 2 of 'r' is gone",
+    ),
+    "a leaf is gone": ("DELETE FROM leaves WHERE position = 5", "leaf 5: it is missing"),
+    "the last leaf is gone": (
+        "DELETE FROM leaves WHERE position = 59",
+        "leaf 59: event 6 of 's' has no leaf",
+    ),
+    "a leaf of another event": (
+        "UPDATE leaves SET sequence = 3 WHERE run_id = 'r' AND sequence = 2",
+        "leaf 9: it is of event 3, not 2",
+    ),
+    "a leaf of another client": (
+        "UPDATE leaves SET pseudonym = 'p3' WHERE position = 1",
+        "leaf 1: its charge does not fit its hash",
+    ),
+    "a leaf's hash": (
+        "UPDATE leaves SET hash = zeroblob(32) WHERE position = 7",
+        "leaf 7: its settled does not fit its hash",
+    ),
+    "another status": (
+        "UPDATE leaves SET status = 'aborted' WHERE position = 7",
+        "leaf 7: its settled does not fit its hash",
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_edit_is_named(attack: str, database: storage.Database, raw: Raw) -> None:
+    fill(database)
+    database.verify_log()
+    statement, message = ATTACKS[attack]
+    spoil(raw, statement)
+    with pytest.raises(storage.LogBroken, match=message.replace("(", r"\(")):
+        database.verify_log()
+
+
+def test_two_leaves_that_changed_places(database: storage.Database, raw: Raw) -> None:
+    fill(database)
+    swap = "UPDATE leaves SET position = {} WHERE position = {}"
+    spoil(raw, *(swap.format(*pair) for pair in ((-1, 0), (0, 1), (1, -1))))
+    # Their rows are both there, so only a head that was kept can tell.
+    kept = database.verify_log()
+    spoil(raw, *(swap.format(*pair) for pair in ((-1, 0), (0, 1), (1, -1))))
+    with pytest.raises(storage.LogBroken, match="a kept head of 60 leaves has another root"):
+        database.verify_log([kept])
+
+
+def test_a_ledger_row_that_was_resealed_no_longer_fits(
+    database: storage.Database, raw: Raw
+) -> None:
+    """An undercharge by somebody who computes our digests: the leaf still says what it was."""
+    fill(database)
+    with database.unit_of_work(read_only=True) as unit:
+        (row,) = (r for r in unit.ledger.rows("r", pseudonym="p1") if r.round_number == 1)
+    digest = row_digest("ledger", asdict(replace(row, standard_deviation=99.0)))
+    change = f"standard_deviation = 99.0, digest = x'{digest.hex()}'"
+    where = "run_id = 'r' AND round_number = 1 AND pseudonym = 'p1'"
+    spoil(raw, f"UPDATE ledger SET {change} WHERE {where}")  # noqa: S608
+    database.verify_integrity()
+    with pytest.raises(storage.LogBroken, match="leaf 1: its charge does not fit its hash"):
+        database.verify_log()
+    with (
+        database.unit_of_work(read_only=True) as unit,
+        pytest.raises(storage.LogBroken, match="leaf 1: its charge is not what was logged"),
+    ):
+        unit.log.data(unit.log.leaf(1))
+
+
+def test_kept_heads(database: storage.Database) -> None:
+    heads = [database.verify_log()]
+    for _ in range(3):
+        fill_more(database)
+        heads.append(database.verify_log())
+    assert heads[0].size == 0
+    assert database.verify_log(heads) == heads[-1]
+    with pytest.raises(storage.LogBroken, match="a kept head says that there are 4 leaves"):
+        database.verify_log([storage.TreeHead(4, bytes(32))])
+    with pytest.raises(storage.LogBroken, match="leaf 1: a kept head of 2 leaves has another"):
+        database.verify_log([storage.TreeHead(2, bytes(32))])
+
+
+def fill_more(database: storage.Database) -> None:
+    with database.unit_of_work() as unit:
+        unit.audit.append("r", actor="coordinator", action="run.resumed")
+        unit.commit()
+
+
+def test_an_erased_run_is_noticed_by_a_kept_head(database: storage.Database, raw: Raw) -> None:
+    """All that a run left, its leaves included, and what came after it moved up."""
+    fill(database)
+    kept = database.verify_log()
+    tables = ("audit", "ledger", "leaves")
+    spoil(raw, *(f"DELETE FROM {table} WHERE run_id = 's'" for table in tables))  # noqa: S608
+    with raw() as connection:
+        places = connection.execute("SELECT position FROM leaves ORDER BY position").fetchall()
+    moves = [
+        f"UPDATE leaves SET position = {new} WHERE position = {old}"  # noqa: S608
+        for new, (old,) in enumerate(places)
+        if new != old
+    ]
+    spoil(raw, *moves)
+    # What is left is a log that holds.
+    assert database.verify_log().size == 30
+    with pytest.raises(storage.LogBroken, match="a kept head says that there are 60 leaves"):
+        database.verify_log([kept])
+
+
+def test_tiles_are_held_against_their_leaves(database: storage.Database, raw: Raw) -> None:
+    fill(database, rounds=30)
+    spoil(raw, "UPDATE tiles SET hash = zeroblob(32) WHERE level = 1 AND position = 1")
+    with pytest.raises(storage.LogBroken, match="leaf 256: a tile of level 1 is another"):
+        database.verify_log()
+    spoil(raw, "DELETE FROM tiles WHERE level = 1 AND position = 1")
+    with pytest.raises(storage.LogBroken, match="leaf 256: a tile of level 1 is missing"):
+        database.verify_log()
+    with database.unit_of_work(read_only=True) as unit, pytest.raises(storage.LogBroken):
+        unit.log.tree().root()
+
+
+@pytest.mark.parametrize("table", ["leaves", "tiles"])
+@pytest.mark.parametrize("statement", ["DELETE FROM {}", "UPDATE {} SET hash = x'00'"])
+def test_rows_are_only_ever_added(
+    database: storage.Database, raw: Raw, table: str, statement: str
+) -> None:
+    fill(database, rounds=30)
+    with raw() as connection, pytest.raises(sqlite3.IntegrityError, match="append-only"):
+        connection.execute(statement.format(table))
+
+
+def edits(path: Path) -> Sequence[tuple[str, str, int]]:
+    """Every column of the rows that the log is made of, with the number of its rows."""
+    found = []
+    with sqlite3.connect(path) as connection:
+        for table in ("audit", "ledger", "leaves", "tiles"):
+            count = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608
+            columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+            found += [(table, column[1], count) for column in columns]
+    return found
+
+
+def test_any_change_of_any_column_is_noticed(
+    database: storage.Database, raw: Raw, path: Path
+) -> None:
+    """Also of ledger rows, whose digest is put right as a careful forger would."""
+    fill(database, rounds=14)
+    kept = database.verify_log()
+    dice = random.Random(5)
+    whole = path.read_bytes()
+    for table, column, count in edits(path):
+        if (table, column) == ("ledger", "digest"):
+            continue
+        database.close()
+        path.write_bytes(whole)
+        row = dice.randrange(count)
+        order = "level, position" if table == "tiles" else "rowid"
+        with raw() as connection:
+            connection.execute("PRAGMA ignore_check_constraints=ON")
+            for (name,) in connection.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'trigger'"
+            ).fetchall():
+                connection.execute(f"DROP TRIGGER {name}")
+            picked = connection.execute(
+                f"SELECT * FROM {table} ORDER BY {order} LIMIT 1 OFFSET {row}"  # noqa: S608
+            )
+            names = [item[0] for item in picked.description]
+            (values,) = picked.fetchall()
+            old = dict(zip(names, values, strict=True))
+            new = spoilt(old[column])
+            where = " AND ".join(f"{name} IS ?" for name in names)
+            changes = {column: new}
+            if table == "ledger":
+                facts = {k: v for k, v in {**old, **changes}.items() if k != "digest"}
+                changes["digest"] = row_digest(table, facts)
+            settings = ", ".join(f"{name} = ?" for name in changes)
+            connection.execute(
+                f"UPDATE {table} SET {settings} WHERE {where}",  # noqa: S608
+                (*changes.values(), *values),
+            )
+        assert is_noticed(path, kept), (table, column, old)
+
+
+def spoilt(value: Any) -> Any:
+    if value is None:
+        return 1
+    if isinstance(value, bytes):
+        return bytes([value[0] ^ 1]) + value[1:]
+    if isinstance(value, str):
+        return f"{value}x"
+    # Not a value that another row has.
+    return value + 10**6
+
+
+OPTIONS: dict[str, Any] = {
+    "now": lambda: datetime.now(UTC),
+    "busy_timeout": 1.0,
+    "is_read_only": False,
+}
+
+
+def is_noticed(path: Path, kept: storage.TreeHead) -> bool:
+    engine = make_engine(sqlite_url(f"sqlite:///{path}"), busy_timeout=1.0)
+    try:
+        # Past the checks of opening, which find missing triggers.
+        with Database(engine, path=path, **OPTIONS) as database:
+            database.verify_log([kept])
+    except storage.StorageError:
+        return True
+    return False
