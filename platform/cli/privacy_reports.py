@@ -23,7 +23,7 @@ from platform.errors import ConfigError
 from platform.reports import Report, budget_report
 from platform.reports.blocks import Block, Bullets, Facts, Paragraph, Table, Words, text_of
 from platform.reports.html_pages import html_page
-from platform.reports.pdf_files import pdf_file, require_weasyprint
+from platform.reports.pdf_files import load_weasyprint, pdf_file
 from platform.reports.plain_data import plain_data
 
 
@@ -83,11 +83,26 @@ def _require_valid(question: ReportQuestion, *, as_json: bool) -> None:
     if question.format == "pdf":
         if question.output is None:
             raise ConfigError("--output: is missing; a pdf goes into a file, such as report.pdf")
-        require_weasyprint()
+        _require_layout()
     if question.output is not None and question.output.exists():
         raise ConfigError(
             f"--output: {str(question.output)!r} exists already; valid is one that does not"
         )
+
+
+def _require_layout() -> None:
+    try:
+        load_weasyprint()
+    except ImportError as error:
+        raise ConfigError(
+            "--format: pdf needs WeasyPrint, which is not installed; valid: table, json, html, or "
+            "pdf after `pip install 'sotto[pdf]'`"
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            "--format: pdf needs the library Pango, which is not installed; valid: table, json, "
+            "html, or pdf after `apt-get install libpango-1.0-0 libpangoft2-1.0-0`"
+        ) from error
 
 
 def _require_different(names: list[str]) -> None:

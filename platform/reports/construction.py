@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from platform.mechanisms import Mechanism
 from platform.reports.blocks import Block, Facts, Section, Words, bullets, words
 from platform.reports.subject import Subject
 from privacy import MechanismFacts
@@ -40,7 +39,7 @@ def _construction(subject: Subject) -> Iterator[Block]:
             ("Sampling counted on", _sampling(subject)),
         )
     )
-    yield bullets(*_side_channels(subject), *_own_caveats(subject, mechanism))
+    yield bullets(*_side_channels(subject))
 
 
 def _where(facts: MechanismFacts) -> str:
@@ -119,8 +118,3 @@ def _side_channels(subject: Subject) -> Iterator[str]:
             f"The method {subject.agreed.config.method.name!r} is code from outside this package "
             f"({origin}); that it keeps to its side of the interface is not this package's word."
         )
-
-
-def _own_caveats(subject: Subject, mechanism: Mechanism) -> Iterator[str]:
-    if subject.facts.claims:
-        yield from mechanism.caveats(subject.circumstances)

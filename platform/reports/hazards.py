@@ -229,11 +229,11 @@ def trust(subject: Subject) -> Answer:
         return _hazard("whoever has the configuration, and so the seed, is trusted entirely")
     if not facts.claims or facts.is_bare_to_server:
         return _hazard("the server is trusted entirely; nothing is claimed against it")
-    if facts.is_shared_out and not subject.circumstances.is_active:
+    if facts.is_shared_out and not subject.withstands_liars:
         return _open(
             "the claim against the server counts on it following the protocol, and on at most "
-            f"{subject.circumstances.corrupt} clients colluding with it; whether that is so "
-            "somebody has to judge"
+            f"{subject.agreed.config.secure_aggregation.corrupt} clients colluding with it; "
+            "whether that is so somebody has to judge"
         )
     if facts.is_shared_out:
         return _open("the claim counts on the enrolment having reached all clients another way")

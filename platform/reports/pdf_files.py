@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from platform.errors import ConfigError
 from platform.reports.html_pages import html_page
 from platform.reports.report import Report
 
@@ -19,9 +18,10 @@ def pdf_file(report: Report) -> bytes:
     """Return a report as a tagged PDF.
 
     Raises:
-        ConfigError: If WeasyPrint or Pango is not installed.
+        ImportError: If WeasyPrint is not installed.
+        OSError: If Pango is not installed.
     """
-    weasyprint = require_weasyprint()
+    weasyprint = load_weasyprint()
     # Whatever would be fetched ends the work: there is nothing in a report that would need it.
     nothing = weasyprint.urls.URLFetcher(allowed_protocols=(), fail_on_errors=True)
     page = weasyprint.HTML(string=html_page(report), url_fetcher=nothing)
@@ -29,23 +29,13 @@ def pdf_file(report: Report) -> bytes:
     return made
 
 
-def require_weasyprint() -> Any:
-    """Return the module that lays out.
+def load_weasyprint() -> Any:
+    """Return the module that lays out; it loads Pango when it is imported.
 
     Raises:
-        ConfigError: If it, or Pango, is not installed.
+        ImportError: If it is not installed.
+        OSError: If Pango is not installed.
     """
-    try:
-        import weasyprint
-    except ImportError as error:
-        raise ConfigError(
-            "--format: pdf needs WeasyPrint, which is not installed; valid: table, json, html, or "
-            "pdf after `pip install 'sotto[pdf]'`"
-        ) from error
-    except OSError as error:
-        # It loads Pango when it is imported.
-        raise ConfigError(
-            "--format: pdf needs the library Pango, which is not installed; valid: table, json, "
-            "html, or pdf after `apt-get install libpango-1.0-0 libpangoft2-1.0-0`"
-        ) from error
+    import weasyprint
+
     return weasyprint

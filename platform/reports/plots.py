@@ -23,7 +23,7 @@ _TICKS: Final = 5
 Spot = tuple[float, float]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DrawnLine:
     """One line on the canvas.
 

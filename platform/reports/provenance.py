@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from platform.data.catalogue import dataset_info
-from platform.errors import ConfigError
+from platform.data.catalogue import dataset_infos
 from platform.reports.blocks import Block, Facts, Section, bullets, paragraph, words
 from platform.reports.subject import Subject
 
@@ -39,11 +38,10 @@ def _provenance(subject: Subject) -> Iterator[Block]:
 
 
 def _origin(name: str) -> str:
-    try:
-        info = dataset_info(name)
-    except ConfigError:
-        return "unknown to this version of the program"
-    return f"{info.title}; {info.source}"
+    for info in dataset_infos():
+        if info.name == name:
+            return f"{info.title}; {info.source}"
+    return "unknown to this version of the program"
 
 
 def _clients(subject: Subject) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from platform.protection.ledger_rows import as_releases
-from platform.reports.blocks import Basis, Block, Section, Table, Words, paragraph, words
+from platform.reports.blocks import Basis, Block, Piece, Section, Table, Words, paragraph, words
 from platform.reports.numbers import ranges
 from platform.reports.subject import Subject, epsilon_figure
 from platform.rounds.documents import ADVERSARIES
@@ -180,7 +180,7 @@ def by_adversary(values: dict[str, float], basis: Basis) -> Words:
     """Return an epsilon for each adversary, or one where all are the same."""
     if len(set(values.values())) == 1:
         return words(epsilon_figure(next(iter(values.values())), basis))
-    pieces: list[object] = []
+    pieces: list[Piece] = []
     for name, value in values.items():
         pieces += [f"{', ' if pieces else ''}{name} ", epsilon_figure(value, basis)]
-    return tuple(pieces)  # type: ignore[arg-type]
+    return tuple(pieces)

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from platform.agreement import Agreed
-from platform.agreement.budgets import ClientBudget, RunBudget, is_charged
+from platform.agreement.budgets import ClientBudget, RunBudget
+from platform.agreement.fruitless import is_charged
 from platform.agreement.statements import unfinished_document
-from platform.mechanisms import Circumstances
 from platform.protection.secure_terms import SecureTerms, terms_of_sums
 from platform.reports.blocks import Basis, Figure, Place
 from platform.reports.numbers import epsilon_text
@@ -78,10 +78,9 @@ class Subject:
         return terms_of_sums(config) if config.secure_aggregation.enabled else None
 
     @property
-    def circumstances(self) -> Circumstances:
-        """What the mechanism's claim depends on."""
-        corrupt = self.agreed.config.secure_aggregation.corrupt
-        return Circumstances(corrupt, is_active=self.terms is not None and self.terms.active)
+    def withstands_liars(self) -> bool:
+        """Whether secure sums withstand a server that lies."""
+        return self.terms is not None and self.terms.active
 
     @property
     def method_origin(self) -> str | None:

@@ -49,7 +49,7 @@ def _server(subject: Subject) -> Iterator[str]:
             "If it lies, or is broken into, no epsilon here holds against anybody."
         )
     elif facts.is_shared_out:
-        yield _shared_out(subject.circumstances.is_active)
+        yield _shared_out(is_active=subject.withstands_liars)
     else:
         yield (
             "The server is not trusted: every client adds all of its noise before anything leaves "
@@ -59,7 +59,7 @@ def _server(subject: Subject) -> Iterator[str]:
     yield from _masks(terms)
 
 
-def _shared_out(is_active: bool) -> str:
+def _shared_out(*, is_active: bool) -> str:
     if is_active:
         return (
             "The server may lie: keys, lists and shares are signed by enrolled identities, and a "

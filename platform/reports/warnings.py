@@ -7,7 +7,13 @@ from typing import Any
 
 from platform.agreement import Agreed
 from platform.experiment.caveats import privacy_warnings
-from platform.reports import hazards
+from platform.reports.hazards import (
+    large_epsilon,
+    other_releases,
+    own_code,
+    trusted_records,
+    unit_of_privacy,
+)
 from platform.reports.subject import Subject
 from platform.rounds.phases import in_rounds
 
@@ -47,11 +53,11 @@ def unfinished_words(document: Mapping[str, Any], over: int) -> str:
 
 
 ADDED = (
-    hazards.large_epsilon,
-    hazards.unit_of_privacy,
-    hazards.other_releases,
-    hazards.own_code,
-    hazards.trusted_records,
+    large_epsilon,
+    unit_of_privacy,
+    other_releases,
+    own_code,
+    trusted_records,
 )
 """Hazards that are warned of beside what a run says of itself, most important first."""
 
