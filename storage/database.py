@@ -80,8 +80,11 @@ class UnitOfWork:
         self.log = LogRepository(rows)
         self._commit = commit
 
-    def commit(self) -> None:
+    def commit(self) -> TreeHead | None:
         """Make everything so far durable, then erase old pages; may be called again later.
+
+        Returns:
+            Size and root of the log if it has grown, to be kept elsewhere.
 
         Raises:
             StorageFull: Nothing was committed.
@@ -89,8 +92,10 @@ class UnitOfWork:
             DatabaseReplaced: The file was deleted or replaced; what was committed is lost with it.
             CheckpointError: *Committed*, but old pages could not be erased yet.
         """
-        self._leaves.place()
+        grown = self._leaves.place()
+        head = TreeHead(grown, self.log.tree(grown).root()) if grown else None
         self._commit()
+        return head
 
 
 class Database:

@@ -54,10 +54,13 @@ class NewLeaves:
         """Add the leaves that tell what the status of ledger rows became."""
         self._new += [_of_row("settled", row, row.status, settled_data(row)) for row in rows]
 
-    def place(self) -> None:
-        """Give all that was added its place at the end of the tree."""
+    def place(self) -> int | None:
+        """Give all that was added its place at the end of the tree, and return the tree's size.
+
+        None where nothing was added.
+        """
         if not self._new:
-            return
+            return None
         size, new = tree_size(self._statements), self._new
         self._new = []
         values = [(size + at, *leaf) for at, leaf in enumerate(new)]
@@ -67,6 +70,7 @@ class NewLeaves:
         self._statements.run_many(_INSERTION, values)
         if tiles:
             self._statements.run_many(_TILE_INSERTION, tiles)
+        return size + len(new)
 
 
 def tree_size(statements: Statements) -> int:

@@ -19,6 +19,10 @@ _SELECTION: Final = f"SELECT {LEAF_COLUMNS} FROM leaves"  # noqa: S608
 _BETWEEN: Final = f"{_SELECTION} WHERE position >= ? AND position < ? ORDER BY position"
 _OF_EVENT: Final = f"{_SELECTION} WHERE run_id = ? AND sequence = ?"
 _OF_CLIENT: Final = f"{_SELECTION} WHERE run_id = ? AND pseudonym = ? ORDER BY position"
+_PSEUDONYMS: Final = (
+    "SELECT DISTINCT pseudonym FROM leaves WHERE pseudonym IS NOT NULL ORDER BY pseudonym"
+)
+_CHANNELS: Final = "SELECT DISTINCT channel FROM ledger ORDER BY channel"
 _EVENT: Final = (
     "SELECT sequence, run_id, actor, action, round_number, channel, time, detail FROM audit"
     " WHERE run_id = ? AND sequence = ?"
@@ -80,6 +84,41 @@ class LogRepository:
         """Return the leaves of a client's charges in a run, and of what became of them."""
         rows = self._statements.run(_OF_CLIENT, (run_id, pseudonym))
         return tuple(Leaf(*row) for row in rows)
+
+    def charges(
+        self,
+        *,
+        run_id: str | None = None,
+        pseudonym: str | None = None,
+        round_number: int | None = None,
+        channel: str | None = None,
+        status: str | None = None,
+        limit: int | None = None,
+    ) -> tuple[Leaf, ...]:
+        """Return the leaves of charges, and of what became of them, that meet every condition.
+
+        A charge that was reserved has no other status than that; None is no condition.
+        """
+        equal = (
+            ("run_id", run_id),
+            ("pseudonym", pseudonym),
+            ("round_number", round_number),
+            ("channel", channel),
+            ("coalesce(status, 'reserved')", status),
+        )
+        known = [(name, value) for name, value in equal if value is not None]
+        where = "".join(f" AND {name} = ?" for name, _ in known)
+        query = f"{_SELECTION} WHERE kind <> 'event'{where} ORDER BY position LIMIT ?"
+        values = (*(value for _, value in known), -1 if limit is None else limit)
+        return tuple(Leaf(*row) for row in self._statements.run(query, values))
+
+    def pseudonyms(self) -> tuple[str, ...]:
+        """Return all clients that were ever charged, in order."""
+        return tuple(name for (name,) in self._statements.run(_PSEUDONYMS))
+
+    def channels(self) -> tuple[str, ...]:
+        """Return all channels that were ever charged, in order."""
+        return tuple(name for (name,) in self._statements.run(_CHANNELS))
 
     def data(self, leaf: Leaf) -> bytes:
         """Return what a leaf's row says, in clear also where the log shows a commitment alone.

@@ -162,6 +162,10 @@ class Audit(Base):
     """The audit log: rows are only ever added (triggers see to it)."""
 
     __tablename__ = "audit"
+    __table_args__ = (
+        Index("ix_audit_action", "action", "run_id", "sequence"),
+        Index("ix_audit_time", "time"),
+    )
 
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"), primary_key=True)
     sequence: Mapped[int] = mapped_column(primary_key=True)

@@ -18,11 +18,13 @@ from platform.agreement.files import FILES, SUMMARY
 from platform.disk.archives import Archive, Manifest
 from platform.disk.backups import make_backup, restore_backup
 from platform.disk.files import make_folder
+from platform.disk.log_files import HEADS, copy_heads, heads_file
 from platform.disk.opening import SQLITE_PREFIX, database_file
 from platform.errors import ConfigError, UnknownRun
 from platform.parties.store_files import STORES
 from platform.rounds.audit_trail import AuditTrail
-from storage import Database, open_client_stores, open_database
+from privacy import Authentication
+from storage import Database, DatabaseDamaged, open_client_stores, open_database
 from storage.copying import copy_databases
 from storage.database import schema_version
 
@@ -32,7 +34,7 @@ RUN_FILES: Final = (*FILES, SUMMARY)
 _RUN: Final = r"[A-Za-z0-9._-]{0,127}[A-Za-z0-9_-]"
 _FILES: Final = "|".join(map(re.escape, RUN_FILES))
 _NAMES: Final = re.compile(
-    rf"{re.escape(DATABASE)}|runs/({_RUN})/({_FILES}|clients/{re.escape(STORES)})"
+    rf"{re.escape(DATABASE)}|{re.escape(HEADS)}|runs/({_RUN})/({_FILES}|clients/{re.escape(STORES)})"
     rf"|clients/[0-9a-f]{{16}}/{re.escape(STORES)}"
 )
 _OF_RUN: Final = "runs/"
@@ -58,7 +60,7 @@ def back_up(url: str, file: Path, now: datetime) -> Manifest:
     def build(folder: Path) -> tuple[Manifest, Mapping[str, Path]]:
         members = _copied(database, folder)
         version = schema_version(_url(members[DATABASE]))
-        heads = _examined(members[DATABASE], folder / "examined")
+        heads, size = _examined(members[DATABASE], folder / "examined")
         stores = {name: path for name, path in members.items() if name.endswith(STORES)}
         for name, path in stores.items():
             if (run := _run_of(name)) is not None and run not in heads:
@@ -68,6 +70,7 @@ def back_up(url: str, file: Path, now: datetime) -> Manifest:
                 _examine_stores(path, folder / "examined")
         for run_id in heads:
             members |= _files_of(database.parent / run_id, run_id)
+        members |= _kept_heads(database, size, folder / HEADS)
         facts = {"heads": {run: list(head) for run, head in heads.items()}}
         return Manifest(kind=KIND, schema=version, made=_text(now), facts=facts), members
 
@@ -104,7 +107,10 @@ def restore(file: Path, url: str, now: datetime) -> Manifest:
             if {run: list(head) for run, head in heads.items()} != manifest.facts.get("heads"):
                 raise ConfigError(f"FILE: {str(file)!r} names other runs than its database")
             for name in sorted(set(manifest.digests) - {DATABASE}):
-                _lay(archive, name, folder, heads)
+                if name == HEADS:
+                    archive.extract(name, heads_file(main))
+                else:
+                    _lay(archive, name, folder, heads)
             _note(opened, manifest)
 
     return restore_backup(file, database.parent, kind=KIND, lay_out=lay_out, may_hold=may_hold)
@@ -158,18 +164,29 @@ def _files_of(folder: Path, run_id: str) -> dict[str, Path]:
     return {f"{_OF_RUN}{run_id}/{name}": path for name, path in found if path.is_file()}
 
 
+def _kept_heads(database: Path, size: int, target: Path) -> dict[str, Path]:
+    """Return the heads that a log had when it had at most so many leaves, by member."""
+    try:
+        return {HEADS: target} if copy_heads(database, size, target) else {}
+    except Authentication as error:
+        raise DatabaseDamaged(str(error)) from error
+
+
 def _run_of(name: str) -> str | None:
     found = _NAMES.fullmatch(name)
     return None if found is None else found.group(1)
 
 
-def _examined(copy: Path, scratch: Path) -> dict[str, tuple[int, str]]:
-    """Return the ends of all audit chains of a copy, all of which was looked at."""
+def _examined(copy: Path, scratch: Path) -> tuple[dict[str, tuple[int, str]], int]:
+    """Return the ends of all audit chains of a copy, all of which was looked at.
+
+    And how many leaves its log has.
+    """
     shutil.copyfile(copy, scratch)
     try:
         # A copy of the copy, which may be of an older schema, and stays so.
         with open_database(_url(scratch)) as opened:
-            return _heads(opened)
+            return _heads(opened), opened.verify_log().size
     finally:
         _remove(scratch)
 

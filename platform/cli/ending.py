@@ -29,11 +29,11 @@ def _exit_code(error: Exception) -> int | None:
     from methods import BrokenMethod, MethodError, UnknownMethod
     from platform.errors import ConfigError, PlatformError, UnknownRun
     from privacy import PrivacyError
-    from storage import AuditChainBroken, StorageError
+    from storage import AuditChainBroken, LogBroken, StorageError
 
     if isinstance(error, (ConfigError, UnknownRun, UnknownMethod, BrokenMethod)):
         return exit_codes.BAD_INPUT
-    if isinstance(error, AuditChainBroken):
+    if isinstance(error, (AuditChainBroken, LogBroken)):
         return exit_codes.AUDIT_BROKEN
     known = (PlatformError, MethodError, PrivacyError, StorageError)
     return exit_codes.FAILED if isinstance(error, known) else None

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from platform.disk.log_files import keep_head
 from storage import CheckpointError, Database, UnitOfWork
 
 LOGGER = logging.getLogger(__name__)
@@ -17,19 +18,25 @@ LOGGER = logging.getLogger(__name__)
 def transaction(database: Database) -> Iterator[UnitOfWork]:
     """Return a unit of work that is committed unless the block raises.
 
+    Where the log has grown its head is kept outside the database, once it is committed.
+
     A reader in the way of erasing old pages does not undo the commit, so it is no failure of the
     round; the next commit or opening erases them.
 
     Raises:
         StorageFull: Nothing was committed.
         DatabaseBusy: Nothing was committed.
+        Unwritable: Committed, but the log's head could not be kept.
     """
     with database.unit_of_work() as uow:
         yield uow
         try:
-            uow.commit()
+            head = uow.commit()
         except CheckpointError as error:
             LOGGER.warning("%s", error)
+            return
+    if head is not None:
+        keep_head(database.path, head)
 
 
 @dataclass(frozen=True)

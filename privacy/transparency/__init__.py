@@ -14,6 +14,13 @@ from privacy.transparency.checkpoints import (
     require_cosigned,
     sign_checkpoint,
 )
+from privacy.transparency.key_changes import (
+    KeyChange,
+    hand_over,
+    is_change,
+    open_change,
+    state_lost,
+)
 from privacy.transparency.notes import (
     LOG_KEY,
     WITNESS_KEY,
@@ -28,15 +35,20 @@ __all__ = [
     "LOG_KEY",
     "WITNESS_KEY",
     "Checkpoint",
+    "KeyChange",
     "NoteKey",
     "NoteSigner",
     "SignedNote",
     "Tile",
     "cosign",
     "decode_checkpoint",
+    "hand_over",
+    "is_change",
+    "open_change",
     "open_checkpoint",
     "read_note",
     "require_cosigned",
     "sign_checkpoint",
+    "state_lost",
     "tile_paths",
 ]

@@ -235,7 +235,7 @@ def test_the_file_itself_refuses_changes(
 def test_there_is_no_way_to_change_or_delete(database: storage.Database) -> None:
     with database.unit_of_work() as unit:
         public = {name for name in dir(unit.audit) if not name.startswith("_")}
-    assert public == {"append", "beginnings", "query", "head", "heads", "verify"}
+    assert public == {"append", "beginnings", "query", "head", "heads", "known", "verify"}
 
 
 @pytest.mark.parametrize(

@@ -260,7 +260,7 @@ def three(make_storage: Callable[[str], Storage]) -> tuple[Storage, list[str]]:
 
 def erase(storage: Storage, run_id: str, *, folder: bool) -> None:
     """As if the run had never been, but for what others say of it."""
-    tables = ("audit", "ledger", "rounds", "states", "pool", "runs")
+    tables = ("leaves", "audit", "ledger", "rounds", "states", "pool", "runs")
     have = {name for (name,) in storage.rows("SELECT name FROM sqlite_master WHERE type = 'table'")}
     more = sorted(have & {"stages", "attempts"})
     for table in (*more, *tables):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import sqlite3
 from collections.abc import Sequence
@@ -53,12 +55,95 @@ def test_query_filters_on_a_field(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--actor", "nobody"), ("--action", "run"), ("--round", "9"), ("--channel", "x")]
+    "arguments",
+    [
+        ("--round", "9"),
+        ("--round", "1", "--action", "run.finished"),
+        ("--limit", "1", "--round", "9"),
+    ],
 )
 def test_query_that_nothing_meets_is_empty(
     sotto: Command, noised_run: Finished, arguments: Sequence[str]
 ) -> None:
     assert query(sotto, noised_run, *arguments) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "valid"),
+    [
+        (("--actor", "nobody"), "coordinator"),
+        (("--action", "run"), "run.finished"),
+        (("--channel", "x"), "pool, sum"),
+        (("--status", "x"), "reserved, released, aborted"),
+        (("--status", "released", "--actor", "coordinator"), "'coordinator' was never charged"),
+        (("--status", "released", "--since", "2026-01-01"), "charges have no time"),
+        (("--status", "released", "--detail", "x"), "matches no charge"),
+        (("--status", "released", "--action", "run.created"), "charge.released"),
+        (("--limit", "0"), "at least 1"),
+        (("--format", "xml"), "table, json, csv"),
+    ],
+)
+def test_query_that_nothing_could_meet_is_refused(
+    sotto: Command, noised_run: Finished, arguments: Sequence[str], valid: str
+) -> None:
+    answer = sotto("audit", "query", *arguments, "--storage", noised_run.storage.url)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith(f"error: {arguments[-2]}") or arguments[0] == "--status"
+    assert valid in answer.err and answer.err.count("\n") == 1
+
+
+def test_charges_are_found_by_client_status_round_and_channel(
+    sotto: Command, noised_run: Finished
+) -> None:
+    charges = query(sotto, noised_run, "--status", "released")
+    with open_database(noised_run.storage.url) as database:
+        with database.unit_of_work(read_only=True) as unit:
+            rows = unit.ledger.rows(noised_run.run_id)
+    assert len(charges) == sum(row.status == "released" for row in rows) > 10
+    assert {c["action"] for c in charges} == {"charge.released"}
+    pseudonym = next(r.pseudonym for r in rows if (r.round_number, r.status) == (2, "released"))
+    of_one = query(sotto, noised_run, "--actor", pseudonym, "--round", "2", "--channel", "sum")
+    assert [c["action"] for c in of_one] == ["charge.reserved", "charge.released"]
+    (row,) = (r for r in rows if (r.pseudonym, r.round_number, r.channel) == (pseudonym, 2, "sum"))
+    said = of_one[0]["detail"]
+    assert said["standard_deviation"] == row.standard_deviation
+    assert (said["clipping_norm"], said["mechanism"]) == (row.clipping_norm, row.mechanism)
+    both = query(sotto, noised_run, "--action", "charge.reserved", "--limit", "3")
+    assert [c["action"] for c in both] == ["charge.reserved"] * 3
+
+
+def test_query_as_csv(sotto: Command, noised_run: Finished) -> None:
+    shown = sotto(
+        *("audit", "query", "--round", "2", "--format", "csv"),
+        *("--storage", noised_run.storage.url),
+    )
+    rows = list(csv.DictReader(io.StringIO(shown.out)))
+    expected = query(sotto, noised_run, "--round", "2")
+    assert [int(row["sequence"]) for row in rows] == [e["sequence"] for e in expected]
+    assert [json.loads(row["detail"]) for row in rows] == [e["detail"] for e in expected]
+    assert [row["hash"] for row in rows] == [e["hash"] for e in expected]
+
+
+def test_what_a_row_says_is_shown_and_never_obeyed(sotto: Command, own_copy: Finished) -> None:
+    """A formula, an escape sequence, markup, and SQL in every free text."""
+    hostile = "=cmd|' /C calc'!A0\x1b[2J<script>'; DROP TABLE audit; --[red]"
+    with open_database(own_copy.storage.url) as database, database.unit_of_work() as unit:
+        unit.audit.append(
+            own_copy.run_id, actor=hostile, action=hostile, channel=hostile, detail={"a": hostile}
+        )
+        unit.commit()
+    place = ("--actor", hostile, "--storage", own_copy.storage.url)
+    shown = sotto("audit", "query", *place)
+    assert shown.code == 0 and "\x1b" not in shown.out
+    assert "\\x1b[2J<script>" in shown.out.replace("\n", "").replace(" ", "") or shown.out
+    cells = next(
+        csv.reader(
+            io.StringIO(sotto("audit", "query", *place, "--format", "csv").out.split("\n")[1])
+        )
+    )
+    assert cells[2].startswith("'=cmd") and "\x1b" not in "".join(cells)
+    assert query(sotto, own_copy, "--actor", hostile)[0]["actor"] == hostile
+    assert query(sotto, own_copy, "--round", "1")
 
 
 def test_query_by_run(sotto: Command, own_copy: Finished) -> None:
@@ -118,7 +203,7 @@ def test_sound_log_verifies(sotto: Command, noised_run: Finished) -> None:
         assert f"{count} entries hold, head {digest}" in shown.out.replace("\n", " ")
     document = verify(sotto, noised_run, *chosen, "--json").document
     run = {"run": noised_run.run_id, "count": int(count), "hash": digest, "problems": []}
-    assert document == {"runs": [run], "problems": []}
+    assert document == {"runs": [run], "log": None, "problems": []}
 
 
 def tamper(run: Finished, *statements: str) -> None:
@@ -149,11 +234,13 @@ def test_tampered_row_is_found_and_named(
     sotto: Command, own_copy: Finished, statement: str
 ) -> None:
     tamper(own_copy, statement)
-    for arguments in ((), ("--run", own_copy.run_id)):
-        answer = verify(sotto, own_copy, *arguments)
-        assert (answer.code, answer.out) == (3, "")
-        assert "broken at entry 5" in answer.err and answer.err.count("\n") == 1
-        assert own_copy.run_id in answer.err
+    answer = verify(sotto, own_copy, "--run", own_copy.run_id)
+    assert (answer.code, answer.out) == (3, "")
+    assert "broken at entry 5" in answer.err and answer.err.count("\n") == 1
+    assert own_copy.run_id in answer.err
+    answer = verify(sotto, own_copy)
+    assert (answer.code, answer.out) == (3, "")
+    assert "the log is broken at leaf" in answer.err and "event 5 of" in answer.err
     answer = verify(sotto, own_copy, "--json")
     (run,) = answer.document["runs"]
     assert (answer.code, answer.err, run["run"]) == (3, "", own_copy.run_id)

@@ -77,7 +77,9 @@ def test_a_finished_run_comes_back_as_it_was(
     back = Finished(place, run.run_id, run.summary)
     assert back.personal_parts() == run.personal_parts()
     assert back.identities() == run.identities()
-    assert {p.name for p in place.folder.iterdir()} == {"sotto.db", run.run_id}
+    assert {p.name for p in place.folder.iterdir()} == {
+        *("sotto.db", "sotto.audit.heads", run.run_id)
+    }
     assert all(path.stat().st_mode & 0o077 == 0 for path in place.folder.rglob("*"))
     assert [path.name for path in tmp_path.iterdir()] == ["back"]
 
@@ -332,6 +334,6 @@ def test_a_backup_of_a_newer_schema_is_refused_by_name(
     file = tmp_path / "newer"
     head = Manifest(kind="coordinator", schema="0.9.0", made="then", facts={"heads": {}})
     write_archive(file, head, {"database.db": tmp_path / "database.db"})
-    with pytest.raises(SchemaMismatch, match=r"made by a newer version; valid: up to 0\.1\.0"):
+    with pytest.raises(SchemaMismatch, match=r"made by a newer version; valid: up to 0\.2\.0"):
         backups.restore(file, f"sqlite:///{tmp_path}/back/sotto.db", NOW)
     assert not (tmp_path / "back").exists()

@@ -50,6 +50,8 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("level", "position", name="pk_tiles"),
         sqlite_with_rowid=False,
     )
+    op.create_index("ix_audit_action", "audit", ["action", "run_id", "sequence"])
+    op.create_index("ix_audit_time", "audit", ["time"])
     fill_log(op.get_bind())
     for statement in _TRIGGERS:
         op.execute(statement)
@@ -57,5 +59,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Forget the log."""
+    op.drop_index("ix_audit_action", "audit")
+    op.drop_index("ix_audit_time", "audit")
     op.drop_table("tiles")
     op.drop_table("leaves")

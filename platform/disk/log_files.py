@@ -1,0 +1,347 @@
+"""What is kept of the log beside its database: its key, and the heads that it has had.
+
+Whoever can rewrite the database can rewrite the log in it; a head that was written elsewhere, and
+seen by others, still names the old one. Heads are signed checkpoints, one a line, only ever added;
+among them stand the changes of the key that signs them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from platform.disk.files import named, write_bytes, written
+from platform.errors import ConfigError, Unwritable
+from privacy import Authentication
+from privacy.secure_aggregation import new_identity
+from privacy.transparency import (
+    Checkpoint,
+    NoteKey,
+    NoteSigner,
+    SignedNote,
+    decode_checkpoint,
+    hand_over,
+    is_change,
+    open_change,
+    open_checkpoint,
+    read_note,
+    sign_checkpoint,
+    state_lost,
+)
+from storage import TreeHead
+from storage.files import sync_folder
+
+HEADS: Final = "audit.heads"
+KEY: Final = "audit.key"
+ORIGIN_PREFIX: Final = "sotto/"
+
+_LONGEST_LINE: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class KeptHeads:
+    """What is kept of a log outside its database.
+
+    Attributes:
+        heads: Sizes and roots that its tree had, oldest first.
+        key: By which the newest ones are signed; None where nobody knows it, so that no signature
+            could be checked.
+        lost: The lines at which a key took over that the one before it did not sign.
+    """
+
+    heads: tuple[TreeHead, ...]
+    key: NoteKey | None
+    lost: tuple[int, ...]
+
+
+def heads_file(database: Path) -> Path:
+    """Return where the heads of a database's log are kept."""
+    return database.with_name(f"{database.stem}.{HEADS}")
+
+
+def key_file(database: Path) -> Path:
+    """Return where the private key of a database's log is kept."""
+    return database.with_name(f"{database.stem}.{KEY}")
+
+
+def log_signer(database: Path) -> NoteSigner:
+    """Return what signs the heads of a database's log; its key is made if there is none.
+
+    Where heads were signed before, a new key begins by saying that the old one is lost.
+
+    Raises:
+        ConfigError: The file of the key is not one.
+        Unwritable: It cannot be made.
+    """
+    path = key_file(database)
+    _finish_change(database)
+    try:
+        return _read_key(path)
+    except FileNotFoundError:
+        if _write_key(path, _new_key()) and heads_file(database).exists():
+            add_note(database, state_lost(_read_key(path)))
+        return _read_key(path)
+
+
+def existing_signer(database: Path) -> NoteSigner:
+    """Return what signs the heads of a database's log, which has signed some.
+
+    Raises:
+        ConfigError: There is no key beside the database, or the file of the key is none.
+    """
+    path = key_file(database)
+    try:
+        return _read_key(path)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"--storage: the log's key {str(path)!r} is not there, so nothing can be signed; valid"
+            " is the database where its coordinator runs"
+        ) from error
+
+
+def known_key(database: Path) -> NoteKey | None:
+    """Return the public key of a database's log, None where it is not beside it.
+
+    Raises:
+        ConfigError: The file of the key is not one.
+    """
+    try:
+        return _read_key(key_file(database)).key
+    except FileNotFoundError:
+        return None
+
+
+def change_key(database: Path) -> NoteKey:
+    """Make a new key, to which the old one hands over, and return its public half.
+
+    A process may be killed at any point: until the hand-over is kept the old key goes on, and from
+    then on whoever signs next puts the new one in its place.
+
+    Raises:
+        ConfigError: There is no key yet, or its file is none.
+        Unwritable: Something cannot be written.
+    """
+    old = existing_signer(database)
+    new = NoteSigner(old.name, new_identity())
+    write_bytes(_next_key(database), _encoded(new))
+    add_note(database, hand_over(old, new))
+    _finish_change(database)
+    return new.key
+
+
+def _finish_change(database: Path) -> None:
+    """Put a key in its place to which the one before it has handed over; forget another one."""
+    waiting = _next_key(database)
+    if not waiting.exists():
+        return
+    new = _read_key(waiting).key
+    changes = [note for _, note in kept_notes(database) if is_change(note)]
+    if changes and open_change(changes[-1].encode()).new == new:
+        with named(waiting):
+            waiting.replace(key_file(database))
+            sync_folder(waiting.parent)
+    else:
+        waiting.unlink()
+
+
+def _next_key(database: Path) -> Path:
+    return database.with_name(f"{database.stem}.{KEY}.next")
+
+
+def keep_head(database: Path, head: TreeHead) -> str:
+    """Add a head to those that are kept, signed, and return it.
+
+    Raises:
+        ConfigError: The file of the log's key is not one.
+        Unwritable: It cannot be written.
+    """
+    signer = log_signer(database)
+    note = sign_checkpoint(Checkpoint(signer.name, head.size, head.root), signer)
+    add_note(database, note)
+    return note
+
+
+def add_note(database: Path, note: str) -> None:
+    """Add a note to the heads that are kept.
+
+    A line is written at once, so lines of several processes do not mix.
+
+    Raises:
+        Unwritable: It cannot be written.
+    """
+    path, line = heads_file(database), _line(note)
+    with named(path), open(path, "ab", buffering=0, opener=_private) as file:
+        if file.write(line) != len(line):
+            raise Unwritable(None, "it was not written as a whole", str(path))
+
+
+def kept_notes(database: Path) -> Iterator[tuple[int, SignedNote]]:
+    """Yield what was kept, oldest first, with the number of its line; no signature is checked.
+
+    The last line may lack its end, where a process was killed or a disk was full; that is no head.
+
+    Raises:
+        Authentication: A line is none that we write.
+    """
+    path = heads_file(database)
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), 1):
+            if not line.endswith(b"\n"):
+                if file.read(1):
+                    raise Authentication(f"{path.name}: line {number} is too long")
+                return
+            yield number, _note(path, number, line)
+
+
+def kept_heads(database: Path, trusted: NoteKey | None) -> KeptHeads:
+    """Return the heads that were kept, each signed by the key that was the log's at its time.
+
+    Args:
+        database: The database.
+        trusted: The key that the log has now; None to check no signature.
+
+    Raises:
+        Authentication: A line is no head, its signature does not hold, or the log's key changed to
+            another one than is trusted.
+    """
+    path = heads_file(database)
+    parts = _parts(path, list(kept_notes(database)))
+    heads: list[TreeHead] = []
+    lost: list[int] = []
+    keys = _keys_of(path, parts, trusted)
+    for (change, notes), key in zip(parts, keys, strict=True):
+        if change is not None and open_change(change[1].encode()).old is None:
+            lost.append(change[0])
+        heads += [_opened(path, *note, key) for note in notes]
+    return KeptHeads(tuple(heads), keys[-1], tuple(lost))
+
+
+_Note = tuple[int, SignedNote]
+_Part = tuple[_Note | None, list[_Note]]
+
+
+def _parts(path: Path, notes: Sequence[_Note]) -> list[_Part]:
+    """Return what was kept under each key: the change that brought it, and the heads after that."""
+    parts: list[_Part] = [(None, [])]
+    for number, note in notes:
+        if not is_change(note):
+            parts[-1][1].append((number, note))
+            continue
+        try:
+            open_change(note.encode())
+        except Authentication as error:
+            raise Authentication(f"{path.name}: line {number}: {error}") from error
+        parts.append(((number, note), []))
+    return parts
+
+
+def _keys_of(path: Path, parts: Sequence[_Part], trusted: NoteKey | None) -> list[NoteKey | None]:
+    """Return the key of each part, from the last one backwards; None where it was lost."""
+    if trusted is None:
+        return [None for _ in parts]
+    keys: list[NoteKey | None] = [trusted]
+    for change, _ in reversed(parts[1:]):
+        if change is None:
+            continue
+        number, note = change
+        stated = open_change(note.encode())
+        # Of what a lost key signed, only that it went before can be said.
+        if keys[0] is not None and stated.new != keys[0]:
+            raise Authentication(
+                f"{path.name}: line {number} hands the log over to {stated.new.encode()}, not to"
+                f" {keys[0].encode()}"
+            )
+        keys.insert(0, stated.old)
+    return keys
+
+
+def _opened(path: Path, number: int, note: SignedNote, key: NoteKey | None) -> TreeHead:
+    try:
+        found = decode_checkpoint(note) if key is None else open_checkpoint(note.encode(), [key])
+    except Authentication as error:
+        raise Authentication(f"{path.name}: line {number}: {error}") from error
+    return TreeHead(found.size, found.root)
+
+
+def copy_heads(database: Path, size: int, target: Path) -> int:
+    """Copy what was kept when a log had at most so many leaves, and return the number of lines.
+
+    Raises:
+        Authentication: A line is none that we write.
+        Unwritable: The copy cannot be written.
+    """
+    lines = []
+    for _, note in kept_notes(database):
+        if not is_change(note) and decode_checkpoint(note).size > size:
+            break
+        lines.append(_line(note.encode()))
+    write_bytes(target, b"".join(lines))
+    return len(lines)
+
+
+def _line(note: str) -> bytes:
+    return f"{json.dumps({'note': note})}\n".encode("ascii")
+
+
+def _note(path: Path, number: int, line: bytes) -> SignedNote:
+    try:
+        document: Any = json.loads(line)
+        note = read_note(document["note"])
+        if not is_change(note):
+            decode_checkpoint(note)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, Authentication):
+        raise Authentication(f"{path.name}: line {number} is no head of a log") from None
+    return note
+
+
+def _read_key(path: Path) -> NoteSigner:
+    try:
+        document: Any = json.loads(path.read_bytes())
+        signer = NoteSigner(document["origin"], bytes.fromhex(document["private"]))
+        if document.keys() != {"origin", "private"} or not signer.key.name:
+            raise ValueError
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"{str(path)!r} cannot be read ({error.strerror})") from error
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        # What it holds may be secret, and is not said.
+        raise ConfigError(f"{str(path)!r} is no key of a log") from None
+    return signer
+
+
+def _new_key() -> NoteSigner:
+    return NoteSigner(f"{ORIGIN_PREFIX}{secrets.token_hex(8)}", new_identity())
+
+
+def _encoded(signer: NoteSigner) -> bytes:
+    document = {"origin": signer.name, "private": signer.private.hex()}
+    return f"{json.dumps(document)}\n".encode("ascii")
+
+
+def _write_key(path: Path, signer: NoteSigner) -> bool:
+    """Write a new key, unless somebody else was faster; return whether nobody was."""
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    with named(path):
+        try:
+            with written(part) as file:
+                file.write(_encoded(signer))
+            # A link does not replace what is there.
+            os.link(part, path)
+        except FileExistsError:
+            return False
+        finally:
+            part.unlink(missing_ok=True)
+        sync_folder(path.parent)
+    return True
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, mode=0o600)
