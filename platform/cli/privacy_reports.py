@@ -16,6 +16,7 @@ from rich.console import Console
 
 from platform.agreement.budgets import read_budget
 from platform.cli.access import resolved
+from platform.cli.log_views import read_log
 from platform.cli.output import console, table
 from platform.disk.files import write_bytes
 from platform.disk.opening import open_existing
@@ -57,14 +58,17 @@ def privacy_report_command(question: ReportQuestion, storage: str, *, as_json: b
         UnknownRun: If there is no such run.
         RunStopped: If records do not agree; nothing is written then.
         AuditChainBroken: If an audit log was changed; likewise.
+        LogBroken: If the log over all runs does not hold, or not with the heads that were kept.
     """
     _require_valid(question, as_json=as_json)
     with closing(open_existing(storage)) as database:
         names = [resolved(database, name, storage) for name in question.names]
         _require_different(names)
         first, *others = [read_budget(database, name) for name in names]
+        runs = {one.agreed.records.run_id for one in (first, *others)}
+        log = read_log(database, runs | {one.agreed.spending.run_id for one in (first, *others)})
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    data = FORMATS[question.format](budget_report(first, others, made=made))
+    data = FORMATS[question.format](budget_report(first, others, made=made, log=log))
     if question.output is None:
         sys.stdout.write(data.decode())
         return

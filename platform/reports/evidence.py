@@ -1,12 +1,12 @@
 """What each number of a document rests on: ledger rows and audit entries, by their names.
 
-A ledger row is named by run, round, attempt, client and channel. Where a log gives each row a leaf,
-`LeafOf` says which; nothing else here has to know.
+A ledger row is named by run, round, attempt, client and channel. Where a log was read, each row and
+each entry is also a leaf of it, whose proof a command prints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from platform.reports.blocks import (
     Basis,
@@ -27,13 +27,6 @@ from platform.reports.blocks import (
 from platform.reports.numbers import ranges
 from platform.reports.subject import Subject
 from privacy import ReleaseKey
-
-LeafOf = Callable[[ReleaseKey], int | None]
-"""Which leaf of the log a ledger row is; None where it is none."""
-
-
-def no_leaves(key: ReleaseKey) -> None:
-    """Return that a row is no leaf."""
 
 
 def bases_of(sections: Iterable[Section]) -> tuple[Basis, ...]:
@@ -71,18 +64,16 @@ def rows_anchor(run_id: str, place: Place) -> str:
     return "rows-" + "".join(c if c.isascii() and c.isalnum() else "-" for c in name)
 
 
-def evidence_section(
-    subjects: Sequence[Subject], bases: Sequence[Basis], leaf_of: LeafOf
-) -> Section:
+def evidence_section(subjects: Sequence[Subject], bases: Sequence[Basis]) -> Section:
     """Return what every number rests on, and the ledger rows themselves.
 
     Args:
         subjects: The runs of the document; the first is what it is about.
         bases: As `bases_of` returns them.
-        leaf_of: Which leaf of the log a row is.
     """
-    listed = [place for subject in subjects for place in _ledger(subject, leaf_of)]
+    listed = [place for subject in subjects for place in _ledger(subject)]
     known = {anchor for anchor, _ in listed}
+    leaves = [_leaves_of(basis, subjects) for basis in bases]
     return Section(
         "evidence",
         "What each number rests on",
@@ -90,12 +81,17 @@ def evidence_section(
             paragraph(
                 "The number in brackets behind a number leads here. A ledger row is named by run, "
                 "round, attempt, channel and client (by pseudonym); an audit entry by its number "
-                "in the run's log. The command shows or checks them; it needs the records."
+                "in the run's log; a leaf by its number in the log over all runs, from 0. The "
+                "command shows or checks them, and `audit prove LEAF` proves a leaf; both need the "
+                "records."
             ),
             Table(
                 "Numbers, and the records that they rest on",
-                ("Number", "Rests on", "Ledger rows", "Audit entries", "Command"),
-                tuple(_proof(number, basis, known) for number, basis in enumerate(bases, start=1)),
+                ("Number", "Rests on", "Ledger rows", "Audit entries", "Leaves", "Command"),
+                tuple(
+                    _proof(number, basis, known=known, leaves=found)
+                    for number, (basis, found) in enumerate(zip(bases, leaves, strict=True), 1)
+                ),
                 tuple(proof_anchor(number) for number in range(1, len(bases) + 1)),
             ),
             *_ledger_table(listed),
@@ -103,15 +99,47 @@ def evidence_section(
     )
 
 
-def _proof(number: int, basis: Basis, known: set[str]) -> tuple[Words, ...]:
+def _proof(
+    number: int, basis: Basis, *, known: set[str], leaves: Sequence[int]
+) -> tuple[Words, ...]:
     entries = ", ".join(map(str, basis.entries)) or "none"
     return (
         words(str(number)),
         words(basis.what),
         _rows(basis, known),
         words(entries),
-        words(basis.check or "none"),
+        words(ranges(list(leaves)) or "none"),
+        words(_command(basis, leaves)),
     )
+
+
+def _command(basis: Basis, leaves: Sequence[int]) -> str:
+    if len(leaves) == 1:
+        # One record is proven by one command; the head of a chain is checked as ever.
+        proof = f"python -m platform.coordinator audit prove {leaves[0]}"
+        return f"{basis.check}; {proof}" if basis.check else proof
+    return basis.check or "none"
+
+
+def _leaves_of(basis: Basis, subjects: Sequence[Subject]) -> list[int]:
+    """Return the leaves of all records that a number rests on; none where no log was read."""
+    log, places = subjects[0].log, set(basis.places)
+    if log is None:
+        return []
+    found = [log.events.get((basis.run_id, entry)) for entry in basis.entries]
+    rows = (
+        row
+        for subject in subjects
+        if subject.agreed.spending.run_id == basis.run_id and places
+        for row in subject.rows
+    )
+    chosen = None if basis.pseudonyms is None else set(basis.pseudonyms)
+    for row in rows:
+        place = row.round_number, row.attempt, row.channel
+        # Whose rows are withheld, of these no leaf is told either.
+        if place in places and (chosen is None or row.pseudonym in chosen):
+            found.append(log.charges.get(_key(basis.run_id, place, row.pseudonym)))
+    return sorted({leaf for leaf in found if leaf is not None})
 
 
 def _rows(basis: Basis, known: set[str]) -> Words:
@@ -134,20 +162,21 @@ def _few(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more of its row"
 
 
-def _ledger(subject: Subject, leaf_of: LeafOf) -> Iterator[tuple[str, tuple[Words, ...]]]:
+def _ledger(subject: Subject) -> Iterator[tuple[str, tuple[Words, ...]]]:
     """Yield the ledger's rows place by place; clients that are the same as before are not named."""
     clients: dict[Place, list[str]] = {}
     for row in subject.rows:
         place = row.round_number, row.attempt, row.channel
         clients.setdefault(place, []).append(row.pseudonym)
     run, seen = subject.agreed.spending.run_id, dict[tuple[str, ...], Place]()
+    charges = {} if subject.log is None else subject.log.charges
     for place, names in sorted(clients.items()):
         entry = subject.reserving(place)
-        keys = [_key(run, place, name) for name in names]
-        leaves = [leaf_of(key) for key in keys]
-        same = seen.setdefault(tuple(names), place)
-        named: Words = words(f"{len(names)}: {', '.join(_named(names, leaves))}")
-        if same != place and not any(leaf is not None for leaf in leaves):
+        known = {name: charges.get(_key(run, place, name)) for name in names}
+        ordered = sorted(names, key=lambda name: known[name] or 0)
+        same = seen.setdefault(tuple(ordered), place)
+        named: Words = words(f"{len(names)}: {', '.join(ordered)}")
+        if same != place:
             named = words(f"{len(names)}: ", Link("the same as before", rows_anchor(run, same)))
         number, attempt, channel = place
         yield (
@@ -156,13 +185,19 @@ def _ledger(subject: Subject, leaf_of: LeafOf) -> Iterator[tuple[str, tuple[Word
                 words(f"run {run}, round {number}, attempt {attempt}, channel {channel}"),
                 words("none" if entry is None else str(entry)),
                 named,
+                words(_in_order([known[name] for name in ordered])),
             ),
         )
 
 
-def _named(names: Sequence[str], leaves: Sequence[int | None]) -> list[str]:
-    pairs = zip(names, leaves, strict=True)
-    return [name if leaf is None else f"{name} (leaf {leaf})" for name, leaf in pairs]
+def _in_order(leaves: Sequence[int | None]) -> str:
+    """Return the leaves of clients in the order in which these are named."""
+    if None in leaves:
+        return "none"
+    known = [leaf for leaf in leaves if leaf is not None]
+    if known == list(range(known[0], known[0] + len(known))) and len(known) > 1:
+        return f"{known[0]} to {known[-1]}, in their order"
+    return ", ".join(map(str, known))
 
 
 def _key(run: str, place: Place, pseudonym: str) -> ReleaseKey:
@@ -182,7 +217,7 @@ def _ledger_table(listed: Sequence[tuple[str, tuple[Words, ...]]]) -> tuple[Bloc
     return (
         Table(
             "The ledger's rows",
-            ("Place", "Reserved in audit entry", "Clients, by pseudonym"),
+            ("Place", "Reserved in audit entry", "Clients, by pseudonym", "Their leaves"),
             tuple(row for _, row in listed),
             tuple(anchor for anchor, _ in listed),
         ),

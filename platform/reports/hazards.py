@@ -271,9 +271,20 @@ def collection(subject: Subject) -> Answer:
 
 def trusted_records(subject: Subject) -> Answer:
     """Say whether the records themselves could have been made up."""
-    return _hazard(
-        "the head of the audit log is not signed: whoever can write all files can make up another "
-        "past in which they agree"
+    log = subject.log
+    if log is None or not log.is_signed:
+        return _hazard(
+            "no head of the log is signed by a key that is known: whoever can write all files can "
+            "make up another past in which they agree"
+        )
+    if log.was_lost:
+        return _hazard(
+            "a new key took the log over without the old one's signature: what was signed before "
+            "cannot be told from what was made up"
+        )
+    return _open(
+        "heads of the log are signed, by a key that whoever runs the coordinator has: hold this "
+        "document's against one that a client or somebody else kept"
     )
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from platform.reports.blocks import Basis, Block, Facts, Figure, Section, Table, paragraph, words
+from platform.reports.blocks import (
+    Basis,
+    Block,
+    Facts,
+    Figure,
+    Section,
+    Table,
+    Words,
+    paragraph,
+    words,
+)
 from platform.reports.subject import Subject
 
 
@@ -27,8 +37,8 @@ def _log(subject: Subject) -> Iterator[Block]:
     )
     yield Facts(
         (
-            ("Head of the log", words(Figure(text, text, basis))),
-            ("Signed by", words("nobody: the head is not signed")),
+            ("Head of the run's log", words(Figure(text, text, basis))),
+            *_over_all_runs(subject),
             ("Digest of the configuration", words(run.config_digest)),
             ("Status of the run", words(run.status)),
         )
@@ -45,6 +55,24 @@ def _log(subject: Subject) -> Iterator[Block]:
             ("Part", "Version"),
             tuple((words(name), words(text)) for name, text in versions),
         )
+
+
+def _over_all_runs(subject: Subject) -> Iterator[tuple[str, Words]]:
+    log = subject.log
+    if log is None:
+        yield "Log over all runs", words("nobody read it")
+        return
+    basis = Basis(
+        what="all leaves of the log, recomputed from their rows, and every head that was kept",
+        run_id=subject.run_id,
+        check="python -m platform.coordinator audit verify",
+    )
+    size = Figure(str(log.size), log.size, basis)
+    yield "Log over all runs", words(size, f" leaves, root {log.root}")
+    if log.is_signed:
+        yield "Heads signed by", words(f"{log.key}; {log.heads} are kept beside the database")
+    else:
+        yield "Heads signed by", words("nobody: no head is signed by a key that is known")
 
 
 def _versions(stored: str) -> list[tuple[str, str]]:

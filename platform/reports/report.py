@@ -11,11 +11,12 @@ from platform.reports.blocks import Basis, Facts, Figure, Section, words
 from platform.reports.comparison import comparison_section
 from platform.reports.construction import construction_section
 from platform.reports.empirical import empirical_section
-from platform.reports.evidence import LeafOf, bases_of, evidence_section, no_leaves
+from platform.reports.evidence import bases_of, evidence_section
 from platform.reports.guarantee import odds_section, right_guesses, unit_section
 from platform.reports.hazards import hazards_section
 from platform.reports.limits import composition_section, limits_section
 from platform.reports.log import log_section
+from platform.reports.log_view import LogView
 from platform.reports.provenance import provenance_section
 from platform.reports.releases import releases_section
 from platform.reports.spending import spending_section
@@ -56,7 +57,7 @@ def budget_report(
     compared: Sequence[RunBudget] = (),
     *,
     made: str,
-    leaf_of: LeafOf = no_leaves,
+    log: LogView | None = None,
 ) -> Report:
     """Return the report of a run.
 
@@ -64,9 +65,9 @@ def budget_report(
         budget: The run, whose records agree, and what it has spent.
         compared: Runs to stand beside it.
         made: When the document is made, as people read it.
-        leaf_of: Which leaf of the log a ledger row is.
+        log: The log that the records are in; None where nobody read it.
     """
-    subject, others = Subject(budget), [Subject(one) for one in compared]
+    subject, others = Subject(budget, log), [Subject(one, log) for one in compared]
     sections = (
         unit_section(subject),
         odds_section(subject),
@@ -90,7 +91,7 @@ def budget_report(
         lead=_lead(subject, made),
         warnings=report_warnings(subject),
         odds=tuple((name, right_guesses(subject, name)) for name in ADVERSARIES),
-        sections=(*sections, evidence_section((subject, *others), bases, leaf_of)),
+        sections=(*sections, evidence_section((subject, *others), bases)),
         bases=bases,
     )
 

@@ -14,6 +14,7 @@ from platform.agreement.fruitless import is_charged
 from platform.agreement.statements import unfinished_document
 from platform.protection.secure_terms import SecureTerms, terms_of_sums
 from platform.reports.blocks import Basis, Figure, Place
+from platform.reports.log_view import LogView
 from platform.reports.numbers import epsilon_text
 from platform.rounds.documents import ADVERSARIES, json_number
 from platform.rounds.phases import in_rounds
@@ -27,9 +28,11 @@ class Subject:
 
     Attributes:
         budget: What was spent, client by client, with the run's agreed records.
+        log: The log that its records are in; None where nobody read it.
     """
 
     budget: RunBudget
+    log: LogView | None = None
 
     @property
     def agreed(self) -> Agreed:

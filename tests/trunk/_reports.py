@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
 from platform.agreement.budgets import read_budget
+from platform.cli.log_views import read_log
 from platform.disk.opening import open_existing
 from platform.reports import Report, budget_report
 from platform.reports.blocks import Bullets, Facts, Figure, Paragraph, Section, Table, text_of
@@ -21,7 +22,8 @@ def report_on(storage: Storage, *run_ids: str) -> Report:
     """The report of the first run, beside the others."""
     with closing(open_existing(storage.url)) as database:
         first, *others = [read_budget(database, name) for name in run_ids]
-    return budget_report(first, others, made=MADE)
+        log = read_log(database, run_ids)
+    return budget_report(first, others, made=MADE, log=log)
 
 
 def report_of(run: Finished) -> Report:

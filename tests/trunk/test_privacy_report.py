@@ -7,16 +7,11 @@ import math
 
 import pytest
 
-from platform.agreement.budgets import read_budget
-from platform.disk.opening import open_existing
 from platform.reports.blocks import Facts, Figure, Line, Paragraph, Plot, Table, text_of
 from platform.reports.evidence import bases_of
 from platform.reports.numbers import epsilon_text, of_a_hundred, ranges
 from platform.reports.plots import HEIGHT, WIDTH, canvas
-from platform.reports.report import budget_report
-from privacy import ReleaseKey
 from tests.trunk._reports import (
-    MADE,
     answers,
     figures,
     report_of,
@@ -55,7 +50,7 @@ FIELDS = {
     "use": ("Mean over clients", "Worst client", "Gain over each client alone", "Worth of sharing"),
     "data": ("Data set", "Security at rest", "Kept for good"),
     "empirical": ("No audit is in the records",),
-    "log": ("Head of the log", "torch"),
+    "log": ("Head of the run's log", "Heads signed by: sotto/", "torch"),
     "hazards": ("Epsilon is too large", "NIST SP 800-226"),
     "evidence": ("The number in brackets",),
 }
@@ -214,7 +209,7 @@ def test_every_number_names_ledger_rows_or_entries_that_are_there(honest_run: Fi
     assert len(found) > 20
     for figure in found:
         basis = figure.basis
-        assert basis.places or basis.entries
+        assert basis.places or basis.entries or basis.what.startswith("all leaves of the log")
         assert {(basis.run_id, *place) for place in basis.places} <= stored
         assert set(basis.pseudonyms or ()) <= names
         assert all(1 <= entry <= last for entry in basis.entries)
@@ -231,27 +226,33 @@ def test_a_number_of_one_client_rests_on_exactly_its_rows(honest_run: Finished) 
     assert sorted(basis.places) == sorted(rows) and len(rows) == 2
 
 
-def test_leaves_are_shown_once_a_log_gives_them(honest_run: Finished) -> None:
-    asked: list[ReleaseKey] = []
-
-    def leaf_of(key: ReleaseKey) -> int | None:
-        asked.append(key)
-        return 1000 + len(asked)
-
-    database = open_existing(honest_run.storage.url)
-    try:
-        budget = read_budget(database, honest_run.run_id)
-    finally:
-        database.close()
-    report = budget_report(budget, made=MADE, leaf_of=leaf_of)
-    said = "\n".join(sentences(section(report, "evidence")))
-    stored = honest_run.storage.rows(
-        "SELECT run_id, round_number, attempt, pseudonym, channel FROM ledger"
-    )
-    assert {(k.run_id, k.round_number, k.attempt, k.pseudonym, k.channel) for k in asked} == set(
-        stored
-    )
-    assert all(f"{key.pseudonym} (leaf {1001 + index})" in said for index, key in enumerate(asked))
+def test_every_number_leads_to_leaves_that_prove_its_records(
+    sotto: Command, honest_run: Finished
+) -> None:
+    report = report_of(honest_run)
+    (numbers, rows) = [b for b in section(report, "evidence").blocks if isinstance(b, Table)]
+    leaf = numbers.columns.index("Leaves")
+    shown = [text_of(row[leaf]) for row in numbers.rows]
+    # Nothing but the log itself is no leaf of the log.
+    assert [text_of(row[0]) for row in numbers.rows if text_of(row[leaf]) == "none"] == [
+        text_of(row[0]) for row in numbers.rows if "all leaves of the log" in text_of(row[1])
+    ]
+    stored = dict(honest_run.storage.rows("SELECT position, pseudonym FROM leaves"))
+    basis = dict(report.odds)["server"].basis
+    of_server = shown[report.bases.index(basis)]
+    assert {stored[int(one)] for one in of_server.split(", ")} == set(basis.pseudonyms)
+    (proof,) = [
+        text_of(row[-1]).split("audit prove ")[-1]
+        for row in numbers.rows
+        if "summary.json" in text_of(row[1]) and "accuracy.mean" in text_of(row[1])
+    ]
+    answer = sotto("audit", "prove", proof, "--storage", honest_run.storage.url, "--json")
+    assert answer.code == 0 and "run.finished" in answer.document["says"]
+    # All charges of a round lie beside each other, in the order in which clients are named.
+    names, where = (text_of(rows.rows[0][column]) for column in (2, 3))
+    first = int(where.split(" to ")[0])
+    for offset, name in enumerate(names.partition(": ")[2].split(", ")):
+        assert stored[first + offset] == name
 
 
 def test_shares_of_noise_are_priced_again_for_more_colluding_clients(shared_run: Finished) -> None:

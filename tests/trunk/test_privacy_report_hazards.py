@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from platform.disk.log_files import heads_file, key_file
 from platform.errors import ConfigError
 from platform.reports.hazards import HAZARDS
 from tests.trunk._reports import answers, report_of
@@ -71,11 +72,6 @@ INJECTED: dict[str, tuple[tuple[str, ...], str, str]] = {
         ),
         "a round was chosen by exact accuracies",
         ELSEWHERE,
-    ),
-    "unsigned-head": (
-        (OS, *INTEGERS),
-        "the head of the audit log is not signed",
-        MADE_UP,
     ),
     "uploads-in-the-clear": (
         (OS, *INTEGERS, "secure_aggregation={enabled: false}"),
@@ -227,6 +223,65 @@ def test_a_run_beside_it_that_was_tampered_with_makes_no_report_either(
     )
     assert answer.code == 1 and other.run_id in answer.err
     assert list(tmp_path.glob("report*")) == []
+
+
+UNSIGNED = "no head of the log is signed by a key that is known"
+
+
+def key_and_heads(run: Finished) -> tuple[Path, Path]:
+    return key_file(run.storage.file), heads_file(run.storage.file)
+
+
+def test_an_unsigned_head_is_warned_of(careful_run: Finished, own_copy: Finished) -> None:
+    assert not any(text.startswith(UNSIGNED) for text in report_of(careful_run).warnings)
+    assert answers(report_of(careful_run))[MADE_UP][0] == "open"
+    key, heads = key_and_heads(own_copy)
+    key.unlink()
+    for _ in range(2):
+        report = report_of(own_copy)
+        assert any(text.startswith(UNSIGNED) for text in report.warnings)
+        assert answers(report)[MADE_UP][0] == "hazard"
+        # Neither does it help that no head is there at all.
+        heads.unlink(missing_ok=True)
+
+
+def test_a_key_that_nobody_handed_over_is_warned_of(storage: Storage) -> None:
+    run = storage.run(*QUICK, OS)
+    key_file(storage.file).unlink()
+    other = storage.run(*QUICK, OS)
+    for one in (run, other):
+        warned = report_of(one).warnings
+        assert any(text.startswith("a new key took the log over") for text in warned)
+
+
+def drop_heads(run: Finished) -> None:
+    heads_file(run.storage.file).unlink()
+
+
+def flip_a_signature(run: Finished) -> None:
+    path = heads_file(run.storage.file)
+    text = path.read_text()
+    place = text.rindex("\\n") - 8
+    path.write_text(text[:place] + ("B" if text[place] == "A" else "A") + text[place + 1 :])
+
+
+def change_a_leaf(run: Finished) -> None:
+    execute(run.storage.file, "UPDATE leaves SET hash = zeroblob(32) WHERE position = 3")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "code"), [(drop_heads, 1), (flip_a_signature, 1), (change_a_leaf, 3)]
+)
+def test_a_log_that_does_not_hold_makes_no_report(
+    sotto: Command,
+    own_copy: Finished,
+    tmp_path: Path,
+    *,
+    spoil: Callable[[Finished], None],
+    code: int,
+) -> None:
+    spoil(own_copy)
+    refused(sotto, own_copy, tmp_path / "reports", code=code)
 
 
 def test_the_checklist_answers_every_hazard_with_words(careful_run: Finished) -> None:
