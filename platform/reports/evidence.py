@@ -154,12 +154,9 @@ def _rows(basis: Basis, known: set[str]) -> Words:
         pieces += ["; " if index else "", Link(text, anchor) if anchor in known else text]
     whose = "all clients with rows there"
     if basis.pseudonyms is not None:
-        whose = f"{'client' if len(basis.pseudonyms) == 1 else 'clients'} {_few(basis.pseudonyms)}"
+        count = "client" if len(basis.pseudonyms) == 1 else f"{len(basis.pseudonyms)} clients:"
+        whose = f"{count} {', '.join(basis.pseudonyms)}"
     return (*pieces, f"; {whose}")
-
-
-def _few(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more of its row"
 
 
 def _ledger(subject: Subject) -> Iterator[tuple[str, tuple[Words, ...]]]:

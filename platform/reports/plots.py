@@ -9,8 +9,8 @@ from typing import Final
 
 from platform.reports.blocks import Plot
 
-WIDTH, HEIGHT = 640, 300
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 34, 48
+WIDTH, HEIGHT = 480, 270
+LEFT, RIGHT, TOP, BOTTOM = 60, 14, 34, 48
 STYLES: Final = (
     ("circle", "none", "#1b1f24"),
     ("square", "8 5", "#0b4f8a"),
@@ -92,14 +92,14 @@ def canvas(plot: Plot) -> Canvas:
         across=tuple((place(x, 0.0)[0], f"{x:g}") for x in _some(rounds)),
         up=tuple((place(low, y)[1], _level(y, percent=plot.percent)) for y in levels),
         lines=tuple(
-            _drawn(index, line.label, [place(x, y) for x, y in line.points])
+            _drawn(index, len(plot.lines), line.label, [place(x, y) for x, y in line.points])
             for index, line in enumerate(plot.lines)
         ),
         limit=None if plot.limit is None else place(low, plot.limit[0])[1],
     )
 
 
-def _drawn(index: int, label: str, spots: Sequence[Spot]) -> DrawnLine:
+def _drawn(index: int, lines: int, label: str, spots: Sequence[Spot]) -> DrawnLine:
     every = max(1, -(-len(spots) // _MOST_MARKS))
     mark, dashes, ink = STYLES[index % len(STYLES)]
     return DrawnLine(
@@ -109,7 +109,7 @@ def _drawn(index: int, label: str, spots: Sequence[Spot]) -> DrawnLine:
         ink=ink,
         path=" ".join(f"{x},{y}" for x, y in spots),
         spots=tuple(spots[::every]),
-        key=(LEFT + 4.0 + index * (WIDTH - LEFT - RIGHT) / len(STYLES), 14.0),
+        key=(LEFT + 4.0 + index * (WIDTH - LEFT - RIGHT) / lines, 14.0),
     )
 
 

@@ -24,6 +24,8 @@ from platform.reports.releases import by_adversary
 from platform.reports.subject import Subject, epsilon_figure
 from platform.rounds.documents import ADVERSARIES, json_number
 
+MOST_NAMED: Final = 3
+"""In one cell; the records behind the row's numbers name all of them."""
 LIFETIMES: Final = {
     True: (
         "all runs of this database in which the same client took part; what it spent with other "
@@ -196,7 +198,7 @@ def _clients(subject: Subject) -> Iterator[Block]:
         alike.setdefault(_spent_of(one), []).append(one)
     if alike:
         yield Table(
-            "Client by client, those that stand alike in one row, by their pseudonyms",
+            "Client by client, those that stand alike in one row",
             ("Clients", "Epsilon", "Reserved only", "Left of run", "Lifetime", "Left of lifetime"),
             tuple(_client(subject, group) for group in alike.values()),
         )
@@ -221,7 +223,7 @@ def _client(subject: Subject, group: list[ClientBudget]) -> tuple[Words, ...]:
     gone = "; take part no more" if first.member.gone else ""
     life = first.lifetime
     return (
-        words(f"{len(group)}: {', '.join(names)}{gone}"),
+        words(f"{_names(names)}{gone}"),
         by_adversary(spent, basis) if known else words("not known yet"),
         words(epsilon_figure(first.reserved.epsilon, basis) if first.reserved.releases else "none"),
         words(
@@ -230,6 +232,13 @@ def _client(subject: Subject, group: list[ClientBudget]) -> tuple[Words, ...]:
         words("not known" if life.epsilon is None else epsilon_figure(life.epsilon, basis)),
         words("no limit" if life.left is None else Figure(left_text(life.left), life.left, basis)),
     )
+
+
+def _names(names: tuple[str, ...]) -> str:
+    """Return clients by their pseudonyms; of many how many, as their numbers' basis names them."""
+    if len(names) <= MOST_NAMED:
+        return ", ".join(names)
+    return f"{len(names)} clients"
 
 
 def _attempts(subject: Subject) -> Iterator[Block]:
