@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,8 +14,9 @@ from typing import Final
 
 from rich.console import Console
 
-from platform.agreement.budgets import read_budget
+from platform.agreement.budgets import RunBudget, read_budget
 from platform.cli.access import resolved
+from platform.cli.audit_files import read_audit
 from platform.cli.log_views import read_log
 from platform.cli.output import console, table
 from platform.disk.files import write_bytes
@@ -23,7 +24,9 @@ from platform.disk.opening import open_existing
 from platform.errors import ConfigError
 from platform.reports import Report, budget_report
 from platform.reports.blocks import Block, Bullets, Facts, Paragraph, Table, Words, text_of
+from platform.reports.empirical import OtherClaim
 from platform.reports.html_pages import html_page
+from platform.reports.log_view import LogView
 from platform.reports.pdf_files import load_weasyprint, pdf_file
 from platform.reports.plain_data import plain_data
 
@@ -37,12 +40,14 @@ class ReportQuestion:
         compared: Runs to stand beside it.
         format: One of `FORMATS`.
         output: The file to be written; None for stdout.
+        audit: What `audit-privacy --json` printed; None where there is none.
     """
 
     run_id: str
     compared: tuple[str, ...]
     format: str
     output: Path | None
+    audit: Path | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,13 +72,26 @@ def privacy_report_command(question: ReportQuestion, storage: str, *, as_json: b
         first, *others = [read_budget(database, name) for name in names]
         runs = {one.agreed.records.run_id for one in (first, *others)}
         log = read_log(database, runs | {one.agreed.spending.run_id for one in (first, *others)})
-    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    data = FORMATS[question.format](budget_report(first, others, made=made, log=log))
+    report = _report(question, first, others, log)
+    data = FORMATS[question.format](report)
     if question.output is None:
         sys.stdout.write(data.decode())
         return
     write_bytes(question.output, data)
     console().print(f"report: {question.output}", soft_wrap=True)
+
+
+def _report(
+    question: ReportQuestion, first: RunBudget, others: Sequence[RunBudget], log: LogView
+) -> Report:
+    seen = () if question.audit is None else read_audit(question.audit)
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    try:
+        return budget_report(first, others, made=made, log=log, seen=seen)
+    except OtherClaim as error:
+        raise ConfigError(
+            f"--audit: {str(question.audit)!r} is of another claim: {error}"
+        ) from error
 
 
 def _require_valid(question: ReportQuestion, *, as_json: bool) -> None:

@@ -31,11 +31,15 @@ def report(
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the report here; needed for pdf.")
     ] = None,
+    audit: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What `audit-privacy --json` printed, for the report."),
+    ] = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
     """Show a run: accuracy, epsilon and traffic of every round; or make its privacy report."""
-    if format_ is None and not compare and output is None:
+    if format_ is None and not compare and output is None and audit is None:
         from platform.cli.reporting import print_report
 
         print_report(run_id, storage, as_json=as_json)
@@ -43,7 +47,11 @@ def report(
     from platform.cli.privacy_reports import ReportQuestion, privacy_report_command
 
     question = ReportQuestion(
-        run_id=run_id, compared=tuple(compare or ()), format=format_ or "table", output=output
+        run_id=run_id,
+        compared=tuple(compare or ()),
+        format=format_ or "table",
+        output=output,
+        audit=audit,
     )
     privacy_report_command(question, storage, as_json=as_json)
 

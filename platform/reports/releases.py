@@ -162,10 +162,23 @@ def _statuses(subject: Subject, rows: Sequence[LedgerRow]) -> str:
 
 
 def _alone(subject: Subject, rows: Sequence[LedgerRow]) -> Words:
-    counted = [row for row in rows if row.status != "aborted"]
     basis = subject.basis("one of these ledger rows, priced alone", rows)
-    if not counted:
+    found = _price_alone(subject, rows)
+    if found is None:
         return words(epsilon_figure(0.0, basis), ": nothing had left a client")
+    return by_adversary(found, basis)
+
+
+def prices_alone(subject: Subject) -> list[dict[str, float]]:
+    """Return what one release of each kind costs alone against each adversary."""
+    found = (_price_alone(subject, rows) for rows in _kinds(subject))
+    return [prices for prices in found if prices is not None]
+
+
+def _price_alone(subject: Subject, rows: Sequence[LedgerRow]) -> dict[str, float] | None:
+    counted = [row for row in rows if row.status != "aborted"]
+    if not counted:
+        return None
     section = subject.agreed.config.privacy
     one = replace(counted[0], cohort_drawn=None if counted[0].cohort_kind is None else True)
     found = epsilons(
@@ -173,7 +186,7 @@ def _alone(subject: Subject, rows: Sequence[LedgerRow]) -> Words:
         section.target_delta,
         section.accountant,
     )
-    return by_adversary({name: getattr(found, name) for name in ADVERSARIES}, basis)
+    return {name: getattr(found, name) for name in ADVERSARIES}
 
 
 def by_adversary(values: dict[str, float], basis: Basis) -> Words:

@@ -10,7 +10,12 @@ from platform.agreement.budgets import RunBudget
 from platform.reports.blocks import Basis, Facts, Figure, Section, words
 from platform.reports.comparison import comparison_section
 from platform.reports.construction import construction_section
-from platform.reports.empirical import empirical_section
+from platform.reports.empirical import (
+    SeenChannel,
+    empirical_section,
+    refuted,
+    require_same_claim,
+)
 from platform.reports.evidence import bases_of, evidence_section
 from platform.reports.guarantee import odds_section, right_guesses, unit_section
 from platform.reports.hazards import hazards_section
@@ -58,6 +63,7 @@ def budget_report(
     *,
     made: str,
     log: LogView | None = None,
+    seen: Sequence[SeenChannel] = (),
 ) -> Report:
     """Return the report of a run.
 
@@ -66,8 +72,13 @@ def budget_report(
         compared: Runs to stand beside it.
         made: When the document is made, as people read it.
         log: The log that the records are in; None where nobody read it.
+        seen: What an audit of the run's configuration saw; empty where there was none.
+
+    Raises:
+        OtherClaim: If the audit is of another claim than the run's.
     """
     subject, others = Subject(budget, log), [Subject(one, log) for one in compared]
+    require_same_claim(subject, seen)
     sections = (
         unit_section(subject),
         odds_section(subject),
@@ -80,7 +91,7 @@ def budget_report(
         construction_section(subject),
         usefulness_section(subject),
         provenance_section(subject),
-        empirical_section(subject),
+        empirical_section(subject, seen),
         log_section(subject),
         hazards_section(subject),
     )
@@ -89,7 +100,7 @@ def budget_report(
         run_id=subject.run_id,
         title=f"Privacy budget report of run {subject.run_id}",
         lead=_lead(subject, made),
-        warnings=report_warnings(subject),
+        warnings=(*refuted(seen), *report_warnings(subject)),
         odds=tuple((name, right_guesses(subject, name)) for name in ADVERSARIES),
         sections=(*sections, evidence_section((subject, *others), bases)),
         bases=bases,
