@@ -8,7 +8,7 @@ from typing import Final
 
 from platform.protection.ledger_rows import as_releases
 from platform.reports.blocks import Basis, Block, Piece, Section, Table, Words, paragraph, words
-from platform.reports.numbers import ranges
+from platform.reports.numbers import epsilon_text, ranges
 from platform.reports.subject import Subject, epsilon_figure
 from platform.rounds.documents import ADVERSARIES
 from privacy import epsilons
@@ -82,6 +82,15 @@ def _flavour(subject: Subject) -> Iterator[Block]:
             f"In its own terms the run is mu-Gaussian-differentially private with mu = {mu:.6g} "
             "against who sees every release, which can be converted at any other delta."
         )
+    accountants = {} if subject.summary is None else subject.summary["accountants"]
+    if accountants:
+        said = "; ".join(f"{name}: {_by(value)}" for name, value in accountants.items())
+        yield paragraph(f"By every accountant, for who has spent most: {said}.")
+
+
+def _by(value: float | str) -> str:
+    """Return what an accountant says, or why it says nothing."""
+    return value if isinstance(value, str) and value != "inf" else epsilon_text(value)
 
 
 def _mu(subject: Subject) -> float | None:

@@ -68,8 +68,8 @@ def _shared_out(*, is_active: bool) -> str:
         )
     return (
         "The server is trusted to follow the protocol of the secure sum. If it lies about whose "
-        "keys are whose or who is there, it can open smaller sums, in which the clients' shares "
-        "of noise are too few, and the epsilon against it does not hold."
+        "keys are whose or who is there, it can fill a sum with clients of its own: too few honest "
+        "shares of noise are in it then, and the epsilon against it does not hold."
     )
 
 
@@ -90,15 +90,14 @@ def _clients(subject: Subject) -> Iterator[str]:
     if facts.is_shared_out and terms is not None:
         yield (
             f"Up to {terms.corrupt} clients may tell the server all they know, and the claim "
-            f"against it holds. From {terms.threshold} clients on, together with the server, they "
-            "can open a single client's upload, and nothing is claimed."
+            f"against it holds. {_opening(terms)} can open a single client's upload, and nothing "
+            "is claimed."
         )
         if terms.corrupt < 1:
             yield "A client knows its own share of the noise, so nothing is claimed against peers."
     elif terms is not None:
         yield (
-            f"From {terms.threshold} clients on, together with the server, they can open a single "
-            "client's masked upload; "
+            f"{_opening(terms)} can open a single client's masked upload; "
             + (
                 "what they see then carries all the noise that its epsilon counts."
                 if facts.claims and facts.noises_alone
@@ -109,6 +108,16 @@ def _clients(subject: Subject) -> Iterator[str]:
         "However many clients lie about their uploads, the privacy of honest clients is as stated, "
         "but the model may be shifted by any amount: a vector's honesty is not checked, only the "
         "sum's plausibility."
+    )
+
+
+def _opening(terms: SecureTerms) -> str:
+    """Return who can open one upload."""
+    if not terms.degree:
+        return f"From {terms.threshold} clients on, together with the server, they"
+    return (
+        f"The graph was drawn for so many; if more collude, {terms.threshold} of one client's "
+        f"{terms.degree} neighbours may be among them, and they, together with the server,"
     )
 
 
@@ -128,7 +137,8 @@ def _records(subject: Subject) -> Iterator[str]:
 def _colluders(subject: Subject) -> Iterator[Block]:
     """Price the run again as if more clients had shown their shares of the noise."""
     worst, terms = subject.worst("server"), subject.terms
-    if worst is None or terms is None or not subject.facts.is_shared_out:
+    if worst is None or terms is None or not subject.facts.is_shared_out or terms.degree:
+        # On a graph that was drawn for so many, nothing is claimed of more.
         return
     stored = [row for row in subject.rows if row.pseudonym == worst.member.pseudonym]
     releases = as_releases(stored, subject.agreed.config.mechanisms)

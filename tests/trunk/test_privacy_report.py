@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
+from platform.agreement.budgets import read_budget
+from platform.disk.opening import open_existing
 from platform.reports.blocks import Facts, Figure, Line, Paragraph, Plot, Table, text_of
 from platform.reports.evidence import bases_of
 from platform.reports.numbers import epsilon_text, of_a_hundred, ranges
 from platform.reports.plots import HEIGHT, WIDTH, canvas
+from platform.reports.subject import Subject
+from platform.reports.trust import trust_section
 from tests.trunk._reports import (
     answers,
     figures,
@@ -272,6 +278,19 @@ def test_shares_of_noise_are_priced_again_for_more_colluding_clients(shared_run:
     )
     nothing = rows["3"]
     assert isinstance(nothing, Figure) and nothing.value == "inf"
+
+
+def test_on_a_graph_that_was_drawn_for_so_many_nothing_is_priced_of_more(
+    shared_run: Finished,
+) -> None:
+    with closing(open_existing(shared_run.storage.url)) as database:
+        subject = Subject(read_budget(database, shared_run.run_id))
+    assert subject.terms is not None
+    regular = replace(subject.terms, degree=4)
+    vars(subject)["terms"] = regular
+    part = trust_section(subject)
+    assert not [block for block in part.blocks if isinstance(block, Table)]
+    assert "3 of one client's 4 neighbours may be among them" in "\n".join(sentences(part))
 
 
 def shares_epsilon(run: Finished, *, deviations: float) -> float:

@@ -11,6 +11,7 @@ import pytest
 
 from platform.reports import Report
 from platform.reports.html_pages import html_page
+from platform.reports.numbers import epsilon_text
 from platform.reports.plain_data import plain_data
 from tests.trunk._federations import NAMES, Holders, federation, hold, within
 from tests.trunk._reports import figures, read_page, report_of, report_on, section, sentences, text
@@ -24,10 +25,12 @@ from tests.trunk._runs import (
     Crash,
     Finished,
     Storage,
+    gaussian_epsilon,
 )
 from tests.trunk.test_resume import lost
 from tests.trunk.test_second_phase import FIRST, follow
 
+OFF = "secure_aggregation={enabled: false}"
 QUICK = ("evaluation.local_twins=false", "rounds=2", OS)
 SHARED = ("privacy.mechanism=distributed_noise", "secure_aggregation.corrupt=1", *FIXED)
 
@@ -117,6 +120,22 @@ def test_attempts_that_were_lost_stay_charged_and_are_priced(storage: Storage) -
     again = rendered(report_of(resumed))
     assert "round 2, attempt 1 | aborted" in again
     assert any("stay charged" in text_ for text_ in report_of(resumed).warnings)
+
+
+def test_the_client_that_has_spent_most_is_the_one_that_is_stated(storage: Storage) -> None:
+    """Of five clients two or three are drawn, known to the server, so some release more often."""
+    run = storage.run(*QUICK, *NO_POOL, *FIXED, "rounds=3", "cohort={size: 2, minimum: 2}", OFF)
+    rows = storage.rows("SELECT pseudonym, count(*) FROM ledger GROUP BY pseudonym")
+    most = max(count for _, count in rows)
+    assert min(count for _, count in rows) < most or len(rows) < 5
+    report = report_of(run)
+    basis = dict(report.odds)["server"].basis
+    (client,) = basis.pseudonyms
+    assert dict(rows)[client] == most == len(basis.places)
+    (figure,) = [
+        f for f in figures(report) if f.basis == basis and f.text == epsilon_text(f.value)
+    ][:1]
+    assert figure.value == pytest.approx(gaussian_epsilon(4.0, most), rel=1e-6)
 
 
 # --- federations ---------------------------------------------------------------------------------
