@@ -7,7 +7,18 @@ from dataclasses import replace
 from typing import Final
 
 from platform.protection.ledger_rows import as_releases
-from platform.reports.blocks import Basis, Block, Piece, Section, Table, Words, paragraph, words
+from platform.reports.blocks import (
+    Basis,
+    Block,
+    Figure,
+    Piece,
+    Section,
+    Table,
+    Words,
+    bullets,
+    paragraph,
+    words,
+)
 from platform.reports.numbers import epsilon_text, ranges
 from platform.reports.subject import Subject, epsilon_figure
 from platform.rounds.documents import ADVERSARIES
@@ -78,19 +89,27 @@ def _flavour(subject: Subject) -> Iterator[Block]:
     )
     mu = _mu(subject)
     if mu is not None:
+        basis = subject.epsilon("server").basis
         yield paragraph(
-            f"In its own terms the run is mu-Gaussian-differentially private with mu = {mu:.6g} "
-            "against who sees every release, which can be converted at any other delta."
+            "In its own terms the run is mu-Gaussian-differentially private with mu = ",
+            Figure(f"{mu:.6g}", mu, basis),
+            " against who sees every release, which can be converted at any other delta.",
         )
     accountants = {} if subject.summary is None else subject.summary["accountants"]
     if accountants:
-        said = "; ".join(f"{name}: {_by(value)}" for name, value in accountants.items())
-        yield paragraph(f"By every accountant, for who has spent most: {said}.")
+        yield bullets(
+            *(
+                words(f"By accountant {name}, for who has spent most: ", _by(subject, value))
+                for name, value in accountants.items()
+            )
+        )
 
 
-def _by(value: float | str) -> str:
+def _by(subject: Subject, value: float | str) -> Piece:
     """Return what an accountant says, or why it says nothing."""
-    return value if isinstance(value, str) and value != "inf" else epsilon_text(value)
+    if isinstance(value, str) and value != "inf":
+        return value
+    return Figure(epsilon_text(value), value, subject.stated("accountants"))
 
 
 def _mu(subject: Subject) -> float | None:
@@ -125,15 +144,16 @@ def _kinds(subject: Subject) -> list[list[LedgerRow]]:
 def _row(subject: Subject, rows: Sequence[LedgerRow]) -> tuple[Words, ...]:
     first = rows[0]
     ratio = first.standard_deviation / first.clipping_norm
+    basis = subject.basis("these ledger rows; epsilon is of one of them, priced alone", rows)
     return (
         words(CHANNELS.get(first.channel, first.channel)),
         words(ranges([row.round_number for row in rows])),
         words(_protection(first)),
-        words(_norms(rows)),
-        words(f"{ratio:.4g}" if ratio else "no noise"),
+        _norms(rows, basis),
+        words(Figure(f"{ratio:.4g}", ratio, basis) if ratio else "no noise"),
         words(_sampling(first)),
-        words(_statuses(subject, rows)),
-        _alone(subject, rows),
+        _statuses(subject, rows, basis),
+        _alone(subject, rows, basis),
     )
 
 
@@ -143,11 +163,13 @@ def _protection(row: LedgerRow) -> str:
     return f"{row.mechanism}{law}{steps}, {row.relation}"
 
 
-def _norms(rows: Sequence[LedgerRow]) -> str:
+def _norms(rows: Sequence[LedgerRow], basis: Basis) -> Words:
     low, high = (end(row.clipping_norm for row in rows) for end in (min, max))
     if high == float("inf"):
-        return "none"
-    return f"{high:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+        return words("none")
+    if low == high:
+        return words(Figure(f"{high:.4g}", high, basis))
+    return words(f"{low:.4g} to ", Figure(f"{high:.4g}", high, basis))
 
 
 def _sampling(row: LedgerRow) -> str:
@@ -159,19 +181,23 @@ def _sampling(row: LedgerRow) -> str:
     return f"{row.sampling} batches, probability {row.sampling_probability:g}"
 
 
-def _statuses(subject: Subject, rows: Sequence[LedgerRow]) -> str:
+def _statuses(subject: Subject, rows: Sequence[LedgerRow], basis: Basis) -> Words:
     if subject.hides_draws:
-        return "withheld, as they tell who was drawn"
+        return words("withheld, as they tell who was drawn")
     counts = {
         name: sum(row.status == name for row in rows)
         for name in ("released", "reserved", "aborted")
     }
     said = {"released": "released", "reserved": "reserved (charged too)", "aborted": "free"}
-    return ", ".join(f"{count} {said[name]}" for name, count in counts.items() if count)
+    pieces: list[Piece] = []
+    for name, count in counts.items():
+        if count:
+            pieces += [", "] if pieces else []
+            pieces += [Figure(str(count), count, basis), f" {said[name]}"]
+    return tuple(pieces)
 
 
-def _alone(subject: Subject, rows: Sequence[LedgerRow]) -> Words:
-    basis = subject.basis("one of these ledger rows, priced alone", rows)
+def _alone(subject: Subject, rows: Sequence[LedgerRow], basis: Basis) -> Words:
     found = _price_alone(subject, rows)
     if found is None:
         return words(epsilon_figure(0.0, basis), ": nothing had left a client")

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from platform.agreement.budgets import ClientBudget
 from platform.reports.blocks import (
+    Basis,
     Block,
     Facts,
     Figure,
@@ -43,17 +44,16 @@ def spending_section(subject: Subject) -> Section:
 
 def _run(subject: Subject) -> Iterator[Block]:
     config, epsilons = subject.agreed.config, subject.epsilons
-    against = "peers" if subject.facts.is_bare_to_server else "the server"
     limits = {"target": config.privacy.target_epsilon, "lifetime": config.privacy.lifetime_budget}
     yield Facts(
         (
             *((f"Of the run, against {name}", words(subject.epsilon(name))) for name in epsilons),
-            ("Limit of the run", words(_limit(limits["target"], against))),
+            ("Limit of the run", _limit(subject, "privacy.target_epsilon", limits["target"])),
             ("Left of the run's limit", _least_left(subject)),
             ("Over a client's lifetime", _lifetime(subject)),
-            ("Limit of a lifetime", words(_limit(limits["lifetime"], against))),
+            ("Limit of a lifetime", _limit(subject, "privacy.lifetime_budget", limits["lifetime"])),
             ("Left of a lifetime's limit", _lifetime_left(subject)),
-            ("Rounds that still fit", words(_forecast(subject))),
+            ("Rounds that still fit", _forecast(subject)),
         )
     )
     lives_on = bool(config.federation) or config.privacy.lifetime_budget is not None
@@ -63,8 +63,12 @@ def _run(subject: Subject) -> Iterator[Block]:
     )
 
 
-def _limit(limit: float | None, against: str) -> str:
-    return "none" if limit is None else f"epsilon {limit:g} against {against}"
+def _limit(subject: Subject, key: str, limit: float | None) -> Words:
+    if limit is None:
+        return words("none")
+    against = "peers" if subject.facts.is_bare_to_server else "the server"
+    stated = Figure(f"{limit:g}", limit, subject.configured(key))
+    return words("epsilon ", stated, f" against {against}")
 
 
 def _least_left(subject: Subject) -> Words:
@@ -114,13 +118,16 @@ def _lifetime_left(subject: Subject) -> Words:
     return words(Figure(left_text(min(known)), min(known), basis))
 
 
-def _forecast(subject: Subject) -> str:
+def _forecast(subject: Subject) -> Words:
     coming, fitting = subject.budget.coming, subject.budget.rounds_left
     if coming is None:
-        return "none: the run releases nothing any more"
+        return words("none: the run releases nothing any more")
+    planned = Figure(str(coming.rounds), coming.rounds, subject.configured("rounds"))
     if fitting is None:
-        return f"{coming.rounds} are to come, and no limit is known to end the run before"
-    return f"{fitting} at the noise of the rounds so far, and {coming.rounds} are to come"
+        return words(planned, " are to come, and no limit is known to end the run before")
+    basis = subject.basis("all charged ledger rows, and one more round as the last", subject.rows)
+    left = Figure(str(fitting), fitting, basis)
+    return words(left, " at the noise of the rounds so far, and ", planned, " are to come")
 
 
 def _rounds(subject: Subject) -> Iterator[Block]:
@@ -141,18 +148,20 @@ def _round(subject: Subject, document: Mapping[str, Any]) -> tuple[Words, ...]:
     number, accuracy = int(document["round"]), document["accuracy"]
     spent = {name: float(document["epsilon"][name]) for name in ADVERSARIES}
     rows = [row for row in subject.rows if row.round_number <= number]
-    measured = subject.stated("the accuracy", of_round=number)
+    stated = subject.of_round(number)
     basis = subject.basis(f"all charged ledger rows up to round {number}, the worst client's", rows)
     secret = document["cohort"] is None
     collection = " (collection)" if document.get("phase") == "collection" else ""
     return (
         words(f"{number}{collection}"),
-        words("secret" if secret else str(document["cohort"])),
-        words("secret" if secret else str(document["dropped"])),
         *(
-            words(Figure(share_text(accuracy[which]), accuracy[which], measured))
-            if accuracy[which] is not None
-            else words(share_text(None))
+            words("secret" if secret else Figure(str(document[which]), document[which], stated))
+            for which in ("cohort", "dropped")
+        ),
+        *(
+            words(share_text(None))
+            if accuracy[which] is None
+            else words(Figure(share_text(accuracy[which]), accuracy[which], stated))
             for which in ("mean", "worst")
         ),
         by_adversary(spent, basis),
@@ -245,6 +254,7 @@ def _attempts(subject: Subject) -> Iterator[Block]:
     found = subject.budget.attempts
     if not found:
         return
+    priced = [(one, cost, _rows_of(subject, one.place)) for one, cost in found]
     yield Table(
         "Attempts that gave no result, and by how much less epsilon would be without each",
         ("Round and attempt", "State", "Why", "Clients charged", "Cost"),
@@ -253,17 +263,14 @@ def _attempts(subject: Subject) -> Iterator[Block]:
                 words(f"round {one.round_number}, attempt {one.attempt}"),
                 words(one.state),
                 words(one.why or "it goes on"),
-                words(str(one.charged)),
-                words(
-                    epsilon_figure(
-                        cost,
-                        subject.basis(
-                            "the rows of this attempt",
-                            [r for r in subject.rows if (r.round_number, r.attempt) == one.place],
-                        ),
-                    )
-                ),
+                words(Figure(str(one.charged), one.charged, basis)),
+                words(epsilon_figure(cost, basis)),
             )
-            for one, cost in found
+            for one, cost, basis in priced
         ),
     )
+
+
+def _rows_of(subject: Subject, place: tuple[int, int]) -> Basis:
+    rows = [row for row in subject.rows if (row.round_number, row.attempt) == place]
+    return subject.basis("the rows of this attempt", rows)

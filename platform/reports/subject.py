@@ -11,6 +11,7 @@ from typing import Any
 from platform.agreement import Agreed
 from platform.agreement.budgets import ClientBudget, RunBudget
 from platform.agreement.fruitless import is_charged
+from platform.agreement.reading import RunRecords
 from platform.agreement.statements import unfinished_document
 from platform.protection.secure_terms import SecureTerms, terms_of_sums
 from platform.reports.blocks import Basis, Figure, Place
@@ -165,17 +166,30 @@ class Subject:
             check=f"python -m platform.coordinator budget {run}{client}",
         )
 
-    def stated(self, field: str, *, of_round: int | None = None) -> Basis:
-        """Return what a number rests on that the run's summary states, and its audit log binds."""
-        if self.summary is None:
-            what = f"{field} of round {of_round}" if of_round is not None else field
-            return Basis(what=f"{what}, as the database holds it", run_id=self.run_id)
-        (ended,) = self.agreed.records.entries("run.finished")[:1]
+    def stated(self, field: str) -> Basis:
+        """Return what a number rests on that a finished run's summary states."""
+        return self._bound(self.agreed.records, f"{field} in summary.json", "run.finished")
+
+    def configured(self, key: str) -> Basis:
+        """Return what a number rests on that the configuration states."""
+        return self._bound(self.agreed.records, f"{key} in the configuration", "run.created")
+
+    def of_round(self, number: int) -> Basis:
+        """Return what a number rests on that a round's document states."""
+        what, endings = f"the document of round {number}", ("round.committed", "round.lost")
+        return self._bound(self.agreed.spending, what, *endings, number=number)
+
+    def _bound(
+        self, records: RunRecords, what: str, *actions: str, number: int | None = None
+    ) -> Basis:
+        """Return a document that an entry of the audit log holds the digest of."""
+        found = (item.entry for item in records.entries(*actions) if item.entry.round == number)
+        entries = tuple(entry.sequence for entry in found)
         return Basis(
-            what=f"{field} in summary.json, whose digest the run's audit log holds",
-            run_id=self.run_id,
-            entries=(ended.entry.sequence,),
-            check=f"python -m platform.coordinator audit verify --run {self.run_id}",
+            what=f"{what}, whose digest the run's audit log holds",
+            run_id=records.run_id,
+            entries=entries[:1],
+            check=f"python -m platform.coordinator audit verify --run {records.run_id}",
         )
 
     def reserving(self, place: Place) -> int | None:

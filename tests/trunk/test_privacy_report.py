@@ -204,6 +204,17 @@ def test_each_round_is_cumulative(honest_run: Finished) -> None:
         assert figure.value == pytest.approx(gaussian_epsilon(z, number), rel=1e-6)
 
 
+def test_a_rounds_numbers_rest_on_the_entry_that_holds_its_digest(honest_run: Finished) -> None:
+    tables = [b for b in section(report_of(honest_run), "budget").blocks if isinstance(b, Table)]
+    for row in tables[0].rows:
+        (cohort,), (mean,) = row[1], row[3]
+        assert isinstance(cohort, Figure) and isinstance(mean, Figure)
+        assert (cohort.value, cohort.basis) == (5, mean.basis)
+        (number,) = mean.basis.entries
+        query = "SELECT action, round_number FROM audit WHERE sequence = ?"
+        assert honest_run.storage.rows(query, number) == [("round.committed", int(text_of(row[0])))]
+
+
 def test_every_number_names_ledger_rows_or_entries_that_are_there(honest_run: Finished) -> None:
     report = report_of(honest_run)
     stored = set(
