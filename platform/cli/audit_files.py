@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from platform.errors import ConfigError
-from platform.reports.empirical import SeenChannel
+from platform.reports.empirical import AuditedClaim, SeenChannel
 
 Word = Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -64,13 +64,15 @@ def read_audit(path: Path) -> tuple[SeenChannel, ...]:
 
 
 def _seen(one: _Seen, *, passed: bool) -> SeenChannel:
-    stated: dict[str, Any] = one.model_dump(
-        include={"channel", "mechanism", "unit", "delta", "canaries", "power"}
+    claim = AuditedClaim(
+        mechanism=one.mechanism, unit=one.unit, epsilon=one.claimed_epsilon, delta=one.delta
     )
     return SeenChannel(
-        **stated,
+        channel=one.channel,
+        claim=claim,
         lower_bound=one.epsilon_lower_bound_95,
-        claimed=one.claimed_epsilon,
+        canaries=one.canaries,
+        power=one.power,
         passed=passed,
     )
 

@@ -16,27 +16,38 @@ TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
+class AuditedClaim:
+    """What was to be refuted.
+
+    Attributes:
+        mechanism: What protects the release.
+        unit: Whose presence the canaries stand for.
+        epsilon: Of one release, at delta.
+        delta: Of all epsilons of the audit.
+    """
+
+    mechanism: str
+    unit: str
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class SeenChannel:
     """What the audit of one channel gave.
 
     Attributes:
         channel: Where the vector leaves the client: sum, pool or training.
-        mechanism: What protects it.
-        unit: Whose presence the canaries stand for.
+        claim: What was to be refuted there.
         lower_bound: On epsilon, at 95%.
-        claimed: Epsilon of one release, at delta.
-        delta: Of both.
         canaries: Guessed coins.
         power: Probability that halved noise would have been noticed.
         passed: Whether nothing contradicts the claim.
     """
 
     channel: str
-    mechanism: str
-    unit: str
+    claim: AuditedClaim
     lower_bound: float
-    claimed: float
-    delta: float
     canaries: int
     power: float
     passed: bool
@@ -90,7 +101,7 @@ def _row(one: SeenChannel) -> tuple[Words, ...]:
         words(Figure(str(one.canaries), one.canaries, basis)),
         # Down, as it is a lower bound.
         words(Figure(f"{math.floor(100 * one.lower_bound) / 100:.2f}", one.lower_bound, basis)),
-        words(epsilon_figure(one.claimed, basis)),
+        words(epsilon_figure(one.claim.epsilon, basis)),
         words(Figure(share_text(one.power), one.power, basis)),
         words("not refuted" if one.passed else "REFUTED"),
     )
@@ -124,15 +135,16 @@ def _differences(subject: Subject, seen: Sequence[SeenChannel]) -> Iterator[str]
     prices = [price for found in prices_alone(subject) for price in found.values()]
     for one in seen:
         stated = {
-            "mechanism": (one.mechanism, subject.facts.name),
-            "unit": (one.unit, subject.facts.unit or "none"),
-            "delta": (f"{one.delta:g}", f"{subject.delta:g}"),
+            "mechanism": (one.claim.mechanism, subject.facts.name),
+            "unit": (one.claim.unit, subject.facts.unit or "none"),
+            "delta": (f"{one.claim.delta:g}", f"{subject.delta:g}"),
         }
         for name, (theirs, ours) in stated.items():
             if theirs != ours:
                 yield f"{name} is {theirs!r} there, and {ours!r} in the run"
-        if not any(math.isclose(one.claimed, price, rel_tol=TOLERANCE) for price in prices):
+        claimed = one.claim.epsilon
+        if not any(math.isclose(claimed, price, rel_tol=TOLERANCE) for price in prices):
             yield (
-                f"one release on channel {one.channel} claims epsilon {one.claimed:.6g} there, "
+                f"one release on channel {one.channel} claims epsilon {claimed:.6g} there, "
                 "and no release of the run does"
             )
