@@ -112,7 +112,7 @@ class Receipts:
         if receipt.since != seen.size:
             # Of an honest coordinator that was started anew: it does not know what was seen.
             return self._witnessed(receipt, seen.size, "")
-        _require_continued(receipt, seen, head)
+        require_continued(receipt, seen, head)
         ahead = self._require_charges(receipt, head, reached)
         line = self._cosigned(note)
         attempt = (receipt.envelope.round_number, receipt.envelope.attempt)
@@ -247,7 +247,12 @@ def _require_included(leaf: ReceiptLeaf, receipt: Receipt, head: Checkpoint) -> 
         raise ReceiptRefused(f"leaf {leaf.position} is not in the log")
 
 
-def _require_continued(receipt: Receipt, seen: SeenLog, head: Checkpoint) -> None:
+def require_continued(receipt: Receipt, seen: SeenLog, head: Checkpoint) -> None:
+    """Require that a receipt's log begins with what was seen of it.
+
+    Raises:
+        ReceiptRefused: It does not.
+    """
     if seen.size == EMPTY_LOG:
         return
     before, now = (seen.size, seen.root), (head.size, head.root)
@@ -292,14 +297,3 @@ def _document(data: bytes, prefix: bytes) -> Mapping[str, Any]:
 
 def _key(row: LedgerRow) -> Key:
     return row.round_number, row.attempt, row.channel
-
-
-def rows_of(receipts: Iterable[tuple[Receipt, Checkpoint]]) -> tuple[LedgerRow, ...]:
-    """Return what receipts together prove that a client was charged, aborted rows left out."""
-    charged: dict[Key, LedgerRow] = {}
-    aborted: set[Key] = set()
-    for receipt, head in receipts:
-        rows, gone = read_leaves(receipt, head)
-        charged |= rows
-        aborted |= gone
-    return tuple(row for key, row in sorted(charged.items()) if key not in aborted)
