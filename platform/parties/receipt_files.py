@@ -18,7 +18,7 @@ from platform.errors import ConfigError, ProtocolError
 from platform.mechanisms import BUILT_IN, Mechanisms
 from platform.parties.receipts import ReceiptRefused, read_leaves, require_continued
 from platform.protection.ledger_rows import as_releases
-from platform.wire.receipts import ADVERSARIES, Receipt, decode_receipt
+from platform.wire.receipts import ADVERSARIES, Receipt, decode_receipt, signed_part
 from privacy import Accountant, Authentication, PrivacyError, RunningLedger
 from privacy.transparency import Checkpoint, NoteKey, open_checkpoint
 from storage import KeptReceipt, LedgerRow, SeenLog
@@ -184,7 +184,7 @@ def _opened(
             receipt = decode_receipt(item.receipt)
             key = NoteKey.decode(receipt.key)
             head = open_checkpoint(receipt.checkpoint, [key])
-            key.verify(receipt.signed, receipt.signature)
+            key.verify(signed_part(item.receipt), receipt.signature)
         except (ProtocolError, Authentication, ValueError) as error:
             problems.append(f"receipt at size {item.size}: {error}")
             continue

@@ -22,6 +22,7 @@ from platform.wire.receipts import (
     Witnessed,
     decode_receipt,
     enclose_answer,
+    signed_part,
     unclose,
 )
 from privacy import Authentication
@@ -103,7 +104,7 @@ class Receipts:
             raise ReceiptRefused("it is of another run")
         key, note = NoteKey.decode(receipt.key), read_note(receipt.checkpoint)
         head = open_checkpoint(receipt.checkpoint, [key])
-        key.verify(receipt.signed, receipt.signature)
+        key.verify(signed_part(data), receipt.signature)
         reached, kept = self.store.receipts.reached(self.run_id), self.store.receipts
         if reached is not None and kept.of(self.run_id, reached.size) == data:
             # The same request again.

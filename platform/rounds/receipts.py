@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from platform.disk.log_files import add_note, kept_changes, kept_notes, log_signer
 from platform.disk.transactions import Records
@@ -28,7 +28,7 @@ from platform.wire.receipts import (
     ReceiptLeaf,
     Witnessed,
     enclose,
-    encode_receipt,
+    sign_receipt,
     unclose_answer,
 )
 from platform.wire.transport import ClientId, Dropout, Transport
@@ -36,6 +36,7 @@ from privacy import Authentication, Epsilons, RunningLedger
 from privacy.transparency import (
     Checkpoint,
     NoteKey,
+    NoteSigner,
     SignedNote,
     decode_checkpoint,
     is_change,
@@ -78,6 +79,14 @@ class _Standing:
     new: Mapping[str, Sequence[tuple[Leaf, bytes]]]
     since: int
     epsilons: Mapping[str, Epsilons]
+
+
+class _Source(NamedTuple):
+    """What receipts of one stage are made from, within one view of the database."""
+
+    uow: UnitOfWork
+    tree: MerkleTree
+    signer: NoteSigner
 
 
 @dataclass(kw_only=True)
@@ -129,9 +138,9 @@ class Courier:
             standing = self._stand(uow, first)
             if standing is None:
                 return messages
-            tree = uow.log.tree(standing.size)
+            source = _Source(uow, uow.log.tree(standing.size), log_signer(self.records.file))
             return {
-                client: enclose(message, self._receipt(uow, standing, tree, client))
+                client: enclose(message, self._receipt(source, standing, client))
                 if places[client] and client in self.roll.pseudonyms
                 else message
                 for client, message in messages.items()
@@ -206,10 +215,8 @@ class Courier:
             epsilons=self._spent.epsilons_of_each(self.budget.delta, self.budget.accountant),
         )
 
-    def _receipt(
-        self, uow: UnitOfWork, standing: _Standing, tree: MerkleTree, client: ClientId
-    ) -> bytes:
-        signer, since = log_signer(self.records.file), self._seen.get(client, 0)
+    def _receipt(self, source: _Source, standing: _Standing, client: ClientId) -> bytes:
+        tree, signer, since = source.tree, source.signer, self._seen.get(client, 0)
         pseudonym = self.roll.pseudonyms[client]
         spent = standing.epsilons.get(pseudonym)
         unsigned = Receipt(
@@ -223,14 +230,13 @@ class Courier:
                 ReceiptLeaf(
                     leaf.position, data, leaf.salt or b"", tree.inclusion_proof(leaf.position)
                 )
-                for leaf, data in self._leaves(uow, standing, pseudonym, since)
+                for leaf, data in self._leaves(source.uow, standing, pseudonym, since)
             ),
             epsilons={n: 0.0 if spent is None else getattr(spent, n) for n in ADVERSARIES},
             delta=self.budget.delta,
             accountant=self.budget.accountant,
         )
-        signature = signer.signed(unsigned.signed)
-        return encode_receipt(replace(unsigned, signature=signature))
+        return sign_receipt(unsigned, signer.signed)
 
     def _leaves(
         self, uow: UnitOfWork, standing: _Standing, pseudonym: str, since: int

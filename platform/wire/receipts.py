@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from platform.errors import ProtocolError
@@ -26,6 +26,7 @@ HASH_BYTES: Final = 32
 MOST_LEAVES: Final = 4_096
 MOST_TEXT: Final = 1 << 20
 SIGNED: Final = b"sotto-receipt-v1\n"
+SIGNATURE_BYTES: Final = 64
 ADVERSARIES: Final = ("server", "peers", "observer")
 
 
@@ -76,12 +77,6 @@ class Receipt:
     accountant: str
     signature: bytes = b""
 
-    @property
-    def signed(self) -> bytes:
-        """What the signature is over."""
-        bare = encode_receipt(replace(self, signature=b""))
-        return SIGNED + hashlib.sha256(bare).digest()
-
 
 @dataclass(frozen=True)
 class Witnessed:
@@ -100,8 +95,18 @@ class Witnessed:
     cosignature: str
 
 
-def encode_receipt(receipt: Receipt) -> bytes:
-    """Serialise a receipt."""
+def signed_part(data: bytes) -> bytes:
+    """Return what the signature at the end of a receipt is over."""
+    return SIGNED + hashlib.sha256(data[:-SIGNATURE_BYTES]).digest()
+
+
+def sign_receipt(receipt: Receipt, sign: Callable[[bytes], bytes]) -> bytes:
+    """Serialise a receipt and sign it: the frame, and the signature after it."""
+    frame = _encode(receipt)
+    return frame + sign(SIGNED + hashlib.sha256(frame).digest())
+
+
+def _encode(receipt: Receipt) -> bytes:
     stated = [receipt.epsilons[name] for name in ADVERSARIES]
     fields: dict[str, Any] = {
         **envelope_fields(receipt.envelope),
@@ -118,7 +123,6 @@ def encode_receipt(receipt: Receipt) -> bytes:
         "key": receipt.key.encode(),
         "checkpoint": receipt.checkpoint.encode(),
         "consistency": b"".join(receipt.consistency),
-        "signature": receipt.signature,
     }
     for index, leaf in enumerate(receipt.leaves):
         blobs[f"leaf/{index:04d}"] = leaf.data
@@ -130,12 +134,12 @@ def encode_receipt(receipt: Receipt) -> bytes:
 
 
 def decode_receipt(data: bytes) -> Receipt:
-    """Read a receipt; whether it is true is another question.
+    """Read a receipt; whether it is true, and its signature holds, is another question.
 
     Raises:
         ProtocolError: If it is none, or not written in the one way that there is.
     """
-    frame, envelope = opened(data, "receipt")
+    frame, envelope = opened(data[:-SIGNATURE_BYTES], "receipt")
     fields = frame.fields
     (since, changes) = integers([fields.get("since"), fields.get("changes")], 2)
     positions = integers(fields.get("leaves"))
@@ -155,10 +159,10 @@ def decode_receipt(data: bytes) -> Receipt:
         epsilons=_epsilons(fields.get("epsilons")),
         delta=delta,
         accountant=accountant,
-        signature=blob(frame, "signature"),
+        signature=data[-SIGNATURE_BYTES:],
     )
     # Nothing may lie in it that nobody has looked at.
-    if encode_receipt(receipt) != data:
+    if _encode(receipt) != data[:-SIGNATURE_BYTES]:
         raise ProtocolError("message: it carries what it has no room for")
     return receipt
 
