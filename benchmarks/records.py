@@ -3,8 +3,8 @@
     python benchmarks/records.py [--events 1000000] [--rounds 30]
 
 Events are written, queried, proven and verified through the storage as anything else is. Receipts
-are those of a run of 100 clients whose method does not train: what a round takes in all, and of
-that the log's leaves and heads, the coordinator's part of the receipts and the clients'. Prints the
+are those of a run of 100 clients in this process whose method does not train: what a round takes in
+all, and of that the log's leaves and heads, the coordinator's part of the receipts and the clients'. Prints the
 tables of `docs/results/records.md`.
 """
 
@@ -17,6 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -172,7 +173,15 @@ def receipts(rounds: int) -> None:
         surroundings = Surroundings(registry=Registry("_overhead_methods"))
         simulation = create_run(parse_config(tree, ()), watch, surroundings)
         started = time.perf_counter()
-        Federation(simulation.run, watch).run_rounds()
+        run = simulation.run
+        courier = Courier(
+            transport=run.transport,
+            run_id=run.run_id,
+            roll=run.roll,
+            budget=run.terms.budget,
+            records=run.records,
+        )
+        Federation(replace(run, transport=courier), watch).run_rounds()
         simulation.database.close()
     whole = (watch.ends[-1] - started) / rounds
     print(f"| a round of {CLIENTS} clients, {rounds} rounds | s | of the round |\n|---|---|---|")

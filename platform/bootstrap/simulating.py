@@ -34,7 +34,6 @@ from platform.parties.enrolment import enrolment_of, fingerprint_of
 from platform.parties.profile import RunNames
 from platform.rounds.cohort import simulated_losses
 from platform.rounds.observing import Observer
-from platform.rounds.receipts import Courier
 from platform.rounds.roll import call_roll, newest_attempt
 from platform.rounds.run import Run
 from platform.wire.messages import ROUND_STAGES, Stage
@@ -182,20 +181,11 @@ def _simulate(
     enrolled = enrolment_of(config, plan.terms.protection.terms)
     records, names = records_in(database), tuple(population.clients)
     begun = newest_attempt(records, run_id)
-    roll = call_roll(transport, run_id, names, enrolled, begun=begun)
-    if source is None:
-        transport = Courier(
-            transport=transport,
-            run_id=run_id,
-            roll=roll,
-            budget=plan.terms.budget,
-            records=records,
-        )
     run = Run(
         run_id=run_id,
         source_id=source,
         terms=plan.terms,
-        roll=roll,
+        roll=call_roll(transport, run_id, names, enrolled, begun=begun),
         transport=transport,
         records=records,
         measure=partial(measure_round, evaluation),

@@ -63,7 +63,8 @@ class Receipts:
         run_id: The run.
         witness: Signs that a log was seen.
         seconds: The time, since 1970.
-        trusted: The log's key, where the client's owner knows it; None takes the first one seen.
+        trusted: The log's key, where the client's owner knows it, also after another was lost; None
+            takes the first one seen, and those to which that hands over.
         remember: Told why a receipt was refused.
     """
 
@@ -135,14 +136,17 @@ class Receipts:
         Raises:
             ReceiptRefused: It is another log than before, or of another key.
         """
-        if reached is not None and reached.origin != head.origin:
-            raise ReceiptRefused(f"the run was in log {reached.origin}, and now in {head.origin}")
-        if self.trusted is not None and key != self.trusted:
+        is_known = self.trusted is not None
+        if is_known and key != self.trusted:
             raise ReceiptRefused(f"the log is signed by {receipt.key}, not by the known key")
-        seen = self.store.receipts.seen(head.origin)
+        origin = head.origin if reached is None else reached.origin
+        if origin != head.origin and not is_known:
+            raise ReceiptRefused(f"the run was in log {origin}, and now in {head.origin}")
+        seen = self.store.receipts.seen(origin)
         if seen is None:
             return SeenLog(head.origin, receipt.key, EMPTY_LOG, b"")
-        _require_handed_over(seen.signer, receipt)
+        if not is_known:
+            _require_handed_over(seen.signer, receipt)
         if head.size < seen.size:
             raise ReceiptRefused(f"the log has {head.size} leaves, but {seen.size} were seen")
         return seen

@@ -16,11 +16,12 @@ from platform.cli.client_app import main
 from platform.disk.log_files import kept_heads, kept_notes, known_key
 from platform.errors import ProtocolError, RunStopped
 from platform.experiment.finishing import execute
+from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
 from platform.parties.receipt_files import forks, read_receipts, verified, write_receipts
 from platform.parties.receipts import ReceiptRefused
 from platform.rounds.observing import SilentObserver
-from platform.rounds.receipts import witnessed_sizes
+from platform.rounds.receipts import Courier, witnessed_sizes
 from platform.wire.receipts import (
     ADVERSARIES,
     ReceiptLeaf,
@@ -361,29 +362,56 @@ def test_no_rewritten_log_passes_a_client_that_saw_the_old_one(tmp_path: Path, c
 # --- whole runs -----------------------------------------------------------------------------------
 
 
+def with_receipts(
+    simulation: Simulation, lie: Callable[[bytes], bytes] | None = None
+) -> Simulation:
+    """A simulation whose coordinator hands out receipts, as that of a federation does."""
+    run = simulation.run
+    courier = Courier(
+        transport=run.transport if lie is None else Lying(run.transport, lie),
+        run_id=run.run_id,
+        roll=run.roll,
+        budget=run.terms.budget,
+        records=run.records,
+    )
+    return replace(simulation, run=replace(run, transport=courier))
+
+
+def held(storage: Storage, *overrides: str) -> Finished:
+    with opened(storage.create(*overrides)) as simulation:
+        summary = execute(with_receipts(simulation), SilentObserver())
+        return Finished(storage, simulation.run_id, summary)
+
+
+@pytest.fixture(scope="module")
+def receipted(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A finished run of five clients with receipts."""
+    return held(Storage(tmp_path_factory.mktemp("receipted")), OS)
+
+
 def stores(run: Finished) -> Mapping[str, ClientStore]:
     return open_client_stores(stores_of(run.folder), read_only=True).stores
 
 
-def test_every_client_of_a_run_has_receipts_that_add_up(noised_run: Finished) -> None:
-    key = known_key(noised_run.storage.file)
+def test_every_client_of_a_run_has_receipts_that_add_up(receipted: Finished) -> None:
+    key = known_key(receipted.storage.file)
     worst = dict.fromkeys(ADVERSARIES, 0.0)
     runs = []
-    for store in stores(noised_run).values():
+    for store in stores(receipted).values():
         (run,) = verified(store.receipts.all(), store.rows(), key=key)
         assert run.problems == ()
         assert run.rounds == 3 and run.epsilons is not None
         worst = {name: max(worst[name], run.epsilons[name]) for name in ADVERSARIES}
         runs.append(run)
-    final = noised_run.summary["final"]["epsilon"]
+    final = receipted.summary["final"]["epsilon"]
     assert worst == pytest.approx({name: final[name] for name in ADVERSARIES}, rel=1e-9)
     problems, common = forks(runs[:1], runs[1:2])
     assert problems == [] and common >= 2
 
 
-def test_heads_are_cosigned_by_all_clients(noised_run: Finished) -> None:
-    file = noised_run.storage.file
-    pseudonyms = {store.identity.pseudonym for store in stores(noised_run).values()}
+def test_heads_are_cosigned_by_all_clients(receipted: Finished) -> None:
+    file = receipted.storage.file
+    pseudonyms = {store.identity.pseudonym for store in stores(receipted).values()}
     sizes = witnessed_sizes(file)
     assert sizes.keys() == pseudonyms
     assert len(set(sizes.values())) == 1
@@ -417,19 +445,16 @@ def test_a_run_whose_receipts_are_spoilt_on_the_way_stops(storage: Storage) -> N
     def lie(receipt: bytes) -> bytes:
         return receipt[:-1] + bytes([receipt[-1] ^ 1])
 
-    place = replace(
-        storage,
-        surroundings=replace(storage.surroundings, carry=lambda through: Lying(through, lie)),
-    )
-    with opened(place.create(OS, "cohort.retries=0")) as simulation, pytest.raises(RunStopped):
-        execute(simulation, SilentObserver())
-    run = Finished(place, simulation.run_id, {})
+    with opened(storage.create(OS, "cohort.retries=0")) as simulation:
+        with pytest.raises(RunStopped):
+            execute(with_receipts(simulation, lie), SilentObserver())
+    run = Finished(storage, simulation.run_id, {})
     for store in stores(run).values():
         assert all("receipt was refused" in f.reason for f in store.failures(run.run_id))
 
 
 def test_a_run_without_noise_states_that_nothing_is_proven(storage: Storage) -> None:
-    run = storage.run(NONE, "rounds=2")
+    run = held(storage, NONE, "rounds=2")
     for store in stores(run).values():
         (found,) = verified(store.receipts.all(), store.rows())
         assert found.problems == ()
@@ -442,8 +467,10 @@ def test_a_resumed_coordinator_goes_on_where_clients_are(
     with monkeypatch.context() as patch, opened(storage.create(OS)) as simulation:
         crash_at(patch, Client, "_train", 7, after=True)
         with pytest.raises(Crash):
-            execute(simulation, SilentObserver())
-    run = storage.resume(simulation.run_id)
+            execute(with_receipts(simulation), SilentObserver())
+    with opened(storage.reopen(simulation.run_id)) as simulation:
+        summary = execute(with_receipts(simulation), SilentObserver())
+    run = Finished(storage, simulation.run_id, summary)
     for store in stores(run).values():
         (found,) = verified(store.receipts.all(), store.rows())
         assert found.problems == ()
@@ -459,13 +486,13 @@ def client(
 
 
 def test_the_command_line(
-    client: Callable[..., Answer], noised_run: Finished, tmp_path: Path
+    client: Callable[..., Answer], receipted: Finished, tmp_path: Path
 ) -> None:
     file, other = tmp_path / "one", tmp_path / "other"
-    a, b, *_ = stores(noised_run).values()
+    a, b, *_ = stores(receipted).values()
     file.write_bytes(write_receipts(a.receipts.all()))
     other.write_bytes(write_receipts(b.receipts.all()))
-    key = known_key(noised_run.storage.file)
+    key = known_key(receipted.storage.file)
     assert key is not None
     arguments = ("receipts", "verify", str(file), "--compare", str(other), "--key", key.encode())
     answer = client(*arguments, "--json")
