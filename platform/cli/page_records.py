@@ -103,7 +103,7 @@ class PageRecords:
         columns = ("run", "config", "status", "created", "rounds", "accuracy", "epsilon s/p/o")
         return Sheet(
             title="Runs",
-            lead=f"{len(known)} runs" + (f", {len(rows)} here." if len(known) > len(rows) else "."),
+            lead=_counted(known, rows),
             search=search,
             tables=[
                 Table(
@@ -169,32 +169,23 @@ class PageRecords:
         )
 
     def audit(self, asked: Mapping[str, str]) -> Sheet:
-        """Return the first entries that meet all conditions.
-
-        Raises:
-            ConfigError: If a condition is none that anything could meet.
-            UnknownRun: If there is no such run.
-        """
+        """Return the first entries that meet all conditions, or why nothing can meet them."""
         search = [
             Field(name=name, label=name, value=asked.get(name, ""), hint=hint)
             for name, hint in FIELDS.items()
         ]
-        wanted = _filter(asked)
-        found = self._patiently(lambda database: matching(database, wanted, self._storage))
-        several = wanted.run_id is None
-        columns = (*(("run",) if several else ()), *NAMES)
-        rows = [
-            (*((Cell(one["run"], "/audit", {"run": one["run"]}),) if several else ()), *row)
-            for one, row in zip(found, entry_rows(found), strict=True)
-        ]
-        more = "the first " if len(found) == ENTRIES_A_PAGE else ""
+        try:
+            wanted = _filter(asked)
+            found = self._patiently(lambda database: matching(database, wanted, self._storage))
+        except (ConfigError, UnknownRun) as error:
+            # With the search, so that it can be put right; a field here is an option elsewhere.
+            text = str(error).removeprefix("--")
+            return Sheet(title="Audit log", lead=text, fails=True, search=search)
         return Sheet(
             title="Audit log",
-            lead=f"{more}{len(found)} entries, oldest first.",
+            lead=_first(found),
             search=search,
-            tables=[
-                Table(caption="Entries", columns=columns, rows=rows, empty="Nothing meets all.")
-            ],
+            tables=[_entries(found, several=wanted.run_id is None)],
             notes=(
                 READERS,
                 "Nothing is verified here: an entry that was changed may meet other conditions.",
@@ -288,6 +279,11 @@ def _run_row(uow: UnitOfWork, run: RunRecord) -> tuple[Any, ...]:
     )
 
 
+def _counted(known: Sequence[object], shown: Sequence[object]) -> str:
+    runs = "1 run" if len(known) == 1 else f"{len(known)} runs"
+    return f"{runs}." if len(shown) == len(known) else f"{runs}, {len(shown)} of them here."
+
+
 def _pages(text: str, page: int, known: int) -> Iterator[Cell]:
     for name, number in (("newer", page - 1), ("older", page + 1)):
         if number >= 1 and (number - 1) * RUNS_A_PAGE < known:
@@ -325,7 +321,7 @@ def _run_sheet(run_id: str, agreed: Agreed, budget: Mapping[str, Any]) -> Sheet:
                 empty="None: no round was lost or aborted.",
             ),
         ],
-        notes=[f"lifetime: {budget['lifetime_covers']}", *closing_words(budget)],
+        notes=[text.removeprefix("note: ") for text in closing_words(budget)],
         links=[Cell("its audit log", "/audit", {"run": run_id})],
     )
 
@@ -362,6 +358,21 @@ def _filter(asked: Mapping[str, str]) -> AuditFilter:
         detail=asked.get("text"),
         limit=ENTRIES_A_PAGE,
     )
+
+
+def _first(found: Sequence[object]) -> str:
+    if len(found) == ENTRIES_A_PAGE:
+        return f"The first {len(found)} entries, oldest first; narrow the search for others."
+    return f"{len(found)} entries, oldest first."
+
+
+def _entries(found: Sequence[dict[str, Any]], *, several: bool) -> Table:
+    rows = [
+        (*((Cell(one["run"], "/audit", {"run": one["run"]}),) if several else ()), *row)
+        for one, row in zip(found, entry_rows(found), strict=True)
+    ]
+    columns = (*(("run",) if several else ()), *NAMES)
+    return Table(caption="Entries", columns=columns, rows=rows, empty="Nothing meets all of it.")
 
 
 def _verified_tables(found: Mapping[str, Any], faults: Sequence[str]) -> Iterator[Table]:

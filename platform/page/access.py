@@ -68,20 +68,24 @@ def read_token(file: Path) -> str:
         ConfigError: If it cannot be read, others may read it, or what is in it is no token.
     """
     try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        # Without waiting: a pipe has no end of its own.
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise ConfigError(
             f"--token-file: {str(file)!r} cannot be read ({error.strerror}); valid is a file with "
             f"a token of {SHORTEST} characters or more"
         ) from error
-    with os.fdopen(descriptor, "rb") as opened:
+    try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_mode & 0o077:
             raise ConfigError(
-                f"--token-file: {str(file)!r} can be read by others; valid is a file of mode 600"
+                f"--token-file: {str(file)!r} can be read by others, or is no file; valid is a file"
+                " of mode 600"
             )
         # The token itself is in no message.
-        text = opened.read(1024).decode("ascii", "replace").strip()
+        text = os.read(descriptor, 1024).decode("ascii", "replace").strip()
+    finally:
+        os.close(descriptor)
     if not _TOKEN.fullmatch(text):
         raise ConfigError(
             f"--token-file: {str(file)!r} holds no token; it must be one line of {SHORTEST} to 256 "

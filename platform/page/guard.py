@@ -6,6 +6,7 @@ Level 3, RFC 6265bis (cookies), RFC 6750 (bearer tokens).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
@@ -32,6 +33,7 @@ HEADERS: Final = {
 }
 OPEN: Final = frozenset({"/login", "/page.css", "/page.js", "/icon.svg"})
 """What is shown to those who have no token yet."""
+_HOST: Final = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[^:\[\]]*))(?::[0-9]*)?")
 _SAFE: Final = frozenset({"GET", "HEAD"})
 
 
@@ -92,11 +94,9 @@ class Guard:
 
 
 def host_name(host: str) -> str:
-    """Return what a Host header names, without its port and in lower case."""
-    if host.startswith("["):
-        return host.partition("]")[0].removeprefix("[").lower()
-    name, _, port = host.partition(":")
-    return "" if port and not port.isdecimal() else name.lower()
+    """Return what a Host header names, without its port and in lower case; "" where it is none."""
+    found = _HOST.fullmatch(host.lower())
+    return "" if found is None else found["six"] or found["name"] or ""
 
 
 def _is_own(request: HTTPConnection, host: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 from platform.page.sheets import Plot, Point
 
 WIDTH, HEIGHT = 640, 320
-LEFT, RIGHT, TOP, BOTTOM = 64, 24, 20, 56
+LEFT, RIGHT, TOP, BOTTOM = 84, 24, 20, 64
 MOST_MARKS: Final = 60
 _TICKS: Final = 5
 
