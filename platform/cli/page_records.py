@@ -8,32 +8,31 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from platform.agreement import Agreed, stored_tree
-from platform.agreement.statements import unfinished_document
+from platform.agreement import stored_tree
 from platform.cli.auditing import audited
-from platform.cli.budgeting import (
-    ATTEMPT_COLUMNS,
-    CLIENT_COLUMNS,
-    attempt_rows,
-    client_rows,
-    closing_words,
-    stated_budget,
-    terms_words,
-)
+from platform.cli.budgeting import stated_budget
 from platform.cli.output import epsilon, fraction
 from platform.cli.page_gauges import run_gauges
-from platform.cli.querying import NAMES, AuditFilter, entry_rows, matching
-from platform.cli.reporting import summary_rows, unfinished_rows
-from platform.cli.watching import NAMES as ROUND_COLUMNS
-from platform.cli.watching import round_cells, round_remarks
+from platform.cli.page_sheets import (
+    READERS,
+    RUNS_A_PAGE,
+    counted,
+    entries_table,
+    filter_of,
+    first_words,
+    further_pages,
+    run_sheet,
+    verified_tables,
+)
+from platform.cli.querying import matching
 from platform.disk.opening import database_file, open_existing
 from platform.errors import ConfigError, UnknownRun
-from platform.page import Cell, Field, Gauge, Plot, Point, Sheet, Table
+from platform.page import Cell, Field, Gauge, Sheet, Table
 from platform.relay.links import status_of
 from platform.rounds.documents import shown_round
 from storage import (
@@ -46,16 +45,10 @@ from storage import (
     UnitOfWork,
 )
 
-RUNS_A_PAGE: Final = 50
-ENTRIES_A_PAGE: Final = 100
 TRIES: Final = 5
 """Readings of a database that is written to meanwhile, before it is too busy."""
 PATIENCE: Final = 2.0
 """Seconds that a hub may take to answer."""
-READERS: Final = (
-    "Who reads this page is not `observer`: audit log and budgets tell who was in which cohort, "
-    "which the epsilon for observer may count on to stay secret."
-)
 LISTED: Final = (
     "Accuracy and epsilon (server/peers/observer) are those that the last round states; a run's "
     "own page says whether all of its records agree."
@@ -87,6 +80,15 @@ class PageRecords:
         self._lock = threading.Lock()
         self._database: Database | None = None
 
+    def prepare(self) -> None:
+        """Open the database if it is there, so that the first reader does not wait for the check.
+
+        Raises:
+            StorageError: If it is none, or damaged.
+        """
+        if self._file.is_file():
+            self._patiently(lambda database: database.is_read_only)
+
     def runs(self, text: str, page: int) -> Sheet:
         """Return the runs whose id or name contains a text, a page of them, newest first."""
         search = (Field(name="q", label="id or name", value=text, hint="quickstart"),)
@@ -103,7 +105,7 @@ class PageRecords:
         columns = ("run", "config", "status", "created", "rounds", "accuracy", "epsilon s/p/o")
         return Sheet(
             title="Runs",
-            lead=_counted(known, rows),
+            lead=counted(known, rows),
             search=search,
             tables=[
                 Table(
@@ -113,7 +115,7 @@ class PageRecords:
                     empty="No run matches." if text else "There is no run yet.",
                 )
             ],
-            links=list(_pages(text, page, len(known))),
+            links=list(further_pages(text, page, len(known))),
             notes=(LISTED,),
         )
 
@@ -131,7 +133,7 @@ class PageRecords:
             agreed, budget = self._patiently(lambda database: stated_budget(database, run_id))
         except NotFound as error:
             raise UnknownRun(f"RUN: {run_id!r} is unknown; the page of runs lists all") from error
-        return _run_sheet(run_id, agreed, budget)
+        return run_sheet(run_id, agreed, budget)
 
     def clients(self) -> Sheet:
         """Return who is connected to the hub.
@@ -175,7 +177,7 @@ class PageRecords:
             for name, hint in FIELDS.items()
         ]
         try:
-            wanted = _filter(asked)
+            wanted = filter_of(asked)
             found = self._patiently(lambda database: matching(database, wanted, self._storage))
         except (ConfigError, UnknownRun) as error:
             # With the search, so that it can be put right; a field here is an option elsewhere.
@@ -183,9 +185,9 @@ class PageRecords:
             return Sheet(title="Audit log", lead=text, fails=True, search=search)
         return Sheet(
             title="Audit log",
-            lead=_first(found),
+            lead=first_words(found),
             search=search,
-            tables=[_entries(found, several=wanted.run_id is None)],
+            tables=[entries_table(found, several=wanted.run_id is None)],
             notes=(
                 READERS,
                 "Nothing is verified here: an entry that was changed may meet other conditions.",
@@ -208,7 +210,7 @@ class PageRecords:
             title="Verify",
             lead=broken if faults else f"HOLDS: all records of {len(found['runs'])} runs agree.",
             fails=bool(faults),
-            tables=list(_verified_tables(found, faults)),
+            tables=list(verified_tables(found, faults)),
         )
 
     def gauges(self) -> Sequence[Gauge]:
@@ -276,121 +278,4 @@ def _run_row(uow: UnitOfWork, run: RunRecord) -> tuple[Any, ...]:
         len(rounds),
         "-" if last is None else fraction(last["accuracy"]["mean"]),
         "/".join(epsilon(value) for value in spent.values()) or "-",
-    )
-
-
-def _counted(known: Sequence[object], shown: Sequence[object]) -> str:
-    runs = "1 run" if len(known) == 1 else f"{len(known)} runs"
-    return f"{runs}." if len(shown) == len(known) else f"{runs}, {len(shown)} of them here."
-
-
-def _pages(text: str, page: int, known: int) -> Iterator[Cell]:
-    for name, number in (("newer", page - 1), ("older", page + 1)):
-        if number >= 1 and (number - 1) * RUNS_A_PAGE < known:
-            yield Cell(name, "/", {"q": text, "page": str(number)})
-
-
-def _run_sheet(run_id: str, agreed: Agreed, budget: Mapping[str, Any]) -> Sheet:
-    summary = agreed.summary
-    document = unfinished_document(agreed) if summary is None else summary
-    rows = unfinished_rows(document) if summary is None else summary_rows(summary)
-    rounds = document["rounds"]
-    return Sheet(
-        title=f"Run {run_id}",
-        lead=terms_words(budget),
-        warnings=[*budget["warnings"], READERS],
-        plots=[_plot(rounds)],
-        tables=[
-            Table(caption="Results", columns=("result", "value"), rows=rows),
-            Table(
-                caption="Rounds",
-                columns=(*ROUND_COLUMNS[:-1], "seconds", "beside it"),
-                rows=[(*round_cells(one), round_remarks(one).strip()) for one in rounds],
-                empty="No round is over yet.",
-            ),
-            Table(
-                caption="Budget, client by client",
-                columns=CLIENT_COLUMNS,
-                rows=client_rows(budget),
-                empty="No client has been charged for anything yet.",
-            ),
-            Table(
-                caption="Attempts without a result",
-                columns=ATTEMPT_COLUMNS,
-                rows=attempt_rows(budget),
-                empty="None: no round was lost or aborted.",
-            ),
-        ],
-        notes=[text.removeprefix("note: ") for text in closing_words(budget)],
-        links=[Cell("its audit log", "/audit", {"run": run_id})],
-    )
-
-
-def _plot(rounds: Sequence[Mapping[str, Any]]) -> Plot:
-    points = []
-    for one in rounds:
-        spent, accuracy = one["epsilon"]["server"], one["accuracy"]["mean"]
-        if accuracy is not None and not isinstance(spent, str):
-            label = f"round {one['round']}: {fraction(accuracy)} at epsilon {epsilon(spent)}"
-            points.append(Point(spent, accuracy, label))
-    return Plot(
-        title="Accuracy against epsilon for server, round by round",
-        across="epsilon for server, cumulative",
-        up="accuracy, mean over clients",
-        points=points,
-        absent="Nothing to draw: no round has both an accuracy and a finite epsilon for server.",
-    )
-
-
-def _filter(asked: Mapping[str, str]) -> AuditFilter:
-    number = asked.get("round")
-    if number is not None and not (number.isascii() and number.isdecimal() and len(number) < 19):
-        raise ConfigError(f"round: {number!r} is not valid; it must be a number such as 3")
-    return AuditFilter(
-        run_id=asked.get("run"),
-        actor=asked.get("actor"),
-        action=asked.get("action"),
-        round_number=None if number is None else int(number),
-        channel=asked.get("channel"),
-        status=asked.get("status"),
-        since=asked.get("since"),
-        until=asked.get("until"),
-        detail=asked.get("text"),
-        limit=ENTRIES_A_PAGE,
-    )
-
-
-def _first(found: Sequence[object]) -> str:
-    if len(found) == ENTRIES_A_PAGE:
-        return f"The first {len(found)} entries, oldest first; narrow the search for others."
-    return f"{len(found)} entries, oldest first."
-
-
-def _entries(found: Sequence[dict[str, Any]], *, several: bool) -> Table:
-    rows = [
-        (*((Cell(one["run"], "/audit", {"run": one["run"]}),) if several else ()), *row)
-        for one, row in zip(found, entry_rows(found), strict=True)
-    ]
-    columns = (*(("run",) if several else ()), *NAMES)
-    return Table(caption="Entries", columns=columns, rows=rows, empty="Nothing meets all of it.")
-
-
-def _verified_tables(found: Mapping[str, Any], faults: Sequence[str]) -> Iterator[Table]:
-    if faults:
-        yield Table(caption="What is wrong", columns=("fault",), rows=[(text,) for text in faults])
-    log = found["log"]
-    if log is not None and not log["problems"]:
-        rows = [("leaves", log["size"]), ("root", log["root"]), ("kept heads", log["heads"])]
-        signed = log["key"] or "unknown, so no signature was checked"
-        yield Table(
-            caption="Log of all runs", columns=("what", "value"), rows=[*rows, ("key", signed)]
-        )
-    yield Table(
-        caption="Run by run",
-        columns=("run", "verdict", "entries", "head"),
-        rows=[
-            (run["run"], "FAILED" if run["problems"] else "holds", run["count"], run["hash"])
-            for run in found["runs"]
-        ],
-        empty="No run could be read.",
     )

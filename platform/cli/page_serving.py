@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from platform.cli.page_records import PageRecords
 from platform.disk.opening import database_file
 from platform.errors import ConfigError
+from storage import StorageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,4 +49,8 @@ def page_command(asked: PlaceAsked, storage: str, socket: Path | None) -> None:
         sys.stdout.write(f"page: {address} (Ctrl-C ends it)\n")
         sys.stdout.flush()
 
-    serve(PageRecords(storage, socket), Place(**asdict(asked)), tell)
+    records = PageRecords(storage, socket)
+    with suppress(StorageError):
+        # What is damaged, or busy, the page itself says.
+        records.prepare()
+    serve(records, Place(**asdict(asked)), tell)
