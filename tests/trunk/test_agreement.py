@@ -116,7 +116,7 @@ def test_edited_database_is_noticed(sotto: Command, own_copy: Finished, name: st
     answer = verify(sotto, own_copy.storage)
     assert answer.code == 3 and said in answer.err
     assert own_copy.run_id in answer.err and "Traceback" not in answer.err
-    assert "hold" not in answer.out
+    assert "entries hold" not in answer.out
     reported = sotto("report", "latest", "--storage", own_copy.storage.url)
     assert reported.code in (1, 3) and reported.out == ""
     assert reported.err.startswith("error: ") and reported.err.count("\n") == 1

@@ -292,10 +292,16 @@ def test_erased_newest_run_is_noticed_by_its_folder(
     erase(storage, three[1][2], folder=False)
     answer = sotto("audit", "verify", "--storage", storage.url, "--json")
     assert answer.code == 3
-    (problem,) = answer.document["problems"]
-    assert three[1][2] in problem and "summary.json" in problem
-    # Nothing inside can tell of the newest run once its folder is gone as well: SECURITY.md.
+    of_folder, of_head = answer.document["problems"]
+    assert three[1][2] in of_folder and "summary.json" in of_folder
+    assert "a kept head says that there are" in of_head
     shutil.rmtree(storage.folder / three[1][2])
+    answer = sotto("audit", "verify", "--storage", storage.url, "--json")
+    assert (answer.code, answer.document["problems"]) == (3, [of_head])
+    # Nothing here can tell of the newest run once the heads are gone as well, with their key; only
+    # who kept one elsewhere can: SECURITY.md.
+    for file in storage.folder.glob("sotto.audit.*"):
+        file.unlink()
     assert sotto("audit", "verify", "--storage", storage.url).code == 0
 
 
