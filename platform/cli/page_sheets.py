@@ -91,7 +91,7 @@ def _plot(rounds: Sequence[Mapping[str, Any]]) -> Plot:
     return Plot(
         title="Accuracy against epsilon for server, round by round",
         across="epsilon for server, cumulative",
-        up="accuracy, mean over clients",
+        up="mean accuracy",
         points=points,
         absent="Nothing to draw: no round has both an accuracy and a finite epsilon for server.",
     )

@@ -16,6 +16,8 @@ from urllib.parse import urlencode
 import pytest
 from sqlalchemy import Connection, text
 
+from platform.cli import page_records
+from platform.relay.packets import ClientStatus, Status
 from storage import open_database
 from tests.trunk._pages import OWN, page_of, tags, words
 from tests.trunk._runs import Command, Finished, Storage, of_clients
@@ -300,6 +302,18 @@ def test_connected_clients_are_those_of_the_hub(noised_run: Finished, tmp_path: 
     assert "Not known: `serve --socket`" in shown
     nobody = page_of(noised_run.storage, socket=tmp_path / "hub.sock").get("/clients")
     assert nobody.status_code == 400 and "Nobody answers at" in words(nobody.text)
+
+
+def test_who_is_connected_is_what_the_hub_says(
+    noised_run: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = ClientStatus(name="north", reachable=True, asked="train", last="keys")
+    gone = ClientStatus(name=HOSTILE, reachable=False, asked=None, last=None)
+    monkeypatch.setattr(page_records, "status_of", lambda *_: Status((there, gone)))
+    html = page_of(noised_run.storage, socket=tmp_path / "hub.sock").get("/clients").text
+    assert "1 of 2 can be reached." in words(html)
+    assert "north yes train keys" in words(html)
+    assert {tag for tag, _ in tags(html)} <= ALLOWED and VISIBLE in html
 
 
 def test_pseudonyms_are_all_that_is_told_of_simulated_clients(noised_run: Finished) -> None:

@@ -63,7 +63,7 @@ def test_it_starts_and_leads_to_a_run(
         fetched: list[str] = []
         tab.on("request", lambda request: fetched.append(request.url))
         tab.goto(f"http://127.0.0.1:{port}/")
-        tab.wait_for_function("document.getElementById('live').textContent === 'live'")
+        tab.get_by_text("live", exact=True).wait_for()
         tab.get_by_role("link", name=noised_run.run_id).click()
         tab.get_by_role("heading", name=f"Run {noised_run.run_id}").wait_for()
         assert tab.locator("svg circle").count() == 3
