@@ -308,7 +308,7 @@ def test_who_is_connected_is_what_the_hub_says(
     noised_run: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = ClientStatus(name="north", reachable=True, asked="train", last="keys")
-    gone = ClientStatus(name=HOSTILE, reachable=False, asked=None, last=None)
+    gone = ClientStatus(name=HOSTILE, reachable=False, asked="", last="")
     monkeypatch.setattr(page_records, "status_of", lambda *_: Status((there, gone)))
     html = page_of(noised_run.storage, socket=tmp_path / "hub.sock").get("/clients").text
     assert "1 of 2 can be reached." in words(html)
