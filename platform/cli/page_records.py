@@ -107,7 +107,7 @@ class PageRecords:
             title="Runs",
             lead=counted(known, rows),
             search=search,
-            tables=[
+            blocks=[
                 Table(
                     caption="Newest first",
                     columns=columns,
@@ -161,7 +161,7 @@ class PageRecords:
         return Sheet(
             title="Connected clients",
             lead=f"{there} of {len(rows)} can be reached.",
-            tables=[
+            blocks=[
                 Table(
                     caption="Each client",
                     columns=("client", "reachable", "asked for", "last answer"),
@@ -187,7 +187,7 @@ class PageRecords:
             title="Audit log",
             lead=first_words(found),
             search=search,
-            tables=[entries_table(found, several=wanted.run_id is None)],
+            blocks=[entries_table(found, several=wanted.run_id is None)],
             notes=(
                 READERS,
                 "Nothing is verified here: an entry that was changed may meet other conditions.",
@@ -210,7 +210,7 @@ class PageRecords:
             title="Verify",
             lead=broken if faults else f"HOLDS: all records of {len(found['runs'])} runs agree.",
             fails=bool(faults),
-            tables=list(verified_tables(found, faults)),
+            blocks=list(verified_tables(found, faults)),
         )
 
     def gauges(self) -> Sequence[Gauge]:

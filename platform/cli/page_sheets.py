@@ -54,8 +54,8 @@ def run_sheet(run_id: str, agreed: Agreed, budget: Mapping[str, Any]) -> Sheet:
         title=f"Run {run_id}",
         lead=terms_words(budget),
         warnings=[*budget["warnings"], READERS],
-        plots=[_plot(rounds)],
-        tables=[
+        blocks=[
+            _plot(rounds),
             Table(caption="Results", columns=("result", "value"), rows=rows),
             Table(
                 caption="Rounds",

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from platform.errors import printable
 from platform.page.plots import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, drawing
-from platform.page.sheets import Cell, Sheet
+from platform.page.sheets import Cell, Plot, Sheet
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
 STATIC: Final = Path(__file__).parent / "static"
@@ -43,6 +43,7 @@ class Pages:
             lstrip_blocks=True,
         )
         self._environment.tests["cell"] = _is_cell
+        self._environment.tests["plot"] = _is_plot
         self._environment.globals.update(drawing=drawing, frame=FRAME, has_login=has_login)
 
     def sheet(self, sheet: Sheet, *, here: str, stamp: str = "", verifies: bool = False) -> str:
@@ -71,3 +72,7 @@ def _shown(value: Any) -> Any:
 
 def _is_cell(value: Any) -> bool:
     return isinstance(value, Cell)
+
+
+def _is_plot(value: Any) -> bool:
+    return isinstance(value, Plot)

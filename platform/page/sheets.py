@@ -109,8 +109,7 @@ class Sheet:
         title: What it is of.
         lead: The most important sentence.
         warnings: What must be known before any number is read.
-        plots: Drawn above the tables.
-        tables: From the top.
+        blocks: Tables and plots, from the top.
         notes: What to know beside them.
         search: Fields of a form that asks the page anew; none without one.
         links: To more of the same.
@@ -120,8 +119,7 @@ class Sheet:
     title: str
     lead: str = ""
     warnings: Sequence[str] = ()
-    plots: Sequence[Plot] = ()
-    tables: Sequence[Table] = ()
+    blocks: Sequence[Plot | Table] = ()
     notes: Sequence[str] = ()
     search: Sequence[Field] = ()
     links: Sequence[Cell] = ()
