@@ -33,6 +33,17 @@ def listed(names: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 0 else shown or "none, as there are none yet"
 
 
+def printable(text: str) -> str:
+    r"""Return a text on one line that a terminal can only show, never obey.
+
+    Names come from files and stores that anybody may have written: escape sequences, line breaks
+    and marks that turn the direction of writing are shown as escapes such as `\x1b`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class PlatformError(Exception):
     """Root of the platform's errors; the message is one plain sentence for the user."""
 

@@ -14,6 +14,7 @@ from platform.rounds.documents import summary_text
 SUMMARY: Final = "summary.json"
 FILES: Final = {
     "metrics.csv": "metrics_sha256",
+    "metrics.jsonl": "metrics_jsonl_sha256",
     "config.yaml": "config_sha256",
     "effective.yaml": "effective_sha256",
 }
@@ -21,17 +22,17 @@ FILES: Final = {
 
 
 def finished_digests(
-    folder: Path, summary: Mapping[str, Any], metrics: str
+    folder: Path, summary: Mapping[str, Any], metrics: Mapping[str, str]
 ) -> dict[str, str | None]:
-    """Return what `run.finished` says of the files, before the first two are written.
+    """Return what `run.finished` says of the files, before summary and metrics are written.
 
     Args:
         folder: The run's.
         summary: What `summary.json` will hold, without the head of the audit log, which is not
             known before this is in it.
-        metrics: What `metrics.csv` will hold.
+        metrics: What each file of metrics will hold.
     """
-    known = {"metrics.csv": bytes_digest(metrics.encode("utf-8"))}
+    known = {name: bytes_digest(text.encode("utf-8")) for name, text in metrics.items()}
     others = {name: _file_digest(folder / name) for name in FILES if name not in known}
     digests = {FILES[name]: digest for name, digest in {**known, **others}.items()}
     return {"summary_sha256": document_digest(summary), **digests}

@@ -12,7 +12,7 @@ from platform.config.plain_yaml import read_yaml
 from platform.rounds.audit_trail import parsed_detail, run_number
 from storage import AuditChainBroken, AuditEntry, AuditHead, Database, NotFound, UnitOfWork
 
-TRACES: Final = ("summary.json", "metrics.csv", "clients", "run.lock")
+TRACES: Final = ("summary.json", "metrics.csv", "metrics.jsonl", "clients", "run.lock")
 """What is in a run's folder only once its database knows the run."""
 
 

@@ -19,6 +19,7 @@ from platform.cli.ending import end_with
 from platform.cli.enrolment_commands import enrolment_app
 from platform.cli.federation_commands import federation_app
 from platform.cli.options import ABOUT, DEFAULT_STORAGE, Json, Storage
+from platform.cli.page_commands import page_app
 from platform.cli.report_commands import report_app
 
 app = typer.Typer(
@@ -35,6 +36,7 @@ app.add_typer(cache_app, name="cache")
 app.add_typer(federation_app, name="federation")
 app.add_typer(report_app)
 app.add_typer(backup_app)
+app.add_typer(page_app)
 
 MethodsOption = Annotated[
     Path | None,

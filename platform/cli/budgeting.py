@@ -28,6 +28,16 @@ RESERVED: Final = (
     "note: reserved: charged, and spent, but not known to be in a result: of attempts that are "
     "open, aborted or lost, or where a client missed the end of its round"
 )
+CLIENT_COLUMNS: Final = (
+    "client",
+    "epsilon s/p/o",
+    "of it reserved",
+    "left",
+    "lifetime",
+    "of it left",
+    "rounds left",
+)
+ATTEMPT_COLUMNS: Final = ("round", "attempt", "state", "why", "clients charged", "cost")
 SCOPES: Final = {
     "database": "all runs of this database that the client took part in; what it spent with other "
     "coordinators only its own ledger knows: python -m platform.client budget CONFIG",
@@ -49,14 +59,32 @@ def budget_command(run_id: str | None, client: str | None, storage: str, *, as_j
         if run_id is None:
             _print_runs(database, client, as_json=as_json)
             return
-        budget = read_budget(database, resolved(database, run_id, storage), client)
-    agreed = budget.agreed
-    found = budget_document(budget, [*stated_warnings(agreed), *_of_draws(agreed)])
-    document = {**found, "lifetime_covers": SCOPES[_scope(agreed)]}
+        _, document = stated_budget(database, resolved(database, run_id, storage), client)
     if as_json:
         print_json(document)
     else:
         _print_run(document)
+
+
+def stated_budget(
+    database: Database, run_id: str, client: str | None = None
+) -> tuple[Agreed, dict[str, Any]]:
+    """Return a run whose records agree, and its budget with all that must be said of it.
+
+    Args:
+        database: Where the run is.
+        run_id: The run.
+        client: State this client alone.
+
+    Raises:
+        ConfigError: If there is no such client.
+        RunStopped: If records do not agree.
+        AuditChainBroken: If an audit log was changed.
+    """
+    budget = read_budget(database, run_id, client)
+    agreed = budget.agreed
+    found = budget_document(budget, [*stated_warnings(agreed), *_of_draws(agreed)])
+    return agreed, {**found, "lifetime_covers": SCOPES[_scope(agreed)]}
 
 
 def _scope(agreed: Agreed) -> str:
@@ -77,22 +105,30 @@ def _print_run(document: Document) -> None:
     out.print(f"run {document['run_id']}, client by client", soft_wrap=True)
     for text in document["warnings"]:
         out.print(f"note: {text}", soft_wrap=True)
-    out.print(_terms(document), soft_wrap=True)
-    clients = [_client_row(one) for one in document["clients"]]
+    out.print(terms_words(document), soft_wrap=True)
+    clients = client_rows(document)
     if clients:
-        spent = ("client", "epsilon s/p/o", "of it reserved", "left", "lifetime", "of it left")
-        out.print(table(None, (*spent, "rounds left"), clients))
+        out.print(table(None, CLIENT_COLUMNS, clients))
     else:
         out.print("no client has been charged for anything yet")
-    attempts = [_attempt_row(one) for one in document["attempts"]]
+    attempts = attempt_rows(document)
     if attempts:
-        names = ("round", "attempt", "state", "why", "clients charged", "cost")
-        out.print(table("attempts without a result", names, attempts))
-    for text in _closing(document):
+        out.print(table("attempts without a result", ATTEMPT_COLUMNS, attempts))
+    for text in closing_words(document):
         out.print(text, soft_wrap=True)
 
 
-def _terms(document: Document) -> str:
+def client_rows(document: Document) -> list[tuple[str, ...]]:
+    """Return what stands in each column of `CLIENT_COLUMNS`, client by client."""
+    return [_client_row(one) for one in document["clients"]]
+
+
+def attempt_rows(document: Document) -> list[tuple[Any, ...]]:
+    """Return what stands in each column of `ATTEMPT_COLUMNS`, attempt by attempt."""
+    return [_attempt_row(one) for one in document["attempts"]]
+
+
+def terms_words(document: Document) -> str:
     """Return what an epsilon here means, in words."""
     if document["unit"] is None:
         return f"mechanism {document['mechanism']}: no guarantee; epsilon counts as infinite"
@@ -143,7 +179,8 @@ def _attempt_row(one: Document) -> tuple[Any, ...]:
     return (*("-" if one[name] is None else one[name] for name in names), cost)
 
 
-def _closing(document: Document) -> Iterator[str]:
+def closing_words(document: Document) -> Iterator[str]:
+    """Yield the forecast, and what to know so that no number is misread."""
     yield f"forecast: {_forecast(document)}"
     if any(one["reserved"]["releases"] for one in document["clients"]):
         yield RESERVED

@@ -18,7 +18,7 @@ def end_with(app: Callable[[], object]) -> None:
         code = _exit_code(error)
         if code is None:
             raise
-        from platform.cli.output import printable
+        from platform.errors import printable
 
         typer.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(code)

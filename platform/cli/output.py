@@ -13,21 +13,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
+from platform.errors import printable as printable
+
 
 def print_json(value: Any) -> None:
     """Print strict JSON to stdout."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
-
-
-def printable(text: str) -> str:
-    r"""Return a text on one line that a terminal can only show, never obey.
-
-    Names come from files and stores that anybody may have written: escape sequences, line breaks
-    and marks that turn the direction of writing are shown as escapes such as `\x1b`.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 class _Plain(Console):

@@ -15,7 +15,7 @@ from platform.cli.access import resolved
 from platform.cli.output import console, print_json, printable, table
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError, listed
-from storage import AuditEntry, Leaf, UnitOfWork
+from storage import AuditEntry, Database, Leaf, UnitOfWork
 from storage.records import LEDGER_STATUSES
 
 LARGEST_ROUND: Final = 2**63 - 1
@@ -25,7 +25,7 @@ CHARGE: Final = "charge."
 CHARGES: Final = tuple(CHARGE + status for status in LEDGER_STATUSES)
 FORMATS: Final = ("table", "json", "csv")
 
-_NAMES: Final = ("#", "time", "actor", "action", "round", "channel", "detail")
+NAMES: Final = ("#", "time", "actor", "action", "round", "channel", "detail")
 _FIELDS: Final = (
     "sequence",
     "run",
@@ -84,18 +84,42 @@ def print_audit(
         ConfigError: If a condition is none that anything could meet.
         UnknownRun: If there is no such run, or no database.
     """
-    _require_shape(wanted, shown_as, limit)
+    if shown_as not in FORMATS:
+        raise ConfigError(f"--format: {shown_as!r} is not valid; valid: {', '.join(FORMATS)}")
     with closing(open_existing(storage)) as database:
-        run_id = None if wanted.run_id is None else resolved(database, wanted.run_id, storage)
-        with database.unit_of_work(read_only=True) as uow:
-            found = _found(uow, wanted, run_id, limit)
+        found = matching(database, wanted, storage, limit)
     if shown_as == "json":
         print_json(found)
     elif shown_as == "csv":
         _print_csv(found)
     else:
-        rows = [_row(entry) for entry in found]
-        console().print(table(None, _NAMES, rows))
+        console().print(table(None, NAMES, entry_rows(found)))
+
+
+def matching(
+    database: Database, wanted: AuditFilter, storage: str, limit: int | None
+) -> list[dict[str, Any]]:
+    """Return the entries that meet every condition, oldest first.
+
+    Args:
+        database: The coordinator's.
+        wanted: The conditions.
+        storage: The database's URL, for messages.
+        limit: The first so many only, None for all.
+
+    Raises:
+        ConfigError: If a condition is none that anything could meet.
+        UnknownRun: If there is no such run.
+    """
+    _require_shape(wanted, limit)
+    run_id = None if wanted.run_id is None else resolved(database, wanted.run_id, storage)
+    with database.unit_of_work(read_only=True) as uow:
+        return _found(uow, wanted, run_id, limit)
+
+
+def entry_rows(found: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """Return what stands in each column of `NAMES`, entry by entry."""
+    return [_row(entry) for entry in found]
 
 
 def _found(
@@ -175,9 +199,7 @@ def _charge(uow: UnitOfWork, leaf: Leaf) -> dict[str, Any]:
     }
 
 
-def _require_shape(wanted: AuditFilter, shown_as: str, limit: int | None) -> None:
-    if shown_as not in FORMATS:
-        raise ConfigError(f"--format: {shown_as!r} is not valid; valid: {', '.join(FORMATS)}")
+def _require_shape(wanted: AuditFilter, limit: int | None) -> None:
     if wanted.round_number is not None and not 0 <= wanted.round_number <= LARGEST_ROUND:
         raise ConfigError(
             f"--round: {wanted.round_number} is not valid; it must be 0 to {LARGEST_ROUND}"

@@ -54,21 +54,25 @@ def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
 
 
 def _print_unfinished(document: Mapping[str, Any]) -> None:
-    spent, run_id = document["epsilon"], document["run_id"]
-    rows = [
+    out = console()
+    out.print()
+    out.print(table(None, ("result", "value"), unfinished_rows(document)))
+    for warning in document["warnings"]:
+        out.print(f"note: {printable(warning)}", soft_wrap=True)
+    text = f"note: the run has not finished; go on with `run --resume {document['run_id']}`"
+    out.print(printable(text), soft_wrap=True)
+
+
+def unfinished_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what can be said of a run so far, as `summary_rows` does of one that is over."""
+    spent = document["epsilon"]
+    return [
         ("method, data", f"{document['method']} on {document['dataset']}"),
         ("status", f"{document['status']}, not finished"),
         ("rounds", f"{len(in_rounds(document['rounds']))} of {document['planned_rounds']}"),
         *[("in progress", text) for text in _in_progress(document["open_attempt"])],
         *[(f"epsilon for {name}, so far", _so_far(document, spent[name])) for name in spent],
     ]
-    out = console()
-    out.print()
-    out.print(table(None, ("result", "value"), rows))
-    for warning in document["warnings"]:
-        out.print(f"note: {printable(warning)}", soft_wrap=True)
-    text = f"note: the run has not finished; go on with `run --resume {run_id}`"
-    out.print(printable(text), soft_wrap=True)
 
 
 def _in_progress(attempt: Mapping[str, int] | None) -> list[str]:
@@ -85,12 +89,13 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     """Print accuracy and epsilon side by side, then what to know about them."""
     out = console()
     out.print()
-    out.print(table(None, ("result", "value"), _rows(summary)))
+    out.print(table(None, ("result", "value"), summary_rows(summary)))
     for text in summary["warnings"]:
         out.print(f"note: {printable(text)}", soft_wrap=True)
 
 
-def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what a finished run came to: what each result is, and its value in words."""
     final, gain = summary["final"], summary["gain_over_local"]
     spent = final["epsilon"]
     head = summary["audit_head"]

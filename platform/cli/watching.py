@@ -24,23 +24,29 @@ def heading(delta: float) -> str:
 
 def round_line(document: Mapping[str, Any]) -> str:
     """Return one round on one line: bytes are means per invited client."""
+    return LAYOUT.format(*round_cells(document)) + round_remarks(document)
+
+
+def round_cells(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what stands in each column of `NAMES` for one round."""
     accuracy, spent = document["accuracy"], document["epsilon"]
     return (
-        LAYOUT.format(
-            document["round"],
-            _cohort(document),
-            fraction(accuracy["mean"]),
-            fraction(accuracy["std"]),
-            fraction(accuracy["worst"]),
-            "/".join(epsilon(spent[name]) for name in ("server", "peers", "observer")),
-            _interval(document["signal_to_noise"]),
-            size(document["bytes_up"]),
-            size(document["bytes_down"]),
-            f"{document['seconds']:.1f}",
-        )
-        + _validation(document)
-        + _phase(document)
+        str(document["round"]),
+        _cohort(document),
+        fraction(accuracy["mean"]),
+        fraction(accuracy["std"]),
+        fraction(accuracy["worst"]),
+        "/".join(epsilon(spent[name]) for name in ("server", "peers", "observer")),
+        _interval(document["signal_to_noise"]),
+        size(document["bytes_up"]),
+        size(document["bytes_down"]),
+        f"{document['seconds']:.1f}",
     )
+
+
+def round_remarks(document: Mapping[str, Any]) -> str:
+    """Return what stands behind the columns, as most rounds have none of it."""
+    return _validation(document) + _phase(document)
 
 
 def _cohort(document: Mapping[str, Any]) -> str:

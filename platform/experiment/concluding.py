@@ -13,7 +13,7 @@ from platform.disk.digests import bytes_digest, rows_digest
 from platform.disk.run_lock import only_process_of
 from platform.disk.transactions import mark_interrupted
 from platform.errors import ClientsSilent, RecordsDisagree, Unwritable
-from platform.experiment.summary import metrics_csv, write_run_files
+from platform.experiment.summary import metrics_files, write_run_files
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.run import Run
 from storage import Database, StorageError, StorageFull
@@ -82,7 +82,7 @@ def close_run(run: Run, folder: Path, summary: dict[str, Any], ended_early: str 
     with run.records.write() as uow:
         state = uow.states.latest(run.run_id)
         digests = {
-            **finished_digests(folder, summary, metrics_csv(summary["rounds"])),
+            **finished_digests(folder, summary, metrics_files(summary["rounds"])),
             "ledger_sha256": rows_digest(uow.ledger.rows(run.run_id), with_status=True),
             "state_sha256": None if state is None else bytes_digest(state.blob),
         }

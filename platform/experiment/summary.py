@@ -1,4 +1,4 @@
-"""The documents of a run: one a round, and the summary (`summary.json`, `metrics.csv`).
+"""The documents of a run: one a round, and the summary (`summary.json`, `metrics.*`).
 
 Both are plain JSON. Epsilon is the maximum over clients and cumulative over rounds, infinity as
 "inf"; cohort and dropped are counts; bytes are means per invited client.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,9 +190,20 @@ def sampling_assumption(run: Run) -> str:
 
 
 def write_run_files(folder: Path, summary: Mapping[str, Any]) -> None:
-    """Write `summary.json` and `metrics.csv`, each whole or not at all."""
+    """Write `summary.json` and the files of metrics, each whole or not at all."""
     write_text(folder / "summary.json", summary_text(summary))
-    write_text(folder / "metrics.csv", metrics_csv(summary["rounds"]))
+    for name, text in metrics_files(summary["rounds"]).items():
+        write_text(folder / name, text)
+
+
+def metrics_files(rounds: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the rounds as tools of other people read them: by file name, what is in it."""
+    return {"metrics.csv": metrics_csv(rounds), "metrics.jsonl": metrics_jsonl(rounds)}
+
+
+def metrics_jsonl(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """Return one JSON object a line and round, as the summary has it."""
+    return "".join(f"{json.dumps(document, allow_nan=False)}\n" for document in rounds)
 
 
 def metrics_csv(rounds: Sequence[Mapping[str, Any]]) -> str:

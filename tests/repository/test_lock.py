@@ -48,11 +48,11 @@ def locked(lock: str = "requirements.lock") -> dict[str, str]:
 
 
 def declared() -> list[Requirement]:
-    """What `pyproject.toml` asks for, at run time and for development."""
+    """What `pyproject.toml` asks for, at run time, for the page and for development."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
     return [
-        Requirement(text)
-        for text in (*project["dependencies"], *project["optional-dependencies"]["dev"])
+        Requirement(text) for text in (*project["dependencies"], *extras["dev"], *extras["serve"])
     ]
 
 

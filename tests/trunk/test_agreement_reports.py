@@ -124,7 +124,9 @@ def test_cut_summary_is_one_sentence(sotto: Command, own_copy: Finished) -> None
     refused(sotto, own_copy, "summary.json")
 
 
-@pytest.mark.parametrize("name", ["summary.json", "metrics.csv", "config.yaml", "effective.yaml"])
+@pytest.mark.parametrize(
+    "name", ["summary.json", "metrics.csv", "metrics.jsonl", "config.yaml", "effective.yaml"]
+)
 def test_every_file_of_a_finished_run_is_bound(
     sotto: Command, own_copy: Finished, name: str
 ) -> None:

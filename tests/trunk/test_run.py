@@ -99,6 +99,8 @@ def test_files_of_a_run_say_what_the_run_returned(noised_run: Finished) -> None:
     rows = list(csv.DictReader((folder / "metrics.csv").read_text().splitlines()))
     assert [int(row["round"]) for row in rows] == [1, 2, 3]
     assert float(rows[2]["epsilon_server"]) == noised_run.summary["rounds"][2]["epsilon"]["server"]
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == noised_run.summary["rounds"]
     tree = yaml.safe_load((folder / "config.yaml").read_text())
     assert parse_config(tree) == noised_run.storage.config()
     facts = yaml.safe_load((folder / "effective.yaml").read_text())["environment"]

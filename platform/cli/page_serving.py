@@ -1,0 +1,56 @@
+"""`serve`: the live page, where what it needs is installed."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from platform.cli.page_records import PageRecords
+from platform.disk.opening import database_file
+from platform.errors import ConfigError
+from storage import StorageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceAsked:
+    """Where to serve, as `platform.page.server.Place` has it."""
+
+    host: str
+    port: int
+    names: tuple[str, ...]
+    token_file: Path | None
+    certificate: Path | None
+    key: Path | None
+
+
+def page_command(asked: PlaceAsked, storage: str, socket: Path | None) -> None:
+    """Serve the page until Ctrl-C or SIGTERM.
+
+    Args:
+        asked: Where.
+        storage: The coordinator's database, which need not be there yet.
+        socket: Of a hub; None for no table of connected clients.
+
+    Raises:
+        ConfigError: If nothing can be served there, or what serves is not installed.
+    """
+    database_file(storage)
+    try:
+        from platform.page.server import Place, serve
+    except ImportError as error:
+        raise ConfigError(
+            f"serve: needs {error.name}, which is not installed; valid after "
+            "`pip install 'sotto[serve]'`"
+        ) from error
+
+    def tell(address: str) -> None:
+        sys.stdout.write(f"page: {address} (Ctrl-C ends it)\n")
+        sys.stdout.flush()
+
+    records = PageRecords(storage, socket)
+    with suppress(StorageError):
+        # What is damaged, or busy, the page itself says.
+        records.prepare()
+    serve(records, Place(**asdict(asked)), tell)

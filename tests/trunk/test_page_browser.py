@@ -1,0 +1,179 @@
+"""The live page in a real browser: Debian's Chromium, driven by Playwright."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, text
+
+from tests.trunk._pages import TOKEN
+from tests.trunk._runs import SMALL, Finished, Storage
+from tests.trunk._tampering import edit
+from tests.trunk.test_page import hostile
+from tests.trunk.test_page_server import serving
+
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt: chromium)"),
+    # Its driver runs in a process whose pipes are closed after the loop that they belong to.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+WAIT = 20_000
+"""Milliseconds for what the page shows by itself."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[playwright.Browser]:
+    with playwright.sync_playwright() as driver:
+        # The tests run as root in a container, where its own sandbox cannot be set up.
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def tab(browser: playwright.Browser) -> Iterator[playwright.Page]:
+    """A tab that has no complaint at the end: none of its policy, none of a script.
+
+    That a server which was killed answers no more is none.
+    """
+    context = browser.new_context(viewport=DESK)
+    context.set_default_timeout(WAIT)
+    page, said = context.new_page(), []
+    page.on("console", lambda m: said.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("dialog", lambda dialog: (said.append("a dialog"), dialog.dismiss()))
+    yield page
+    context.close()
+    assert [one for one in said if "net::ERR_" not in one] == []
+
+
+def test_it_starts_and_leads_to_a_run(
+    tab: playwright.Page, noised_run: Finished, child_environment: dict[str, str]
+) -> None:
+    with serving(child_environment, noised_run.storage.url) as (_, port):
+        fetched: list[str] = []
+        tab.on("request", lambda request: fetched.append(request.url))
+        tab.goto(f"http://127.0.0.1:{port}/")
+        tab.get_by_text("live", exact=True).wait_for()
+        tab.get_by_role("link", name=noised_run.run_id).click()
+        tab.get_by_role("heading", name=f"Run {noised_run.run_id}").wait_for()
+        assert tab.locator("svg circle").count() == 3
+        # Nothing from elsewhere, no style or script in the page itself.
+        assert {url.split("/")[2] for url in fetched} == {f"127.0.0.1:{port}"}
+        assert tab.locator("[style], style, script:not([src])").count() == 0
+        # The style sheet was taken: with it the line of the plot is no filled shape.
+        assert tab.locator("polyline").evaluate("e => getComputedStyle(e).fill") == "none"
+        assert tab.locator("svg").get_attribute("role") == "img"
+        tab.set_viewport_size(PHONE)
+        assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_it_follows_a_run_that_goes_on(
+    tab: playwright.Page, storage: Storage, child_environment: dict[str, str], tmp_path: Path
+) -> None:
+    config = tmp_path / "small.yaml"
+    config.write_text(SMALL.replace("rounds: 3", "rounds: 12"))
+    with serving(child_environment, storage.url) as (_, port):
+        tab.goto(f"http://127.0.0.1:{port}/")
+        assert "There is no run in" in tab.locator("main").inner_text()
+        tab.evaluate("window.same = 'page'")
+        command = [sys.executable, "-m", "platform.coordinator", "run", str(config)]
+        with subprocess.Popen(
+            [*command, "--storage", storage.url],
+            env=child_environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        ) as process:
+            link = tab.get_by_role("link", name=re.compile("^small-"))
+            link.wait_for(timeout=3 * WAIT)
+            assert tab.evaluate("window.same") == "page"
+            link.click()
+            seen: set[int] = set()
+            tab.evaluate("window.same = 'run'")
+            while process.poll() is None:
+                seen.add(tab.locator("svg circle").count())
+                tab.wait_for_timeout(50)
+            assert process.returncode == 0, process.communicate()[1]
+        tab.locator("svg circle").nth(11).wait_for()
+        tab.get_by_text("gain over local").wait_for()
+        # It grew while the run went on, and nobody loaded it anew.
+        assert len({count for count in seen if 0 < count < 12}) >= 2
+        assert tab.evaluate("window.same") == "run"
+
+
+def test_it_searches_the_audit_log(
+    tab: playwright.Page, noised_run: Finished, child_environment: dict[str, str]
+) -> None:
+    with serving(child_environment, noised_run.storage.url) as (_, port):
+        tab.goto(f"http://127.0.0.1:{port}/")
+        tab.get_by_role("link", name="Audit log").click()
+        tab.get_by_label("action").fill("round.committed")
+        tab.get_by_label("round").fill("2")
+        tab.get_by_role("button", name="Search").click()
+        tab.get_by_text("1 entries, oldest first.").wait_for()
+        assert tab.get_by_label("action").input_value() == "round.committed"
+        assert tab.locator("tbody tr").count() == 1
+        tab.get_by_label("round").fill("two")
+        tab.keyboard.press("Enter")
+        assert "round: 'two' is not valid" in tab.get_by_role("alert").inner_text()
+
+
+def test_it_shows_that_verification_fails_after_a_row_was_tampered_with(
+    tab: playwright.Page, own_copy: Finished, child_environment: dict[str, str]
+) -> None:
+    with serving(child_environment, own_copy.storage.url) as (_, port):
+        tab.goto(f"http://127.0.0.1:{port}/verify")
+        tab.get_by_role("button", name="Verify all records now").click()
+        tab.get_by_text("HOLDS: all records of 1 runs agree.").wait_for()
+
+        def forge(connection: Connection) -> None:
+            connection.execute(text("UPDATE audit SET actor = 'somebody' WHERE sequence = 4"))
+
+        edit(own_copy.storage.file, forge)
+        tab.get_by_role("button", name="Verify all records now").click()
+        said = tab.get_by_role("alert")
+        said.wait_for()
+        assert said.inner_text().startswith("FAILED: ")
+        assert "entry 4" in tab.locator("main").inner_text()
+
+
+def test_hostile_text_runs_nowhere(
+    tab: playwright.Page, own_copy: Finished, child_environment: dict[str, str]
+) -> None:
+    hostile(own_copy)
+    with serving(child_environment, own_copy.storage.url) as (_, port):
+        for path in ("/", "/audit", "/?q=<img src=x onerror=alert(1)>"):
+            tab.goto(f"http://127.0.0.1:{port}{path}")
+            tab.wait_for_timeout(300)
+            assert tab.locator("main img, main script").count() == 0
+        tab.goto(f"http://127.0.0.1:{port}/audit")
+        assert "<script>alert(1)</script>" in tab.locator("main").inner_text()
+
+
+def test_a_browser_gets_in_with_the_token_and_leaves(
+    tab: playwright.Page, noised_run: Finished, child_environment: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    options = ("--token-file", str(file))
+    with serving(child_environment, noised_run.storage.url, *options) as (_, port):
+        tab.goto(f"http://127.0.0.1:{port}/audit")
+        tab.get_by_label("Token").fill(TOKEN)
+        tab.get_by_role("button", name="Enter").click()
+        tab.get_by_role("link", name=noised_run.run_id).wait_for()
+        assert TOKEN not in tab.url and TOKEN not in tab.content()
+        assert tab.evaluate("document.cookie") == ""
+        tab.get_by_role("button", name="Leave").click()
+        tab.get_by_label("Token").wait_for()
+        tab.goto(f"http://127.0.0.1:{port}/")
+        tab.get_by_label("Token").wait_for()

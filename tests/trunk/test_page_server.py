@@ -1,0 +1,121 @@
+"""`serve` as a process: its address, its end, what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.trunk._pages import TOKEN
+from tests.trunk._runs import Command, Finished
+
+Process = subprocess.Popen[str]
+
+
+@contextmanager
+def serving(
+    environment: Mapping[str, str], storage: str, *options: str
+) -> Iterator[tuple[Process, int]]:
+    """The process, and the port that it took."""
+    command = [sys.executable, "-m", "platform.coordinator", "serve", "--port", "0"]
+    with subprocess.Popen(
+        [*command, "--storage", storage, *options],
+        env=dict(environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("page: http://127.0.0.1:"), line
+            yield process, int(line.split("/")[2].split(":")[1])
+        finally:
+            process.kill()
+
+
+def asked(port: int, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", path, headers=dict(headers or {}))
+    answer = connection.getresponse()
+    found = answer.status, answer.read().decode()
+    connection.close()
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_it_is_ended_though_a_page_is_kept_up_to_date(
+    noised_run: Finished, child_environment: dict[str, str], number: signal.Signals
+) -> None:
+    with serving(child_environment, noised_run.storage.url) as (process, port):
+        status, text = asked(port, "/")
+        assert status == 200 and noised_run.run_id in text
+        stream = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        stream.request("GET", "/changes")
+        answer = stream.getresponse()
+        assert answer.readline() == b"event: stamp\n"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=20)
+        answer.close()
+        stream.close()
+        assert "Traceback" not in err and out == ""
+        assert process.returncode in (-number, 128 + number)
+
+
+def test_the_token_is_in_no_line_that_is_printed(
+    noised_run: Finished, child_environment: dict[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    options = ("--token-file", str(file))
+    with serving(child_environment, noised_run.storage.url, *options) as (process, port):
+        assert asked(port, "/")[0] == 401
+        assert asked(port, f"/?token={TOKEN}")[0] == 401
+        assert asked(port, "/", {"authorization": f"Bearer {TOKEN}"})[0] == 200
+        assert asked(port, "/", {"host": "evil.example"})[0] == 421
+        process.terminate()
+        out, err = process.communicate(timeout=20)
+    assert TOKEN not in out + err
+
+
+def test_a_port_that_is_taken_is_named(
+    noised_run: Finished, child_environment: dict[str, str], sotto: Command
+) -> None:
+    with serving(child_environment, noised_run.storage.url) as (_, port):
+        answer = sotto("serve", "--port", str(port), "--storage", noised_run.storage.url)
+    assert answer.code == 2
+    assert f"nothing can be served at '127.0.0.1', port {port}" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ("--host", "0.0.0.0"),
+            "--host: '0.0.0.0' is reached by others, so --token-file is needed",
+        ),
+        (("--name", "example.org"), "--name: 'example.org' is reached by others"),
+        (("--token-file", "nowhere"), "--token-file: 'nowhere' cannot be read"),
+        (("--storage", "postgres://x"), "storage.url: 'postgres://x' is not valid"),
+    ],
+)
+def test_what_would_not_be_safe_is_refused_before_anything_is_served(
+    sotto: Command, options: Sequence[str], said: str
+) -> None:
+    answer = sotto("serve", *options)
+    assert (answer.code, answer.out) == (2, "")
+    assert said in answer.err and answer.err.count("\n") == 1
+
+
+def test_what_is_not_installed_is_named(sotto: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "platform.page.server", raising=False)
+    answer = sotto("serve")
+    assert answer.code == 2 and "pip install 'sotto[serve]'" in answer.err
