@@ -30,7 +30,7 @@ VERSION: Final = 1
 MOST_BYTES: Final = 1 << 30
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunReceipts:
     """What a client's receipts of one run come to.
 
@@ -166,14 +166,30 @@ def _verified_run(
         for gone in [k for k in rows if (k[1], k[2], k[4]) in aborted]:
             del rows[gone]
     if newest is None:
-        return RunReceipts(run_id, origin, len(kept), 0, None, None, heads, tuple(problems))
+        return RunReceipts(
+            run_id=run_id,
+            origin=origin,
+            count=len(kept),
+            rounds=0,
+            epsilons=None,
+            stated=None,
+            heads=heads,
+            problems=tuple(problems),
+        )
     last = newest.envelope.round_number
     if own is not None:
         problems += _left_out(own, rows, newest)
     computed = _priced([r for r in rows.values() if r.round_number <= last], newest, mechanisms)
     problems += _understated(computed, newest)
     return RunReceipts(
-        run_id, origin, len(kept), last, computed, newest.epsilons, heads, tuple(problems)
+        run_id=run_id,
+        origin=origin,
+        count=len(kept),
+        rounds=last,
+        epsilons=computed,
+        stated=newest.epsilons,
+        heads=heads,
+        problems=tuple(problems),
     )
 
 

@@ -81,6 +81,14 @@ class _Standing:
     epsilons: Mapping[str, Epsilons]
 
 
+@dataclass
+class _Counted:
+    """What rounds up to one have cost."""
+
+    ledger: RunningLedger = field(default_factory=RunningLedger)
+    rounds: int = 0
+
+
 class _Source(NamedTuple):
     """What receipts of one stage are made from, within one view of the database."""
 
@@ -107,8 +115,7 @@ class Courier:
     budget: Budget
     records: Records
     _seen: dict[ClientId, int] = field(default_factory=dict, init=False)
-    _spent: RunningLedger = field(default_factory=RunningLedger, init=False, repr=False)
-    _counted: int = field(default=0, init=False)
+    _spent: _Counted = field(default_factory=_Counted, init=False, repr=False)
     _standing: _Standing | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -198,11 +205,11 @@ class Courier:
         file, tree = self.records.file, uow.log.tree()
         signer = log_signer(file)
         # What this stage's own attempt is charged was written before it began.
-        rounds = range(self._counted + 1, attempt[0] + 2)
+        rounds = range(self._spent.rounds + 1, attempt[0] + 2)
         rows = {ledger_key(r): r for r in uow.ledger.rows_of_rounds(self.run_id, rounds)}
         over = [row for row in rows.values() if row.round_number <= attempt[0]]
-        self._spent.add(as_releases(over, self.budget.mechanisms))
-        self._counted = attempt[0]
+        self._spent.ledger.add(as_releases(over, self.budget.mechanisms))
+        self._spent.rounds = attempt[0]
         before = 0 if self._standing is None else self._standing.size
         return _Standing(
             place=place,
@@ -212,7 +219,7 @@ class Courier:
             changes=kept_changes(file),
             new=_by_pseudonym(uow.log.leaves(before, tree.size), rows) if before else {},
             since=before,
-            epsilons=self._spent.epsilons_of_each(self.budget.delta, self.budget.accountant),
+            epsilons=self._spent.ledger.epsilons_of_each(self.budget.delta, self.budget.accountant),
         )
 
     def _receipt(self, source: _Source, standing: _Standing, client: ClientId) -> bytes:

@@ -18,6 +18,8 @@ MOST, MOST_BY_POSITION = 8, 4
 STORED = {
     # A row of a table that sweeps write.
     "platform.sweeping.tidy.Record": "a stored row",
+    # What is signed and kept for life.
+    "platform.wire.receipts.Receipt": "a stored document",
 }
 
 
