@@ -85,6 +85,7 @@ from privacy.mechanisms import (
     UploadNoise,
 )
 from privacy.noised_metric import NoisedMetric
+from privacy.odds import largest_share_of_right_guesses
 from privacy.quantisation import Quantised, Quantiser
 from privacy.randomness import NoiseSource, SeededNoise, SystemNoise
 from privacy.record_level import DP_SGD, DpSgd
@@ -176,6 +177,7 @@ __all__ = [
     "epsilon",
     "epsilons",
     "grid_of",
+    "largest_share_of_right_guesses",
     "noise_for_sum",
     "noise_in_sum",
     "protect_share",

@@ -21,6 +21,19 @@ STEPS: Final[Mapping[str, Sequence[str]]] = {
         " caught_up TEXT NOT NULL, digest BLOB NOT NULL,"
         " CONSTRAINT pk_restored PRIMARY KEY (client) )",
     ),
+    # A client keeps receipts of what it was charged, and the last head that it saw of each log.
+    "0.3.0": (
+        "CREATE TABLE receipts ( client TEXT NOT NULL, run_id TEXT NOT NULL,"
+        " size INTEGER NOT NULL, receipt BLOB NOT NULL,"
+        " digest BLOB NOT NULL, CONSTRAINT pk_receipts PRIMARY KEY (client, run_id, size) )",
+        "CREATE TABLE logs ( client TEXT NOT NULL, origin TEXT NOT NULL,"
+        " signer TEXT NOT NULL, size INTEGER NOT NULL, root BLOB NOT NULL,"
+        " digest BLOB NOT NULL, CONSTRAINT pk_logs PRIMARY KEY (client, origin) )",
+        "CREATE TABLE receipted ( client TEXT NOT NULL, run_id TEXT NOT NULL,"
+        " origin TEXT NOT NULL, size INTEGER NOT NULL, round_number INTEGER NOT NULL,"
+        " attempt INTEGER NOT NULL, ahead TEXT NOT NULL, cosignature TEXT NOT NULL,"
+        " digest BLOB NOT NULL, CONSTRAINT pk_receipted PRIMARY KEY (client, run_id) )",
+    ),
 }
 """By version, in their order, what made it of the one before."""
 NEWEST: Final = (FIRST, *STEPS)[-1]

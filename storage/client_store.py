@@ -15,6 +15,7 @@ from typing import Literal
 
 from storage._validate import require_bytes, require_count, require_text
 from storage.client_files import ClientFile
+from storage.client_receipts import ClientReceipts
 from storage.client_restoring import ClientRestoring
 from storage.client_rows import (
     OwnRows,
@@ -59,6 +60,7 @@ class ClientStore:
         identity: Pseudonym and handle secret.
         sessions: How far the client has come in each run.
         restoring: Whether the store came back from a backup.
+        receipts: What the coordinator's log said of the client.
     """
 
     def __init__(self, file: ClientFile, client: str) -> None:
@@ -67,6 +69,7 @@ class ClientStore:
         self._client = client
         self.sessions = ClientSessions(self._transaction)
         self.restoring = ClientRestoring(self._transaction)
+        self.receipts = ClientReceipts(self._transaction)
         with self._transaction(read_only=True) as rows:
             row = identity_row(rows)
         self.identity = ClientIdentity(row.pseudonym, row.handle_secret)
@@ -229,17 +232,24 @@ class ClientStore:
             settle_open(rows, ClientLedger, where, status="released")
 
     def rows(
-        self, run_id: str | None = None, attempt: tuple[int, int] | None = None
+        self,
+        run_id: str | None = None,
+        attempt: tuple[int, int] | None = None,
+        *,
+        round_number: int | None = None,
     ) -> tuple[LedgerRow, ...]:
         """Return the client's own ledger in the order of the key.
 
         Args:
             run_id: Of this run only; default is the client's whole life.
             attempt: Of this round and attempt only.
+            round_number: Of this round only.
         """
         where: dict[str, object] = {} if run_id is None else {"run_id": run_id}
         if attempt is not None:
             where |= {"round_number": attempt[0], "attempt": attempt[1]}
+        elif round_number is not None:
+            where["round_number"] = round_number
         with self._transaction(read_only=True) as rows:
             return read_rows(rows, ClientLedger, where)
 

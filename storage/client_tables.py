@@ -122,6 +122,41 @@ class Restored(Owned, ClientBase):
     caught_up: Mapped[str]
 
 
+class Receipts(Owned, ClientBase):
+    """What the coordinator's log said of the client, receipt by receipt, as it came."""
+
+    __tablename__ = "receipts"
+
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    size: Mapped[int] = mapped_column(primary_key=True)
+    receipt: Mapped[bytes]
+
+
+class Logs(Owned, ClientBase):
+    """The newest head that the client has seen of each log, and the key that signed it."""
+
+    __tablename__ = "logs"
+
+    origin: Mapped[str] = mapped_column(primary_key=True)
+    signer: Mapped[str]
+    size: Mapped[int]
+    root: Mapped[bytes]
+
+
+class Receipted(Owned, ClientBase):
+    """How far a run's receipts have come, and which charges were named before their round was."""
+
+    __tablename__ = "receipted"
+
+    run_id: Mapped[str] = mapped_column(primary_key=True)
+    origin: Mapped[str]
+    size: Mapped[int]
+    round_number: Mapped[int]
+    attempt: Mapped[int]
+    ahead: Mapped[str]
+    cosignature: Mapped[str]
+
+
 CLIENT_TABLES: tuple[type[Owned], ...] = (
     Identity,
     Personal,
@@ -131,4 +166,7 @@ CLIENT_TABLES: tuple[type[Owned], ...] = (
     Replies,
     Failures,
     Restored,
+    Receipts,
+    Receipted,
+    Logs,
 )

@@ -110,6 +110,11 @@ class LedgerRepository:
             where["pseudonym"] = pseudonym
         return read_rows(self._rows, Ledger, where)
 
+    def rows_of_rounds(self, run_id: str, rounds: Sequence[int]) -> tuple[LedgerRow, ...]:
+        """Return the rows of some rounds of a run, in the order of ``rows``."""
+        where = {"run_id": run_id, "round_number": list(rounds)}
+        return read_rows(self._rows, Ledger, where) if rounds else ()
+
     def rows_of(self, pseudonyms: Collection[str]) -> tuple[LedgerRow, ...]:
         """Return the rows of these clients over all runs, by run and then as ``rows`` has them.
 

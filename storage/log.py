@@ -18,7 +18,9 @@ from storage.tables import Ledger
 _SELECTION: Final = f"SELECT {LEAF_COLUMNS} FROM leaves"  # noqa: S608
 _BETWEEN: Final = f"{_SELECTION} WHERE position >= ? AND position < ? ORDER BY position"
 _OF_EVENT: Final = f"{_SELECTION} WHERE run_id = ? AND sequence = ?"
-_OF_CLIENT: Final = f"{_SELECTION} WHERE run_id = ? AND pseudonym = ? ORDER BY position"
+_OF_CLIENT: Final = (
+    f"{_SELECTION} WHERE run_id = ? AND pseudonym = ? AND position >= ? ORDER BY position"
+)
 _PSEUDONYMS: Final = (
     "SELECT DISTINCT pseudonym FROM leaves WHERE pseudonym IS NOT NULL ORDER BY pseudonym"
 )
@@ -80,9 +82,15 @@ class LogRepository:
             return Leaf(*row)
         raise NotFound(f"run {run_id!r} has no event {sequence} in the log")
 
-    def of_client(self, run_id: str, pseudonym: str) -> tuple[Leaf, ...]:
-        """Return the leaves of a client's charges in a run, and of what became of them."""
-        rows = self._statements.run(_OF_CLIENT, (run_id, pseudonym))
+    def of_client(self, run_id: str, pseudonym: str, since: int = 0) -> tuple[Leaf, ...]:
+        """Return the leaves of a client's charges in a run, and of what became of them.
+
+        Args:
+            run_id: The run.
+            pseudonym: The client's.
+            since: From this place on.
+        """
+        rows = self._statements.run(_OF_CLIENT, (run_id, pseudonym, since))
         return tuple(Leaf(*row) for row in rows)
 
     def charges(

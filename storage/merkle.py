@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
@@ -44,6 +44,8 @@ def fold(hashes: Sequence[bytes]) -> bytes:
 class MerkleTree:
     """A tree of some size, over the hashes that are stored of it or of a larger one.
 
+    What was computed once is remembered, as proofs of neighbouring leaves share most steps.
+
     Attributes:
         read: Gives stored hashes.
         size: The number of leaves.
@@ -51,6 +53,7 @@ class MerkleTree:
 
     read: ReadHashes
     size: int
+    _known: dict[tuple[int, int], bytes] = field(default_factory=dict, repr=False, compare=False)
 
     def root(self) -> bytes:
         """Return the tree's root (MTH of RFC 9162, 2.1.1)."""
@@ -81,11 +84,16 @@ class MerkleTree:
         return tuple(self._subproof(earlier, 0, self.size, is_whole=True))
 
     def _root(self, low: int, high: int) -> bytes:
-        width = high - low
-        if width & (width - 1) == 0:
-            return self._complete(width.bit_length() - 1, low // width)
-        middle = low + _split(width)
-        return node_hash(self._root(low, middle), self._root(middle, high))
+        found = self._known.get((low, high))
+        if found is None:
+            width = high - low
+            if width & (width - 1) == 0:
+                found = self._complete(width.bit_length() - 1, low // width)
+            else:
+                middle = low + _split(width)
+                found = node_hash(self._root(low, middle), self._root(middle, high))
+            self._known[low, high] = found
+        return found
 
     def _complete(self, height: int, position: int) -> bytes:
         above, below = divmod(height, TILE_HEIGHT)

@@ -89,6 +89,15 @@ class PoolRepository:
         rows = self._rows.read(Pool, {"run_id": run_id}, order=order)
         return tuple(PoolEntry(row.generation, row.handle, row.entry) for row in rows)
 
+    def generations(self, run_id: str) -> tuple[int, ...]:
+        """Return the run's live generations, oldest first; no entry is read.
+
+        Raises:
+            NotFound: Unknown run.
+        """
+        require_run(self._rows, run_id)
+        return self._generations(run_id)[::-1]
+
     def keep_generations(self, run_id: str, n: int) -> None:
         """Delete all but the run's newest ``n`` generations, whole.
 

@@ -289,3 +289,47 @@ class Failure:
     round_number: int
     attempt: int
     reason: str
+
+
+class SeenLog(NamedTuple):
+    """The newest head that a client has seen of a log.
+
+    Attributes:
+        origin: Which log.
+        signer: The public key that signed the head, as text.
+        size: Its number of leaves.
+        root: Of their tree.
+    """
+
+    origin: str
+    signer: str
+    size: int
+    root: bytes
+
+
+class Receipted(NamedTuple):
+    """How far the receipts of a run have come at a client.
+
+    Attributes:
+        origin: The log that they are of.
+        size: Its size at the newest one.
+        round_number: The last round that it tells of.
+        attempt: The attempt that gave that round's result.
+        ahead: Charges of later rounds that were named already, a text a line.
+        cosignature: By which the client witnessed that log.
+    """
+
+    origin: str
+    size: int
+    round_number: int
+    attempt: int
+    ahead: str
+    cosignature: str
+
+
+class KeptReceipt(NamedTuple):
+    """A receipt that a client has checked: its run, the log's size, and the receipt as it came."""
+
+    run_id: str
+    size: int
+    receipt: bytes

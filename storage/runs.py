@@ -22,6 +22,9 @@ from storage.sealing import Rows
 from storage.tables import Rounds, Runs, States
 
 STATES_KEPT = 2
+_NEWEST_ROUND = (
+    "SELECT round_number, attempt FROM rounds WHERE run_id = ? ORDER BY round_number DESC LIMIT 1"
+)
 
 
 def require_run(rows: Rows, run_id: str) -> None:
@@ -188,6 +191,11 @@ class RoundRepository:
         if self._rows.column(Rounds, "attempt", key):
             raise AlreadyExistsError(f"round {round_number} of run {run_id!r} exists already")
         self._rows.insert(Rounds, {**key, "attempt": attempt, "document": text})
+
+    def newest(self, run_id: str) -> tuple[int, int] | None:
+        """Return round and attempt of the newest committed round, None before the first."""
+        found = self._rows.statements.run(_NEWEST_ROUND, (run_id,))
+        return (int(found[0][0]), int(found[0][1])) if found else None
 
     def all(self, run_id: str) -> tuple[RoundRecord, ...]:
         """Return the committed rounds in order.

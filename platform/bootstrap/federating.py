@@ -37,6 +37,7 @@ from platform.relay.hub import Hub, HubTransport, Told
 from platform.rounds.departures import Farewells, departures, joined
 from platform.rounds.newcomers import Door
 from platform.rounds.observing import Observer
+from platform.rounds.receipts import Courier
 from platform.rounds.run import Roll, Run, RunTerms
 from platform.wire.envelopes import Envelope
 from platform.wire.messages import Stage
@@ -236,7 +237,9 @@ def _assembled(
         run_id=run_id,
         terms=terms,
         roll=roll,
-        transport=through,
+        transport=Courier(
+            transport=through, run_id=run_id, roll=roll, budget=terms.budget, records=records
+        ),
         records=records,
         measure=nothing_measured,
         clock=surroundings.clock,

@@ -48,6 +48,7 @@ from platform.rounds.run import RunTerms
 from platform.wire.offers import Facts, Offer
 from platform.wire.outside_rounds import decode_parting
 from privacy.secure_aggregation import Credentials
+from privacy.transparency import NoteKey
 from storage import ClientStore, open_client_store
 
 SPLIT_SEED: Final = 0
@@ -277,6 +278,7 @@ def _safeguards(settings: HolderSettings, config: RunConfig, terms: RunTerms) ->
         limits=own_limits(settings, config),
         credentials=_credentials(settings, terms.protection),
         expected=expected,
+        log_key=None if settings.log_key is None else NoteKey.decode(settings.log_key),
     )
 
 

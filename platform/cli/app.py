@@ -20,6 +20,7 @@ from platform.cli.enrolment_commands import enrolment_app
 from platform.cli.federation_commands import federation_app
 from platform.cli.options import ABOUT, DEFAULT_STORAGE, Json, Storage
 from platform.cli.page_commands import page_app
+from platform.cli.report_commands import report_app
 
 app = typer.Typer(
     name="python -m platform.coordinator",
@@ -33,6 +34,7 @@ app.add_typer(audit_app, name="audit")
 app.add_typer(enrolment_app, name="enrolment")
 app.add_typer(cache_app, name="cache")
 app.add_typer(federation_app, name="federation")
+app.add_typer(report_app)
 app.add_typer(backup_app)
 app.add_typer(page_app)
 
@@ -227,37 +229,6 @@ def runs(storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
     from platform.cli.listing import print_runs
 
     print_runs(storage, as_json=as_json)
-
-
-@app.command()
-def report(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or `latest`.")],
-    storage: Storage = DEFAULT_STORAGE,
-    as_json: Json = False,
-) -> None:
-    """Show a run: accuracy, epsilon and traffic of every round."""
-    from platform.cli.reporting import print_report
-
-    print_report(run_id, storage, as_json=as_json)
-
-
-@app.command()
-def budget(
-    run_id: Annotated[
-        str | None,
-        typer.Argument(metavar="[RUN]", help="A run's id, or `latest`; without it all runs."),
-    ] = None,
-    client: Annotated[
-        str | None,
-        typer.Option("--client", metavar="PSEUDONYM", help="This client only."),
-    ] = None,
-    storage: Storage = DEFAULT_STORAGE,
-    as_json: Json = False,
-) -> None:
-    """Show what clients have spent, what is left, and how many further rounds fit."""
-    from platform.cli.budgeting import budget_command
-
-    budget_command(run_id, client, storage, as_json=as_json)
 
 
 @app.command("audit-privacy")

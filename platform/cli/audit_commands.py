@@ -38,7 +38,7 @@ def audit_query(
     as_json: Json = False,
 ) -> None:
     """Show audit entries, filtered on any field; a name that nothing has is refused."""
-    from platform.cli.querying import AuditFilter, print_audit
+    from platform.cli.querying import AuditFilter, Period, print_audit
 
     wanted = AuditFilter(
         run_id=run_id,
@@ -47,12 +47,10 @@ def audit_query(
         round_number=round_number,
         channel=channel,
         status=status,
-        since=since,
-        until=until,
+        period=Period(since, until),
         detail=detail,
-        limit=limit,
     )
-    print_audit(wanted, storage, shown_as="json" if as_json else shown_as)
+    print_audit(wanted, storage, shown_as="json" if as_json else shown_as, limit=limit)
 
 
 @audit_app.command("verify")

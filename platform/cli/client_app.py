@@ -48,6 +48,10 @@ client_app = typer.Typer(
 )
 keys_app = typer.Typer(help="The client's private key, made where it stays.", no_args_is_help=True)
 client_app.add_typer(keys_app, name="keys")
+receipts_app = typer.Typer(
+    help="What the coordinator's log says that this client was charged.", no_args_is_help=True
+)
+client_app.add_typer(receipts_app, name="receipts")
 
 Settings = Annotated[Path, typer.Argument(metavar="CONFIG", help="The client's YAML file.")]
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup, a single file.")]
@@ -195,6 +199,39 @@ def keys_show(file: KeyFile, as_json: Json = False) -> None:
     from platform.cli.holder import show_key_command
 
     show_key_command(file, as_json=as_json)
+
+
+@receipts_app.command("verify")
+def receipts_verify(
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="CONFIG|FILE", help="The client's YAML file, or exported receipts."),
+    ],
+    compare: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Another client's exported receipts.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="The log's public key, as you know it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compute epsilon anew from receipts alone; exit code 3 names what a coordinator hid or forked.
+
+    With CONFIG the client's own ledger is held against them as well.
+    """
+    from platform.cli.receipts import verify_receipts
+
+    verify_receipts(source, compare or [], key, as_json=as_json)
+
+
+@receipts_app.command("export")
+def receipts_export(
+    config: Settings,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A new file, to be handed on.")],
+    as_json: Json = False,
+) -> None:
+    """Write all receipts to a file: charges, proofs and signed heads, and nothing of the data."""
+    from platform.cli.receipts import export_receipts
+
+    export_receipts(config, file, as_json=as_json)
 
 
 def main() -> None:

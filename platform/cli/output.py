@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -34,9 +34,14 @@ def _lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-def console(*, error: bool = False) -> Console:
-    """Return where people read, wide enough for a report even at an unknown width."""
-    plain = _Plain(stderr=error, highlight=False, markup=False, emoji=False)
+def console(*, error: bool = False, file: IO[str] | None = None) -> Console:
+    """Return where people read, wide enough for a report even at an unknown width.
+
+    Args:
+        error: To stderr instead of stdout.
+        file: Into this instead of either.
+    """
+    plain = _Plain(stderr=error, file=file, highlight=False, markup=False, emoji=False)
     if not plain.is_terminal:
         plain.width = 120
     return plain

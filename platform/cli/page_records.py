@@ -19,6 +19,7 @@ from platform.cli.budgeting import stated_budget
 from platform.cli.output import epsilon, fraction
 from platform.cli.page_gauges import run_gauges
 from platform.cli.page_sheets import (
+    ENTRIES_A_PAGE,
     READERS,
     RUNS_A_PAGE,
     counted,
@@ -178,7 +179,9 @@ class PageRecords:
         ]
         try:
             wanted = filter_of(asked)
-            found = self._patiently(lambda database: matching(database, wanted, self._storage))
+            found = self._patiently(
+                lambda database: matching(database, wanted, self._storage, ENTRIES_A_PAGE)
+            )
         except (ConfigError, UnknownRun) as error:
             # With the search, so that it can be put right; a field here is an option elsewhere.
             text = str(error).removeprefix("--")

@@ -16,7 +16,7 @@ from platform.cli.budgeting import (
     terms_words,
 )
 from platform.cli.output import epsilon, fraction
-from platform.cli.querying import NAMES, AuditFilter, entry_rows
+from platform.cli.querying import NAMES, AuditFilter, Period, entry_rows
 from platform.cli.reporting import summary_rows, unfinished_rows
 from platform.cli.watching import NAMES as ROUND_COLUMNS
 from platform.cli.watching import round_cells, round_remarks
@@ -113,10 +113,8 @@ def filter_of(asked: Mapping[str, str]) -> AuditFilter:
         round_number=None if number is None else int(number),
         channel=asked.get("channel"),
         status=asked.get("status"),
-        since=asked.get("since"),
-        until=asked.get("until"),
+        period=Period(asked.get("since"), asked.get("until")),
         detail=asked.get("text"),
-        limit=ENTRIES_A_PAGE,
     )
 
 

@@ -81,6 +81,7 @@ def _show(audits: Sequence[ChannelAudit], failing: FailureAudit, plot: Path | No
     for audit in audits:
         for reason in audit.reasons:
             out.print(f"{audit.channel}: {reason}", soft_wrap=True)
+        _show_bound(audit)
         out.print(
             f"{audit.channel}: {audit.result.canaries} canaries would have noticed halved "
             f"noise with probability {audit.result.power:.3f}{_more_needed(audit.result)}",
@@ -95,6 +96,17 @@ def _show(audits: Sequence[ChannelAudit], failing: FailureAudit, plot: Path | No
     )
     if plot is not None:
         out.print(f"picture: {plot}", soft_wrap=True)
+
+
+def _show_bound(audit: ChannelAudit) -> None:
+    bound = audit.result.gaussian
+    if bound is not None:
+        console().print(
+            f"{audit.channel}: if scores are normal, epsilon is at least {epsilon(bound.epsilon)} "
+            f"(95%); of a build exactly as claimed {audit.result.canaries} canaries show "
+            f"{epsilon(bound.ceiling)}, their ceiling",
+            soft_wrap=True,
+        )
 
 
 def _more_needed(result: AuditResult) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from platform.cli.access import resolved
 from platform.cli.output import console, print_json, printable, table
@@ -41,6 +41,13 @@ _FIELDS: Final = (
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
+class Period(NamedTuple):
+    """From when to when, as ISO texts; None is open."""
+
+    since: str | None
+    until: str | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class AuditFilter:
     """What to show; None is no condition."""
@@ -51,10 +58,8 @@ class AuditFilter:
     round_number: int | None
     channel: str | None
     status: str | None
-    since: str | None
-    until: str | None
+    period: Period
     detail: str | None
-    limit: int | None
 
     @property
     def of_charges(self) -> str | None:
@@ -64,8 +69,16 @@ class AuditFilter:
         return self.status
 
 
-def print_audit(wanted: AuditFilter, storage: str, *, shown_as: str) -> None:
+def print_audit(
+    wanted: AuditFilter, storage: str, *, shown_as: str, limit: int | None = None
+) -> None:
     """Print the entries that meet every condition, oldest first.
+
+    Args:
+        wanted: The conditions.
+        storage: The coordinator's database.
+        shown_as: One of `FORMATS`.
+        limit: The first so many only, None for all.
 
     Raises:
         ConfigError: If a condition is none that anything could meet.
@@ -74,7 +87,7 @@ def print_audit(wanted: AuditFilter, storage: str, *, shown_as: str) -> None:
     if shown_as not in FORMATS:
         raise ConfigError(f"--format: {shown_as!r} is not valid; valid: {', '.join(FORMATS)}")
     with closing(open_existing(storage)) as database:
-        found = matching(database, wanted, storage)
+        found = matching(database, wanted, storage, limit)
     if shown_as == "json":
         print_json(found)
     elif shown_as == "csv":
@@ -83,22 +96,25 @@ def print_audit(wanted: AuditFilter, storage: str, *, shown_as: str) -> None:
         console().print(table(None, NAMES, entry_rows(found)))
 
 
-def matching(database: Database, wanted: AuditFilter, storage: str) -> list[dict[str, Any]]:
+def matching(
+    database: Database, wanted: AuditFilter, storage: str, limit: int | None
+) -> list[dict[str, Any]]:
     """Return the entries that meet every condition, oldest first.
 
     Args:
         database: The coordinator's.
         wanted: The conditions.
         storage: The database's URL, for messages.
+        limit: At most so many, None for all.
 
     Raises:
         ConfigError: If a condition is none that anything could meet.
         UnknownRun: If there is no such run.
     """
-    _require_shape(wanted)
+    _require_shape(wanted, limit)
     run_id = None if wanted.run_id is None else resolved(database, wanted.run_id, storage)
     with database.unit_of_work(read_only=True) as uow:
-        return _found(uow, wanted, run_id)
+        return _found(uow, wanted, run_id, limit)
 
 
 def entry_rows(found: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -106,35 +122,39 @@ def entry_rows(found: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return [_row(entry) for entry in found]
 
 
-def _found(uow: UnitOfWork, wanted: AuditFilter, run_id: str | None) -> list[dict[str, Any]]:
+def _found(
+    uow: UnitOfWork, wanted: AuditFilter, run_id: str | None, limit: int | None
+) -> list[dict[str, Any]]:
     of_client = wanted.actor is not None and wanted.actor in uow.log.pseudonyms()
     if wanted.of_charges is not None or of_client:
-        found = [_charge(uow, leaf) for leaf in _charges(uow, wanted, run_id, of_client=of_client)]
+        _require_charges(uow, wanted, of_client=of_client)
+        found = [_charge(uow, leaf) for leaf in _charges(uow, wanted, run_id, limit)]
     else:
-        found = [_event(entry) for entry in _events(uow, wanted, run_id)]
+        found = [_event(entry) for entry in _events(uow, wanted, run_id, limit)]
     if not found:
         _require_known(uow, wanted)
     return found
 
 
-def _events(uow: UnitOfWork, wanted: AuditFilter, run_id: str | None) -> Sequence[AuditEntry]:
+def _events(
+    uow: UnitOfWork, wanted: AuditFilter, run_id: str | None, limit: int | None
+) -> Sequence[AuditEntry]:
     return uow.audit.query(
         run=run_id,
         actor=wanted.actor,
         action=wanted.action,
         round=wanted.round_number,
         channel=wanted.channel,
-        since=_time("--since", wanted.since),
-        until=_time("--until", wanted.until),
+        since=_time("--since", wanted.period.since),
+        until=_time("--until", wanted.period.until),
         detail_contains=wanted.detail,
-        limit=wanted.limit,
+        limit=limit,
     )
 
 
-def _charges(
-    uow: UnitOfWork, wanted: AuditFilter, run_id: str | None, *, of_client: bool
-) -> Iterable[Leaf]:
-    for option, value in (("--since", wanted.since), ("--until", wanted.until)):
+def _require_charges(uow: UnitOfWork, wanted: AuditFilter, *, of_client: bool) -> None:
+    """Refuse conditions that charges cannot meet."""
+    for option, value in zip(("--since", "--until"), wanted.period, strict=True):
         if value is not None:
             raise ConfigError(f"{option}: {value!r} matches no charge, as charges have no time")
     for option, name in (("--detail", wanted.detail), ("--action", wanted.action)):
@@ -143,13 +163,18 @@ def _charges(
     if wanted.actor is not None and not of_client:
         known = listed(uow.log.pseudonyms())
         raise ConfigError(f"--actor: {wanted.actor!r} was never charged; valid: {known}")
+
+
+def _charges(
+    uow: UnitOfWork, wanted: AuditFilter, run_id: str | None, limit: int | None
+) -> Iterable[Leaf]:
     return uow.log.charges(
         run_id=run_id,
         pseudonym=wanted.actor,
         round_number=wanted.round_number,
         channel=wanted.channel,
         status=wanted.of_charges,
-        limit=wanted.limit,
+        limit=limit,
     )
 
 
@@ -174,7 +199,7 @@ def _charge(uow: UnitOfWork, leaf: Leaf) -> dict[str, Any]:
     }
 
 
-def _require_shape(wanted: AuditFilter) -> None:
+def _require_shape(wanted: AuditFilter, limit: int | None) -> None:
     if wanted.round_number is not None and not 0 <= wanted.round_number <= LARGEST_ROUND:
         raise ConfigError(
             f"--round: {wanted.round_number} is not valid; it must be 0 to {LARGEST_ROUND}"
@@ -182,8 +207,8 @@ def _require_shape(wanted: AuditFilter) -> None:
     if wanted.status is not None and wanted.status not in LEDGER_STATUSES:
         known = ", ".join(LEDGER_STATUSES)
         raise ConfigError(f"--status: {wanted.status!r} is not valid; valid: {known}")
-    if wanted.limit is not None and wanted.limit < 1:
-        raise ConfigError(f"--limit: {wanted.limit} is not valid; it must be at least 1")
+    if limit is not None and limit < 1:
+        raise ConfigError(f"--limit: {limit} is not valid; it must be at least 1")
 
 
 def _require_known(uow: UnitOfWork, wanted: AuditFilter) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from platform.agreement import Agreed
 from platform.agreement.statements import unfinished_document
 from platform.cli.access import agreed_run
 from platform.cli.output import console, epsilon, fraction, print_json, printable, table
 from platform.cli.watching import heading, round_line
 from platform.config.federation_rules import HELD
-from platform.experiment.caveats import privacy_warnings
+from platform.reports.warnings import claim_warnings, unfinished_words
 from platform.rounds.phases import in_rounds
 
 HEADLINES: Final = {
@@ -43,7 +42,7 @@ def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
     out = console()
     named = f"run {printable(document['run_id'])}"
     if summary is None:
-        named += f": {_unfinished_words(document, len(in_rounds(document['rounds'])))}"
+        named += f": {unfinished_words(document, len(in_rounds(document['rounds'])))}"
     out.print(named, soft_wrap=True)
     out.print(heading(document["delta"]))
     for one in document["rounds"]:
@@ -52,35 +51,6 @@ def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
         _print_unfinished(document)
     else:
         print_summary(summary)
-
-
-def stated_warnings(agreed: Agreed) -> list[str]:
-    """Return what must be said of a run so that its numbers are not misread, finished or not."""
-    if agreed.summary is not None:
-        return list(agreed.summary["warnings"])
-    over = len(in_rounds([row.document for row in agreed.spending.rounds]))
-    document = {"status": agreed.records.run.status, "planned_rounds": agreed.config.rounds}
-    return [f"the run {_unfinished_words(document, over)}", *claim_warnings(agreed)]
-
-
-def claim_warnings(agreed: Agreed) -> list[str]:
-    """Return what must be said of a run's claim, as far as its configuration says it."""
-    if agreed.is_unpriced:
-        return [
-            f"mechanism {agreed.config.mechanism.name}: nothing was charged so far; it adds no "
-            "noise, so the first release has no finite epsilon"
-        ]
-    # Where nothing has been charged, nothing was released that could be misread.
-    return list(privacy_warnings(agreed.config)) if agreed.spending.ledger else []
-
-
-def _unfinished_words(document: Mapping[str, Any], over: int) -> str:
-    """Return where a run stands that has not finished, in words that nobody takes for an end."""
-    status = document["status"]
-    # Nobody can write down that a process was killed.
-    status = "running, unless its process was killed" if status == "running" else status
-    rounds = f"{over} of {document['planned_rounds']} rounds"
-    return f"has not finished ({status}): {rounds} are over, and all numbers are so far only"
 
 
 def _print_unfinished(document: Mapping[str, Any]) -> None:

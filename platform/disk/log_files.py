@@ -200,6 +200,15 @@ def kept_notes(database: Path) -> Iterator[tuple[int, SignedNote]]:
             yield number, _note(path, number, line)
 
 
+def kept_changes(database: Path) -> tuple[str, ...]:
+    """Return how the log's key changed, oldest first.
+
+    Raises:
+        Authentication: A line is none that we write.
+    """
+    return tuple(note.encode() for _, note in kept_notes(database) if is_change(note))
+
+
 def kept_heads(database: Path, trusted: NoteKey | None) -> KeptHeads:
     """Return the heads that were kept, each signed by the key that was the log's at its time.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from platform.disk.log_files import keep_head
 from storage import CheckpointError, Database, UnitOfWork
@@ -46,15 +47,18 @@ class Records:
     Attributes:
         read: One view of all that is kept.
         write: One transaction, committed when its block ends.
+        file: The database's; the heads of its log lie beside it.
     """
 
     read: Callable[[], AbstractContextManager[UnitOfWork]]
     write: Callable[[], AbstractContextManager[UnitOfWork]]
+    file: Path
 
 
 def records_in(database: Database) -> Records:
     """Return the records of a database."""
-    return Records(partial(database.unit_of_work, read_only=True), partial(transaction, database))
+    read = partial(database.unit_of_work, read_only=True)
+    return Records(read, partial(transaction, database), database.path)
 
 
 def mark_interrupted(database: Database, run_id: str) -> None:

@@ -30,7 +30,7 @@ from platform.protection.uploads import Protection
 from platform.rounds.aggregating import aggregate_of
 from platform.rounds.observing import Observer
 from platform.rounds.phases import in_rounds
-from platform.rounds.pool import serve_experts
+from platform.rounds.pool import ResidentPool
 from platform.wire.entries import entry_base
 from platform.wire.experts import encode_entry
 from platform.wire.layout import Summed, Totals
@@ -99,6 +99,7 @@ class _Silent:
         documents: Its rounds.
         noised: Whether uploads carry noise.
         pool: All living entries.
+        served: The same as they are served, None before there are any.
         states: What each client keeps, by name, where it has taken part.
     """
 
@@ -106,6 +107,7 @@ class _Silent:
     documents: Sequence[Mapping[str, Any]]
     noised: bool
     pool: list[PoolEntry] = field(default_factory=list)
+    served: ResidentPool | None = None
     states: dict[ClientId, PersonalState] = field(default_factory=dict)
 
     def play(self, observer: Observer) -> Measured:
@@ -167,11 +169,11 @@ class _Silent:
 
     def _experts(self, name: ClientId, number: int) -> tuple[Arrays, ...]:
         terms = self.simulation.run.terms
-        if terms.pool_rules is None:
+        if self.served is None:
             return ()
-        mine = sorted((e for e in self.pool if e.handle == name.encode()), key=_newest_first)
         rng = stream(terms.config.seed, "silent run's experts", name, number)
-        return serve_experts(self.pool, [e.handle for e in mine], terms.pool_rules, rng)
+        (experts,) = self.served.serve([[name.encode()]], rng)
+        return experts
 
     def _upload(
         self, protection: Protection, broadcast: Arrays, whose: tuple[ClientId, int]
@@ -205,6 +207,7 @@ class _Silent:
         alive = [e for e in self.pool if e.generation > number - rules.generations]
         made = [PoolEntry(number, n.encode(), encode_entry(e)) for n, e in entries.items()]
         self.pool = [*alive, *made]
+        self.served = ResidentPool(self.pool, rules)
 
     def _measure(self, state: Arrays) -> Measured:
         terms, plan = self.simulation.run.terms, self.simulation.learning.evaluation
@@ -230,7 +233,3 @@ class _Silent:
     def _noise(self, what: str, name: str, number: int) -> NoiseSource:
         seed = self.simulation.run.terms.config.seed
         return SeededNoise(stream(seed, "silent run", what, name, number))
-
-
-def _newest_first(entry: PoolEntry) -> int:
-    return -entry.generation

@@ -16,6 +16,7 @@ from platform.errors import ConfigError, DataError, Declined, ProtocolError, Unk
 from platform.holder.keeping import Keeping
 from platform.wire.envelopes import peek
 from platform.wire.offers import Acceptance, Offer, decode_offer, encode_acceptance, encode_offer
+from platform.wire.receipts import unclose
 
 MOST_RUNS: Final = 4
 """Runs whose clients are in memory at once, the newest."""
@@ -80,6 +81,9 @@ class Host(Generic[Own]):
         if kind == "offer":
             return self._consider(decode_offer(message))
         reply = self.client_of(run_id).handle(message)
+        if kind == "enclosed":
+            message, _ = unclose(message)
+            kind, _ = peek(message)
         if kind == "parting":
             self._keep_parting(run_id, message)
         return reply

@@ -22,6 +22,7 @@ from platform.config.sections import Positive, PositiveInt, Section
 from platform.errors import ConfigError
 from platform.mechanisms import BUILT_IN
 from privacy import Relation
+from privacy.transparency import NoteKey
 
 FOLDER: Final = "folder"
 """Under which name a validation is given the folder of the settings' file."""
@@ -38,6 +39,12 @@ def _placed(value: Any, info: ValidationInfo) -> Path:
     except RuntimeError as error:
         raise ValueError(f"{value!r} is in no known home folder; it must be a path") from error
     return Path((info.context or {})[FOLDER], path)
+
+
+def _known_key(text: str | None) -> str | None:
+    if text is not None:
+        NoteKey.decode(text)
+    return text
 
 
 def _known_methods(names: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -125,6 +132,10 @@ class HolderSettings(Section):
     weights: Place | None = None
     """A copy of the frozen model's weights, where a run's are neither those that come with the
     program nor one of open_clip's tags: a checkpoint, or a folder with open_clip's configuration.
+    """
+    log_key: Annotated[str | None, AfterValidator(_known_key)] = None
+    """The public key of the coordinator's log, as `audit head` states it and as you heard it from
+    its operator in another way; null takes the first one seen. Needed where that was lost.
     """
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where it trains; `auto` takes CUDA where there is any."""

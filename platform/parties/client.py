@@ -10,6 +10,7 @@ limits is refused.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +26,7 @@ from platform.parties.outside_rounds import KINDS, OutsideRounds
 from platform.parties.own_spending import OwnSpending
 from platform.parties.personal_states import PersonalStates
 from platform.parties.profile import ClientProfile, PersonalState, TrainerFactory
+from platform.parties.receipts import Receipts, witness_of
 from platform.parties.session import (
     Session,
     awaited,
@@ -54,6 +56,7 @@ from platform.wire.messages import (
     encode_relay,
     encode_upload,
 )
+from platform.wire.receipts import is_enclosed
 from platform.wire.secure_round import SecureRound
 from privacy import Authentication, ProtocolViolation, Release, ReleaseKey
 from privacy.secure_aggregation import (
@@ -108,6 +111,14 @@ class Client:
         self._expected = safeguards.expected or expectations_of(profile.method)
         self._states = PersonalStates(profile, store)
         self._outside = OutsideRounds(self._states, make_trainer, self._expected, self._remember)
+        self._receipts = Receipts(
+            store=store,
+            run_id=run_id,
+            witness=witness_of(safeguards.credentials, store.identity),
+            seconds=lambda: int(time.time()),
+            trusted=safeguards.log_key,
+            remember=self._remember,
+        )
 
     @property
     def pseudonym(self) -> str:
@@ -124,6 +135,8 @@ class Client:
         """
         with self._store.kept_open():
             try:
+                if is_enclosed(message):
+                    return self._receipts.answering(message, self._handle)
                 return self._handle(message)
             except ProtocolViolation as error:
                 raise ProtocolError("message: it is refused by the secure aggregation") from error

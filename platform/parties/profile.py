@@ -19,6 +19,7 @@ from platform.wire.transport import ClientId
 from privacy import NoiseSource, SeededNoise, SystemNoise
 from privacy.secure_aggregation import Credentials
 from privacy.training import LocalTrainer
+from privacy.transparency import NoteKey
 
 TrainerFactory = Callable[[NoiseSource | None], LocalTrainer]
 """Makes a trainer: with noise for what is released under `dp_sgd`, else the plain one."""
@@ -49,6 +50,7 @@ class Safeguards:
         limits: What it lets itself be charged, None without a limit.
         credentials: Whom it trusts in an active round, None against a semi-honest server.
         expected: What it may be told in this run; None takes what follows from the method alone.
+        log_key: The key of the coordinator's log, None to trust the first that is seen.
         simulated: Whether all clients are in the coordinator's process, with nobody to protect.
         shows_failures: Whether failures raise in place of giving the zero vector; for tests, and
             without effect where a client is not `simulated`.
@@ -57,6 +59,7 @@ class Safeguards:
     limits: Limits | None = None
     credentials: Credentials | None = field(default=None, repr=False)
     expected: Expectations | None = None
+    log_key: NoteKey | None = None
     simulated: bool = False
     shows_failures: bool = False
 

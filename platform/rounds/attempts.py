@@ -31,7 +31,7 @@ from platform.rounds.plan import (
     RoundPlan,
     SecurePlan,
 )
-from platform.rounds.pool import serve_experts
+from platform.rounds.pool import ResidentPool
 from platform.rounds.progress import Progress
 from platform.rounds.run import Run
 from platform.rounds.runner import Experts, RoundRunner
@@ -40,7 +40,7 @@ from platform.wire.codec import decode_arrays, encode_arrays
 from platform.wire.secure_round import MaskGraph, SumTerms
 from platform.wire.transport import ClientId
 from privacy.secure_aggregation.graph import SEED_BYTES
-from storage import AttemptRecord, PoolEntry, UnitOfWork
+from storage import AttemptRecord, UnitOfWork
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,10 @@ class Attempts:
         """
         retries = self.run.terms.config.cohort.retries
         while True:
-            pool = self._live_pool()
-            plan = self._open(round_number, progress, protection, pool)
+            plan = self._open(round_number, progress, protection)
             self.observer.round_started(round_number, len(plan.cohort))
             try:
-                return plan, self._attempt(plan, progress, pool)
+                return plan, self._attempt(plan, progress)
             except RoundAborted as error:
                 if not may_repeat(protection, error):
                     # It stays open until the round is kept without a result.
@@ -98,13 +97,7 @@ class Attempts:
         newest = self._newest()
         return newest if newest is not None and newest.round_number == round_number else None
 
-    def _open(
-        self,
-        round_number: int,
-        progress: Progress,
-        protection: Protection,
-        pool: Sequence[PoolEntry],
-    ) -> RoundPlan:
+    def _open(self, round_number: int, progress: Progress, protection: Protection) -> RoundPlan:
         """Return the attempt that is open, or a new one, charged and opened at once."""
         newest = self._newest()
         if newest is not None and newest.is_open:
@@ -113,7 +106,7 @@ class Attempts:
                     f"run {self.run.run_id}: an attempt at round {newest.round_number} is open, "
                     f"but round {round_number} is the next; the database is not as it was left"
                 )
-            return self._plan(newest, progress, pool)
+            return self._plan(newest, progress)
         attempt = 1
         if newest is not None and newest.round_number == round_number:
             attempt = newest.attempt + 1
@@ -121,7 +114,7 @@ class Attempts:
         # Keys that were made ahead are for one attempt: whoever tries again makes others.
         ahead = self._usable(progress.ahead, round_number) if attempt == 1 else None
         drawn = self._draw(round_number, attempt, ahead)
-        plan = self._plan(drawn, progress, pool)
+        plan = self._plan(drawn, progress)
         with self.run.records.write() as uow:
             self.spending.reserve(uow, plan, protection)
             fixed = {
@@ -200,9 +193,7 @@ class Attempts:
             return None
         return ahead
 
-    def _plan(
-        self, record: AttemptRecord, progress: Progress, pool: Sequence[PoolEntry]
-    ) -> RoundPlan:
+    def _plan(self, record: AttemptRecord, progress: Progress) -> RoundPlan:
         run, rules = self.run, self.run.terms.pool_rules
         config, protection = run.terms.config, run.terms.protection
         fixed: Mapping[str, Any] = record.plan
@@ -220,7 +211,7 @@ class Attempts:
             ),
             secure=self._secure(record.round_number, fixed),
             facts=RoundFacts(
-                tuple(sorted({entry.generation for entry in pool})),
+                self._generations(),
                 None if collects else progress.clipping_norm,
                 collects,
             ),
@@ -239,9 +230,7 @@ class Attempts:
             following=None if following is None else _read_following(following),
         )
 
-    def _attempt(
-        self, plan: RoundPlan, progress: Progress, pool: Sequence[PoolEntry]
-    ) -> RoundOutcome:
+    def _attempt(self, plan: RoundPlan, progress: Progress) -> RoundOutcome:
         run, method, runner = self.run, self.run.terms.method, self._runner
         is_secret = run.terms.config.has_secret_cohorts and not plan.facts.collects
         journal = DatabaseJournal(run.records, plan.run_id, plan.round_number, plan.attempt)
@@ -251,7 +240,7 @@ class Attempts:
             return runner.run(
                 plan,
                 lambda client: method.broadcast(progress.state, client),
-                self._experts(plan, pool),
+                self._experts(plan),
                 journal,
             )
         except RoundAborted as error:
@@ -267,25 +256,28 @@ class Attempts:
             self.run.transport, self.run.terms.protection, partial(coordinator_noise, config)
         )
 
-    def _experts(self, plan: RoundPlan, pool: Sequence[PoolEntry]) -> Experts:
-        rules = self.run.terms.pool_rules
+    def _experts(self, plan: RoundPlan) -> Experts:
+        run, rules = self.run, self.run.terms.pool_rules
         if rules is None or rules.policy.fixed:
-            return lambda handles: ()
-        rng = stream(self.run.terms.config.seed, "experts", plan.round_number)
-        left = len(self.run.roll.left)
+            return lambda asked: [() for _ in asked]
+        rng = stream(run.terms.config.seed, "experts", plan.round_number)
 
-        def experts(handles: Sequence[bytes]) -> tuple[Arrays, ...]:
-            # Entries of somebody who has left since then are gone, and are served to nobody.
-            alive = pool if len(self.run.roll.left) == left else self._live_pool()
-            return serve_experts(alive, handles, rules, rng)
+        def experts(asked: Sequence[Sequence[bytes]]) -> Sequence[tuple[Arrays, ...]]:
+            if not any(asked):
+                return [() for _ in asked]
+            # Read now, as entries of somebody who has left since are gone and served to nobody;
+            # let go of before anything is sent.
+            with run.records.read() as uow:
+                pool = ResidentPool(uow.pool.entries(run.run_id), rules)
+            return pool.serve(asked, rng)
 
         return experts
 
-    def _live_pool(self) -> Sequence[PoolEntry]:
+    def _generations(self) -> tuple[int, ...]:
         if self.run.terms.pool_rules is None:
             return ()
         with self.run.records.read() as uow:
-            return uow.pool.entries(self.run.run_id)
+            return uow.pool.generations(self.run.run_id)
 
     def _abort(self, plan: RoundPlan, error: RoundAborted) -> None:
         """Free what provably left nobody; all else stays charged."""

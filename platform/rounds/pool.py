@@ -8,46 +8,95 @@ order are resolved by the entries' bytes, so a result does not depend on how row
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from methods import Arrays, PoolPolicy
+from methods import Arrays
 from platform.protection.pool_rules import PoolRules
+from platform.rounds.neighbours import Neighbours, Search
 from platform.wire.codec import decode_arrays
 from platform.wire.experts import Fetched
 from platform.wire.vectors import flatten
 from storage import PoolEntry
 
 
-def serve_experts(
-    entries: Sequence[PoolEntry],
-    handles: Sequence[bytes],
-    rules: PoolRules,
-    rng: np.random.Generator,
-) -> tuple[Arrays, ...]:
-    """Return the experts of one client.
+class ResidentPool:
+    """The live pool in memory, for as long as clients are served from it.
 
-    Args:
-        entries: The whole live pool.
-        handles: The client's own handles, newest first.
-        rules: The run's rules.
-        rng: For `select: random`.
-
-    Returns:
-        At most K experts, none where the pool is too small or the client has no live entry
-        (it counts as first-time).
+    Whoever makes it reads the entries from the database just then, which checks each against its
+    digest, serves all clients of an attempt in one pass, and lets go of it: no generation that is
+    deleted or added later is missed, and no copy of an entry outlives its row.
     """
-    own = {entry.handle: entry for entry in entries if entry.handle in set(handles)}
-    newest = next((own[name] for name in handles if name in own), None)
-    others = [e for e in entries if not (rules.policy.exclude_self and e.handle in own)]
-    if newest is None or len(entries) < rules.minimum:
-        return ()
-    # Sorted by content first, so that what follows is the same whatever the rows' order.
-    candidates = sorted(others, key=lambda entry: entry.entry)
-    chosen = _choose(candidates, newest, rules.policy, rng)
-    return tuple(decode_arrays(payload) for payload in sorted(chosen))
+
+    def __init__(self, entries: Sequence[PoolEntry], rules: PoolRules) -> None:
+        """Lay out the whole live pool.
+
+        Args:
+            entries: All of them, in any order.
+            rules: The run's rules.
+        """
+        self._rules = rules
+        # By content first, so that what follows is the same whatever the rows' order.
+        ordered = sorted(entries, key=lambda entry: entry.entry)
+        self._payloads = [entry.entry for entry in ordered]
+        rows: dict[bytes, list[tuple[int, int]]] = defaultdict(list)
+        for row, entry in enumerate(ordered):
+            rows[entry.handle].append((entry.generation, row))
+        self._rows = {name: [row for _, row in sorted(found)] for name, found in rows.items()}
+
+    def serve(
+        self, asked: Sequence[Sequence[bytes]], rng: np.random.Generator
+    ) -> list[tuple[Arrays, ...]]:
+        """Return the experts of several clients, found in one pass over the pool.
+
+        Args:
+            asked: Each client's own handles, newest first.
+            rng: For `select: random`.
+
+        Returns:
+            For each client at most K experts, none where the pool is too small or the client has
+            no live entry (it counts as first-time).
+        """
+        picked: list[list[int]] = [[] for _ in asked]
+        searches: dict[int, Search] = {}
+        for position, handles in enumerate(asked):
+            newest = next((self._rows[name][-1] for name in handles if name in self._rows), None)
+            if newest is None or len(self._payloads) < self._rules.minimum:
+                continue
+            candidates = self._candidates(handles)
+            if self._rules.policy.select == "nearest" and len(candidates) > self._rules.policy.k:
+                searches[position] = Search(newest, candidates)
+            else:
+                picked[position] = self._unsearched(candidates, rng)
+        if searches:
+            found = self._neighbours.nearest(list(searches.values()), self._rules.policy.k)
+            for position, rows in zip(searches, found, strict=True):
+                picked[position] = rows.tolist()
+        experts = {row: decode_arrays(self._payloads[row]) for row in set().union(*picked)}
+        return [tuple(experts[row] for row in sorted(rows)) for rows in picked]
+
+    def _candidates(self, handles: Sequence[bytes]) -> NDArray[np.intp]:
+        there = np.ones(len(self._payloads), bool)
+        if self._rules.policy.exclude_self:
+            there[[row for name in handles for row in self._rows.get(name, ())]] = False
+        return np.flatnonzero(there)
+
+    def _unsearched(self, rows: NDArray[np.intp], rng: np.random.Generator) -> list[int]:
+        policy = self._rules.policy
+        if policy.select == "random" and len(rows) > policy.k:
+            rows = rows[rng.choice(len(rows), policy.k, replace=False)]
+        return [int(row) for row in rows]
+
+    @cached_property
+    def _neighbours(self) -> Neighbours:
+        payloads, spec = self._payloads, self._rules.policy.spec
+        # Not a method of this pool: in a circle of references it would outlive its last use.
+        return Neighbours(lambda row: flatten(decode_arrays(payloads[row]), spec), len(payloads))
 
 
 @dataclass(frozen=True)
@@ -84,21 +133,3 @@ def fixed_pool(entries: Sequence[PoolEntry], generation: int, minimum: int) -> F
     made.sort(key=lambda entry: (entry.entry, entry.handle))
     experts = tuple(decode_arrays(entry.entry) for entry in made)
     return FixedPool(experts, tuple(entry.handle for entry in made))
-
-
-def _choose(
-    candidates: Sequence[PoolEntry],
-    own: PoolEntry,
-    policy: PoolPolicy,
-    rng: np.random.Generator,
-) -> list[bytes]:
-    payloads = [candidate.entry for candidate in candidates]
-    if policy.select == "all" or len(payloads) <= policy.k:
-        return payloads
-    if policy.select == "random":
-        return [payloads[i] for i in rng.choice(len(payloads), policy.k, replace=False)]
-    query = flatten(decode_arrays(own.entry), policy.spec)
-    points = [flatten(decode_arrays(payload), policy.spec) for payload in payloads]
-    distances = [float(np.linalg.norm(point - query)) for point in points]
-    nearest = np.argsort(np.asarray(distances), kind="stable")[: policy.k]
-    return [payloads[i] for i in nearest]

@@ -43,7 +43,8 @@ from platform.wire.transport import ClientId, Transport
 from privacy import NoiseSource, PrivacyError, SystemNoise, ThresholdNotMet
 from privacy.secure_aggregation import CollectingConfirmations
 
-Experts = Callable[[Sequence[bytes]], tuple[Arrays, ...]]
+Experts = Callable[[Sequence[Sequence[bytes]]], Sequence[tuple[Arrays, ...]]]
+"""Returns the experts of each of several clients, by the handles that these present."""
 Ask = Callable[[], dict[ClientId, Upload]]
 HANDLE_BYTES = 32
 
@@ -76,7 +77,7 @@ class RoundRunner:
         Args:
             plan: What is fixed.
             broadcasts: What each client is sent.
-            experts: The experts of a client that presents these handles; alike when asked again.
+            experts: The experts of clients that present these handles; alike when asked again.
             journal: What stages have yielded so far; None where nobody goes on with the attempt.
 
         Raises:
@@ -118,10 +119,10 @@ class RoundRunner:
         joined = join(exchange, lambda: broadcasts(plan.cohort[0]))
 
         def ask() -> dict[ClientId, Upload]:
-            handles = joined.handles()
-            messages = assignments(
-                plan, joined.relays, broadcasts, lambda client: experts(handles.get(client, ()))
-            )
+            handles, asked = joined.handles(), sorted(joined.relays)
+            served = experts([handles.get(client, ()) for client in asked])
+            handed = dict(zip(asked, served, strict=True))
+            messages = assignments(plan, joined.relays, broadcasts, handed)
             return exchange("train", messages, decode_upload)
 
         if plan.facts.collects:

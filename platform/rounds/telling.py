@@ -85,7 +85,7 @@ def assignments(
     plan: RoundPlan,
     payloads: Mapping[ClientId, bytes],
     broadcasts: Callable[[ClientId], Arrays],
-    experts: Callable[[ClientId], tuple[Arrays, ...]],
+    experts: Mapping[ClientId, tuple[Arrays, ...]],
 ) -> dict[ClientId, bytes]:
     """Return what each client is to train from.
 
@@ -98,7 +98,7 @@ def assignments(
     alike: dict[Hashable, tuple[Assignment, bytes]] = {}
     messages: dict[ClientId, bytes] = {}
     for client, payload in sorted(payloads.items()):
-        told = Assignment(plan.envelope(client), payload, broadcasts(client), experts(client))
+        told = Assignment(plan.envelope(client), payload, broadcasts(client), experts[client])
         key = (told.envelope, payload, _which(told.broadcast), tuple(map(_which, told.experts)))
         if key not in alike:
             # With the message its arrays are kept, so that no others can take their places.

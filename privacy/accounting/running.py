@@ -74,6 +74,25 @@ class RunningLedger:
         clients = self._distinct(self._clients.values())
         return epsilons_of(clients, self._redrawn, delta, accountant)
 
+    def epsilons_of_each(
+        self, delta: float, accountant: Accountant = "auto"
+    ) -> dict[str, Epsilons]:
+        """Return what `epsilons` says of each client alone; equal ledgers are priced once.
+
+        Raises:
+            UnsupportedEvent: As for `epsilons`.
+            ValueError: `delta` or `accountant` is not valid.
+        """
+        priced: dict[frozenset[tuple[_Facts, int]], Epsilons] = {}
+        found: dict[str, Epsilons] = {}
+        for name, ledger in self._clients.items():
+            kind = frozenset(ledger.items())
+            if kind not in priced:
+                rows = [[self._row(facts, count) for facts, count in kind]]
+                priced[kind] = epsilons_of(rows, self._redrawn, delta, accountant)
+            found[name] = priced[kind]
+        return found
+
     def claimed_with(
         self, planned: Iterable[Release], delta: float, accountant: Accountant = "auto"
     ) -> EpsilonResult:

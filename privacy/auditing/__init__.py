@@ -17,6 +17,7 @@ from privacy.auditing.client_unit import (
 )
 from privacy.auditing.error_rates import ErrorCounts, mu_interval
 from privacy.auditing.errors import AuditError
+from privacy.auditing.gaussian_bound import GaussianBound, epsilon_ceiling, gaussian_bound
 from privacy.auditing.noise import (
     verify_distribution,
     verify_independence,
@@ -40,12 +41,15 @@ __all__ = [
     "Claim",
     "ClientScores",
     "ErrorCounts",
+    "GaussianBound",
     "RecordScores",
     "calibration_runs",
     "canaries_needed",
     "claim_of",
     "detection_probability",
+    "epsilon_ceiling",
     "epsilon_lower_bound",
+    "gaussian_bound",
     "gaussian_claim",
     "judge_client_unit",
     "judge_record_unit",

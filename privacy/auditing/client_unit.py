@@ -39,6 +39,7 @@ from privacy._validate import (
 )
 from privacy.auditing.claims import Claim
 from privacy.auditing.error_rates import DECISIONS, count_errors, mu_interval
+from privacy.auditing.gaussian_bound import GaussianBound, gaussian_bound
 from privacy.auditing.one_run import correct_guesses, epsilon_lower_bound, planned_guesses
 from privacy.auditing.power import detection_probability
 from privacy.auditing.result import AuditResult
@@ -202,7 +203,15 @@ def judge_client_unit(
         ),
         passed=not reasons,
         reasons=reasons,
+        gaussian=_gaussian(scores, claim),
     )
+
+
+def _gaussian(scores: ClientScores, claim: Claim) -> GaussianBound | None:
+    if not claim.is_gaussian:
+        return None
+    inside, outside = scores.scores[scores.included], scores.scores[~scores.included]
+    return gaussian_bound(inside, outside, claimed_mu=claim.mu, delta=claim.delta)
 
 
 def _reasons(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
+
+from privacy.auditing.gaussian_bound import GaussianBound
 
 Unit = Literal["client", "record"]
 
@@ -31,6 +33,8 @@ class AuditResult:
         passed: Whether nothing contradicts the claim at the family-wise error.
         reasons: One sentence for each contradiction; empty where it passed.
         array: The released array that these numbers are about, where several were looked at.
+        gaussian: What the means of scores show beside the guesses; None where no Gaussian law is
+            claimed.
     """
 
     unit: Unit
@@ -46,6 +50,7 @@ class AuditResult:
     passed: bool
     reasons: tuple[str, ...]
     array: str | None = None
+    gaussian: GaussianBound | None = None
 
     @property
     def is_tight(self) -> bool:
@@ -70,6 +75,7 @@ class AuditResult:
             "passed": self.passed,
             "reasons": list(self.reasons),
             "array": self.array,
+            "gaussian": None if self.gaussian is None else asdict(self.gaussian),
         }
 
 

@@ -34,6 +34,7 @@ from privacy.errors import Authentication
 from privacy.secure_aggregation.entropy import Entropy, draw
 from privacy.secure_aggregation.parameters import IDENTITY_BYTES, LARGEST_SERIAL, RoundParameters
 from privacy.secure_aggregation.planning import rounded_up
+from privacy.transparency import WITNESS_KEY, NoteSigner
 
 SIGNATURE_BYTES = 64
 ENROLMENT_VERSION = 1
@@ -64,6 +65,13 @@ class Identity:
     def sign(self, digest: bytes) -> bytes:
         """Return the 64-byte signature of a message's SHA-256."""
         return self._key.sign(_SIGNED + digest)
+
+    def witness(self, name: str) -> NoteSigner:
+        """Return what cosigns heads of a log with this key, under a name.
+
+        What it signs begins otherwise than what `sign` does, so neither is taken for the other.
+        """
+        return NoteSigner(name, self._key.private_bytes_raw(), WITNESS_KEY)
 
 
 def new_identity(*, entropy: Entropy = os.urandom) -> bytes:

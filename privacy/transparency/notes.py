@@ -13,6 +13,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import Final, NamedTuple, Self
 
 from cryptography.exceptions import InvalidSignature
@@ -29,7 +30,9 @@ SIGNATURE_BYTES: Final = 64
 _ID_BYTES: Final = 4
 _KEY_BYTES: Final = 32
 _MOST_SIGNATURES: Final = 2_000
+_REMEMBERED: Final = 256
 _LINE: Final = re.compile("\u2014 ([^\\s+]{1,200}) ([A-Za-z0-9+/=]{1,400})")
+_CONTROL: Final = re.compile("[\x00-\x09\x0b-\x1f]")
 _NAME: Final = re.compile(r"[^\s+]{1,200}")
 
 
@@ -94,7 +97,7 @@ class NoteKey:
         if len(self.public) != _KEY_BYTES or self.kind not in (LOG_KEY, WITNESS_KEY):
             raise ValueError("a key of a note has 32 bytes and a known kind")
 
-    @property
+    @cached_property
     def key_id(self) -> bytes:
         """Four bytes that tell name, kind and key from others, though not against an attack."""
         encoded = self.name.encode() + b"\n" + bytes([self.kind]) + self.public
@@ -134,7 +137,7 @@ class NoteKey:
             Authentication: It is not this key's signature of that message.
         """
         try:
-            Ed25519PublicKey.from_public_bytes(self.public).verify(signature, message)
+            _verify(self.public, signature, message)
         except (InvalidSignature, ValueError):
             raise Authentication(f"the signature of {self.name!r} does not verify") from None
 
@@ -153,15 +156,14 @@ class NoteSigner:
     private: bytes = field(repr=False)
     kind: int = LOG_KEY
 
-    @property
+    @cached_property
     def key(self) -> NoteKey:
         """The public half."""
-        public = self._key().public_key().public_bytes_raw()
-        return NoteKey(self.name, public, self.kind)
+        return NoteKey(self.name, self._key.public_key().public_bytes_raw(), self.kind)
 
     def signed(self, message: bytes) -> bytes:
         """Return the 64-byte signature of a message."""
-        return self._key().sign(message)
+        return self._key.sign(message)
 
     def sign(self, text: str) -> SignedNote:
         """Return a note with one signature.
@@ -172,8 +174,18 @@ class NoteSigner:
         found = Signature(self.name, self.key.key_id, self.signed(text.encode()))
         return SignedNote(text, (found,))
 
+    @cached_property
     def _key(self) -> Ed25519PrivateKey:
         return Ed25519PrivateKey.from_private_bytes(self.private)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _verify(public: bytes, signature: bytes, message: bytes) -> None:
+    """Check a signature; one that verified is remembered by all its bytes, none of them secret.
+
+    All clients in one process are sent the same checkpoints.
+    """
+    Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
 
 
 def decode_base64(text: str) -> bytes:
@@ -201,7 +213,7 @@ def read_note(note: str) -> SignedNote:
     lines = below.split("\n")
     if not separator or lines.pop() or not 0 < len(lines) <= _MOST_SIGNATURES:
         raise Authentication("this is no signed note: signatures follow after an empty line")
-    if any(ord(letter) < ord(" ") and letter != "\n" for letter in note):
+    if _CONTROL.search(note):
         raise Authentication("this is no signed note: it has control characters")
     return SignedNote(text + "\n", tuple(map(_signature, lines)))
 

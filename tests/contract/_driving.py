@@ -177,7 +177,9 @@ def play(
     runner = RoundRunner(transport, make_protection(method, setting))
     plan = make_plan(tuple(clients), setting)
     return runner.run(
-        plan, lambda client: method.broadcast(start, client), lambda handles: tuple(experts)
+        plan,
+        lambda client: method.broadcast(start, client),
+        lambda asked: [tuple(experts)] * len(asked),
     )
 
 

@@ -26,6 +26,7 @@ THIRD_PARTY = {
     "platform": {
         "PIL",
         "annotated_types",
+        "jinja2",
         "matplotlib",
         "numpy",
         "open_clip",
@@ -38,6 +39,7 @@ THIRD_PARTY = {
         "torch",
         "torchvision",
         "typer",
+        "weasyprint",
         "yaml",
     },
     # No type of an engine leaves its folder.

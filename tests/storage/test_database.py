@@ -332,6 +332,7 @@ def test_a_missing_parent_row_is_not_found(
         lambda unit: unit.audit.verify("x"),
         lambda unit: unit.pool.add_generation("x", 0, [(b"1", b"1"), (b"2", b"2")]),
         lambda unit: unit.pool.entries("x"),
+        lambda unit: unit.pool.generations("x"),
         lambda unit: unit.pool.keep_generations("x", 1),
     ]
     for call in calls:

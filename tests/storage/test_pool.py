@@ -181,10 +181,12 @@ def test_generations_are_deleted_whole_and_per_run(database: storage.Database) -
         live = lambda run: [row.generation for row in unit.pool.entries(run)]  # noqa: E731
         unit.pool.keep_generations("r", 3)
         assert live("r") == [1, 1, 2, 2, 5, 5]
+        assert unit.pool.generations("r") == (1, 2, 5)
         unit.pool.keep_generations("r", 2)
         assert live("r") == [2, 2, 5, 5]
         unit.pool.keep_generations("r", 0)
         assert live("r") == []
+        assert unit.pool.generations("r") == ()
         assert live("s") == [1, 1]
         unit.pool.keep_generations("r", 0)
 

@@ -61,7 +61,9 @@ def hold(
 ) -> RoundOutcome:
     """One attempt at a round."""
     runner = RoundRunner(transport, found.protection)
-    return runner.run(plan, lambda client: {"x": np.zeros(1)}, lambda handles: (), journal)
+    return runner.run(
+        plan, lambda client: {"x": np.zeros(1)}, lambda asked: [()] * len(asked), journal
+    )
 
 
 def opened_with(keys: Mapping[ClientId, bytes]) -> MemoryJournal:

@@ -128,7 +128,9 @@ class Cohort:
 
     def run(self, transport: Transport | None = None) -> RoundOutcome:
         runner = RoundRunner(transport or self.transport(), self.protection)
-        return runner.run(self.plan, lambda client: {"x": np.zeros(1)}, lambda handles: ())
+        return runner.run(
+            self.plan, lambda client: {"x": np.zeros(1)}, lambda asked: [()] * len(asked)
+        )
 
 
 def cohort(

@@ -47,7 +47,7 @@ def ask(simulation: Simulation, plan: RoundPlan) -> int:
     state = simulation.run.terms.initial_state()
     broadcast = simulation.run.terms.method.broadcast(state)
     runner = runner_of(frank(simulation))
-    return len(runner.run(plan, lambda client: broadcast, lambda handles: ()).entries)
+    return len(runner.run(plan, lambda client: broadcast, lambda asked: [()] * len(asked)).entries)
 
 
 def test_an_early_collection_is_a_noised_charge_and_ends_the_rounds(storage: Storage) -> None:

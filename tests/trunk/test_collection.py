@@ -577,7 +577,11 @@ def test_a_client_takes_the_rounds_purpose_from_its_number_alone(storage: Storag
         telling = frank(simulation).run.transport
         runner = RoundRunner(telling, dataclasses.replace(protection, sums=sums))
         with pytest.raises(ProtocolError, match="masks"):
-            runner.run(plan, lambda client: method.broadcast(state, client), lambda handles: ())
+            runner.run(
+                plan,
+                lambda client: method.broadcast(state, client),
+                lambda asked: [()] * len(asked),
+            )
 
 
 def test_equal_entries_keep_one_order_and_a_small_pool_is_none() -> None:

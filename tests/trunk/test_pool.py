@@ -9,7 +9,7 @@ import pytest
 
 from methods import PoolPolicy, TensorSpec
 from platform.protection.pool_rules import PoolRules, default_minimum
-from platform.rounds.pool import serve_experts
+from platform.rounds.pool import ResidentPool
 from platform.wire.experts import encode_entry, handle
 from storage import PoolEntry
 
@@ -31,6 +31,12 @@ def entry(owner: int, *values: float, generation: int = 1) -> PoolEntry:
 
 def handle_of(owner: int, generation: int = 1) -> bytes:
     return handle(bytes([owner]) * 32, "run", generation)
+
+
+def serve_experts(entries, handles, rules, rng):
+    """What one client is served."""
+    (experts,) = ResidentPool(entries, rules).serve([handles], rng)
+    return experts
 
 
 def values(experts) -> list[tuple[float, ...]]:

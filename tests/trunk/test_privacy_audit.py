@@ -92,6 +92,11 @@ def test_the_right_build_is_not_refuted_and_is_seen_in_full(audit, mechanism):
         assert verdict.result.clip_respected
         assert verdict.result.power > 0.9
         assert verdict.result.claimed_mu == pytest.approx(2.0 / 1.5, rel=1e-4)
+        bound = verdict.result.gaussian
+        assert bound is not None
+        # Four deviations of what so many canaries show, either way.
+        assert 0.7 * bound.ceiling < bound.epsilon < 1.3 * bound.ceiling
+        assert 0.6 < bound.ceiling / verdict.result.claimed_epsilon < 1.0
 
 
 def test_noise_from_the_operating_system_is_not_refuted(audit):
@@ -243,6 +248,13 @@ def test_the_command_prints_a_verdict_for_each_channel(sotto, tmp_path):
     assert "not refuted" in shown.out
     told = re.search(r"probability 0\.\d+; --canaries (\d+) would with 0\.999", shown.out)
     assert told is not None and int(told[1]) > 500
+    bound = r"^sum: if scores are normal, epsilon is at least (\S+) \(95%\); .* show (\S+), their"
+    told = re.search(bound, shown.out, re.MULTILINE)
+    assert told is not None
+    # Another audit, with other coins.
+    ceilings = float(told[2]), documents[0]["gaussian"]["ceiling"]
+    assert ceilings[0] == pytest.approx(ceilings[1], rel=0.1)
+    assert 0.0 <= float(told[1]) < 3 * ceilings[0]
     assert picture.read_text("utf-8").startswith("<?xml")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from platform.agreement import backups
 from platform.cli.auditing import audited
+from platform.disk.log_files import key_file
 from platform.errors import CoordinatorBehind
 from platform.holder.backups import own_store
 from platform.holder.settings import load_holder
@@ -56,6 +58,8 @@ class Federation:
     def restored(self, file: Path) -> Storage:
         place = Storage(self.folder / "back")
         backups.restore(file, place.url, NOW)
+        # A backup holds no key; its operator has it, or clients are told of another.
+        shutil.copyfile(key_file(self.coordinator.file), key_file(place.file))
         return place
 
 

@@ -130,7 +130,9 @@ def test_two_at_once_are_refused_and_a_client_answers_nobody(storage: Storage) -
         for number in (1, 2):
             plan = a_plan(simulation.run_id, (number, 1), everybody, terms=SumTerms(3))
             with pytest.raises(ProtocolError, match="nothing leaves a client"):
-                runner_of(frank(simulation)).run(plan, lambda client: {}, lambda handles: ())
+                runner_of(frank(simulation)).run(
+                    plan, lambda client: {}, lambda asked: [()] * len(asked)
+                )
         assert execute(simulation, SilentObserver())["phase_two_of"] == run.run_id
     assert len(kept_of(simulation.run_id, run.folder)) == 5
 

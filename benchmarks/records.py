@@ -1,0 +1,214 @@
+"""What the log costs: a million events, and the receipts of a hundred clients.
+
+    python benchmarks/records.py [--events 1000000] [--rounds 30]
+
+Events are written, queried, proven and verified through the storage as anything else is. Receipts
+are those of a run of 100 clients in this process whose method does not train: what a round takes in
+all, and of that the log's leaves and heads, the coordinator's part of the receipts and the clients'. Prints the
+tables of `docs/results/records.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from _scores import provenance
+
+import storage
+from methods import Registry
+from platform.bootstrap import Surroundings, create_run
+from platform.config import parse_config
+from platform.disk import transactions
+from platform.parties.receipts import Receipts
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
+from platform.rounds.receipts import Courier
+from storage.leaves import NewLeaves
+
+BATCH = 1000
+PROOFS = 200
+CLIENTS = 100
+
+
+@contextmanager
+def timed(spent: dict[str, list[float]], name: str) -> Iterator[None]:
+    """Note how long a block takes."""
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        spent[name].append(time.perf_counter() - started)
+
+
+def many_events(events: int) -> None:
+    """Print how fast a log of so many events is written, read and checked."""
+    spent: dict[str, list[float]] = defaultdict(list)
+    with tempfile.TemporaryDirectory() as folder:
+        url = f"sqlite:///{folder}/sotto.db"
+        with storage.open_database(url, busy_timeout=60.0) as database:
+            _fill(database, events, spent)
+            with database.unit_of_work(read_only=True) as unit:
+                for name, chosen in QUERIES.items():
+                    with timed(spent, name):
+                        found = unit.audit.query(**chosen, limit=100)
+                    if len(found) != 100:
+                        raise SystemExit(f"{name}: {len(found)} rows")
+                tree, size = unit.log.tree(), unit.log.size()
+                with timed(spent, "root"):
+                    tree.root()
+                for at in range(PROOFS):
+                    fresh = unit.log.tree()
+                    with timed(spent, "proof"):
+                        fresh.inclusion_proof(at * size // PROOFS)
+            with timed(spent, "verify"):
+                database.verify_log()
+            stored = Path(folder, "sotto.db").stat().st_size / events
+    print(f"| {events:,} events | |\n|---|---|")
+    print(f"| written, in transactions of {BATCH:,} | {events / sum(spent['append']):,.0f} /s |")
+    for name in QUERIES:
+        print(f"| first 100 rows by {name} | {1000 * spent[name][0]:.1f} ms |")
+    proofs = sorted(spent["proof"])
+    print(f"| a proof, median and longest of {PROOFS} | {1000 * statistics.median(proofs):.1f} ms,"
+          f" {1000 * proofs[-1]:.1f} ms |")  # fmt: skip
+    print(f"| the root | {1000 * spent['root'][0]:.1f} ms |")
+    print(f"| verified: chains, leaves, tiles | {events / spent['verify'][0]:,.0f} /s |")
+    print(f"| bytes an event, in all | {stored:.0f} |\n")
+
+
+QUERIES: dict[str, dict[str, Any]] = {
+    "run": {"run": "run-7"},
+    "action": {"action": "round.lost"},
+    "run and action": {"run": "run-3", "action": "round.committed"},
+    "time": {"since": datetime(2026, 1, 1, tzinfo=UTC)},
+}
+
+
+def _fill(database: storage.Database, events: int, spent: dict[str, list[float]]) -> None:
+    with database.unit_of_work() as unit:
+        for number in range(10):
+            facts = {"config_json": "{}", "config_digest": "d", "versions_json": "{}"}
+            unit.runs.create(f"run-{number}", name="many", **facts)
+        unit.commit()
+    for start in range(0, events, BATCH):
+        with timed(spent, "append"), database.unit_of_work() as unit:
+            for at in range(start, start + BATCH):
+                unit.audit.append(
+                    f"run-{at % 10}",
+                    actor="coordinator",
+                    action="round.lost" if at % 97 == 0 else "round.committed",
+                    round=at // 10,
+                    channel="sum",
+                    detail={"attempt": 1, "survivors": 97, "state_sha256": "0" * 64},
+                )
+            unit.commit()
+
+
+class Watch(SilentObserver):
+    """Notes when rounds end."""
+
+    def __init__(self) -> None:
+        self.ends: list[float] = []
+
+    def round_finished(self, document: Any) -> None:
+        """Note the end of a round."""
+        self.ends.append(time.perf_counter())
+
+
+def spy(spent: dict[str, list[float]], owner: Any, name: str, label: str) -> None:
+    """Note how long each call of a function takes."""
+    function: Callable[..., Any] = getattr(owner, name)
+
+    def called(*arguments: Any, **options: Any) -> Any:
+        with timed(spent, label):
+            return function(*arguments, **options)
+
+    setattr(owner, name, called)
+
+
+def receipts(rounds: int) -> None:
+    """Print what the log and the receipts of 100 clients take of a round."""
+    spent: dict[str, list[float]] = defaultdict(list)
+    spy(spent, NewLeaves, "place", "log")
+    spy(spent, transactions, "keep_head", "log")
+    for name in ("add_charges", "add_settled", "add_event"):
+        spy(spent, NewLeaves, name, "log")
+    spy(spent, Courier, "_with_receipts", "coordinator")
+    spy(spent, Courier, "_note", "coordinator")
+    spy(spent, Receipts, "take", "clients")
+    with tempfile.TemporaryDirectory() as folder:
+        tree = {
+            "name": "receipts",
+            "device": "cpu",
+            "rounds": rounds,
+            "task": {
+                "dataset": "shapes",
+                "domains": ["real"],
+                "clients": CLIENTS,
+                "shots": 1,
+                "test_per_class": CLIENTS,
+                "partition": {"kind": "iid"},
+                "model": None,
+            },
+            "method": {"name": "vector"},
+            "training": {"local_steps": 1},
+            "privacy": {
+                "mechanism": "upload_noise",
+                "clipping_norm": 1.0,
+                "noise_multiplier": 100.0,
+            },
+            "evaluation": {"every": 10**6, "local_twins": False},
+            "storage": {"url": f"sqlite:///{folder}/sotto.db"},
+        }
+        watch = Watch()
+        surroundings = Surroundings(registry=Registry("_overhead_methods"))
+        simulation = create_run(parse_config(tree, ()), watch, surroundings)
+        started = time.perf_counter()
+        run = simulation.run
+        courier = Courier(
+            transport=run.transport,
+            run_id=run.run_id,
+            roll=run.roll,
+            budget=run.terms.budget,
+            records=run.records,
+        )
+        Federation(replace(run, transport=courier), watch).run_rounds()
+        simulation.database.close()
+    whole = (watch.ends[-1] - started) / rounds
+    print(f"| a round of {CLIENTS} clients, {rounds} rounds | s | of the round |\n|---|---|---|")
+    print(f"| all of it | {whole:.4f} | |")
+    for label in ("log", "coordinator", "clients"):
+        part = sum(spent[label]) / rounds
+        print(f"| {LABELS[label]} | {part:.4f} | {100 * part / whole:.1f} % |")
+
+
+LABELS = {
+    "log": "leaves, tiles, heads",
+    "coordinator": "receipts at the coordinator, cosignatures checked",
+    "clients": "receipts at the clients: checked, kept, cosigned",
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=30)
+    chosen = parser.parse_args()
+    receipts(chosen.rounds)
+    print()
+    many_events(chosen.events)
+    print("\n".join(provenance()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""`receipts verify` and `receipts export` of a data holder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from platform.cli import exit_codes
+from platform.cli.auditing import parse_key
+from platform.cli.output import console, epsilon, print_json, printable, table
+from platform.disk.files import write_bytes
+from platform.errors import ConfigError
+from platform.holder.settings import load_holder
+from platform.holder.store import read_store
+from platform.parties.receipt_files import (
+    RunReceipts,
+    forks,
+    read_receipts,
+    verified,
+    write_receipts,
+)
+from platform.wire.receipts import ADVERSARIES
+from storage import KeptReceipt, LedgerRow
+
+_NAMES = ("run", "receipts", "rounds", *(f"epsilon {name}" for name in ADVERSARIES), "problems")
+
+
+def verify_receipts(
+    source: Path, compare: Sequence[Path], key: str | None, *, as_json: bool
+) -> None:
+    """Recompute what receipts prove was spent, and name what does not hold.
+
+    Args:
+        source: A data holder's settings, or a file of receipts.
+        compare: Files of other clients.
+        key: The log's public key, as text.
+        as_json: Print JSON.
+
+    Raises:
+        ConfigError: A file is none of these, or there is no store.
+        Exit: With the code for records that do not hold.
+    """
+    trusted = None if key is None else parse_key(key)
+    kept, own = _source(source)
+    found = verified(kept, own, key=trusted)
+    compared: list[dict[str, Any]] = []
+    for path in compare:
+        forked, common = forks(found, verified(read_receipts(path), key=trusted))
+        compared.append({"file": str(path), "common": common, "problems": forked})
+    problems = [p for run in found for p in run.problems]
+    problems += [p for other in compared for p in other["problems"]]
+    if as_json:
+        print_json({"runs": [_document(run) for run in found], "compared": compared})
+    else:
+        _print(found, compared)
+    if problems:
+        raise typer.Exit(exit_codes.AUDIT_BROKEN)
+
+
+def export_receipts(config: Path, file: Path, *, as_json: bool) -> None:
+    """Write all receipts of a data holder to a file that can be handed on.
+
+    Raises:
+        ConfigError: The settings are not valid, there is no store, or the file is there.
+    """
+    kept, _ = _of_holder(config)
+    if file.exists() or file.is_symlink():
+        raise ConfigError(f"FILE: {str(file)!r} exists already; valid is one that does not")
+    write_bytes(file, write_receipts(kept))
+    if as_json:
+        print_json({"file": str(file), "receipts": len(kept)})
+    else:
+        console().print(printable(f"{len(kept)} receipts in {file}"))
+
+
+def _source(source: Path) -> tuple[Sequence[KeptReceipt], Sequence[LedgerRow] | None]:
+    if source.suffix in (".yaml", ".yml"):
+        return _of_holder(source)
+    return read_receipts(source), None
+
+
+def _of_holder(config: Path) -> tuple[Sequence[KeptReceipt], Sequence[LedgerRow]]:
+    found = read_store(load_holder(config), lambda store: (store.receipts.all(), store.rows()))
+    if found is None:
+        raise ConfigError(f"CONFIG: {str(config)!r} has no store yet; the client makes it")
+    return found
+
+
+def _document(run: RunReceipts) -> dict[str, Any]:
+    return {
+        "run": run.run_id,
+        "log": run.origin,
+        "receipts": run.count,
+        "rounds": run.rounds,
+        "epsilon": _finite(run.epsilons),
+        "stated": _finite(run.stated),
+        "problems": list(run.problems),
+    }
+
+
+def _finite(values: Mapping[str, float] | None) -> dict[str, float | str] | None:
+    if values is None:
+        return None
+    return {name: "inf" if math.isinf(value) else value for name, value in values.items()}
+
+
+def _print(found: Sequence[RunReceipts], compared: Sequence[Mapping[str, Any]]) -> None:
+    rows = []
+    for run in found:
+        spent = [epsilon(run.epsilons[name]) if run.epsilons else "-" for name in ADVERSARIES]
+        rows.append((run.run_id, run.count, run.rounds, *spent, len(run.problems)))
+    console().print(table(None, _NAMES, rows))
+    for other in compared:
+        alike = "no head is" if not other["common"] else f"{other['common']} heads are"
+        console().print(printable(f"{other['file']}: {alike} in common"))
+    for run in found:
+        for problem in run.problems:
+            typer.echo(f"error: run {printable(run.run_id)}: {printable(problem)}", err=True)
+    for other in compared:
+        for problem in other["problems"]:
+            typer.echo(f"error: {printable(problem)}", err=True)

@@ -1,0 +1,304 @@
+"""What a client makes of a receipt: it holds the coordinator's log against what it knows itself.
+
+It knows what it released, and which head of the log it has seen last. A receipt that names other
+charges, leaves one out, calls one aborted that was sent, or comes from a log that does not continue
+what was seen, is refused with the message it came with: the client takes no further part, and says
+to its owner why. What holds is kept for life, and witnessed by a cosignature.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from platform.errors import ProtocolError
+from platform.wire.receipts import (
+    Receipt,
+    ReceiptLeaf,
+    Witnessed,
+    decode_receipt,
+    enclose_answer,
+    signed_part,
+    unclose,
+)
+from privacy import Authentication
+from privacy.secure_aggregation import Credentials
+from privacy.transparency import (
+    WITNESS_KEY,
+    Checkpoint,
+    NoteKey,
+    NoteSigner,
+    SignedNote,
+    cosign,
+    open_change,
+    open_checkpoint,
+    read_note,
+)
+from storage import ClientIdentity, ClientStore, KeptReceipt, LedgerRow, Receipted, SeenLog
+from storage.leaf_data import CHARGE_PREFIX, SETTLED_PREFIX, charge_data, sealed_data
+from storage.merkle import is_consistent, leaf_hash, root_from_inclusion
+
+Key = tuple[int, int, str]
+"""Round, attempt and channel of a charge."""
+
+_ROW: Final = tuple(field.name for field in fields(LedgerRow) if field.name != "status")
+EMPTY_LOG: Final = 0
+_WITNESS: Final = b"sotto/witness\n"
+
+
+class ReceiptRefused(ProtocolError):
+    """A coordinator's log does not say what it must; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Receipts:
+    """Checks and keeps one client's receipts of one run.
+
+    Attributes:
+        store: The client's.
+        run_id: The run.
+        witness: Signs that a log was seen.
+        seconds: The time, since 1970.
+        trusted: The log's key, where the client's owner knows it, also after another was lost; None
+            takes the first one seen, and those to which that hands over.
+        remember: Told why a receipt was refused.
+    """
+
+    store: ClientStore
+    run_id: str
+    witness: NoteSigner
+    seconds: Callable[[], int]
+    trusted: NoteKey | None = None
+    remember: Callable[[tuple[int, int], str], None] = lambda attempt, reason: None
+
+    def answering(self, message: bytes, answer: Callable[[bytes], bytes]) -> bytes:
+        """Return the answer to a message that carries a receipt and another message.
+
+        Raises:
+            ReceiptRefused: The receipt does not hold; the message in it is not answered.
+            ProtocolError: As for the message in it.
+        """
+        inner, data = unclose(message)
+        witnessed = self.take(data)
+        return enclose_answer(answer(inner), witnessed)
+
+    def take(self, data: bytes) -> Witnessed:
+        """Check a receipt, keep it, and say how far the log was seen.
+
+        Raises:
+            ReceiptRefused: It does not hold; nothing is kept of it but the reason.
+        """
+        receipt = decode_receipt(data)
+        try:
+            return self._take(receipt, data)
+        except (Authentication, ReceiptRefused, ValueError) as error:
+            attempt = (receipt.envelope.round_number, receipt.envelope.attempt)
+            self.remember(attempt, f"the coordinator's receipt was refused: {error}")
+            raise ReceiptRefused(f"message: its receipt is refused: {error}") from error
+
+    def _take(self, receipt: Receipt, data: bytes) -> Witnessed:
+        if receipt.envelope.run_id != self.run_id:
+            raise ReceiptRefused("it is of another run")
+        key, note = NoteKey.decode(receipt.key), read_note(receipt.checkpoint)
+        head = open_checkpoint(receipt.checkpoint, [key])
+        key.verify(signed_part(data), receipt.signature)
+        reached, kept = self.store.receipts.reached(self.run_id), self.store.receipts
+        if reached is not None and kept.of(self.run_id, reached.size) == data:
+            # The same request again.
+            return self._witnessed(receipt, reached.size, reached.cosignature)
+        seen = self._seen(receipt, key, head, reached)
+        if receipt.since != seen.size:
+            # Of an honest coordinator that was started anew: it does not know what was seen.
+            return self._witnessed(receipt, seen.size, "")
+        require_continued(receipt, seen, head)
+        ahead = self._require_charges(receipt, head, reached)
+        line = self._cosigned(note)
+        attempt = (receipt.envelope.round_number, receipt.envelope.attempt)
+        kept.keep(
+            KeptReceipt(self.run_id, head.size, data),
+            Receipted(head.origin, head.size, *attempt, _written(ahead), line),
+            SeenLog(head.origin, receipt.key, head.size, head.root),
+        )
+        return self._witnessed(receipt, head.size, line)
+
+    def _witnessed(self, receipt: Receipt, size: int, line: str) -> Witnessed:
+        return Witnessed(receipt.envelope, size, self.witness.key.encode(), line)
+
+    def _seen(
+        self, receipt: Receipt, key: NoteKey, head: Checkpoint, reached: Receipted | None
+    ) -> SeenLog:
+        """Return the newest head seen of the receipt's log, whose key is the one that it must be.
+
+        Raises:
+            ReceiptRefused: It is another log than before, or of another key.
+        """
+        is_known = self.trusted is not None
+        if is_known and key != self.trusted:
+            raise ReceiptRefused(f"the log is signed by {receipt.key}, not by the known key")
+        origin = head.origin if reached is None else reached.origin
+        if origin != head.origin and not is_known:
+            raise ReceiptRefused(f"the run was in log {origin}, and now in {head.origin}")
+        seen = self.store.receipts.seen(origin)
+        if seen is None:
+            return SeenLog(head.origin, receipt.key, EMPTY_LOG, b"")
+        if not is_known:
+            _require_handed_over(seen.signer, receipt)
+        if head.size < seen.size:
+            raise ReceiptRefused(f"the log has {head.size} leaves, but {seen.size} were seen")
+        return seen
+
+    def _require_charges(
+        self, receipt: Receipt, head: Checkpoint, reached: Receipted | None
+    ) -> dict[Key, LedgerRow]:
+        """Hold the leaves against the client's own ledger, from the last receipt's round on.
+
+        Returns:
+            Charges of rounds that are not over: what a round costs is logged before it begins.
+
+        Raises:
+            ReceiptRefused: A leaf is not in the log or not the client's, or one is another than the
+                client's own row, or there is none for a row.
+        """
+        charged, aborted = read_leaves(receipt, head)
+        pseudonym = self.store.identity.pseudonym
+        if any(row.pseudonym != pseudonym for row in charged.values()):
+            raise ReceiptRefused("it is of another client")
+        last = (0, 0)
+        if reached is not None:
+            last = (reached.round_number, reached.attempt)
+            charged = _read(reached.ahead) | charged
+        now = (receipt.envelope.round_number, receipt.envelope.attempt)
+        if now < last:
+            raise ReceiptRefused(f"it is of round {now[0]}, and one of round {last[0]} came before")
+        for row in self._own_rows({*range(last[0], now[0] + 1), *(key[0] for key in charged)}):
+            attempt, key = (row.round_number, row.attempt), _key(row)
+            where = f"round {row.round_number}, attempt {row.attempt}, channel {row.channel}"
+            if key in aborted:
+                raise ReceiptRefused(f"it says that nothing was released in {where}")
+            if key in charged and charged[key].as_own() != row.as_own():
+                raise ReceiptRefused(f"it states another charge for {where}")
+            if last < attempt <= now and key not in charged:
+                raise ReceiptRefused(f"it leaves out the release of {where}")
+        return {key: row for key, row in charged.items() if key[:2] > now}
+
+    def _own_rows(self, rounds: Iterable[int]) -> Iterator[LedgerRow]:
+        for number in sorted(rounds):
+            yield from self.store.rows(self.run_id, round_number=number)
+
+    def _cosigned(self, note: SignedNote) -> str:
+        signature = cosign(note, self.witness, self.seconds())
+        raw = base64.b64encode(signature.key_id + signature.signature).decode("ascii")
+        return f"\u2014 {signature.name} {raw}\n"
+
+
+def witness_of(credentials: Credentials | None, identity: ClientIdentity) -> NoteSigner:
+    """Return what a client cosigns with: its enrolled key, or one that follows from its secret.
+
+    The name is its pseudonym, as ledger and log know it.
+    """
+    if credentials is not None:
+        return credentials.identity.witness(identity.pseudonym)
+    private = hashlib.sha256(_WITNESS + identity.handle_secret).digest()
+    return NoteSigner(identity.pseudonym, private, WITNESS_KEY)
+
+
+def read_leaves(receipt: Receipt, head: Checkpoint) -> tuple[dict[Key, LedgerRow], set[Key]]:
+    """Return the charges that a receipt proves, and which of all were aborted.
+
+    Args:
+        receipt: The receipt.
+        head: Of its checkpoint.
+
+    Raises:
+        ReceiptRefused: A leaf is not in the log, is none of a charge, or of another run.
+    """
+    charged: dict[Key, LedgerRow] = {}
+    aborted: set[Key] = set()
+    for leaf in receipt.leaves:
+        _require_included(leaf, receipt, head)
+        if leaf.data.startswith(CHARGE_PREFIX):
+            row = _charge(leaf.data)
+            charged[_key(row)] = row
+        elif leaf.data.startswith(SETTLED_PREFIX):
+            settled = _document(leaf.data, SETTLED_PREFIX)
+            key = (settled["round_number"], settled["attempt"], settled["channel"])
+            if settled["status"] == "aborted":
+                aborted.add(key)
+        else:
+            raise ReceiptRefused(f"leaf {leaf.position} is no charge")
+    if any(row.run_id != receipt.envelope.run_id for row in charged.values()):
+        raise ReceiptRefused("it is of another run")
+    return charged, aborted
+
+
+def _written(charges: Mapping[Key, LedgerRow]) -> str:
+    return "\n".join(charge_data(row).decode("ascii") for _, row in sorted(charges.items()))
+
+
+def _read(text: str) -> dict[Key, LedgerRow]:
+    marker = CHARGE_PREFIX.decode("ascii")
+    rows = [_charge(f"{marker}{part}".rstrip("\n").encode()) for part in text.split(marker)[1:]]
+    return {_key(row): row for row in rows}
+
+
+def _require_included(leaf: ReceiptLeaf, receipt: Receipt, head: Checkpoint) -> None:
+    run_id = receipt.envelope.run_id
+    data = sealed_data(run_id, leaf.data, leaf.salt) if leaf.salt else leaf.data
+    if root_from_inclusion(leaf_hash(data), leaf.position, head.size, leaf.proof) != head.root:
+        raise ReceiptRefused(f"leaf {leaf.position} is not in the log")
+
+
+def require_continued(receipt: Receipt, seen: SeenLog, head: Checkpoint) -> None:
+    """Require that a receipt's log begins with what was seen of it.
+
+    Raises:
+        ReceiptRefused: It does not.
+    """
+    if seen.size == EMPTY_LOG:
+        return
+    before, now = (seen.size, seen.root), (head.size, head.root)
+    if not is_consistent(before, now, receipt.consistency):
+        raise ReceiptRefused(
+            f"the log does not continue the one whose {seen.size} leaves were seen: it was forked"
+        )
+
+
+def _require_handed_over(known: str, receipt: Receipt) -> None:
+    """Require the key that was seen, or one to which it handed over, step by step."""
+    for note in receipt.changes:
+        change = open_change(note)
+        if change.old is not None and change.old.encode() == known:
+            known = change.new.encode()
+    if known != receipt.key:
+        raise ReceiptRefused(f"the log is signed by {receipt.key}, to which no key handed over")
+
+
+def _charge(data: bytes) -> LedgerRow:
+    document = dict(_document(data, CHARGE_PREFIX))
+    if document.get("clipping_norm") == "infinity":
+        document["clipping_norm"] = float("inf")
+    try:
+        row = LedgerRow(**{name: document[name] for name in _ROW})
+    except (KeyError, TypeError) as error:
+        raise ReceiptRefused("a charge in it is incomplete") from error
+    if charge_data(row) != data:
+        raise ReceiptRefused("a charge in it is written in another way")
+    return row
+
+
+def _document(data: bytes, prefix: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(data[len(prefix) :])
+    except (ValueError, RecursionError) as error:
+        raise ReceiptRefused("a leaf in it does not parse") from error
+    if not isinstance(found, dict):
+        raise ReceiptRefused("a leaf in it does not parse")
+    return found
+
+
+def _key(row: LedgerRow) -> Key:
+    return row.round_number, row.attempt, row.channel

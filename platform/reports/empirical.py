@@ -1,0 +1,150 @@
+"""What an attack on the real code has seen of the claim, where one was made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from platform.reports.blocks import Basis, Block, Figure, Section, Table, Words, paragraph, words
+from platform.reports.numbers import share_text
+from platform.reports.releases import prices_alone
+from platform.reports.subject import Subject, epsilon_figure
+
+TOLERANCE = 1e-6
+"""Relative: another version of a numerical library may price the last digits otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditedClaim:
+    """What was to be refuted.
+
+    Attributes:
+        mechanism: What protects the release.
+        unit: Whose presence the canaries stand for.
+        epsilon: Of one release, at delta.
+        delta: Of all epsilons of the audit.
+    """
+
+    mechanism: str
+    unit: str
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenChannel:
+    """What the audit of one channel gave.
+
+    Attributes:
+        channel: Where the vector leaves the client: sum, pool or training.
+        claim: What was to be refuted there.
+        lower_bound: On epsilon, at 95%.
+        canaries: Guessed coins.
+        power: Probability that halved noise would have been noticed.
+        passed: Whether nothing contradicts the claim.
+    """
+
+    channel: str
+    claim: AuditedClaim
+    lower_bound: float
+    canaries: int
+    power: float
+    passed: bool
+
+
+def empirical_section(subject: Subject, seen: Sequence[SeenChannel]) -> Section:
+    """Return an empirical lower bound with its power, or that there is none."""
+    return Section("empirical", "Empirical lower bound", tuple(_empirical(subject, seen)))
+
+
+def _empirical(subject: Subject, seen: Sequence[SeenChannel]) -> Iterator[Block]:
+    if not seen:
+        yield paragraph(_none(subject))
+        return
+    yield paragraph(
+        "An audit played canaries against the code that protects clients, and guessed from what "
+        "left. The lower bound is on one release, not on the run: above the truth at most one time "
+        "in twenty, and far below it where canaries are few. It proves no privacy; it can only "
+        "refute some. Power is the probability with which halved noise would have been noticed: "
+        "where that is low, a claim that was not refuted says little."
+    )
+    yield Table(
+        "What the audit saw of one release",
+        ("Channel", "Canaries", "Lower bound", "Claimed", "Power", "Verdict"),
+        tuple(_row(one) for one in seen),
+    )
+    yield paragraph(
+        "The audit is not in the run's log: that it was made of this run's configuration is the "
+        "word of whoever made this document. What it claims per release is what the ledger claims."
+    )
+
+
+def _none(subject: Subject) -> str:
+    if not subject.facts.claims:
+        return "Nothing is claimed, so there is nothing to refute."
+    return (
+        "No audit is in the records of this run, so no empirical lower bound is stated: the "
+        "epsilons are proofs about the mechanism as it is written, not measurements of it. "
+        "`audit-privacy CONFIG --json` plays canaries against the code that protects clients; "
+        "`report RUN --audit FILE` then shows here what it saw."
+    )
+
+
+def _row(one: SeenChannel) -> tuple[Words, ...]:
+    basis = Basis(
+        what=f"an audit of one release on channel {one.channel}, as its file states it",
+        check="python -m platform.coordinator audit-privacy CONFIG --json",
+    )
+    return (
+        words(one.channel),
+        words(Figure(str(one.canaries), one.canaries, basis)),
+        # Down, as it is a lower bound.
+        words(Figure(f"{math.floor(100 * one.lower_bound) / 100:.2f}", one.lower_bound, basis)),
+        words(epsilon_figure(one.claim.epsilon, basis)),
+        words(Figure(share_text(one.power), one.power, basis)),
+        words("not refuted" if one.passed else "REFUTED"),
+    )
+
+
+def refuted(seen: Sequence[SeenChannel]) -> Iterator[str]:
+    """Yield what must be said first where an audit has refuted a claim."""
+    for one in seen:
+        if not one.passed:
+            yield (
+                f"an audit has refuted the claim on channel {one.channel}: the epsilons of this "
+                "document do not hold"
+            )
+
+
+class OtherClaim(ValueError):
+    """An audit is of another claim than the run's."""
+
+
+def require_same_claim(subject: Subject, seen: Sequence[SeenChannel]) -> None:
+    """Check that an audit is of what a run's releases claim.
+
+    Raises:
+        OtherClaim: Naming the first difference.
+    """
+    for difference in _differences(subject, seen):
+        raise OtherClaim(difference)
+
+
+def _differences(subject: Subject, seen: Sequence[SeenChannel]) -> Iterator[str]:
+    prices = [price for found in prices_alone(subject) for price in found.values()]
+    for one in seen:
+        stated = {
+            "mechanism": (one.claim.mechanism, subject.facts.name),
+            "unit": (one.claim.unit, subject.facts.unit or "none"),
+            "delta": (f"{one.claim.delta:g}", f"{subject.delta:g}"),
+        }
+        for name, (theirs, ours) in stated.items():
+            if theirs != ours:
+                yield f"{name} is {theirs!r} there, and {ours!r} in the run"
+        claimed = one.claim.epsilon
+        if not any(math.isclose(claimed, price, rel_tol=TOLERANCE) for price in prices):
+            yield (
+                f"one release on channel {one.channel} claims epsilon {claimed:.6g} there, "
+                "and no release of the run does"
+            )

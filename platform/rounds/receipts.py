@@ -1,0 +1,286 @@
+"""Hands each client, with the next message that begins anything, a receipt of what it was charged.
+
+It is a transport around another, so no stage and no wait is added: whoever is sent the first
+message of a round, or is asked to personalise, is sent what the log says of it beside that. How far
+each client has seen the log its answers say, and they are kept with the log's heads, where a
+coordinator that is started anew finds them again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from platform.disk.log_files import add_note, kept_changes, kept_notes, log_signer
+from platform.disk.transactions import Records
+from platform.errors import ProtocolError
+from platform.protection.budget import Budget
+from platform.protection.ledger_rows import as_releases
+from platform.rounds.run import Roll
+from platform.wire.envelopes import Attempt, Envelope, peek
+from platform.wire.messages import Stage
+from platform.wire.receipts import (
+    ADVERSARIES,
+    Receipt,
+    ReceiptLeaf,
+    Witnessed,
+    enclose,
+    sign_receipt,
+    unclose_answer,
+)
+from platform.wire.transport import ClientId, Dropout, Transport
+from privacy import Authentication, Epsilons, RunningLedger
+from privacy.transparency import (
+    Checkpoint,
+    NoteKey,
+    NoteSigner,
+    SignedNote,
+    decode_checkpoint,
+    is_change,
+    read_note,
+    require_cosigned,
+    sign_checkpoint,
+)
+from storage import Leaf, LedgerRow, UnitOfWork
+from storage.ledger import ledger_key
+from storage.log import ledger_data
+from storage.merkle import MerkleTree
+
+FIRST: Final = frozenset({"invitation", "pool_notice", "parting"})
+"""Messages that begin a round, or come after the last one."""
+
+_Place = tuple[str, int, int]
+"""Kind, round and attempt of the messages of one stage."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Standing:
+    """What the log says at the beginning of a stage.
+
+    Attributes:
+        place: Of the stage.
+        attempt: Of the newest committed round.
+        size: The number of its leaves.
+        note: Its head, signed.
+        changes: How its key changed.
+        new: By pseudonym the leaves that came since the last standing, with what they say.
+        since: Where these begin.
+        epsilons: By pseudonym.
+    """
+
+    place: _Place
+    attempt: Attempt
+    size: int
+    note: str
+    changes: tuple[str, ...]
+    new: Mapping[str, Sequence[tuple[Leaf, bytes]]]
+    since: int
+    epsilons: Mapping[str, Epsilons]
+
+
+class _Source(NamedTuple):
+    """What receipts of one stage are made from, within one view of the database."""
+
+    uow: UnitOfWork
+    tree: MerkleTree
+    signer: NoteSigner
+
+
+@dataclass(kw_only=True)
+class Courier:
+    """A transport that carries receipts with the messages of another.
+
+    Attributes:
+        transport: Carries the messages.
+        run_id: The run.
+        roll: Who takes part.
+        budget: At what epsilon is stated, and by whom.
+        records: Where the log is.
+    """
+
+    transport: Transport
+    run_id: str
+    roll: Roll
+    budget: Budget
+    records: Records
+    _seen: dict[ClientId, int] = field(default_factory=dict, init=False)
+    _spent: RunningLedger = field(default_factory=RunningLedger, init=False, repr=False)
+    _counted: int = field(default=0, init=False)
+    _standing: _Standing | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Find out how far clients have seen the log."""
+        sizes = witnessed_sizes(self.records.file)
+        self._seen = {c: sizes.get(p, 0) for c, p in self.roll.pseudonyms.items()}
+
+    def exchange(
+        self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
+    ) -> Mapping[ClientId, bytes | Dropout]:
+        """Send each client its message, some with a receipt, and return the answers to these."""
+        carried = self._with_receipts(messages)
+        answers = self.transport.exchange(stage, carried, deadline)
+        lines: list[str] = []
+        opened = {client: self._opened(client, answers[client], lines) for client in answers}
+        if lines and self._standing is not None:
+            add_note(self.records.file, f"{self._standing.note}{''.join(lines)}")
+        return opened
+
+    def _with_receipts(self, messages: Mapping[ClientId, bytes]) -> Mapping[ClientId, bytes]:
+        """Return the messages, those that begin something each with its client's receipt."""
+        places = {client: _place(message) for client, message in messages.items()}
+        first = next(filter(None, places.values()), None)
+        if first is None:
+            return messages
+        with self.records.read() as uow:
+            standing = self._stand(uow, first)
+            if standing is None:
+                return messages
+            source = _Source(uow, uow.log.tree(standing.size), log_signer(self.records.file))
+            return {
+                client: enclose(message, self._receipt(source, standing, client))
+                if places[client] and client in self.roll.pseudonyms
+                else message
+                for client, message in messages.items()
+            }
+
+    def _opened(
+        self, client: ClientId, answer: bytes | Dropout, lines: list[str]
+    ) -> bytes | Dropout:
+        if isinstance(answer, Dropout):
+            return answer
+        try:
+            reply, said = unclose_answer(answer)
+        except ProtocolError:
+            return Dropout("the answer does not parse")
+        if said is not None:
+            self._note(client, said, lines)
+        return reply
+
+    def _note(self, client: ClientId, said: Witnessed, lines: list[str]) -> None:
+        """Remember how far a client has seen the log, if it shows that it did."""
+        standing = self._standing
+        if standing is None or said.size > standing.size:
+            return
+        if not said.cosignature:
+            # It asks for a proof from there, next time.
+            self._seen[client] = said.size
+            return
+        try:
+            note = read_note(standing.note + said.cosignature)
+            require_cosigned(note, self._key_of(client, said))
+        except (Authentication, ValueError):
+            return
+        self._seen[client] = standing.size
+        lines.append(said.cosignature)
+
+    def _key_of(self, client: ClientId, said: Witnessed) -> NoteKey:
+        """Return the key that a client cosigns by.
+
+        Raises:
+            Authentication: It is not the one that is enrolled, or of another name.
+        """
+        key, enrolled = NoteKey.decode(said.key), self.roll.identities.get(client)
+        if key.name != self.roll.pseudonyms[client] or enrolled not in (None, key.public):
+            raise Authentication("the cosignature is by another key")
+        return key
+
+    def _stand(self, uow: UnitOfWork, place: _Place) -> _Standing | None:
+        """Return what the log says, the same for all messages of a stage; None before any round."""
+        if self._standing is None or self._standing.place != place:
+            attempt = uow.rounds.newest(self.run_id)
+            self._standing = None if attempt is None else self._read(uow, place, attempt)
+        return self._standing
+
+    def _read(self, uow: UnitOfWork, place: _Place, attempt: Attempt) -> _Standing:
+        file, tree = self.records.file, uow.log.tree()
+        signer = log_signer(file)
+        # What this stage's own attempt is charged was written before it began.
+        rounds = range(self._counted + 1, attempt[0] + 2)
+        rows = {ledger_key(r): r for r in uow.ledger.rows_of_rounds(self.run_id, rounds)}
+        over = [row for row in rows.values() if row.round_number <= attempt[0]]
+        self._spent.add(as_releases(over, self.budget.mechanisms))
+        self._counted = attempt[0]
+        before = 0 if self._standing is None else self._standing.size
+        return _Standing(
+            place=place,
+            attempt=attempt,
+            size=tree.size,
+            note=sign_checkpoint(Checkpoint(signer.name, tree.size, tree.root()), signer),
+            changes=kept_changes(file),
+            new=_by_pseudonym(uow.log.leaves(before, tree.size), rows) if before else {},
+            since=before,
+            epsilons=self._spent.epsilons_of_each(self.budget.delta, self.budget.accountant),
+        )
+
+    def _receipt(self, source: _Source, standing: _Standing, client: ClientId) -> bytes:
+        tree, signer, since = source.tree, source.signer, self._seen.get(client, 0)
+        pseudonym = self.roll.pseudonyms[client]
+        spent = standing.epsilons.get(pseudonym)
+        unsigned = Receipt(
+            envelope=Envelope(self.run_id, *standing.attempt),
+            since=since,
+            key=signer.key.encode(),
+            changes=standing.changes,
+            checkpoint=standing.note,
+            consistency=tree.consistency_proof(since),
+            leaves=tuple(
+                ReceiptLeaf(
+                    leaf.position, data, leaf.salt or b"", tree.inclusion_proof(leaf.position)
+                )
+                for leaf, data in self._leaves(source.uow, standing, pseudonym, since)
+            ),
+            epsilons={n: 0.0 if spent is None else getattr(spent, n) for n in ADVERSARIES},
+            delta=self.budget.delta,
+            accountant=self.budget.accountant,
+        )
+        return sign_receipt(unsigned, signer.signed)
+
+    def _leaves(
+        self, uow: UnitOfWork, standing: _Standing, pseudonym: str, since: int
+    ) -> Sequence[tuple[Leaf, bytes]]:
+        if standing.since and since >= standing.since:
+            found = standing.new.get(pseudonym, ())
+            return [item for item in found if item[0].position >= since]
+        leaves = uow.log.of_client(self.run_id, pseudonym, since)
+        within = [leaf for leaf in leaves if leaf.position < standing.size]
+        return [(leaf, uow.log.data(leaf)) for leaf in within]
+
+
+def _place(message: bytes) -> _Place | None:
+    """Return the stage of a message that begins something, None of another."""
+    kind, envelope = peek(message)
+    return (kind, envelope.round_number, envelope.attempt) if kind in FIRST else None
+
+
+def witnessed_sizes(database: Path) -> dict[str, int]:
+    """Return the newest size of a log that each client has cosigned, by pseudonym.
+
+    Raises:
+        Authentication: A line of the kept heads is none.
+    """
+    sizes: dict[str, int] = {}
+    for _, note in kept_notes(database):
+        if not is_change(note):
+            sizes |= _cosigners(note)
+    return sizes
+
+
+def _cosigners(note: SignedNote) -> dict[str, int]:
+    head = decode_checkpoint(note)
+    return {s.name: head.size for s in note.signatures if s.name != head.origin}
+
+
+def _by_pseudonym(
+    leaves: Sequence[Leaf], rows: Mapping[tuple[str, int, int, str, str], LedgerRow]
+) -> dict[str, list[tuple[Leaf, bytes]]]:
+    found: dict[str, list[tuple[Leaf, bytes]]] = defaultdict(list)
+    for leaf in leaves:
+        if leaf.kind == "event" or leaf.pseudonym is None:
+            continue
+        row = rows.get((leaf.run_id, leaf.round_number, leaf.attempt, leaf.pseudonym, leaf.channel))  # type: ignore[arg-type]
+        if row is not None:
+            found[leaf.pseudonym].append((leaf, ledger_data(leaf, row)))
+    return found

@@ -1,0 +1,413 @@
+"""The privacy budget report as a value: its fields, and numbers held against formulas."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from platform.agreement.budgets import read_budget
+from platform.disk.opening import open_existing
+from platform.reports.blocks import Facts, Figure, Line, Paragraph, Plot, Table, text_of
+from platform.reports.evidence import bases_of
+from platform.reports.numbers import epsilon_text, of_a_hundred, ranges
+from platform.reports.plots import HEIGHT, WIDTH, canvas
+from platform.reports.subject import Subject
+from platform.reports.trust import trust_section
+from tests.trunk._reports import (
+    answers,
+    figures,
+    report_of,
+    report_on,
+    section,
+    sentences,
+    text,
+)
+from tests.trunk._runs import FIXED, NO_POOL, NONE, OS, Command, Finished, Storage, gaussian_epsilon
+
+QUICK = ("evaluation.local_twins=false", "rounds=2")
+HONEST = (OS, *QUICK)
+"""Noise from the operating system, so that something is proven."""
+SHARED = (
+    *("privacy.mechanism=distributed_noise", "secure_aggregation.corrupt=1"),
+    *("privacy.target_epsilon=null", "privacy.noise_multiplier=4.0"),
+    *NO_POOL,
+)
+CENTRAL = ("privacy.mechanism=central_noise", *NO_POOL, *FIXED)
+SECRET = (
+    *("privacy.mechanism=central_noise", "secure_aggregation={enabled: false}"),
+    "cohort={sampling: poisson, size: 3, minimum: 1, retries: 0, dropout_rate: 0.0}",
+    *(*NO_POOL, *FIXED),
+)
+
+# Every field that the document must hold, and words by which a reader finds it.
+FIELDS = {
+    "odds": ("of 100 guesses that would be right 50 times without the run, at most",),
+    "unit": ("unit of privacy is", "neighbouring relation is"),
+    "budget": ("Of the run, against server", "Left of the run's limit", "Over a client's lifetime"),
+    "releases": ("approximate differential privacy at delta", "Epsilon of one"),
+    "trust": ("If the server lies", "However many clients lie"),
+    "limits": ("Sizes:", "Participation:", "Timing:", "Tuning:", "Selection:", "linkable"),
+    "composition": ("composed", "post-processing"),
+    "construction": ("Law of the noise", "Randomness of the noise", "Floating point", "Timing"),
+    "use": ("Mean over clients", "Worst client", "Gain over each client alone", "Worth of sharing"),
+    "data": ("Data set", "Security at rest", "Kept for good"),
+    "empirical": ("No audit is in the records",),
+    "log": ("Head of the run's log", "Heads signed by: sotto/", "torch"),
+    "hazards": ("Epsilon is too large", "NIST SP 800-226"),
+    "evidence": ("The number in brackets",),
+}
+
+
+@pytest.fixture(scope="module")
+def honest_run(make_storage) -> Finished:
+    """Noise on the client from the operating system, in two rounds, one client lost in each."""
+    return make_storage("honest").run(*HONEST)
+
+
+@pytest.fixture(scope="module")
+def shared_run(make_storage) -> Finished:
+    """Shares of noise, of which one may be known."""
+    return make_storage("shared").run(*SHARED, *HONEST)
+
+
+@pytest.mark.parametrize("anchor", FIELDS)
+def test_the_document_holds_every_field_that_is_asked_of_it(
+    honest_run: Finished, anchor: str
+) -> None:
+    said = "\n".join([*sentences(section(report_of(honest_run), anchor))])
+    heads = [
+        name
+        for block in section(report_of(honest_run), anchor).blocks
+        if isinstance(block, Table)
+        for name in block.columns
+    ]
+    for words in FIELDS[anchor]:
+        assert words in said + "\n" + "\n".join(heads)
+
+
+def test_unit_and_odds_come_before_any_other_section(honest_run: Finished) -> None:
+    report = report_of(honest_run)
+    assert [one.anchor for one in report.sections][:2] == ["unit", "odds"]
+    first = section(report, "unit").blocks[:2]
+    assert all(isinstance(block, Paragraph) for block in first)
+    assert "one client with all of its data" in text_of(first[0].words)
+    assert "replace_one" in text_of(first[1].words)
+
+
+def test_the_odds_are_worked_out_from_the_ledger_alone(honest_run: Finished) -> None:
+    z = honest_run.noise_multiplier
+    epsilon = gaussian_epsilon(z, 2)
+    expected = 100 * (math.exp(epsilon) + 1e-5) / (math.exp(epsilon) + 1)
+    for name, figure in report_of(honest_run).odds:
+        assert figure is not None and name in ("server", "peers", "observer")
+        assert figure.value == pytest.approx(expected, rel=1e-9)
+        # Two decimals, never less than the truth.
+        assert float(figure.text) >= expected > float(figure.text) - 0.01
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [
+        (0.5, "50"),
+        (0.75, "75"),
+        (0.7310585786, "73.11"),
+        (0.73110000001, "73.12"),
+        (0.9996646, "99.97"),
+        (0.99996, "99.996"),
+        (0.999999, "99.9999"),
+        (0.99999999999, "99.999999999"),
+        (1.0 - 1e-16, "100"),
+        (1.0, "100"),
+    ],
+)
+def test_shares_are_rounded_up_and_read_100_only_where_nothing_is_left(
+    share: float, shown: str
+) -> None:
+    assert of_a_hundred(share) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (7.9999978, "8.00"),
+        (4.1848469, "4.19"),
+        (0.0, "0.00"),
+        (226.2, "227"),
+        (math.inf, "infinite"),
+        ("inf", "infinite"),
+        (None, "not known"),
+    ],
+)
+def test_epsilons_are_rounded_up(value: float | str | None, shown: str) -> None:
+    assert epsilon_text(value) == shown
+
+
+def test_runs_of_numbers_are_read_as_such() -> None:
+    assert ranges([3, 1, 2, 2, 7, 9, 10]) == "1 to 3, 7, 9 to 10"
+
+
+def test_without_noise_nothing_is_proven_and_all_guesses_may_be_right(plain_run: Finished) -> None:
+    report = report_of(plain_run)
+    said = list(sentences(section(report, "odds")))
+    for whom in ("the server", "peers", "an observer"):
+        (line,) = [one for one in said if one.startswith(f"Against {whom}:")]
+        assert "nothing is proven" in line and "all 100 may be right" in line
+    assert "no finite epsilon" in "\n".join(sentences(section(report, "unit")))
+    assert all(figure.value == 100.0 for _, figure in report.odds if figure is not None)
+
+
+def test_seeded_noise_is_said_to_protect_nobody_in_the_sentence_itself(
+    noised_run: Finished,
+) -> None:
+    report = report_of(noised_run)
+    said = [s for s in sentences(section(report, "odds")) if s.startswith("Against ")]
+    assert len(said) == 3 and all("nobody is protected" in line for line in said)
+    assert not any("at most 99.97 are with it" in line for line in said)
+    stands = answers(report)
+    assert stands["Models memorise"][0] == stands["The trust that is assumed does not hold"][0]
+    assert stands["Models memorise"][0] == "hazard"
+
+
+def test_epsilons_are_those_of_the_run_and_of_the_formula(honest_run: Finished) -> None:
+    report, z = report_of(honest_run), honest_run.noise_multiplier
+    (facts,) = [b for b in section(report, "budget").blocks if isinstance(b, Facts)]
+    rows = dict(facts.rows)
+    for name in ("server", "peers", "observer"):
+        (figure,) = [p for p in rows[f"Of the run, against {name}"] if isinstance(p, Figure)]
+        assert figure.value == pytest.approx(gaussian_epsilon(z, 2), rel=1e-6)
+        assert figure.value == honest_run.summary["final"]["epsilon"][name]
+    left = rows["Left of the run's limit"][0]
+    assert isinstance(left, Figure)
+    assert left.value == pytest.approx(8.0 - gaussian_epsilon(z, 2), abs=1e-5)
+
+
+def test_one_release_alone_costs_what_the_formula_says(honest_run: Finished) -> None:
+    report, z = report_of(honest_run), honest_run.noise_multiplier
+    (table,) = [b for b in section(report, "releases").blocks if isinstance(b, Table)]
+    ((*_, alone),) = table.rows
+    (figure,) = [piece for piece in alone if isinstance(piece, Figure)]
+    assert figure.value == pytest.approx(gaussian_epsilon(z, 1), rel=1e-6)
+    # mu of two releases under replace_one is 2 sqrt(2) / z.
+    assert f"mu = {2 * math.sqrt(2) / z:.6g}" in text(report)
+
+
+def test_each_round_is_cumulative(honest_run: Finished) -> None:
+    report, z = report_of(honest_run), honest_run.noise_multiplier
+    tables = [b for b in section(report, "budget").blocks if isinstance(b, Table)]
+    spent = [row[-1][0] for row in tables[0].rows]
+    for number, figure in enumerate(spent, start=1):
+        assert isinstance(figure, Figure)
+        assert figure.value == pytest.approx(gaussian_epsilon(z, number), rel=1e-6)
+
+
+def test_a_rounds_numbers_rest_on_the_entry_that_holds_its_digest(honest_run: Finished) -> None:
+    tables = [b for b in section(report_of(honest_run), "budget").blocks if isinstance(b, Table)]
+    for row in tables[0].rows:
+        (cohort,), (mean,) = row[1], row[3]
+        assert isinstance(cohort, Figure) and isinstance(mean, Figure)
+        assert (cohort.value, cohort.basis) == (5, mean.basis)
+        (number,) = mean.basis.entries
+        query = "SELECT action, round_number FROM audit WHERE sequence = ?"
+        assert honest_run.storage.rows(query, number) == [("round.committed", int(text_of(row[0])))]
+
+
+def test_every_number_names_ledger_rows_or_entries_that_are_there(honest_run: Finished) -> None:
+    report = report_of(honest_run)
+    stored = set(
+        honest_run.storage.rows("SELECT run_id, round_number, attempt, channel FROM ledger")
+    )
+    names = {p for (p,) in honest_run.storage.rows("SELECT DISTINCT pseudonym FROM ledger")}
+    ((last,),) = honest_run.storage.rows("SELECT max(sequence) FROM audit")
+    found = figures(report)
+    assert len(found) > 20
+    for figure in found:
+        basis = figure.basis
+        assert basis.places or basis.entries or basis.what.startswith("all leaves of the log")
+        assert {(basis.run_id, *place) for place in basis.places} <= stored
+        assert set(basis.pseudonyms or ()) <= names
+        assert all(1 <= entry <= last for entry in basis.entries)
+    assert report.bases == bases_of(report.sections[:-1])
+
+
+def test_a_number_of_one_client_rests_on_exactly_its_rows(honest_run: Finished) -> None:
+    report = report_of(honest_run)
+    basis = dict(report.odds)["server"].basis
+    (client,) = basis.pseudonyms
+    rows = honest_run.storage.rows(
+        "SELECT round_number, attempt, channel FROM ledger WHERE pseudonym = ?", client
+    )
+    assert sorted(basis.places) == sorted(rows) and len(rows) == 2
+
+
+def test_every_number_leads_to_leaves_that_prove_its_records(
+    sotto: Command, honest_run: Finished
+) -> None:
+    report = report_of(honest_run)
+    (numbers, rows) = [b for b in section(report, "evidence").blocks if isinstance(b, Table)]
+    leaf = numbers.columns.index("Leaves")
+    shown = [text_of(row[leaf]) for row in numbers.rows]
+    # Nothing but the log itself is no leaf of the log.
+    assert [text_of(row[0]) for row in numbers.rows if text_of(row[leaf]) == "none"] == [
+        text_of(row[0]) for row in numbers.rows if "all leaves of the log" in text_of(row[1])
+    ]
+    stored = dict(honest_run.storage.rows("SELECT position, pseudonym FROM leaves"))
+    basis = dict(report.odds)["server"].basis
+    of_server = shown[report.bases.index(basis)]
+    assert {stored[int(one)] for one in of_server.split(", ")} == set(basis.pseudonyms)
+    (proof,) = [
+        text_of(row[-1]).split("audit prove ")[-1]
+        for row in numbers.rows
+        if "summary.json" in text_of(row[1]) and "accuracy.mean" in text_of(row[1])
+    ]
+    answer = sotto("audit", "prove", proof, "--storage", honest_run.storage.url, "--json")
+    assert answer.code == 0 and "run.finished" in answer.document["says"]
+    # All charges of a round lie beside each other, in the order in which clients are named.
+    names, where = (text_of(rows.rows[0][column]) for column in (2, 3))
+    first = int(where.split(" to ")[0])
+    for offset, name in enumerate(names.partition(": ")[2].split(", ")):
+        assert stored[first + offset] == name
+
+
+def test_shares_of_noise_are_priced_again_for_more_colluding_clients(shared_run: Finished) -> None:
+    report = report_of(shared_run)
+    (table,) = [b for b in section(report, "trust").blocks if isinstance(b, Table)]
+    rows = {text_of(row[0]): row[1][0] for row in table.rows}
+    planned = rows["1 (as planned)"]
+    assert isinstance(planned, Figure)
+    assert planned.value == shared_run.summary["final"]["epsilon"]["server"]
+    # Of at least 3 clients 1 was planned to collude, so 2 shares; of 2 colluding 1 is left, and the
+    # noise is smaller by sqrt(2). From the threshold on, which is 3, nothing is claimed.
+    weakened = rows["2"]
+    assert isinstance(weakened, Figure) and isinstance(weakened.value, float)
+    assert planned.value < weakened.value
+    assert weakened.value == pytest.approx(
+        shares_epsilon(shared_run, deviations=1 / math.sqrt(2)), rel=2e-3
+    )
+    nothing = rows["3"]
+    assert isinstance(nothing, Figure) and nothing.value == "inf"
+
+
+def test_on_a_graph_that_was_drawn_for_so_many_nothing_is_priced_of_more(
+    shared_run: Finished,
+) -> None:
+    with closing(open_existing(shared_run.storage.url)) as database:
+        subject = Subject(read_budget(database, shared_run.run_id))
+    assert subject.terms is not None
+    regular = replace(subject.terms, degree=4)
+    vars(subject)["terms"] = regular
+    part = trust_section(subject)
+    assert not [block for block in part.blocks if isinstance(block, Table)]
+    assert "3 of one client's 4 neighbours may be among them" in "\n".join(sentences(part))
+
+
+def shares_epsilon(run: Finished, *, deviations: float) -> float:
+    """By the Gaussian's Renyi divergences, orders 2 to 200, of as many rounds, without rounding."""
+    ((deviation, norm),) = set(
+        run.storage.rows("SELECT standard_deviation, clipping_norm FROM ledger")
+    )
+    rho = 2 * (2 * norm / (deviation * deviations)) ** 2 / 2
+    best = math.inf
+    for tenth in range(11, 4000):
+        order = tenth / 10
+        conversion = math.log1p(-1 / order) - (math.log(1e-5) + math.log(order)) / (order - 1)
+        best = min(best, order * rho + conversion)
+    return best
+
+
+def test_the_coordinators_own_noise_is_said_to_trust_it(storage: Storage) -> None:
+    report = report_of(storage.run(*CENTRAL, *HONEST))
+    odds = dict(report.odds)
+    assert odds["server"].value == 100.0 and odds["peers"].value < 100.0
+    assert "nothing is proven" in "\n".join(sentences(section(report, "odds")))
+    assert "trusted entirely" in "\n".join(sentences(section(report, "trust")))
+    assert report.warnings[0] == "against server epsilon is infinite: nothing is proven"
+
+
+def test_secret_draws_are_not_told_by_the_report(storage: Storage) -> None:
+    run = storage.run(*SECRET, *HONEST)
+    said = text(report_of(run))
+    names = [name for (name,) in storage.rows("SELECT DISTINCT pseudonym FROM ledger")]
+    states = storage.rows("SELECT cohort_drawn, count(*) FROM ledger GROUP BY cohort_drawn")
+    assert len(names) == 5 and len(states) == 2
+    budget = "\n".join(sentences(section(report_of(run), "budget")))
+    assert not any(name in budget for name in names)
+    assert "Client by client nothing is shown" in budget
+    assert "withheld, as they tell who was drawn" in said and " released" not in budget
+    # All clients have a row for every round, so the places tell nothing.
+    rows = storage.rows("SELECT count(*) FROM ledger")
+    assert rows == [(10,)]
+    assert any("publish the final model only" in warning for warning in report_of(run).warnings)
+
+
+def test_runs_are_compared_where_they_can_be(storage: Storage) -> None:
+    first = storage.run(*HONEST)
+    other = storage.run(*HONEST, "privacy.target_epsilon=4.0")
+    third = storage.run(*HONEST, "privacy.target_delta=1e-6")
+    report = report_on(storage, first.run_id, other.run_id, third.run_id)
+    said = "\n".join(sentences(section(report, "comparison")))
+    assert f"This run and {other.run_id} have the same unit, relation and delta" in said
+    assert f"and of {third.run_id} are not directly comparable: delta 1e-05 here, 1e-06" in said
+    (table,) = [b for b in section(report, "comparison").blocks if isinstance(b, Table)]
+    ids = [text_of(row[0]) for row in table.rows]
+    assert ids == [first.run_id, other.run_id, third.run_id]
+    for row, run in zip(table.rows, (first, other, third), strict=True):
+        (figure,) = row[3]
+        assert figure.value == run.summary["final"]["epsilon"]["server"]
+
+
+def test_the_report_of_a_run_that_has_not_finished_says_so(storage: Storage) -> None:
+    with_simulation = storage.create(*HONEST)
+    run_id = with_simulation.run_id
+    with_simulation.database.close()
+    report = report_on(storage, run_id)
+    assert any("has not finished" in warning for warning in report.warnings)
+    assert dict(report.odds)["server"].value == 50.0
+    assert "No release of any client is in the ledger." in text(report)
+
+
+def test_unpriced_runs_state_no_number(storage: Storage) -> None:
+    simulation = storage.create(NONE, *QUICK)
+    simulation.database.close()
+    report = report_on(storage, simulation.run_id)
+    assert [figure for _, figure in report.odds] == [None, None, None]
+    assert "0.00" not in text(report)
+
+
+def test_json_holds_numbers_as_numbers(sotto: Command, honest_run: Finished) -> None:
+    answer = sotto(*("report", "latest", "--storage", honest_run.storage.url, "--format", "json"))
+    assert (answer.code, answer.err) == (0, "")
+    document = answer.document
+    assert next(iter(document)) == "warnings"
+    guesses = document["right_guesses_of_100_at_most"]
+    assert guesses == {name: f.value for name, f in report_of(honest_run).odds}
+    numbers = {one["number"] for one in document["rests_on"]}
+    text_ = json.dumps(document)
+    assert numbers == set(range(1, len(numbers) + 1)) and "NaN" not in text_
+    assert set(FIELDS) <= {one["anchor"] for one in document["sections"]}
+
+
+def test_a_plot_keeps_within_its_canvas() -> None:
+    plot = Plot(
+        title="t",
+        says="s",
+        across="x",
+        up="y",
+        lines=(Line("a", ((1.0, 0.0), (3.0, 9.7))), Line("b", ((1.0, 2.0), (200.0, 3.0)))),
+        limit=(20.0, "limit 20"),
+    )
+    drawn = canvas(plot)
+    spots = [spot for line in drawn.lines for spot in line.spots]
+    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in spots)
+    assert drawn.limit is not None and drawn.limit <= min(y for _, y in spots)
+    assert len({(line.mark, line.dashes) for line in drawn.lines}) == 2
+    labels = [label for _, label in drawn.up]
+    assert labels[0] == "0" and len(labels) <= 7
+
+
+def test_a_plot_of_one_round_is_drawn() -> None:
+    plot = Plot(title="t", says="s", across="x", up="y", lines=(Line("a", ((1.0, 0.0),)),))
+    assert canvas(plot).lines[0].spots
