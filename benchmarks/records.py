@@ -4,8 +4,8 @@
 
 Events are written, queried, proven and verified through the storage as anything else is. Receipts
 are those of a run of 100 clients in this process whose method does not train: what a round takes in
-all, and of that the log's leaves and heads, the coordinator's part of the receipts and the clients'. Prints the
-tables of `docs/results/records.md`.
+all, and of that the log's leaves and heads, and the coordinator's and the clients' parts of the
+receipts. Prints the tables of `docs/results/records.md`.
 """
 
 from __future__ import annotations

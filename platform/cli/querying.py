@@ -105,7 +105,7 @@ def matching(
         database: The coordinator's.
         wanted: The conditions.
         storage: The database's URL, for messages.
-        limit: At most so many, None for all.
+        limit: The first so many only, None for all.
 
     Raises:
         ConfigError: If a condition is none that anything could meet.

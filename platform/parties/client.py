@@ -10,7 +10,6 @@ limits is refused.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +25,7 @@ from platform.parties.outside_rounds import KINDS, OutsideRounds
 from platform.parties.own_spending import OwnSpending
 from platform.parties.personal_states import PersonalStates
 from platform.parties.profile import ClientProfile, PersonalState, TrainerFactory
-from platform.parties.receipts import Receipts, witness_of
+from platform.parties.receipts import receipts_of
 from platform.parties.session import (
     Session,
     awaited,
@@ -111,14 +110,7 @@ class Client:
         self._expected = safeguards.expected or expectations_of(profile.method)
         self._states = PersonalStates(profile, store)
         self._outside = OutsideRounds(self._states, make_trainer, self._expected, self._remember)
-        self._receipts = Receipts(
-            store=store,
-            run_id=run_id,
-            witness=witness_of(safeguards.credentials, store.identity),
-            seconds=lambda: int(time.time()),
-            trusted=safeguards.log_key,
-            remember=self._remember,
-        )
+        self._receipts = receipts_of(store, run_id, safeguards, self._remember)
 
     @property
     def pseudonym(self) -> str:

@@ -113,7 +113,7 @@ def verified(
     found = []
     for run_id, receipts in sorted(runs.items()):
         rows = None if own is None else [row for row in own if row.run_id == run_id]
-        found.append(_verified_run(run_id, receipts, rows, key, mechanisms))
+        found.append(_verified_run(run_id, receipts, rows, key=key, mechanisms=mechanisms))
     return found
 
 
@@ -144,6 +144,7 @@ def _verified_run(
     run_id: str,
     kept: Sequence[KeptReceipt],
     own: Sequence[LedgerRow] | None,
+    *,
     key: NoteKey | None,
     mechanisms: Mechanisms,
 ) -> RunReceipts:

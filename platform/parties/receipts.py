@@ -11,11 +11,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from platform.errors import ProtocolError
+from platform.parties.profile import Safeguards
 from platform.wire.receipts import (
     Receipt,
     ReceiptLeaf,
@@ -193,6 +195,23 @@ class Receipts:
         signature = cosign(note, self.witness, self.seconds())
         raw = base64.b64encode(signature.key_id + signature.signature).decode("ascii")
         return f"\u2014 {signature.name} {raw}\n"
+
+
+def receipts_of(
+    store: ClientStore,
+    run_id: str,
+    safeguards: Safeguards,
+    remember: Callable[[tuple[int, int], str], None],
+) -> Receipts:
+    """Return what checks a client's receipts in a run."""
+    return Receipts(
+        store=store,
+        run_id=run_id,
+        witness=witness_of(safeguards.credentials, store.identity),
+        seconds=lambda: int(time.time()),
+        trusted=safeguards.log_key,
+        remember=remember,
+    )
 
 
 def witness_of(credentials: Credentials | None, identity: ClientIdentity) -> NoteSigner:
