@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any, Final
 
 from storage.records import LedgerRow
@@ -21,6 +22,9 @@ SETTLED_PREFIX: Final = b"sotto-settled-v1\n"
 SEALED_PREFIX: Final = b"sotto-sealed-v1\n"
 SALT_BYTES: Final = 32
 
+_quoted: Final = json.encoder.encode_basestring_ascii
+# Few names stand in many events.
+_known: Final = lru_cache(maxsize=1024)(_quoted)
 _CHARGED: Final = tuple(field.name for field in fields(LedgerRow) if field.name != "status")
 _encode_array: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True).encode
 _encode_object: Final = json.JSONEncoder(
@@ -38,7 +42,19 @@ def event_data(previous: str, values: Sequence[Any]) -> bytes:
         previous: The hash of the event before it in the run.
         values: Sequence, run, actor, action, round, channel, time and detail.
     """
-    return EVENT_PREFIX + _encode_array([previous, *values]).encode("ascii")
+    sequence, run, actor, action, round_number, channel, moment, detail = values
+    plain = (run, actor, action, moment, detail, previous)
+    numbers = (sequence, 0 if round_number is None else round_number)
+    if set(map(type, plain)) != {str} or set(map(type, numbers)) != {int}:
+        # What none of ours holds; bytes are refused here.
+        return EVENT_PREFIX + _encode_array([previous, *values]).encode("ascii")
+    # The same text as the encoder's, which takes several times as long.
+    written = "null" if round_number is None else str(round_number)
+    return (
+        f"sotto-audit-v1\n[{_quoted(previous)},{sequence},{_known(run)},{_known(actor)},"
+        f"{_known(action)},{written},{'null' if channel is None else _known(channel)},"
+        f"{_quoted(moment)},{_quoted(detail)}]"
+    ).encode("ascii")
 
 
 def charge_data(row: LedgerRow) -> bytes:

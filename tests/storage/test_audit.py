@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import storage
 from storage.leaf_data import event_data
@@ -87,6 +90,21 @@ def test_golden_chain(database: storage.Database) -> None:
         assert unit.audit.verify("r") == storage.AuditHead(2, two)
     # Also as a constant, so that encoding and test cannot drift together.
     assert one == "996e5bdcaca7f8187deeda315613e322e408861bb631a747fc2313f6fce83370"
+
+
+@given(
+    previous=st.text(max_size=5),
+    texts=st.lists(st.text(max_size=8), min_size=5, max_size=5),
+    numbers=st.tuples(st.integers(), st.none() | st.integers() | st.booleans() | st.floats()),
+    channel=st.none() | st.text(max_size=4),
+)
+def test_the_encoding_is_that_of_json(
+    previous: str, texts: list[str], numbers: tuple[int, Any], channel: str | None
+) -> None:
+    run, actor, action, moment, detail = texts
+    values = [numbers[0], run, actor, action, numbers[1], channel, moment, detail]
+    text = json.dumps([previous, *values], separators=(",", ":"))
+    assert event_data(previous, values) == b"sotto-audit-v1\n" + text.encode("ascii")
 
 
 def test_the_encoding_has_no_two_readings() -> None:
