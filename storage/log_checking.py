@@ -17,7 +17,7 @@ from storage.errors import LogBroken
 from storage.leaf_data import event_data
 from storage.leaves import LEAF_COLUMNS
 from storage.log import ODD, ledger_data, shown
-from storage.merkle import EMPTY_ROOT, TILE_WIDTH, fold, leaf_hash, node_hash
+from storage.merkle import EMPTY_ROOT, TILE_HEIGHT, TILE_WIDTH, fold, leaf_hash, node_hash
 from storage.records import GENESIS_HASH, Leaf, LedgerRow, TreeHead
 from storage.statements import Statements
 
@@ -145,10 +145,17 @@ def _require_all(statements: Statements, seen: _Pass, tree: _Growing) -> None:
             raise LogBroken(tree.size, f"the ledger row {key!r} is {row.status} without a leaf")
     expected: Iterator[tuple[int, int, bytes]] = iter(sorted(tree.tiles))
     for level, position, found in statements.stream(_TILES):
-        if (level, position, bytes(found)) != next(expected, None):
-            raise LogBroken(position << (8 * level), f"a tile of level {level} is another")
+        if (level, position, found) != next(expected, None):
+            raise LogBroken(_first_leaf(level, position), f"a tile of level {level} is another")
     for level, position, _ in islice(expected, 1):
-        raise LogBroken(position << (8 * level), f"a tile of level {level} is missing")
+        raise LogBroken(_first_leaf(level, position), f"a tile of level {level} is missing")
+
+
+def _first_leaf(level: Any, position: Any) -> int:
+    """Return where a tile begins; one that no tree has begins at 0."""
+    if type(level) is not int or type(position) is not int or not 0 < level < TILE_HEIGHT:
+        return 0
+    return position << (TILE_HEIGHT * level)
 
 
 class _Growing:

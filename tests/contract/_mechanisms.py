@@ -163,7 +163,9 @@ class Stage:
         runner = RoundRunner(transport, self.protection, lambda number, attempt: central_noise())
         state = self.state()
         return runner.run(
-            plan, lambda client: self.method.broadcast(state, client), lambda _: experts
+            plan,
+            lambda client: self.method.broadcast(state, client),
+            lambda asked: [experts] * len(asked),
         )
 
     def plan(self) -> RoundPlan:
