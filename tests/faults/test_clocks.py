@@ -28,8 +28,10 @@ WALL = {
     "platform.bootstrap.surroundings": "a run's name",
     "platform.cli.backing_up": "a backup's manifest",
     "platform.cli.holder_backups": "a backup's manifest",
+    "platform.cli.privacy_reports": "a report's date",
     "platform.cli.serving": "a log line",
     "platform.data.features": "what a dead writer left in a cache a day ago",
+    "platform.parties.receipts": "a cosignature",
     "platform.relay.flower.development_root": "a certificate for development",
     "storage.database": "an audit entry",
 }
