@@ -31,6 +31,7 @@ from platform.experiment.environment import use_threads
 from platform.holder.serving import Serving
 from platform.holder.settings import HolderSettings, load_holder
 from platform.wire.envelopes import peek
+from platform.wire.receipts import bare
 
 Way = Literal["late", "cut", "closed"]
 Moment = Literal["invitation", "assignment"]
@@ -104,7 +105,7 @@ class Holder:
         self._closed.set()
 
     def _answer(self, message: bytes, handle: object) -> bytes:
-        kind, envelope = peek(message)
+        kind, envelope = peek(bare(message))
         number = envelope.round_number
         way, moment = self.losses.of(number).get(self.settings.name, (None, None))
         # Until it is closed, a relay that was cut off may ask again.

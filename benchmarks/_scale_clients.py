@@ -44,6 +44,7 @@ from platform.wire.outside_rounds import (
     encode_introduction,
     encode_personalised,
 )
+from platform.wire.receipts import bare
 from privacy.secure_aggregation import (
     ClientState,
     Confirmed,
@@ -116,7 +117,7 @@ class Crowd:
                     parted += kind == "parting"
 
     def _outcome(self, parcel: Parcel) -> tuple[str, bytes]:
-        message = decode_request(parcel.packet).body
+        message = bare(decode_request(parcel.packet).body)
         kind, envelope = peek(message)
         number, stage = envelope.round_number, self._stage_of(kind, parcel.client)
         if (number, stage) != self._stage:

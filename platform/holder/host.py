@@ -16,7 +16,7 @@ from platform.errors import ConfigError, DataError, Declined, ProtocolError, Unk
 from platform.holder.keeping import Keeping
 from platform.wire.envelopes import peek
 from platform.wire.offers import Acceptance, Offer, decode_offer, encode_acceptance, encode_offer
-from platform.wire.receipts import unclose
+from platform.wire.receipts import bare
 
 MOST_RUNS: Final = 4
 """Runs whose clients are in memory at once, the newest."""
@@ -81,11 +81,8 @@ class Host(Generic[Own]):
         if kind == "offer":
             return self._consider(decode_offer(message))
         reply = self.client_of(run_id).handle(message)
-        if kind == "enclosed":
-            message, _ = unclose(message)
-            kind, _ = peek(message)
-        if kind == "parting":
-            self._keep_parting(run_id, message)
+        if kind in ("parting", "enclosed") and peek(bare(message))[0] == "parting":
+            self._keep_parting(run_id, bare(message))
         return reply
 
     def _farewell(self, run_id: str) -> bytes | None:

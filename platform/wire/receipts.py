@@ -181,6 +181,15 @@ def is_enclosed(message: bytes) -> bool:
     return peek(message)[0] == "enclosed"
 
 
+def bare(message: bytes) -> bytes:
+    """Return the message that one carries beside a receipt, or one that carries none itself.
+
+    Raises:
+        ProtocolError: If it does not parse.
+    """
+    return unclose(message)[0] if is_enclosed(message) else message
+
+
 def unclose(data: bytes) -> tuple[bytes, bytes]:
     """Return the message and the receipt that one carries.
 

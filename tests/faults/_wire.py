@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from platform.relay.packets import Outcome, Request, decode_packet
 from platform.wire.envelopes import peek
+from platform.wire.receipts import bare, unclose_answer
 from tests.faults._proxy import Saw, Way
 
 IN_ROUNDS = ("invitation", "relay", "assignment")
@@ -52,9 +53,9 @@ class Wire:
     def _answered(self, client: str, request: bytes, outcome: Outcome) -> None:
         if outcome.kind != "answer":
             return
-        if peek(request)[0] in IN_ROUNDS:
+        if peek(bare(request))[0] in IN_ROUNDS:
             self.answers[client, _digest(request)].add(_digest(outcome.body))
-        kind, envelope = peek(outcome.body)
+        kind, envelope = peek(unclose_answer(outcome.body)[0])
         key = (client, envelope.run_id, envelope.round_number, envelope.attempt)
         for word, said in (("upload", self.uploads), ("disclosure", self.disclosures)):
             if kind == word:

@@ -329,4 +329,4 @@ def test_a_client_that_was_not_drawn_is_settled_like_the_others(
 def test_there_is_no_way_to_delete(database: storage.Database) -> None:
     with database.unit_of_work() as unit:
         public = {name for name in dir(unit.ledger) if not name.startswith("_")}
-    assert public == {"reserve", "set_status", "rows", "rows_of"}
+    assert public == {"reserve", "set_status", "rows", "rows_of", "rows_of_rounds"}

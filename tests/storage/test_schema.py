@@ -36,7 +36,8 @@ def shape(connection: sqlite3.Connection) -> dict[str, Any]:
         name: (
             ask(f"table_xinfo({name})"),
             ask(f"foreign_key_list({name})"),
-            ask(f"index_list({name})"),
+            # In which order they were made is nobody's business.
+            sorted(row[1:] for row in ask(f"index_list({name})")),
             without_rowid[name],
         )
         for name in TABLES

@@ -23,7 +23,7 @@ from platform.wire.codec import decode_arrays
 from platform.wire.envelopes import Envelope, peek
 from platform.wire.offers import Facts, Offer, decode_acceptance, encode_offer
 from platform.wire.outside_rounds import RollCall, decode_parting, encode_parting, encode_roll_call
-from platform.wire.receipts import is_enclosed, unclose
+from platform.wire.receipts import bare
 from privacy.secure_aggregation import Enrolment
 from tests.trunk._federations import (
     NAMES,
@@ -196,9 +196,8 @@ def test_a_second_parting_changes_no_kept_model(folder):
     handlers, partings = holders.handlers(), []
 
     def listening(message: bytes) -> bytes:
-        bare = unclose(message)[0] if is_enclosed(message) else message
-        if peek(bare)[0] == "parting":
-            partings.append(bare)
+        if peek(bare(message))[0] == "parting":
+            partings.append(bare(message))
         return handlers["east"](message)
 
     summary = hold(federation(folder), within({**handlers, "east": listening}))
@@ -275,8 +274,7 @@ def test_a_holder_with_a_new_store_cannot_go_on_with_a_run(folder):
     handlers, asked = holders.handlers(), []
 
     def until_the_second_round(message: bytes) -> bytes:
-        bare = unclose(message)[0] if is_enclosed(message) else message
-        kind, envelope = peek(bare)
+        kind, envelope = peek(bare(message))
         if kind == "invitation" and envelope.round_number == 2:
             asked.append(message)
             raise KeyboardInterrupt

@@ -41,8 +41,8 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["run_id"], ["runs.run_id"], name="fk_leaves_run_id"),
         sa.PrimaryKeyConstraint("position", name="pk_leaves"),
     )
-    op.create_index("ix_leaves_run_id", "leaves", ["run_id", "sequence"])
     op.create_index("ix_leaves_pseudonym", "leaves", ["pseudonym", "run_id"])
+    op.create_index("ix_leaves_run_id", "leaves", ["run_id", "sequence"])
     op.create_table(
         "tiles",
         *(sa.Column(name, sa.Integer(), nullable=False) for name in ("level", "position")),
