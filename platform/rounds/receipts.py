@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from platform.disk.log_files import add_note, kept_changes, kept_notes, log_signer
 from platform.disk.transactions import Records
-from platform.errors import ProtocolError
+from platform.errors import CoordinatorBehind, ProtocolError
 from platform.protection.budget import Budget
 from platform.protection.ledger_rows import as_releases
 from platform.rounds.run import Roll
@@ -126,7 +126,11 @@ class Courier:
     def exchange(
         self, stage: Stage, messages: Mapping[ClientId, bytes], deadline: float | None
     ) -> Mapping[ClientId, bytes | Dropout]:
-        """Send each client its message, some with a receipt, and return the answers to these."""
+        """Send each client its message, some with a receipt, and return the answers to these.
+
+        Raises:
+            CoordinatorBehind: A client has seen more of the log than there is.
+        """
         carried = self._with_receipts(messages)
         answers = self.transport.exchange(stage, carried, deadline)
         lines: list[str] = []
@@ -224,6 +228,11 @@ class Courier:
 
     def _receipt(self, source: _Source, standing: _Standing, client: ClientId) -> bytes:
         tree, signer, since = source.tree, source.signer, self._seen.get(client, 0)
+        if since > standing.size:
+            raise CoordinatorBehind(
+                f"{client} has seen {since} leaves of the log, but there are {standing.size}: the"
+                " database is an old copy, and its runs cannot be gone on with"
+            )
         pseudonym = self.roll.pseudonyms[client]
         spent = standing.epsilons.get(pseudonym)
         unsigned = Receipt(

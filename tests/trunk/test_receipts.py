@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from platform.cli.client_app import main
-from platform.disk.log_files import kept_heads, kept_notes, known_key
-from platform.errors import ProtocolError, RunStopped
+from platform.disk.log_files import add_note, kept_heads, kept_notes, known_key, log_signer
+from platform.errors import CoordinatorBehind, ProtocolError, RunStopped
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
@@ -22,6 +22,8 @@ from platform.parties.receipt_files import forks, read_receipts, verified, write
 from platform.parties.receipts import ReceiptRefused
 from platform.rounds.observing import SilentObserver
 from platform.rounds.receipts import Courier, witnessed_sizes
+from platform.wire.envelopes import Envelope
+from platform.wire.outside_rounds import Parting, encode_parting
 from platform.wire.receipts import (
     ADVERSARIES,
     ReceiptLeaf,
@@ -31,7 +33,14 @@ from platform.wire.receipts import (
     unclose,
 )
 from platform.wire.transport import ClientId, Dropout, Transport
-from privacy.transparency import NoteSigner, hand_over, read_note, require_cosigned
+from privacy.transparency import (
+    Checkpoint,
+    NoteSigner,
+    hand_over,
+    read_note,
+    require_cosigned,
+)
+from privacy.transparency.notes import Signature
 from storage import ClientStore, open_client_stores
 from tests.trunk._receipts import ROW, RUN, SIGNER, Holder, Log, holder, signed
 from tests.trunk._runs import (
@@ -483,6 +492,29 @@ def client(
 ) -> Callable[..., Answer]:
     """The data holder's command line."""
     return command_line(monkeypatch, capsys, main)
+
+
+def test_a_database_older_than_the_heads_beside_it_is_not_gone_on_with(storage: Storage) -> None:
+    """Rolled back alone, while what clients have witnessed stayed where it was."""
+    run = held(storage, OS, "rounds=2")
+    with opened(storage.reopen(run.run_id)) as simulation:
+        courier = with_receipts(simulation).run.transport
+        assert isinstance(courier, Courier)
+        envelope = Envelope(run.run_id, 3, 0, (2, 1))
+        sizes = witnessed_sizes(storage.file)
+        witness = next(iter(sizes))
+        ahead = max(sizes.values()) + 50
+        signer = log_signer(storage.file)
+        note = signer.sign(Checkpoint(signer.name, ahead, bytes(32)).encode())
+        add_note(
+            storage.file,
+            note.with_signatures([Signature(witness, b"abcd", bytes(72))]).encode(),
+        )
+        name = {p: c for c, p in courier.roll.pseudonyms.items()}[witness]
+        again = with_receipts(simulation).run.transport
+        parting = encode_parting(Parting(envelope, {}, None))
+        with pytest.raises(CoordinatorBehind, match="the database is an old copy"):
+            again.exchange("personalise", {name: parting}, None)
 
 
 def test_the_command_line(
