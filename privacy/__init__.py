@@ -38,6 +38,7 @@ from privacy.distributed import (
     protect_share,
     required_ring_bits,
     smallest_multiplier,
+    without_share,
 )
 from privacy.errors import (
     Authentication,
@@ -191,4 +192,5 @@ __all__ = [
     "smallest_multiplier",
     "support_table",
     "with_clipping_norm",
+    "without_share",
 ]

@@ -11,7 +11,7 @@ from platform.config import RunConfig
 from platform.errors import ConfigError
 from platform.mechanisms import Settings, Steps, Sums
 from platform.protection.fitting import extras_of, require_fitting
-from platform.protection.secure_terms import secure_terms
+from platform.protection.secure_terms import secure_terms, smallest_real_sum
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import EntryProtection, Protection
 from platform.wire.layout import LARGEST_WEIGHT, build_layout
@@ -217,7 +217,7 @@ def _sums(config: RunConfig) -> Sums | None:
     """Return what is certain about sums, None where the noise does not count on it."""
     if not config.mechanism.needs_masks:
         return None
-    return Sums(secure_terms(config).smallest_sum, config.secure_aggregation.corrupt)
+    return Sums(smallest_real_sum(config), config.secure_aggregation.corrupt)
 
 
 def _with_collection(config: RunConfig, method: Method, multiplier: float | None) -> Protection:
@@ -273,7 +273,7 @@ def _protection(config: RunConfig, method: Method, multiplier: float | None) -> 
         layout=layout,
         bits=config.secure_aggregation.bits,
         masked=masked,
-        clients=config.cohort_size,
+        clients=config.seats,
         terms=secure_terms(config) if masked else None,
         extras=extras,
         hides_size=_hides_size(config, method),
