@@ -208,18 +208,6 @@ class DistributedNoise:
         return charged_after_rounding(self, dimension, self.relation)
 
 
-def without_share(mechanism: DistributedNoise) -> DistributedNoise:
-    """Return what a client does that leaves its share out, as one that colludes may.
-
-    All else is the mechanism's own. The grid allows no smaller share than 1.5 steps, so that much
-    is drawn: at 65,536 steps to C nothing that anybody could see.
-    """
-    steps = mechanism.standard_deviation * mechanism.scale / SMALLEST_SHARE_DEVIATION
-    # Rounded down, so that a share is not below what is allowed.
-    shares = max(mechanism.shares, math.floor(steps * steps))
-    return dataclasses.replace(mechanism, minimum_survivors=mechanism.corrupt + shares)
-
-
 def ring_of(mechanism: OnGrid, grid: Grid) -> int:
     """Return the ring of a mechanism's grid.
 

@@ -29,7 +29,7 @@ from platform.errors import RunStopped
 from platform.protection.uploads import Protection
 from platform.rounds.run import RunTerms
 from platform.wire.vectors import Spec, unflatten, vector_length
-from privacy import DistributedNoise, without_share
+from privacy import DistributedNoise, WithoutShare
 from privacy.auditing import Canaries, commitment_to, new_key
 
 KEY_FILE: Final = "canaries.key"
@@ -133,7 +133,7 @@ def colluding(protection: Protection) -> Protection:
     sums = protection.sums
     if not isinstance(sums.mechanism, DistributedNoise):
         return protection
-    bare = dataclasses.replace(sums, without_share=without_share(sums.mechanism))
+    bare = dataclasses.replace(sums, mechanism=WithoutShare(sums.mechanism))
     return dataclasses.replace(protection, sums=bare)
 
 

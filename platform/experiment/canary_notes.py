@@ -10,7 +10,8 @@ def canary_warnings(found: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield what must be said first of a run whose canaries show more than is claimed."""
     if found is None:
         return
-    shown = f"epsilon is at least {found['lower_bound']:.2f} where {found['claimed']:.2f} is claimed"
+    seen, claimed = found["lower_bound"], found["claimed"]
+    shown = f"epsilon is at least {seen:.2f} where {claimed:.2f} is claimed"
     if found["is_refuted"]:
         yield (
             f"REFUTED by this run's own canaries: {shown}; so much would be seen of a right run "

@@ -90,9 +90,7 @@ def _charged(run: Run) -> list[Release]:
 def _mu(charged: Sequence[Release]) -> float:
     """Return the root of the summed squares of sensitivity over standard deviation."""
     factors = {"replace_one": 2.0, "add_or_remove_one": 1.0}
-    ratios = (
-        factors[row.relation] * row.clipping_norm / row.standard_deviation for row in charged
-    )
+    ratios = (factors[row.relation] * row.clipping_norm / row.standard_deviation for row in charged)
     return math.sqrt(sum(ratio * ratio for ratio in ratios))
 
 

@@ -263,9 +263,9 @@ def _aggregation(run: Run) -> Iterator[str]:
     if run.terms.protection.masked and not run.terms.protection.has_client_noise:
         yield (
             "each secure sum holds at least "
-            f"{0 if terms is None else terms.smallest_sum - canaries} vectors, each client's in one sum a "
-            "round; not covered: sums of several rounds or runs subtracted from each other, a "
-            "server that chooses its broadcasts, clients' stores put back to an older copy"
+            f"{0 if terms is None else terms.smallest_sum - canaries} vectors, each client's in "
+            "one sum a round; not covered: sums of several rounds or runs subtracted from each "
+            "other, a server that chooses its broadcasts, clients' stores put back to an older copy"
         )
 
 

@@ -20,6 +20,7 @@ from privacy import (
     ClientMechanism,
     CohortKind,
     CohortSampling,
+    DistributedNoise,
     DpSgd,
     Release,
     ReleaseKey,
@@ -65,6 +66,7 @@ def protect_run(config: RunConfig, method: Method) -> Calibrated:
     except CalibrationError as error:
         raise ConfigError(f"privacy.noise_multiplier: {error}") from error
     _require_priceable(config, method, protection)
+    _require_known_shares(config, protection)
     return Calibrated(protection, multiplier)
 
 
@@ -108,6 +110,16 @@ def amplifying_cohorts(config: RunConfig, method: Method) -> CohortKind | None:
     if config.relation != "replace_one" or method.has_personal_state:
         return None
     return "fixed_size"
+
+
+def _require_known_shares(config: RunConfig, protection: Protection) -> None:
+    """Refuse canaries where nobody knows how to leave a share of joint noise out."""
+    shared = protection.mechanism.facts.is_shared_out
+    if config.audit and shared and not isinstance(protection.mechanism, DistributedNoise):
+        raise ConfigError(
+            f"audit: a canary leaves its share of joint noise out, and that of privacy.mechanism = "
+            f"{config.mechanism.name} cannot be told apart; valid: null"
+        )
 
 
 def _require_priceable(config: RunConfig, method: Method, protection: Protection) -> None:

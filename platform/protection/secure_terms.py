@@ -7,6 +7,7 @@ missing signature never reach the protocol.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from platform.config import RunConfig
@@ -44,6 +45,22 @@ def smallest_real_sum(config: RunConfig) -> int:
         ConfigError: If no graph and threshold withstand what is asked for.
     """
     return secure_terms(config).smallest_sum - config.canaries
+
+
+def terms_of_others(config: RunConfig) -> SecureTerms:
+    """Return what the terms of a run's sums are to clients that are not an audit's canaries.
+
+    Raises:
+        ConfigError: If no graph and threshold withstand what is asked for.
+    """
+    terms, canaries = terms_of_sums(config), config.canaries
+    return dataclasses.replace(
+        terms,
+        clients=terms.clients - canaries,
+        threshold=terms.threshold - canaries,
+        smallest_sum=terms.smallest_sum - canaries,
+        corrupt=terms.corrupt - canaries,
+    )
 
 
 def secure_terms(config: RunConfig) -> SecureTerms:

@@ -46,8 +46,6 @@ class SumProtection:
         terms: What the secure sum withstands, None without one.
         extras: What is clipped and noised beside the update.
         hides_size: Whether nothing may depend on how many clients are in a sum.
-        without_share: What a colluder does in the mechanism's place, who leaves its share of a
-            joint noise out; None for everybody whose noise is counted on.
     """
 
     mechanism: ClientMechanism
@@ -58,7 +56,6 @@ class SumProtection:
     terms: SecureTerms | None = None
     extras: Extras = field(default_factory=Extras)
     hides_size: bool = False
-    without_share: ClientMechanism | None = None
 
     @property
     def exact(self) -> bool:
@@ -90,8 +87,7 @@ class SumProtection:
         Raises:
             RunStopped: If a coordinate does not fit where nothing is clipped; names the tensor.
         """
-        mechanism = self.mechanism if self.without_share is None else self.without_share
-        return protect(vector, mechanism, self.grid(), noise=noise, spec=self.layout.spec)
+        return protect(vector, self.mechanism, self.grid(), noise=noise, spec=self.layout.spec)
 
     def average(self, totals: Totals, planned: int, noise: NoiseSource) -> Summed:
         """Return what becomes of a sum, with the coordinator's noise where that is the mechanism.

@@ -204,7 +204,11 @@ def canary_bound(
     return CanaryBound(
         epsilon=epsilon_at(low, delta) if low > 0.0 else 0.0,
         ceiling=canary_ceiling(
-            claimed_mu, delta, length=length, dimension=canaries.dimension, relation=canaries.relation
+            claimed_mu,
+            delta,
+            length=length,
+            dimension=canaries.dimension,
+            relation=canaries.relation,
         ),
         estimate=seen * factor / length if length else 0.0,
         claimed_mu=claimed_mu,
