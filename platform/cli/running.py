@@ -98,12 +98,12 @@ def _execute(
         print_json(summary)
     else:
         print_summary(summary)
-    code = _told_by(summary.get("canaries"))
+    code = exit_code_of(summary.get("canaries"))
     if code:
         raise typer.Exit(code)
 
 
-def _told_by(canaries: Mapping[str, Any] | None) -> int:
+def exit_code_of(canaries: Mapping[str, Any] | None) -> int:
     """Return the exit code of a run that finished, by what its own canaries showed."""
     if canaries is None:
         return 0

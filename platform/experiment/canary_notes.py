@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import floor
 from typing import Any
 
 
@@ -11,7 +12,8 @@ def canary_warnings(found: Mapping[str, Any] | None) -> Iterator[str]:
     if found is None:
         return
     seen, claimed = found["lower_bound"], found["claimed"]
-    shown = f"epsilon is at least {seen:.2f} where {claimed:.2f} is claimed"
+    # Down, as it is a lower bound.
+    shown = f"epsilon is at least {floor(100 * seen) / 100:.2f} where {claimed:.2f} is claimed"
     if found["is_refuted"]:
         yield (
             f"REFUTED by this run's own canaries: {shown}; so much would be seen of a right run "

@@ -1,0 +1,412 @@
+"""Canary clients in a run: what they show, what they cost, and that nothing else counts on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shutil
+import stat
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import Connection
+
+from platform.agreement.checking import faults_of
+from platform.disk.opening import open_existing
+from platform.errors import ConfigError, RunStopped
+from platform.experiment.canaries import KEY_FILE
+from platform.experiment.finishing import execute
+from platform.parties.client import Client
+from platform.protection.building import protect_run
+from platform.protection.secure_terms import secure_terms, terms_of_others
+from platform.rounds.observing import SilentObserver
+from platform.wire.transport import InProcessTransport
+from privacy import CentralNoise, central
+from privacy.auditing import Canaries, canary_bound, commitment_to
+from tests.trunk._canaries import (
+    AUDIT,
+    CANARIES,
+    CENTRAL,
+    CLIENTS,
+    KEY,
+    NAMES,
+    ROUNDS,
+    SHARED,
+    details,
+    fix_key,
+    halve_central_noise,
+    halve_shares,
+    pseudonyms_of,
+    shown,
+)
+from tests.trunk._runs import (
+    NONE,
+    ONCE,
+    OS,
+    Crash,
+    Finished,
+    Storage,
+    comparable,
+    crash_at,
+    opened,
+    over,
+)
+from tests.trunk._tampering import edit, execute_and_rehash
+from tests.trunk.conftest import MakeStorage
+
+MECHANISMS = {"central_noise": CENTRAL, "distributed_noise": SHARED}
+
+
+@pytest.fixture(scope="module", params=sorted(MECHANISMS))
+def audited(request: pytest.FixtureRequest, make_storage: MakeStorage) -> Finished:
+    """A finished run under each mechanism, with noise and coins that nobody chose."""
+    return make_storage(f"canaries-{request.param}").run(*MECHANISMS[request.param], AUDIT, OS)
+
+
+def test_the_bound_is_what_the_model_and_the_open_coins_say(audited: Finished):
+    """Computed once more from what lies on the disk: first and last state, and the key."""
+    found = shown(audited)
+    (revealed,) = details(audited.storage, "canaries.revealed")
+    with opened(audited.storage.reopen(audited.run_id)) as simulation:
+        terms = simulation.run.terms
+    (name,) = terms.protection.layout.spec
+    before, after = terms.initial_state()[name], audited.state()[name]
+    moved = CLIENTS * (after.astype(float) - before.astype(float)).ravel()
+    canaries = Canaries(bytes.fromhex(revealed["key"]), CANARIES, 1, moved.size, "replace_one")
+    direction = canaries.upload(0)
+    along = float(moved @ direction)
+    across = np.linalg.norm(moved - along * direction) / math.sqrt(moved.size - 1)
+    # All 32 lie on one line, so together they are 32 long, and replacing one moves twice as far.
+    assert found["seen_mu"] == pytest.approx(2.0 * along / across / CANARIES, rel=1e-9)
+    bound = canary_bound(
+        canaries, moved, claimed_mu=found["claimed_mu"], delta=1e-5, sent=float(ROUNDS)
+    )
+    assert (found["lower_bound"], found["ceiling"]) == (bound.epsilon, bound.ceiling)
+    assert found["share"] == pytest.approx(bound.epsilon / found["claimed"])
+
+
+def test_a_right_run_shows_what_its_noise_lets_it(audited: Finished):
+    found = shown(audited)
+    claimed, final = found["claimed"], audited.summary["final"]["epsilon"]
+    assert claimed == final["observer"] == pytest.approx(3.12, abs=1e-3)
+    assert not found["is_refuted"]
+    # Ends of six deviations: 2 / 32 of one look, and 1 / sqrt(2 d) of the noise's own.
+    shares = 4 if audited.summary["mechanism"] == "distributed_noise" else CLIENTS
+    expected = math.sqrt(CLIENTS / shares)
+    spread = 1.0 / math.sqrt(2 * found["dimension"])
+    assert found["seen_deviation"] == pytest.approx(expected, abs=6 * spread + 0.05)
+    truth = found["claimed_mu"] / expected
+    assert found["seen_mu"] == pytest.approx(truth, abs=6 * math.hypot(2 / 32, truth * spread))
+    assert 0.7 < found["ceiling"] / claimed < 0.9
+
+
+def test_canaries_are_charged_like_everybody_and_said_to_be_there(audited: Finished):
+    query = "SELECT pseudonym, round_number, status, standard_deviation, clipping_norm FROM ledger"
+    rows = audited.storage.rows(query)
+    names = pseudonyms_of(audited)
+    assert sorted(names) == sorted([*NAMES, *[f"client-{i:05d}" for i in range(CLIENTS)]])
+    assert sorted(row[:3] for row in rows) == sorted(
+        (name, number, "released") for name in names.values() for number in range(1, ROUNDS + 1)
+    )
+    assert len({row[3:] for row in rows}) == 1
+    found = audited.summary["canaries"]
+    assert found["pseudonyms"] == sorted(names[name] for name in NAMES)
+    assert [r["cohort"] for r in audited.summary["rounds"]] == [CLIENTS + CANARIES] * ROUNDS
+    (said,) = [w for w in audited.summary["warnings"] if "canary" in w]
+    assert said.startswith(f"{CANARIES} canary clients of an audit were in every sum, are charged")
+    assert "in no mean, in no smallest sum" in said
+
+
+def test_a_key_is_committed_to_before_anything_and_opened_with_the_verdict(audited: Finished):
+    (created,) = details(audited.storage, "run.created")
+    (revealed,) = details(audited.storage, "canaries.revealed")
+    file = audited.folder / KEY_FILE
+    key = bytes.fromhex(file.read_text())
+    assert created["canaries"] == commitment_to(key)
+    assert revealed["key"] == key.hex()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert {k: v for k, v in revealed.items() if k != "key"} == audited.summary["canaries"]
+    actions = [a for (a,) in audited.storage.rows("SELECT action FROM audit ORDER BY sequence")]
+    assert actions[-2:] == ["canaries.revealed", "run.finished"]
+
+
+BREAKS = {
+    "half of the coordinator's noise": (CENTRAL, halve_central_noise),
+    "half of each share": (SHARED, halve_shares),
+}
+
+
+@pytest.mark.parametrize("what", sorted(BREAKS))
+def test_noise_that_is_halved_is_refuted_first_of_all(
+    what: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
+):
+    overrides, spoil = BREAKS[what]
+    spoil(monkeypatch)
+    # Noise and coins from a seed: of every 28 runs with half of each share one would pass.
+    fix_key(monkeypatch)
+    run = storage.run(*overrides, AUDIT)
+    found = shown(run)
+    assert found["is_refuted"]
+    assert found["lower_bound"] > found["claimed"]
+    assert run.summary["warnings"][0].startswith("REFUTED by this run's own canaries: epsilon is")
+
+
+def test_a_clip_that_is_twice_too_wide_is_refuted(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+):
+    """Canaries come ten times as long as they may be, so whatever is let through shows."""
+    real = central.clip_to_grid
+
+    def wide(vector: Any, mechanism: CentralNoise, **more: Any) -> Any:
+        wider = dataclasses.replace(mechanism, clipping_norm=2.0 * mechanism.clipping_norm)
+        return real(vector, wider, **more)
+
+    monkeypatch.setattr(central, "clip_to_grid", wide)
+    fix_key(monkeypatch)
+    found = shown(storage.run(*CENTRAL, AUDIT))
+    assert found["is_refuted"]
+    assert found["seen_mu"] == pytest.approx(2.0 * found["claimed_mu"], abs=6 * 2 / 32)
+
+
+def test_a_run_that_was_killed_keeps_coins_and_bound(
+    make_storage: MakeStorage, monkeypatch: pytest.MonkeyPatch
+):
+    fix_key(monkeypatch)
+    whole = make_storage("canaries-whole").run(*CENTRAL, AUDIT)
+    storage = make_storage("canaries-killed")
+    with monkeypatch.context() as patch, opened(storage.create(*CENTRAL, AUDIT)) as simulation:
+        # In the middle of round 2, a canary among those who have answered.
+        crash_at(patch, Client, "_train", CLIENTS + CANARIES + 20, after=True)
+        with pytest.raises(Crash):
+            execute(simulation, SilentObserver())
+    # Whoever draws again would draw another one.
+    fix_key(monkeypatch, bytes(32))
+    run_id = storage.only_run()
+    assert (storage.folder / run_id / KEY_FILE).read_text().strip() == KEY.hex()
+    resumed = storage.resume(run_id)
+    assert shown(resumed) == shown(whole)
+    assert len(details(storage, "canaries.revealed")) == 1
+
+
+def test_nobody_has_the_coins_before_the_end(storage: Storage, monkeypatch: pytest.MonkeyPatch):
+    fix_key(monkeypatch)
+    with monkeypatch.context() as patch, opened(storage.create(*CENTRAL, AUDIT)) as simulation:
+        crash_at(patch, Client, "_train", 2 * (CLIENTS + CANARIES), after=True)
+        with pytest.raises(Crash):
+            execute(simulation, SilentObserver())
+    run_id = storage.only_run()
+    key_file = storage.folder / run_id / KEY_FILE
+
+    def tells(needle: bytes) -> list[str]:
+        files = [p for p in storage.folder.rglob("*") if p.is_file() and p != key_file]
+        return [p.name for p in files if needle in p.read_bytes()]
+
+    assert not tells(KEY)
+    assert not tells(KEY.hex().encode())
+    # The needle is one that would be found.
+    assert tells(commitment_to(KEY).encode())
+    storage.resume(run_id)
+    assert tells(KEY.hex().encode())
+
+
+@pytest.mark.parametrize("damage", ["missing", "another", "no key"])
+def test_a_key_that_is_not_the_one_stops_the_run(
+    damage: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as patch, opened(storage.create(*CENTRAL, AUDIT)) as simulation:
+        crash_at(patch, Client, "_train", 60, after=True)
+        with pytest.raises(Crash):
+            execute(simulation, SilentObserver())
+    run_id = storage.only_run()
+    file = storage.folder / run_id / KEY_FILE
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_text(KEY.hex() if damage == "another" else "heads")
+    said = "is not the one whose SHA-256" if damage == "another" else "is missing or no key"
+    with pytest.raises(RunStopped, match=said):
+        storage.reopen(run_id)
+    assert not details(storage, "canaries.revealed")
+
+
+@pytest.mark.parametrize("overrides", MECHANISMS.values(), ids=MECHANISMS)
+def test_nothing_that_protects_others_counts_on_canaries(
+    overrides: tuple[str, ...], storage: Storage
+):
+    with opened(storage.create(*overrides, AUDIT)) as simulation:
+        run = simulation.run
+        alone = storage.config(*overrides)
+        method = run.terms.method
+        # Noise, sensitivity, shares and charge are those of a run without them.
+        assert run.terms.protection.mechanism == protect_run(alone, method).protection.mechanism
+        if run.terms.protection.masked:
+            assert terms_of_others(run.terms.config) == secure_terms(alone)
+            found = secure_terms(run.terms.config)
+            assert (found.smallest_sum, found.threshold) == (5 + CANARIES, 5 + CANARIES)
+            assert (found.clients, found.corrupt) == (CLIENTS + CANARIES, 1 + CANARIES)
+
+
+@pytest.mark.parametrize("overrides", MECHANISMS.values(), ids=MECHANISMS)
+def test_thirty_two_canaries_make_no_sum_large_enough(overrides: tuple[str, ...], storage: Storage):
+    """One of five clients is silent, five are needed, and 36 vectors are there."""
+    needed = (*overrides, AUDIT, ONCE, "cohort.minimum=5")
+    with opened(storage.create(*needed)) as simulation:
+        transport = simulation.run.transport
+        assert isinstance(transport, InProcessTransport)
+        silent = dataclasses.replace(
+            transport, losses=lambda n, attempt, cohort: frozenset({"client-00003"})
+        )
+        with pytest.raises(RunStopped, match="round 1 was aborted in phase masked_input"):
+            execute(over(simulation, silent), SilentObserver())
+    assert storage.rows("SELECT count(*) FROM rounds") == [(0,)]
+
+
+@pytest.mark.parametrize("overrides", MECHANISMS.values(), ids=MECHANISMS)
+def test_a_canary_that_is_silent_shows_less_and_takes_nobody_with_it_in_the_clear(
+    overrides: tuple[str, ...], storage: Storage
+):
+    """In a secure sum the smallest sum has a seat for each of them, so the round has no result."""
+    with opened(storage.create(*overrides, AUDIT, ONCE, OS)) as simulation:
+        transport = simulation.run.transport
+        assert isinstance(transport, InProcessTransport)
+        silent = over(
+            simulation,
+            dataclasses.replace(transport, losses=lambda n, a, c: frozenset(NAMES[:16])),
+        )
+        if overrides is SHARED:
+            with pytest.raises(RunStopped, match="aborted"):
+                execute(silent, SilentObserver())
+            return
+        found = execute(silent, SilentObserver())["canaries"]
+    assert not found["is_refuted"]
+    assert found["seen_mu"] == pytest.approx(found["claimed_mu"] / 2, abs=6 * 2 / 32)
+
+
+@pytest.mark.parametrize("overrides", MECHANISMS.values(), ids=MECHANISMS)
+def test_canaries_of_zeros_leave_the_run_as_it_is_without_them(
+    overrides: tuple[str, ...], make_storage: MakeStorage, monkeypatch: pytest.MonkeyPatch
+):
+    """They count in no mean: with all coins out the seeded run is the same but for rounding."""
+    name = "zeros-central" if overrides is CENTRAL else "zeros-shared"
+    out = (*overrides, "privacy.relation=add_or_remove_one")
+    without = make_storage(f"{name}-without").run(*out)
+    key = next(k for k in (bytes([n] * 32) for n in range(99)) if _is_out(k))
+    fix_key(monkeypatch, key)
+    with_them = make_storage(f"{name}-with").run(*out, AUDIT)
+    (one,), (other,) = without.state().values(), with_them.state().values()
+    # Shares of the smallest kind: 1.5 of 65,536 steps from each of 32, over five.
+    loosest = 1e-6 if overrides is CENTRAL else 6 * 1.5 / 65536 * math.sqrt(32 * ROUNDS) / CLIENTS
+    assert np.abs(one - other).max() < loosest
+    assert np.abs(one).max() > 100 * loosest
+    assert with_them.summary["canaries"]["lower_bound"] == 0.0
+    assert with_them.summary["final"]["epsilon"] == without.summary["final"]["epsilon"]
+    rounds = zip(without.summary["rounds"], with_them.summary["rounds"], strict=True)
+    for mine, theirs in rounds:
+        for end in ("low", "high"):
+            seen = (mine["signal_to_noise"][end], theirs["signal_to_noise"][end])
+            assert seen[0] == pytest.approx(seen[1], rel=0.02, abs=1e-3)
+
+
+def _is_out(key: bytes) -> bool:
+    return not Canaries(key, CANARIES, 1, 64, "add_or_remove_one").sides.any()
+
+
+def test_a_run_without_canaries_has_no_trace_of_them(storage: Storage):
+    run = storage.run(*CENTRAL)
+    assert "canaries" not in run.summary
+    assert not (run.folder / KEY_FILE).exists()
+    (created,) = details(storage, "run.created")
+    assert "canaries" not in created
+    again = comparable(storage.run(*CENTRAL).summary)
+    assert again == comparable(run.summary)
+
+
+CHANGE = "UPDATE audit SET detail = replace(detail, ?, ?) WHERE action = ?"
+FORGERIES = {
+    "another bound": (
+        ('"is_refuted":false', '"is_refuted":true', "canaries.revealed"),
+        "what canaries showed is not what the audit log has",
+    ),
+    "another key": (
+        (KEY.hex(), bytes(32).hex(), "canaries.revealed"),
+        "is not the one that the run began with",
+    ),
+    "another promise": (
+        (commitment_to(KEY), "0" * 64, "run.created"),
+        "is not the one that the run began with",
+    ),
+    "no promise": (
+        ('"canaries":"', '"canary":"', "run.created"),
+        "commits to no key of canaries",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def known(make_storage: MakeStorage) -> Finished:
+    """A finished run whose key is known."""
+    with pytest.MonkeyPatch.context() as patch:
+        fix_key(patch)
+        return make_storage("canaries-known").run(*CENTRAL, AUDIT)
+
+
+@pytest.mark.parametrize("forgery", sorted(FORGERIES))
+def test_a_verdict_that_was_changed_later_is_noticed(forgery: str, known: Finished, tmp_path: Path):
+    """Also where the whole chain was made to fit it."""
+    values, said = FORGERIES[forgery]
+    folder = tmp_path / "copy"
+    shutil.copytree(known.storage.folder, folder, symlinks=True)
+    copy = Storage(folder)
+
+    def change(connection: Connection) -> None:
+        (before,) = connection.exec_driver_sql(
+            "SELECT detail FROM audit WHERE action = ?", values[2:]
+        ).one()
+        connection.exec_driver_sql(CHANGE, values)
+        (after,) = connection.exec_driver_sql(
+            "SELECT detail FROM audit WHERE action = ?", values[2:]
+        ).one()
+        assert before != after
+
+    edit(copy.file, change)
+    execute_and_rehash(copy.file)
+    with closing(open_existing(copy.url)) as database:
+        _, faults = faults_of(database, known.run_id)
+    assert any(said in str(fault) for fault in faults)
+
+
+REFUSED = {
+    "a method with a pool": ("method={name: pfedmoap, experts: 1}", "audit: pfedmoap is not"),
+    "personal state": ("method={name: fedper}", "audit: fedper is not"),
+    "a federation's own noise": ("privacy.mechanism=upload_noise", "has its noise elsewhere"),
+    "cohorts": ("cohort.size=3", "cohort.size: 3 does not go with canary clients"),
+    "losses": ("cohort.dropout_rate=0.2", "cohort.dropout_rate: 0.2 does not go"),
+    "a moving norm": ("privacy.adaptive_clipping={}", "privacy.adaptive_clipping: a section"),
+    "a lifetime": ("privacy.lifetime_budget=9.0", "privacy.lifetime_budget: 9.0 does not go"),
+    "a server that steps": (
+        "method.server_optimizer={name: sgd, learning_rate: 1.0, momentum: 0.5}",
+        "method.server_optimizer: a section does not go",
+    ),
+    "other directions": ("audit={canaries: 8, directions: 3}", "3 does not divide audit.canaries"),
+    "more than there are": (
+        "audit={canaries: 300}",
+        "audit.canaries: 300 canaries cannot have directions of their own among the 256",
+    ),
+    "far too many": ("audit={canaries: 10001}", "audit.canaries: 10001 is not valid"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(REFUSED))
+def test_what_canaries_are_not_built_for_is_refused_by_name(case: str, storage: Storage):
+    override, said = REFUSED[case]
+    with pytest.raises(ConfigError, match=said):
+        storage.create(*CENTRAL, AUDIT, override)
+    assert not storage.file.exists()
+
+
+def test_without_noise_there_is_nothing_to_audit(storage: Storage):
+    with pytest.raises(ConfigError, match="noise elsewhere, or none; valid: null, or one of"):
+        storage.create("method.name=promptfl", NONE, AUDIT, "cohort.dropout_rate=0")
