@@ -10,7 +10,7 @@ from platform.cli.access import agreed_run
 from platform.cli.output import console, epsilon, fraction, print_json, printable, table
 from platform.cli.watching import heading, round_line
 from platform.config.federation_rules import HELD
-from platform.experiment.canary_notes import canary_warnings
+from platform.experiment.canary_notes import canary_warnings, lower_text
 from platform.reports.warnings import claim_warnings, unfinished_words
 from platform.rounds.phases import in_rounds
 
@@ -236,17 +236,15 @@ def _canaries(found: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """Return what canaries showed of the claim, beside the most that they could."""
     if found is None:
         return []
-    guessed = found["guessed_lower_bound"]
-    coins = "" if guessed is None else f"; by guessed coins alone at least {guessed:.2f}"
-    many, ways = found["canaries"], found["directions"]
-    return [
-        (
-            "canaries show",
-            f"epsilon at least {found['lower_bound']:.2f} at 95%, {100 * found['share']:.0f}% of "
-            f"the claimed {epsilon(found['claimed'])}; ceiling of {many} canaries in {ways} of "
-            f"{found['dimension']} directions: {found['ceiling']:.2f}{coins}",
-        )
-    ]
+    guessed, share = found["guessed_lower_bound"], f"{100 * found['share']:.0f}%"
+    coins = "" if guessed is None else f"; by guessed coins alone at least {lower_text(guessed)}"
+    where = f"{found['directions']} of {found['dimension']} directions"
+    text = (
+        f"epsilon at least {lower_text(found['lower_bound'])} at 95%, {share} of the claimed "
+        f"{epsilon(found['claimed'])}; ceiling of {found['canaries']} canaries in {where}: "
+        f"{lower_text(found['ceiling'])}{coins}"
+    )
+    return [("canaries show", text)]
 
 
 def _accounting(summary: Mapping[str, Any]) -> str:

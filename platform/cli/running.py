@@ -107,6 +107,6 @@ def exit_code_of(canaries: Mapping[str, Any] | None) -> int:
     """Return the exit code of a run that finished, by what its own canaries showed."""
     if canaries is None:
         return 0
-    if canaries["is_refuted"]:
+    if canaries["is_refuted"] or canaries["is_blind"]:
         return exit_codes.FAILED
     return exit_codes.ABOVE_CLAIM if canaries["is_above_claim"] else 0

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from math import floor
 from typing import Any
 
 
+def lower_text(bound: float) -> str:
+    """Return a lower bound, rounded down."""
+    return f"{math.floor(100 * bound) / 100:.2f}"
+
+
 def canary_warnings(found: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield what must be said first of a run whose canaries show more than is claimed."""
+    """Yield what must be said first of canaries: they show more than is claimed, or nothing."""
     if found is None:
         return
+    if found["is_blind"]:
+        yield (
+            "BLIND: what this run's own canaries sent is not in its model, or less than half of "
+            "it; their audit says nothing of any epsilon"
+        )
+        return
     seen, claimed = found["lower_bound"], found["claimed"]
-    # Down, as it is a lower bound.
-    shown = f"epsilon is at least {floor(100 * seen) / 100:.2f} where {claimed:.2f} is claimed"
+    shown = f"epsilon is at least {lower_text(seen)} where {claimed:.2f} is claimed"
     if found["is_refuted"]:
         yield (
             f"REFUTED by this run's own canaries: {shown}; so much would be seen of a right run "
@@ -33,7 +43,7 @@ def canary_notes(found: Mapping[str, Any] | None) -> Iterator[str]:
     yield (
         f"{found['canaries']} canary clients of an audit were in every sum, are charged in the "
         "ledger, and are counted in cohorts, but in no mean, in no smallest sum and in no noise "
-        "that is claimed; what they added to each round's sum is "
-        f"{100 * found['share_of_noise']:.1f}% of its noise in length, so accuracy is not that of "
-        "a run without them"
+        "that is claimed; they moved the final model beside what it learnt, by "
+        f"{100 * found['share_of_noise']:.0f}% of the length of its noise, so accuracy is "
+        "not that of a run without them"
     )

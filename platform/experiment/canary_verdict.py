@@ -60,20 +60,24 @@ def judge_canaries(
     spec, counted = run.terms.protection.layout.spec, run.terms.config.cohort_size
     before = run.terms.initial_state()
     moved = flatten({n: np.subtract(progress.state[n], before[n], dtype=float) for n in spec}, spec)
+    norm = run.terms.config.privacy.clipping_norm or 0.0
     claimed, delta = Spending(run=run).price().observer, run.terms.budget.delta
     charged = _charged(run)
     deviation = max(row.standard_deviation for row in charged)
+    claimed_mu = min(_mu(charged), mu_of(claimed, delta))
     bound = canary_bound(
         canaries,
         # A mean is over all who are not canaries.
         moved * counted,
-        claimed_mu=min(_mu(charged), mu_of(claimed, delta)),
+        claimed_mu=claimed_mu,
         delta=delta,
-        sent=rounds * (run.terms.config.privacy.clipping_norm or 0.0),
+        sent=rounds * norm,
     )
     document = _document(canaries, bound, claimed=claimed, delta=delta)
+    document["claimed_mu"] = claimed_mu
     document["seen_deviation"] = bound.deviation / (deviation * math.sqrt(rounds))
-    document["share_of_noise"] = _share_of_noise(run, bound, deviation, canaries.dimension)
+    noise = deviation * math.sqrt(rounds * canaries.dimension)
+    document["share_of_noise"] = bound.length * norm * rounds / noise
     document["pseudonyms"] = sorted(run.roll.pseudonyms[n] for n in run.terms.config.canary_names)
     return Verdict(canaries.key, document)
 
@@ -94,12 +98,6 @@ def _mu(charged: Sequence[Release]) -> float:
     return math.sqrt(sum(ratio * ratio for ratio in ratios))
 
 
-def _share_of_noise(run: Run, bound: CanaryBound, deviation: float, dimension: int) -> float:
-    """Return how long what canaries add to a round's sum is, over the length of its noise."""
-    norm = run.terms.config.privacy.clipping_norm or 0.0
-    return bound.length * norm / (deviation * math.sqrt(dimension))
-
-
 def _document(
     canaries: Canaries, bound: CanaryBound, *, claimed: float, delta: float
 ) -> dict[str, Any]:
@@ -115,8 +113,8 @@ def _document(
         "share": bound.epsilon / claimed,
         "ceiling": bound.ceiling,
         "guessed_lower_bound": bound.guessed,
-        "claimed_mu": bound.claimed_mu,
         "seen_mu": bound.estimate,
         "is_above_claim": bound.epsilon > claimed,
         "is_refuted": bound.is_refuted,
+        "is_blind": bound.is_blind,
     }

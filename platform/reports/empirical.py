@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from platform.experiment.canary_notes import lower_text
 from platform.reports.blocks import Basis, Block, Figure, Section, Table, Words, paragraph, words
 from platform.reports.numbers import share_text
 from platform.reports.releases import prices_alone
@@ -98,7 +99,7 @@ def _canaries(subject: Subject, found: Mapping[str, Any]) -> Iterator[Block]:
         "canaries; noise beyond what is claimed, and what other clients upload, lower the bound. "
         "It proves no privacy; it can only refute some."
     )
-    verdict = "not refuted"
+    verdict = "BLIND" if found["is_blind"] else "not refuted"
     if found["is_above_claim"]:
         verdict = "REFUTED" if found["is_refuted"] else "ABOVE THE CLAIM"
     yield Table(
@@ -119,7 +120,7 @@ def _canaries(subject: Subject, found: Mapping[str, Any]) -> Iterator[Block]:
 
 def _down(value: float, basis: Basis) -> Figure:
     """Return a lower bound, rounded to its side."""
-    return Figure(f"{math.floor(100 * value) / 100:.2f}", value, basis)
+    return Figure(lower_text(value), value, basis)
 
 
 def _none(subject: Subject) -> str:

@@ -49,6 +49,9 @@ CERTAINTY = 1.0 - 1e-6
 """With which a claim is refuted; 95% is passed by one right run in twenty."""
 
 
+_BLIND = 0.5
+
+
 def new_key() -> bytes:
     """Draw what coins and directions follow from, from the operating system's entropy."""
     return secrets.token_bytes(KEY_BYTES)
@@ -143,8 +146,9 @@ class CanaryBound:
         ceiling: What it is on average (the median) of a run that is exactly as claimed, with these
             canaries, in this dimension, and nobody else's uploads in the way.
         estimate: Of mu, without confidence.
-        claimed_mu: Of the whole run, for one client.
         is_refuted: Whether the claimed mu is refuted at 1 - 1e-6.
+        is_blind: Whether it is as certain that less than half of what canaries sent is there: then
+            all else says nothing.
         guessed: The bound at 95% from guessed coins, for any mechanism; None where canaries share
             directions.
         length: L, of all that canaries send in a round together, over C.
@@ -154,8 +158,8 @@ class CanaryBound:
     epsilon: float
     ceiling: float
     estimate: float
-    claimed_mu: float
     is_refuted: bool
+    is_blind: bool
     guessed: float | None
     length: float
     deviation: float
@@ -176,7 +180,8 @@ def canary_bound(
         released: The sum of all rounds' sums, of shape (d,).
         claimed_mu: Of the whole run, for one client.
         delta: At which epsilon is stated.
-        sent: C times the rounds: how far one canary has moved `released`. Only guesses use it.
+        sent: C times the rounds: how far one canary has moved `released`. The bound does not count
+            on it.
 
     Raises:
         ValueError: A number is out of range, or the vector has another shape.
@@ -193,7 +198,8 @@ def canary_bound(
     # By Pythagoras, but never below what rounding leaves of nothing.
     across = max(float(every @ every) - along**2, 0.0)
     deviation = math.sqrt(across / freedom)
-    seen = along / deviation if deviation else 0.0
+    # Without any noise there is nothing that could be claimed.
+    seen = along / deviation if deviation else math.copysign(math.inf, along) if along else 0.0
 
     def lowest(confidence: float) -> float:
         if not length:
@@ -211,8 +217,8 @@ def canary_bound(
             relation=canaries.relation,
         ),
         estimate=seen * factor / length if length else 0.0,
-        claimed_mu=claimed_mu,
         is_refuted=lowest(CERTAINTY) > claimed_mu,
+        is_blind=along - _BLIND * sent * length < -float(norm.ppf(CERTAINTY)) * deviation,
         guessed=_guessed(canaries, own, claimed_mu, delta, sent=sent),
         length=length,
         deviation=deviation,

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from platform.agreement.checking import faults_of
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError, RunStopped
-from platform.experiment.canaries import KEY_FILE
+from platform.experiment.canaries import KEY_FILE, CanaryMethod
 from platform.experiment.finishing import execute
 from platform.parties.client import Client
 from platform.protection.building import protect_run
@@ -92,7 +92,7 @@ def test_a_right_run_shows_what_its_noise_lets_it(audited: Finished):
     found = shown(audited)
     claimed, final = found["claimed"], audited.summary["final"]["epsilon"]
     assert claimed == final["observer"] == pytest.approx(3.12, abs=1e-3)
-    assert not found["is_refuted"]
+    assert (found["is_refuted"], found["is_blind"]) == (False, False)
     # Ends of six deviations: 2 / 32 of one look, and 1 / sqrt(2 d) of the noise's own.
     shares = 4 if audited.summary["mechanism"] == "distributed_noise" else CLIENTS
     expected = math.sqrt(CLIENTS / shares)
@@ -169,6 +169,19 @@ def test_a_clip_that_is_twice_too_wide_is_refuted(
     found = shown(storage.run(*CENTRAL, AUDIT))
     assert found["is_refuted"]
     assert found["seen_mu"] == pytest.approx(2.0 * found["claimed_mu"], abs=6 * 2 / 32)
+
+
+def test_canaries_that_fail_are_no_audit(storage: Storage, monkeypatch: pytest.MonkeyPatch):
+    """A failure gives the zero vector, as anybody's does: what shows nothing must not pass."""
+
+    def fail(self: CanaryMethod, *everything: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(CanaryMethod, "client_update", fail)
+    fix_key(monkeypatch)
+    run = storage.run(*CENTRAL, AUDIT)
+    assert run.summary["canaries"]["is_blind"]
+    assert run.summary["warnings"][0].startswith("BLIND: what this run's own canaries sent is not")
 
 
 def test_a_run_that_was_killed_keeps_coins_and_bound(

@@ -23,6 +23,7 @@ FOUND = {
     "claimed": 3.12,
     "is_above_claim": False,
     "is_refuted": False,
+    "is_blind": False,
     "share_of_noise": 0.215,
 }
 ABOVE = {**FOUND, "lower_bound": 3.3, "is_above_claim": True}
@@ -45,7 +46,9 @@ def broken(make_storage: MakeStorage) -> Finished:
 
 
 def test_the_exit_code_tells_what_canaries_showed():
-    assert [exit_code_of(found) for found in (None, FOUND, ABOVE, REFUTED)] == [0, 0, 4, 1]
+    blind = {**FOUND, "is_blind": True}
+    told = (None, FOUND, ABOVE, REFUTED, blind)
+    assert [exit_code_of(found) for found in told] == [0, 0, 4, 1, 1]
 
 
 def test_a_warning_says_how_sure_it_is():

@@ -175,6 +175,37 @@ def test_what_others_upload_makes_the_bound_smaller_and_never_larger():
     assert sum(bound > truth for bound in loud) <= 25
 
 
+def test_an_audit_that_less_than_half_arrives_in_is_blind():
+    """At L = 32 and a deviation of 2 / 0.745: half of 32 is 6 deviations away, 0.9 of it one."""
+    rng, found = np.random.default_rng(4), canaries(32, 1, "replace_one")
+    noise = 2.0 / MU * rng.standard_normal(256)
+    seen = [
+        canary_bound(found, part * moved(found) + noise, claimed_mu=MU, delta=DELTA, sent=1.0)
+        for part in (0.0, 0.9, 1.0)
+    ]
+    assert [one.is_blind for one in seen] == [True, False, False]
+
+
+def test_without_any_noise_all_is_refuted():
+    found = canaries(1, 1, "replace_one", d=2)
+    # A basis of one's own: rounding leaves nothing across it.
+    basis = np.stack([found.scores(unit) for unit in np.eye(2)])
+    bare = 7.0 * found.sides[0] * basis[:, 0]
+    bound = canary_bound(found, bare, claimed_mu=500.0, delta=DELTA, sent=7.0)
+    assert bound.is_refuted
+    assert bound.epsilon > 1e5
+
+
+@pytest.mark.parametrize("mu", [5.0, 60.0])
+def test_a_large_epsilon_is_bounded_as_well(mu):
+    """1,024 in one direction: Student's law with a noncentrality of thousands."""
+    rng, found = np.random.default_rng(9), canaries(1024, 1, "replace_one", d=8192)
+    bound = judged(found, mu, rng, claimed=mu)
+    assert 0.9 * bound.ceiling < bound.epsilon < 1.1 * bound.ceiling
+    assert 0.9 < bound.ceiling / gaussian_claim(mu, DELTA).epsilon < 1.0
+    assert not bound.is_refuted
+
+
 def test_guessed_coins_are_counted_only_where_each_canary_has_its_own():
     rng = np.random.default_rng(3)
     own = judged(canaries(256, 256, "replace_one"), 4.0, rng, claimed=4.0)
