@@ -15,10 +15,13 @@ import pytest
 from sqlalchemy import Connection
 
 from platform.agreement.checking import faults_of
+from platform.bootstrap import reopen_run
+from platform.config import Sources
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError, RunStopped
 from platform.experiment.canaries import KEY_FILE, CanaryMethod
 from platform.experiment.finishing import execute
+from platform.experiment.rehearsal import rehearsal_config
 from platform.parties.client import Client
 from platform.protection.building import protect_run
 from platform.protection.secure_terms import secure_terms, terms_of_others
@@ -42,6 +45,7 @@ from tests.trunk._canaries import (
     pseudonyms_of,
     shown,
 )
+from tests.trunk._federations import federation
 from tests.trunk._runs import (
     NONE,
     ONCE,
@@ -418,6 +422,36 @@ def test_what_canaries_are_not_built_for_is_refused_by_name(case: str, storage: 
     with pytest.raises(ConfigError, match=said):
         storage.create(*CENTRAL, AUDIT, override)
     assert not storage.file.exists()
+
+
+@pytest.mark.parametrize("overrides", MECHANISMS.values(), ids=MECHANISMS)
+def test_what_is_measured_beside_a_run_is_of_its_clients_alone(
+    overrides: tuple[str, ...], make_storage: MakeStorage
+):
+    beside = ("evaluation={local_twins: true, worth_of_sharing: true}", "rounds=2", AUDIT)
+    run = make_storage(f"beside-{overrides is CENTRAL}").run(*overrides, *beside)
+    for part in ("final", "local"):
+        assert len(run.summary[part]["accuracy"]["per_client"]) == CLIENTS
+    assert run.summary["silent"]["noised"] is not None
+    with opened(run.storage.reopen(run.run_id)) as simulation:
+        assert len(simulation.population.clients) == CLIENTS
+        assert len(simulation.run.roll.clients) == CLIENTS + CANARIES
+    again = reopen_run(
+        run.run_id, run.storage.url, SilentObserver(), run.storage.surroundings, read_only=True
+    )
+    with opened(again) as simulation:
+        assert sorted(simulation.population.canaries) == NAMES
+
+
+def test_real_holders_are_never_asked_beside_canaries(tmp_path: Path):
+    with pytest.raises(ConfigError, match="audit: a section is for simulations, which see all"):
+        federation(tmp_path, AUDIT)
+
+
+def test_a_norm_is_chosen_for_an_audited_run_as_for_any_other(storage: Storage):
+    config = storage.config(*CENTRAL, AUDIT)
+    rehearsed = rehearsal_config(config, 1, storage.url, Sources())
+    assert (config.canaries, rehearsed.canaries) == (CANARIES, 0)
 
 
 def test_without_noise_there_is_nothing_to_audit(storage: Storage):
