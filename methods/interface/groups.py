@@ -150,9 +150,8 @@ class InGroups(OverMethod):
         if groups is None:
             raise MethodError("the sum of private experts came without counts")
         after: list[Arrays] = [_at(state, k) for k in range(self.groups)]
-        told = {
-            k: _told(aggregate, groups, k) for k in np.flatnonzero(groups.counts >= groups.floor)
-        }
+        large = np.flatnonzero(groups.counts >= groups.floor).tolist()
+        told = {k: _told(aggregate, groups, k) for k in large}
         for k, mean in told.items():
             after[k] = self.base.server_update(after[k], mean, (), rng)
         for empty, crowded in splits(groups) if self.split else ():
