@@ -122,10 +122,12 @@ def methods_of(
     norm = config.privacy.clipping_norm
     if canaries is None or norm is None:
         return {}
-    return {
-        name: CanaryMethod(method, unflatten(OVERSIZE * norm * canaries.upload(index), spec))
-        for index, name in enumerate(config.canary_names)
-    }
+    each = [
+        CanaryMethod(method, unflatten(OVERSIZE * norm * canaries.upload(which), spec))
+        for which in range(canaries.directions)
+    ]
+    # Those of one direction send the same.
+    return {name: each[i % len(each)] for i, name in enumerate(config.canary_names)}
 
 
 def colluding(protection: Protection) -> Protection:

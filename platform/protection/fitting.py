@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from methods import Method, PoolPolicy, Visibility
+from methods import Method, PoolPolicy, Visibility, Weighting
 from platform.config import RunConfig
 from platform.errors import ConfigError
 from platform.protection.extras import Extras
@@ -55,6 +55,7 @@ def _require_auditable(config: RunConfig, method: Method) -> None:
         return
     name, spec, norm = config.method.name, method.shared_spec(), config.privacy.clipping_norm
     adds_means = method.averaged >= set(spec) and method.visibility is Visibility.AGGREGATE_ONLY
+    adds_means &= all(tensor.weighting is not Weighting.SUM for tensor in spec.values())
     if not (spec and adds_means) or method.pool_policy() or method.has_personal_state:
         raise ConfigError(
             f"audit: {name} is not audited by canary clients, which need a method whose server "

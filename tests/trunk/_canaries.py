@@ -30,6 +30,7 @@ SHARED = (
     "privacy.mechanism=distributed_noise",
     "secure_aggregation={enabled: true, threshold: 5, corrupt: 1}",
 )
+MECHANISMS = {"central_noise": CENTRAL, "distributed_noise": SHARED}
 AUDIT = f"audit={{canaries: {CANARIES}, directions: 1}}"
 """All in one direction, which shows most."""
 KEY = bytes(range(32))
