@@ -38,6 +38,7 @@ COMMON = (
     "cohort.dropout_rate=0",
     "rounds=3",
     "training.local_steps=10",
+    "method.context_tokens=16",
     "evaluation={protocol: all_classes, every: 3, local_twins: false, worth_of_sharing: false}",
     "device=cpu",
 )
@@ -67,13 +68,14 @@ COLUMNS = (
     "of the run without",
 )
 EXPLANATION = """
-One bound for the whole run, by what its final model shows, at 512 coordinates and replace_one: two
-canaries share each of 16, 128 and 512 directions, or 32 share one, which shows most for their
-number. The first share is that of the runs' median in the claim. The ceiling is the median of runs
-that are exactly as claimed. What is seen differs from run to run by some two deviations, 2 / L in
-mu, where L is the length of all that canaries send over C. What the fifty others upload is in the
-way. Under masks all of their shares are in the sum, where the claim counts on 46 - 2 of them, and
-the claim is further above its mu.
+One bound for the whole run, by what its final model shows, at 2,048 coordinates and replace_one:
+two canaries share each of 16, 128 and 512 directions, or 32 share one, which shows most for their
+number. The first share is that of the runs' median in the claim; the ceiling is the median of runs
+that are exactly as claimed. From run to run the mu that is seen has a standard deviation of 2 / L,
+where L is the length of all that canaries send over C: 8, 23, 45 and 32. What the fifty others
+upload is in the way, and so is that they train against what canaries push. Under masks all of their
+shares are in the sum, where the claim counts on 46 - 2 of them, and the claim is further above its
+mu.
 
 A canary's own time is that of its answers, and it trains nothing, so the heavier training is the
 smaller is its part. Under masks each masks with everybody else, so time grows with the square of
