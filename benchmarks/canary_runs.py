@@ -1,6 +1,6 @@
 """Audits runs of `configs/quickstart.yaml` by canary clients; table in `docs/results/`.
 
-    python benchmarks/canary_runs.py [--repeats 2]
+    python benchmarks/canary_runs.py [--repeats 1]
 
 Fifty clients train ten steps in each of three rounds at epsilon 3.12, with and without canaries, in
 turns. Time is the process's own, from the first round to the end, the least of all repeats, as
@@ -180,7 +180,7 @@ def rows(base: str, repeats: int) -> list[str]:
 def main() -> None:
     """Measure all, and write the page's part."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--output", type=Path, default=PAGE)
     options = parser.parse_args()
     # Once, so that what is encoded and compiled is there.
