@@ -115,6 +115,8 @@ def make_server_engine(address: Address, *, busy_timeout: float, read_only: bool
             # Parameters hold experts and states: they must not reach a log or a message.
             hide_parameters=True,
             use_native_hstore=False,
+            # A server may have been restarted since a connection was used.
+            pool_pre_ping=True,
             connect_args={
                 "options": options,
                 "connect_timeout": _CONNECT_SECONDS,
@@ -152,7 +154,7 @@ def _set_up(engine: Engine, address: Address, *, read_only: bool) -> Engine:
             begin_on(connection.connection.driver_connection, text, where)
 
     def fail(context: ExceptionContext) -> None:
-        if is_drivers(context.original_exception):
+        if not context.is_pre_ping and is_drivers(context.original_exception):
             raise translate(context.original_exception, where)
 
     event.listen(engine, "connect", connect)

@@ -165,8 +165,8 @@ def require_file(url: str, command: str) -> None:
     if names_server(url):
         raise ConfigError(
             f"--storage: `{command}` copies SQLite files, and {path.name} is on a server; valid is"
-            f" pg_dump (pg_restore), and a copy of folder {str(path.parent)!r}, made after it while"
-            " no run goes on"
+            f" pg_dump or pg_restore, and a copy of folder {str(path.parent)!r}, both while no run"
+            " goes on"
         )
 
 
