@@ -33,13 +33,13 @@ FILE, SERVER = "sqlite", "postgresql"
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Whatever opens a database holds for each kind, but what asks for the file itself."""
-    if "kind" in metafunc.fixturenames:
+    if "backend" in metafunc.fixturenames:
         kinds = [FILE] if "path" in metafunc.fixturenames else [FILE, SERVER]
-        metafunc.parametrize("kind", kinds, indirect=True)
+        metafunc.parametrize("backend", kinds, indirect=True)
 
 
 @pytest.fixture
-def kind(request: pytest.FixtureRequest) -> str:
+def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
@@ -50,9 +50,9 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def url(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+def url(backend: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
     """Where a database of each kind is; on a server its runs are there already."""
-    if kind == FILE:
+    if backend == FILE:
         yield f"sqlite:///{tmp_path}/runs/sotto.db"
         return
     server = request.getfixturevalue("server")
@@ -86,22 +86,22 @@ def make_runs(opened: storage.Database) -> None:
 
 
 @pytest.fixture
-def database(url: str, kind: str, clock: Callable[[], datetime]) -> Iterator[storage.Database]:
+def database(url: str, backend: str, clock: Callable[[], datetime]) -> Iterator[storage.Database]:
     """An open database that knows the runs ``r`` and ``s``."""
     with storage.open_database(url, now=clock, busy_timeout=1.0) as opened:
-        if kind == FILE:
+        if backend == FILE:
             make_runs(opened)
         yield opened
 
 
 @pytest.fixture
-def raw(url: str, kind: str, request: pytest.FixtureRequest) -> Callable[[], Any]:
+def raw(url: str, backend: str, request: pytest.FixtureRequest) -> Callable[[], Any]:
     """A connection past our code, as an attacker or a reader would have it."""
 
     @contextmanager
     def connect() -> Iterator[Raw]:
         address = address_of(url)
-        if kind == FILE:
+        if backend == FILE:
             with closing(sqlite3.connect(address.path, isolation_level=None)) as connection:
                 yield RawFile(connection)
         else:
