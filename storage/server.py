@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, cast
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, NullPool, QueuePool, create_engine, event
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -115,6 +115,8 @@ def make_server_engine(address: Address, *, busy_timeout: float, read_only: bool
             # Parameters hold experts and states: they must not reach a log or a message.
             hide_parameters=True,
             use_native_hstore=False,
+            # Who only reads, a page for days, keeps no connection for it.
+            poolclass=NullPool if read_only else QueuePool,
             # A server may have been restarted since a connection was used.
             pool_pre_ping=True,
             connect_args={
