@@ -88,7 +88,12 @@ def address_of(url: str) -> Address:
         raise InvalidRecordError(
             "storage.url cannot be parsed; it must look like sqlite:///runs/sotto.db"
         ) from error
-    return _server(parsed) if names_server(url) else _file(parsed)
+    if not names_server(url):
+        return _file(parsed)
+    try:
+        return _server(parsed)
+    except _WrongPart as error:
+        raise InvalidRecordError(f"storage.url {url!r} {error}, as in {EXAMPLE}") from error
 
 
 def _file(parsed: URL) -> Address:
@@ -142,7 +147,7 @@ def _query(given: dict[str, str], host: str, port: int | None) -> dict[str, str]
     """Return what else the driver is told; what leaves the machine is encrypted to who it is for.
 
     Raises:
-        InvalidRecordError: The server is on another machine, and its name is not to be verified.
+        _WrongPart: The server is on another machine, and its name is not to be verified.
     """
     if host.startswith("/"):
         # A socket has no certificate.
@@ -155,5 +160,9 @@ def _query(given: dict[str, str], host: str, port: int | None) -> dict[str, str]
     return given
 
 
-def _invalid(found: str, valid: str) -> InvalidRecordError:
-    return InvalidRecordError(f"storage.url {found}; it must {valid}, as in {EXAMPLE}")
+def _invalid(found: str, valid: str) -> _WrongPart:
+    return _WrongPart(f"{found}; it must {valid}")
+
+
+class _WrongPart(Exception):
+    """A part of a server's URL is not valid."""
