@@ -20,7 +20,7 @@ from storage.address import address_of
 from storage.attempts import AttemptRepository
 from storage.audit import AuditRepository
 from storage.engine import BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE
-from storage.errors import NotFound, StorageError
+from storage.errors import CheckpointError, NotFound, StorageError
 from storage.homes import Home, exists, open_home, version_at
 from storage.leaves import NewLeaves
 from storage.ledger import LedgerRepository, ledger_key, read_rows
@@ -81,11 +81,15 @@ class UnitOfWork:
             StorageFull: Nothing was committed.
             DatabaseBusy: Nothing was committed.
             DatabaseReplaced: The file was deleted or replaced; what was committed is lost with it.
-            CheckpointError: *Committed*, but old pages could not be erased yet.
+            CheckpointError: *Committed*, but old pages could not be erased yet; it has the head.
         """
         grown = self._leaves.place()
         head = TreeHead(grown, self.log.tree(grown).root()) if grown else None
-        self._commit()
+        try:
+            self._commit()
+        except CheckpointError as error:
+            error.head = head
+            raise
         return head
 
 
