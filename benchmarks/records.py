@@ -29,7 +29,9 @@ from methods import Registry
 from platform.bootstrap import Surroundings, create_run
 from platform.config import parse_config
 from platform.disk import transactions
+from platform.parties import receipts as client_module
 from platform.parties.receipts import Receipts
+from platform.rounds import receipts as courier_module
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.rounds.receipts import Courier
@@ -142,9 +144,13 @@ def receipts(rounds: int) -> None:
     spy(spent, transactions, "keep_head", "log")
     for name in ("add_charges", "add_settled", "add_event"):
         spy(spent, NewLeaves, name, "log")
-    spy(spent, Courier, "_with_receipts", "coordinator")
-    spy(spent, Courier, "_note", "coordinator")
+    for name in ("_with_receipts", "_remember", "_opened"):
+        spy(spent, Courier, name, "coordinator")
+    spy(spent, courier_module, "add_note", "coordinator")
+    # All that a client does but what it answers to the message in it.
     spy(spent, Receipts, "take", "clients")
+    for name in ("unclose", "enclose_answer"):
+        spy(spent, client_module, name, "clients")
     with tempfile.TemporaryDirectory() as folder:
         tree = {
             "name": "receipts",
@@ -186,7 +192,8 @@ def receipts(rounds: int) -> None:
     whole = (watch.ends[-1] - started) / rounds
     print(f"| a round of {CLIENTS} clients, {rounds} rounds | s | of the round |\n|---|---|---|")
     print(f"| all of it | {whole:.4f} | |")
-    for label in ("log", "coordinator", "clients"):
+    spent["receipts"] = spent["coordinator"] + spent["clients"]
+    for label in ("log", "coordinator", "clients", "receipts"):
         part = sum(spent[label]) / rounds
         print(f"| {LABELS[label]} | {part:.4f} | {100 * part / whole:.1f} % |")
 
@@ -195,6 +202,7 @@ LABELS = {
     "log": "leaves, tiles, heads",
     "coordinator": "receipts at the coordinator, cosignatures checked",
     "clients": "receipts at the clients: checked, kept, cosigned",
+    "receipts": "receipts in all",
 }
 
 
