@@ -76,16 +76,25 @@ def report(
 def budget(
     run_id: Annotated[
         str | None,
-        typer.Argument(metavar="[RUN]", help="A run's id, or `latest`; without it all runs."),
+        typer.Argument(
+            metavar="[RUN]", help="A run's id, or `latest`; without it the newest runs."
+        ),
     ] = None,
     client: Annotated[
         str | None,
         typer.Option("--client", metavar="PSEUDONYM", help="This client only."),
     ] = None,
+    *,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Without RUN: all runs, not only the newest 20 and those that go on."
+        ),
+    ] = False,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:
     """Show what clients have spent, what is left, and how many further rounds fit."""
     from platform.cli.budgeting import budget_command
 
-    budget_command(run_id, client, storage, as_json=as_json)
+    budget_command(run_id, client, storage, every=every, as_json=as_json)
