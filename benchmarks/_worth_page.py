@@ -20,6 +20,8 @@ KINDS = {
     "subspace": "iid, in 64 public directions of 512",
 }
 ONE_MEAN = "one mean"
+KEPT = "6 experts, C = 0.2"
+"""Private experts of which those that nobody picks stay as they are: the best of three settings."""
 OVER_ONE_MEAN = 5.0
 """Points that private experts should be worth over one mean prompt."""
 AIMS = {(1000, 8.0): 20.0, (1000, 2.0): 12.0, (1000, 1.0): 8.0, (100, 8.0): 5.0, (100, 4.0): 0.0}
@@ -56,7 +58,7 @@ class Claim:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """All federations of the final stage that have two seeds or more."""
-    final = [row for row in rows if row["stage"] == "final" and row["kind"] in KINDS]
+    final = [row for row in finals_of(rows) if row["kind"] in KINDS]
     alone = {(r["kind"], r["seed"]): r for r in final if r["side"] == "alone"}
     alone |= {("subspace", seed): row for (kind, seed), row in alone.items() if kind == "iid"}
     cells: dict[tuple[str, int, float], list[Row]] = {}
@@ -81,9 +83,22 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     return sorted(found, key=lambda c: (order.index(c.kind), c.clients, -c.epsilon))
 
 
+def finals_of(rows: Sequence[Row]) -> list[Row]:
+    """The final runs of what is compared: in the settings that tuning chose."""
+    chosen = choose(rows)
+    alone, experts = (chosen.get(place) for place in (("alone", "iid"), ("together", "senses")))
+
+    def is_compared(row: Row) -> bool:
+        if row["side"] == "alone":
+            return row["setting"] == alone
+        return row["kind"] != "senses" or row["setting"] == experts
+
+    return [row for row in rows if row["stage"] == "final" and is_compared(row)]
+
+
 def over_one_mean(rows: Sequence[Row]) -> Mapping[int, tuple[list[float], list[float]]]:
     """What one mean prompt and private experts reach at epsilon 8, by clients, paired by seed."""
-    final = [row for row in rows if (row["stage"], row["epsilon"]) == ("final", "8.0")]
+    final = [row for row in finals_of(rows) if row["epsilon"] == "8.0"]
     place = {(row["kind"], row["clients"], row["seed"]): float(row["all"]) for row in final}
     found: dict[int, tuple[list[float], list[float]]] = {}
     for (kind, clients, seed), accuracy in sorted(place.items()):
@@ -130,6 +145,15 @@ def page(rows: Sequence[Row]) -> list[str]:
         *_gains(found, over_one_mean(rows)),
         "",
         *READING,
+        "",
+        "## Experts that nobody picks",
+        "",
+        "Where two senses meet in one expert they stay, and half of the clients end worse off than",
+        "alone. `pool.empty: split` makes an expert that nobody picks, as noised counts tell, a",
+        "copy of one with more than twice an even share of the clients, moved aside; one sense",
+        "follows the copy. Percent on all classes; *kept*: six experts, without splitting.",
+        "",
+        *_splitting(rows),
         "",
         "## Beside it, at 100 clients and epsilon 8",
         "",
@@ -234,14 +258,35 @@ def _against_mean(
     return lines
 
 
+def _splitting(rows: Sequence[Row]) -> list[str]:
+    """Private experts with and without splitting, on the seeds that have both."""
+    place: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    for row in rows:
+        if (row["stage"], row["side"], row["kind"]) == ("final", "together", "senses"):
+            kept = row["setting"] == KEPT
+            if kept or row in finals_of(rows):
+                of = place.setdefault((row["clients"], row["epsilon"]), {"kept": {}, "split": {}})
+                of["kept" if kept else "split"][row["seed"]] = float(row["all"])
+    lines = ["| clients | epsilon | kept, by seed | split, by seed |", "|---|---|---|---|"]
+    for (clients, epsilon), of in sorted(
+        place.items(), key=lambda p: (int(p[0][0]), -float(p[0][1]))
+    ):
+        shown = [
+            ", ".join(f"{seed}: {of[how][seed]:.1f}" for seed in sorted(of[how], key=int)) or "-"
+            for how in ("kept", "split")
+        ]
+        lines.append(f"| {int(clients):,} | {float(epsilon):g} | {' | '.join(shown)} |")
+    return lines
+
+
 def _beside(rows: Sequence[Row]) -> list[str]:
     lines = ["| federation | gain over the twin | worth of sharing | signal to noise |"]
     lines.append("|---|---|---|---|")
     for kind, title in KINDS.items():
         of = [
             row
-            for row in rows
-            if (row["stage"], row["side"], row["kind"]) == ("final", "together", kind)
+            for row in finals_of(rows)
+            if (row["side"], row["kind"]) == ("together", kind)
             and (row["clients"], row["epsilon"]) == ("100", "8.0")
         ]
         if of:
@@ -260,6 +305,14 @@ def tried(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[float]]]:
             of = found.setdefault((row["side"], row["kind"]), {})
             of.setdefault(row["setting"], []).append(float(row["all"]))
     return found
+
+
+def choose(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
+    """For each side and kind the setting with the best mean over the tuning seeds."""
+    return {
+        place: max(settings, key=lambda name: statistics.mean(settings[name]))
+        for place, settings in tried(rows).items()
+    }
 
 
 def _tuned(rows: Sequence[Row]) -> list[str]:

@@ -12,7 +12,6 @@ benchmark goes on where it was.
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 from _grid import Row, read_rows, run_missing, summarise_run
 from _scores import RESULTS
-from _worth_page import page, plot, tried
+from _worth_page import KEPT, choose, page, plot
 
 CONFIG = "sharing"
 KEY = ("stage", "side", "kind", "setting", "clients", "epsilon", "seed")
@@ -47,6 +46,11 @@ LOCAL: Mapping[str, Sequence[str]] = {
     "1 token": ("method.context_tokens=1", "training.learning_rate=0.1"),
     "4 tokens": ("method.context_tokens=4", "training.learning_rate=0.03"),
     "16 tokens": ("method.context_tokens=16", "training.learning_rate=0.03"),
+    "4 tokens, rate 0.1": ("method.context_tokens=4", "training.learning_rate=0.1"),
+    "4 tokens, 300 steps": (
+        *("method.context_tokens=4", "training.learning_rate=0.03"),
+        "training.local_steps=300",
+    ),
 }
 SHARED: Mapping[str, Sequence[str]] = {
     "2 steps": ("training.local_steps=2", "training.learning_rate=0.03"),
@@ -59,15 +63,22 @@ SHARED: Mapping[str, Sequence[str]] = {
         *("privacy.subspace=text_jacobian", "privacy.rank=64"),
     ),
 }
-GROUPS: Mapping[str, Sequence[str]] = {
+GROUPS: dict[str, Sequence[str]] = {
     f"{experts} experts, C = {norm}": (
         *("pool.kind=groups", f"pool.experts={experts}", "pool.floor=3.0", "rounds=6"),
         *("training.local_steps=5", f"privacy.clipping_norm={norm}"),
     )
     for experts, norm in ((6, 0.2), (8, 0.2), (8, 0.3))
 }
+GROUPS |= {
+    "6 experts, split": (*GROUPS[KEPT], "pool.empty=split"),
+    "6 experts, split, 64 directions": (
+        *(*GROUPS[KEPT], "pool.empty=split"),
+        *("privacy.subspace=text_jacobian", "privacy.rank=64"),
+    ),
+}
 ALONE = (
-    *("method.name=coop", "rounds=1", "training.local_steps=100", "privacy.mechanism=none"),
+    *("method.name=coop", "rounds=1", "privacy.mechanism=none"),
     *("secure_aggregation.enabled=false", f"task.clients={MEASURED}", "evaluation.every=1"),
 )
 EPSILONS: Mapping[int, Sequence[float]] = {100: (8.0, 4.0), 1000: (8.0, 2.0, 1.0)}
@@ -118,7 +129,7 @@ def overrides(row: Row) -> list[str]:
         *("evaluation.protocol=all_classes", f"evaluation.measured_clients={MEASURED}"),
     ]
     if row["side"] == "alone":
-        return [*found, *ALONE]
+        return ["training.local_steps=100", *found, *ALONE]
     found += [f"privacy.target_epsilon={row['epsilon']}", "evaluation.every=20"]
     if large:
         # The coordinator adds the noise here, as much as clients would: a tenth of the time.
@@ -170,14 +181,6 @@ def _interval(document: Any) -> str:
     if not isinstance(document, Mapping):
         return "-"
     return f"{document['low']:.2f}-{document['high']:.2f}"
-
-
-def choose(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
-    """For each side and kind the setting with the best mean over the tuning seeds."""
-    return {
-        place: max(settings, key=lambda name: statistics.mean(settings[name]))
-        for place, settings in tried(rows).items()
-    }
 
 
 def main() -> None:

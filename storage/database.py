@@ -29,7 +29,7 @@ from storage.engine import (
     make_engine,
     sqlite_url,
 )
-from storage.errors import StorageError
+from storage.errors import CheckpointError, StorageError
 from storage.files import OpenFile, create_whole, read_while_quiet, require_contents
 from storage.integrity import require_sound
 from storage.leaves import NewLeaves
@@ -90,11 +90,15 @@ class UnitOfWork:
             StorageFull: Nothing was committed.
             DatabaseBusy: Nothing was committed.
             DatabaseReplaced: The file was deleted or replaced; what was committed is lost with it.
-            CheckpointError: *Committed*, but old pages could not be erased yet.
+            CheckpointError: *Committed*, but old pages could not be erased yet; it has the head.
         """
         grown = self._leaves.place()
         head = TreeHead(grown, self.log.tree(grown).root()) if grown else None
-        self._commit()
+        try:
+            self._commit()
+        except CheckpointError as error:
+            error.head = head
+            raise
         return head
 
 

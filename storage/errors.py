@@ -22,6 +22,11 @@ Messages name fields, runs and files; never the contents of a row.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from storage.records import TreeHead
+
 
 class StorageError(Exception):
     """Root of all errors of this package; also an unexpected failure of the database itself."""
@@ -108,7 +113,12 @@ class CheckpointError(StorageError):
 
     A reader was in the way, or the disk is full. Until a later checkpoint succeeds (the next
     commit and the next opening try again), deleted rows may still lie in the write-ahead log.
+
+    Attributes:
+        head: Size and root of the log if it has grown by what was committed, to be kept elsewhere.
     """
+
+    head: TreeHead | None = None
 
 
 def run_not_found(run_id: str) -> NotFound:

@@ -9,7 +9,8 @@ Learning", NeurIPS, Algorithm 1: IFCA, here with secret choices) a round is:
    lowest (ties to the lowest index), trains from that one, and uploads K blocks: its update in
    block k, zeros elsewhere. The platform clips, appends the client's count, and noises all of it.
 3. With s_j the noised sum of block j and n_j the noised count, expert j takes the method's own step
-   along s_j / max(n_j, floor). Where n_j < floor it stays as it is, bit for bit.
+   along s_j / max(n_j, floor). Where n_j < floor it stays as it is, bit for bit, or becomes a copy
+   of one that is crowded (`methods/interface/splitting.py`).
 
 The choice is personal state, is never sent, and no metric tells of it. All that the server learns
 are noised sums.
@@ -31,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods.errors import MethodError
+from methods.interface.counts import Groups
 from methods.interface.directions import flat
 from methods.interface.method import (
     Aggregate,
@@ -45,6 +47,7 @@ from methods.interface.method import (
     Weighting,
 )
 from methods.interface.over import OverMethod
+from methods.interface.splitting import aside, splits
 
 CHOICE: Final = "groups.choice"
 """In personal state: the expert that a client trained or picked last."""
@@ -57,10 +60,12 @@ class InGroups(OverMethod):
     Attributes:
         groups: K.
         classes: Class names in label order, by which a client picks.
+        split: Whether an expert that nobody picks becomes a copy of one that is crowded.
     """
 
     groups: int
     classes: tuple[str, ...]
+    split: bool = False
     has_personal_state: bool = field(default=True, init=False)
     averaged: frozenset[str] = field(default=frozenset(), init=False)
     has_public_jacobian: bool = field(default=False, init=False)
@@ -144,22 +149,15 @@ class InGroups(OverMethod):
         groups = aggregate.groups
         if groups is None:
             raise MethodError("the sum of private experts came without counts")
-        after: list[Arrays] = []
-        for k in range(self.groups):
-            before, count = _at(state, k), float(groups.counts[k])
-            if count < groups.floor:
-                after.append(before)
-                continue
-            factor = aggregate.total_weight / max(count, groups.floor)
-            values = {name: value[k] * factor for name, value in aggregate.values.items()}
-            told = replace(
-                aggregate,
-                values={name: np.asarray(v, np.float32) for name, v in values.items()},
-                total_weight=count,
-                cohort_size=max(1, round(count)),
-                groups=None,
-            )
-            after.append(self.base.server_update(before, told, (), rng))
+        after: list[Arrays] = [_at(state, k) for k in range(self.groups)]
+        large = np.flatnonzero(groups.counts >= groups.floor).tolist()
+        told = {k: _told(aggregate, groups, k) for k in large}
+        for k, mean in told.items():
+            after[k] = self.base.server_update(after[k], mean, (), rng)
+        for empty, crowded in splits(groups) if self.split else ():
+            mean = told[crowded]
+            moved = replace(mean, values=aside(mean.values, list(self.shared_spec()), rng))
+            after[empty] = self.base.server_update(after[crowded], moved, (), rng)
         return _stacked(after)
 
     def personalise(
@@ -221,13 +219,16 @@ class InGroups(OverMethod):
         return tuple(entries[others[i]] for i in nearest[:most])
 
 
-def in_groups(method: Method, groups: int, classes: tuple[str, ...]) -> InGroups:
+def in_groups(
+    method: Method, groups: int, classes: tuple[str, ...], *, split: bool = False
+) -> InGroups:
     """Return the method with K private experts.
 
     Args:
         method: The method, a server optimiser and a subspace already in it.
         groups: K, at least 2.
         classes: Class names in label order.
+        split: Whether an expert that nobody picks becomes a copy of one that is crowded.
 
     Raises:
         MethodError: If its experts could not be told apart, or it keeps, shares or is handed what
@@ -235,7 +236,7 @@ def in_groups(method: Method, groups: int, classes: tuple[str, ...]) -> InGroups
     """
     _require_averaged(method)
     _require_pool(method)
-    found = InGroups(method, groups, classes)
+    found = InGroups(method, groups, classes, split)
     first = found.broadcast(found.init_server(np.random.default_rng(0)))
     shared = [n for n in first if n in method.shared_spec()] or list(first)
     if all(np.array_equal(first[name][0], first[name][1]) for name in shared):
@@ -289,6 +290,19 @@ def _cross_entropy(logits: NDArray[Any], labels: NDArray[Any]) -> float:
         shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
         totals = np.log(np.exp(shifted).sum(axis=1))
         return float((totals - shifted[np.arange(len(labels)), labels]).sum())
+
+
+def _told(aggregate: Aggregate, groups: Groups, k: int) -> Aggregate:
+    """Return what the server of one expert is told: its group's mean."""
+    count = float(groups.counts[k])
+    factor = aggregate.total_weight / max(count, groups.floor)
+    return replace(
+        aggregate,
+        values={n: np.asarray(v[k] * factor, np.float32) for n, v in aggregate.values.items()},
+        total_weight=count,
+        cohort_size=max(1, round(count)),
+        groups=None,
+    )
 
 
 def _stacked(states: Sequence[Arrays]) -> dict[str, NDArray[Any]]:

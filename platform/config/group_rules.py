@@ -11,7 +11,7 @@ from platform.config.schema import PoolConfig, RunSections
 
 KEYS_OF = {
     "entries": ("noise", "clipping_norm", "minimum", "generations"),
-    "groups": ("experts", "count_ratio", "floor"),
+    "groups": ("experts", "count_ratio", "floor", "empty"),
 }
 """Keys of `pool` that mean something under one kind only."""
 
@@ -44,6 +44,11 @@ def _experts(config: RunSections) -> Iterator[str]:
         yield (
             f"pool.experts: {experts} is not valid; valid: 2 to task.clients = {clients}, as a "
             "group has at least one client"
+        )
+    elif config.pool.empty == "split" and experts < 3:
+        yield (
+            f"pool.empty: split needs pool.experts of at least 3, and it is {experts}, of which "
+            "none can have more than twice an even share of the clients; valid: keep"
         )
 
 

@@ -171,6 +171,12 @@ class PoolConfig(Section):
     it keeps its expert. Under `groups`; null: one standard deviation of a count's noise, and at
     least 1.
     """
+    empty: Literal["keep", "split"] = "keep"
+    """What becomes of an expert that nobody picks, as noised counts tell. `keep`: it stays as it
+    is. `split`: where another has more than twice an even share of the clients, it becomes a copy
+    of that one, moved aside, so that groups of clients that met in one expert come apart. Under
+    `groups`; valid: keep, split.
+    """
     fetch: Literal["experts"] = "experts"
     """The coordinator picks a client's experts."""
     noise: EntryNoise | None = None

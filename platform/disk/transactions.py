@@ -35,7 +35,7 @@ def transaction(database: Database) -> Iterator[UnitOfWork]:
             head = uow.commit()
         except CheckpointError as error:
             LOGGER.warning("%s", error)
-            return
+            head = error.head
     if head is not None:
         keep_head(database.path, head)
 

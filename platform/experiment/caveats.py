@@ -174,6 +174,12 @@ def _groups(run: Run, documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             f"{'count was' if readings[0][1]['counts'] is None else 'noised count was'} below the "
             "floor, and its expert stayed as it was"
         )
+    copied = [number for number, found in readings if found.get("copied")]
+    if copied:
+        yield (
+            f"private experts: in {len(copied)} of {len(readings)} rounds an expert that nobody "
+            "picked became a copy of one with more than twice an even share of the clients"
+        )
 
 
 def _mechanism(run: Run) -> Iterator[str]:

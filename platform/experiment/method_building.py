@@ -238,7 +238,7 @@ def _grouped(method: Method, config: RunConfig, task: Task) -> Method:
     if config.pool.kind != "groups" or experts is None:
         return method
     try:
-        return in_groups(method, experts, task.classes)
+        return in_groups(method, experts, task.classes, split=config.pool.empty == "split")
     except MethodError as error:
         raise ConfigError(str(error)) from error
 

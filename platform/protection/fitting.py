@@ -163,7 +163,8 @@ def _grouping(config: RunConfig, beside: Extras) -> Grouping | None:
         ratio = FREE_RATIO if alone and config.relation == "replace_one" else CHARGED_RATIO
     counts = GroupCounts(groups=groups, ratio=ratio, alone=alone)
     bound = config.secure_aggregation.value_bound
-    return Grouping(counts, config.pool.floor, 1.0 if bound is None else min(1.0, bound))
+    unclipped = 1.0 if bound is None else min(1.0, bound)
+    return Grouping(counts, config.pool.floor, unclipped, config.pool.empty == "split")
 
 
 def pool_rules_of(config: RunConfig, method: Method) -> PoolRules | None:

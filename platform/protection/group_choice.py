@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from methods import Arrays
+from methods import Arrays, Groups
+from methods.interface.splitting import splits
 from platform.errors import ProtocolError
 from platform.wire.layout import Summed
 from privacy import GroupCounts
@@ -50,11 +51,13 @@ class Grouping:
         counts: K and b.
         floor: The least that a group's block is divided by, in clients; None for the default.
         unclipped: b where nothing is clipped, and so nothing to measure it by.
+        split: Whether an empty group's expert becomes a copy of a crowded one.
     """
 
     counts: GroupCounts
     floor: float | None = None
     unclipped: float = 1.0
+    split: bool = False
 
     @property
     def number(self) -> int:
@@ -97,7 +100,7 @@ class Grouping:
             clients = np.rint(clients)
         spread = deviation / bound
         least = max(1.0, FLOOR_DEVIATIONS * spread) if self.floor is None else self.floor
-        return GroupReading(clients, spread, least)
+        return GroupReading(clients, spread, least, self.split)
 
 
 @dataclass(frozen=True)
@@ -109,13 +112,22 @@ class GroupReading:
         deviation: Standard deviation of that noise; 0 where there is none, and then no count may
             be shown.
         floor: The least that a block is divided by; public.
+        split: Whether an empty group's expert becomes a copy of a crowded one.
     """
 
     counts: NDArray[np.float64]
     deviation: float
     floor: float
+    split: bool = False
+
+    @property
+    def copied(self) -> tuple[tuple[int, int], ...]:
+        """Groups of too small a count, each with the crowded one whose copy its expert is now."""
+        return tuple(splits(Groups(self.counts, self.floor))) if self.split else ()
 
     @property
     def kept(self) -> tuple[int, ...]:
         """Groups of too small a count, whose experts stay as they are."""
-        return tuple(int(group) for group in np.flatnonzero(self.counts < self.floor))
+        copied = {empty for empty, _ in self.copied}
+        small = (int(group) for group in np.flatnonzero(self.counts < self.floor))
+        return tuple(group for group in small if group not in copied)

@@ -90,11 +90,12 @@ def round_document(
 
 
 def _groups(found: GroupReading | None) -> dict[str, Any] | None:
-    """Return which experts stayed as they were, and the counts by which, where these have noise."""
+    """Return which experts stayed as they were or are copies, and counts where these have noise."""
     if found is None:
         return None
     return {
         "kept": list(found.kept),
+        "copied": [list(pair) for pair in found.copied],
         "counts": found.counts.tolist() if found.deviation else None,
         "std": found.deviation or None,
         "floor": found.floor,

@@ -7,7 +7,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import time
+import timeit
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -249,13 +249,17 @@ def test_another_version_is_refused(file: Path, store: storage.ClientStore) -> N
 
 
 def test_opening_again_is_cheap(file: Path, store: storage.ClientStore) -> None:
-    times = []
-    for _ in range(20):
-        start = time.perf_counter()
-        storage.open_client_store(file)
-        times.append(time.perf_counter() - start)
-    # The target is 10 ms in the median (1 ms was measured); the fastest of 20 bears a busy machine.
-    assert min(times) < 0.01
+    """It reads the whole file, as SQLite's own check does, and little besides."""
+
+    def check() -> None:
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute("PRAGMA integrity_check").fetchall()
+
+    def fastest(call: Callable[[], object]) -> float:
+        return min(timeit.repeat(call, number=1, repeat=20))
+
+    # 4 times was measured; the fastest of 20 each bears a busy machine.
+    assert fastest(lambda: storage.open_client_store(file)) < 30 * fastest(check)
 
 
 def test_two_threads_may_use_one_store(store: storage.ClientStore) -> None:

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -38,11 +37,8 @@ def python(
     )
 
 
-def test_help_answers_at_once(child_environment: dict[str, str], tmp_path: Path) -> None:
-    started = time.monotonic()
+def test_help_names_all_commands(child_environment: dict[str, str], tmp_path: Path) -> None:
     done = python(child_environment, tmp_path, "-m", "platform.coordinator", "--help")
-    # About 0.3 seconds on an idle machine; a busy one gets some slack.
-    assert time.monotonic() - started < 5.0
     assert done.returncode == 0 and done.stderr == ""
     assert all(command in done.stdout for command in COMMANDS)
     assert list(tmp_path.iterdir()) == []

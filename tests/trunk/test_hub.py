@@ -363,7 +363,7 @@ def test_a_stopped_process_costs_its_time_and_nothing_else(folder):
             started = time.monotonic()
             found = hub.exchange("train", {"north": b"m"}, 0.5)
             assert isinstance(found["north"], Dropout)
-            assert time.monotonic() - started < 10
+            assert time.monotonic() - started < 60
 
 
 def test_a_socket_that_is_left_when_a_process_is_killed(folder):

@@ -22,6 +22,7 @@ from platform.disk.log_files import (
     known_key,
     log_signer,
 )
+from platform.disk.transactions import transaction
 from platform.errors import ConfigError
 from privacy import Authentication
 from privacy.transparency import (
@@ -31,7 +32,7 @@ from privacy.transparency import (
     sign_checkpoint,
     state_lost,
 )
-from storage import TreeHead
+from storage import TreeHead, open_database
 from tests.trunk._runs import Command, Finished
 from tests.trunk._tampering import execute
 
@@ -314,3 +315,16 @@ def test_a_full_disk_beside_a_sound_database(copied: Finished) -> None:
     path.mkdir()
     with pytest.raises(OSError, match=r"sotto\.audit\.heads"):
         keep_head(copied.storage.file, HEADS[0])
+
+
+def test_a_head_is_kept_where_a_reader_is_in_the_way(copied: Finished) -> None:
+    """Somebody reads on while a round is written: the log has grown, and so have its heads."""
+    before = len(kept_heads(copied.storage.file, None).heads)
+    with open_database(copied.storage.url, busy_timeout=0.05) as opened:
+        with opened.unit_of_work(read_only=True) as reader:
+            assert reader.runs.list()
+            with transaction(opened) as unit:
+                unit.audit.append(copied.run_id, actor="coordinator", action="run.resumed")
+        heads = kept_heads(copied.storage.file, None).heads
+        assert len(heads) == before + 1
+        assert opened.verify_log(heads).size == heads[-1].size

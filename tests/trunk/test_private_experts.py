@@ -53,7 +53,9 @@ VALIDATED = ("task.validation_share=0.5", "task.shots=4", "evaluation.release=no
 STEP = {0: 0.03, 1: -0.01}
 
 
-def force(monkeypatch, groups: dict[int, int], *, failing: int | None = None) -> None:
+def force(
+    monkeypatch, groups: dict[int, int], *, failing: int | None = None, number: int = K
+) -> None:
     """Clients, by their place in order, train nothing and are in these groups."""
 
     def train(profile, make_trainer, view, *, round_number, noise):
@@ -61,7 +63,7 @@ def force(monkeypatch, groups: dict[int, int], *, failing: int | None = None) ->
         if place == failing:
             raise FloatingPointError
         group = groups[place]
-        update = np.zeros((K, 2, WIDTH // 2), np.float32)
+        update = np.zeros((number, 2, WIDTH // 2), np.float32)
         update[group] = STEP[group]
         personal = {CHOICE: np.array(group, np.int64)}
         return LocalResult({"context": update}, None, personal, group=group)
@@ -127,7 +129,7 @@ def test_masked_sums_give_each_group_its_own_mean(storage: Storage, monkeypatch)
     ((text,),) = storage.rows("SELECT document FROM rounds")
     entry = json.loads(text)["groups"]
     # Without noise no count is shown.
-    assert entry == {"kept": [], "counts": None, "std": None, "floor": 1.0}
+    assert entry == {"kept": [], "copied": [], "counts": None, "std": None, "floor": 1.0}
 
 
 def test_an_empty_group_keeps_its_expert_bit_for_bit_and_the_report_says_so(
@@ -144,6 +146,24 @@ def test_an_empty_group_keeps_its_expert_bit_for_bit_and_the_report_says_so(
     np.testing.assert_allclose(state[0] - before[0], 2 * STEP[0], atol=4e-5)
     assert [document["groups"]["kept"] for document in summary["rounds"]] == [[1], [1]]
     assert any("in 2 of 2 rounds a group's count was below" in w for w in summary["warnings"])
+
+
+def test_a_crowded_experts_copy_takes_the_place_of_one_that_nobody_picks(
+    storage: Storage, monkeypatch
+):
+    force(monkeypatch, dict.fromkeys(range(5), 0), number=3)
+    split = "pool={kind: groups, experts: 3, empty: split}"
+    with opened(storage.create(*GROUPED, BARE, split, "rounds=1")) as simulation:
+        before = simulation.run.terms.initial_state()["context"]
+        summary = execute(simulation, SilentObserver())
+    ((blob,),) = storage.rows("SELECT blob FROM states")
+    state = decode_arrays(blob)["context"]
+    # Five clients are more than twice 5 / 3, and the half that is left is not.
+    assert np.linalg.norm(state[1] - state[0]) == pytest.approx(0.03 * math.sqrt(WIDTH), rel=1e-3)
+    assert state[2].tobytes() == before[2].tobytes()
+    entry = summary["rounds"][0]["groups"]
+    assert (entry["kept"], entry["copied"]) == ([2], [[1, 0]])
+    assert any("in 1 of 1 rounds an expert that nobody" in w for w in summary["warnings"])
 
 
 @pytest.mark.parametrize(("failing", "expected"), [(None, (3, 2)), (1, (3, 1))])
@@ -405,6 +425,11 @@ def test_the_audit_finds_counts_that_are_not_paid_for(storage: Storage, monkeypa
         (("pool={experts: 2}",), r"pool\.experts: 2 has no meaning with pool\.kind = entries"),
         (("pool={floor: 2.0}",), r"pool\.floor: 2\.0 has no meaning with pool\.kind = entries"),
         (("pool={count_ratio: 0.5}",), r"pool\.count_ratio: 0\.5 has no meaning"),
+        (("pool={empty: split}",), r"pool\.empty: split has no meaning with pool\.kind = entries"),
+        (
+            ("pool={kind: groups, experts: 2, empty: split}",),
+            r"pool\.empty: split needs pool\.experts of at least 3",
+        ),
         (
             ("pool={kind: groups, experts: 2, generations: 3}",),
             r"pool\.generations: 3 has no meaning with pool\.kind = groups; valid: 1",
