@@ -34,7 +34,8 @@ def _say_scopes(document: Any, pdf: Any) -> None:
 
     Cells name their headers, but the header above a column of headers is named by none.
     """
-    elements = {one.reference: one for one in pdf.objects if isinstance(one, dict) and "S" in one}
+    found: list[Any] = [one for one in pdf.objects if isinstance(one, dict) and "S" in one]
+    elements = {one.reference: one for one in found}
     for cell in elements.values():
         if cell["S"] == "/TH":
             group = elements[elements[cell["P"]]["P"]]
