@@ -145,7 +145,9 @@ class AuditRepository:
         if until is not None:
             where.append(Audit.time <= utc_text("until", until))
         if detail_contains is not None:
-            where.append(func.instr(Audit.detail, detail_contains) > 0)
+            is_server = self._session.get_bind().dialect.name == "postgresql"
+            place = func.strpos if is_server else func.instr
+            where.append(place(Audit.detail, detail_contains) > 0)
         return tuple(self._entries(*where, limit=limit))
 
     def known(self, field: Literal["run", "actor", "action", "channel"]) -> tuple[str, ...]:
@@ -226,8 +228,10 @@ class AuditRepository:
             Audit.hash,
         )
         query = select(*columns).where(*where).order_by(Audit.run_id, Audit.sequence).limit(limit)
-        for row in self._session.execute(query.execution_options(yield_per=1000)):
-            yield AuditEntry(*row)
+        # Closed also where nobody reads to the end.
+        with self._session.execute(query.execution_options(yield_per=1000)) as found:
+            for row in found:
+                yield AuditEntry(*row)
 
 
 def _hash_after(head: AuditHead, entry: AuditEntry) -> str:

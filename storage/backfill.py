@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
-from typing import Final, cast
+from typing import Final
 
 from sqlalchemy import Connection
 
@@ -12,7 +11,7 @@ from storage.leaves import NewLeaves
 from storage.ledger import read_rows
 from storage.records import GENESIS_HASH
 from storage.sealing import Rows
-from storage.statements import Statements
+from storage.server_statements import statements_on
 from storage.tables import Ledger
 
 _RUNS: Final = "SELECT run_id FROM runs ORDER BY created, run_id"
@@ -31,8 +30,7 @@ def fill_log(connection: Connection) -> None:
     Raises:
         DatabaseDamaged: A row of the ledger does not fit its digest.
     """
-    raw = cast("sqlite3.Connection", connection.connection.driver_connection)
-    statements = Statements(lambda: raw, "to be migrated")
+    statements = statements_on(connection, "to be migrated")
     leaves, rows = NewLeaves(statements), Rows(statements)
     for (run_id,) in statements.run(_RUNS):
         previous = GENESIS_HASH

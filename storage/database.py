@@ -8,30 +8,20 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
 
-from sqlalchemy import URL, Engine
 from sqlalchemy.orm import Session
 
-from storage import schema
+from storage.address import address_of
 from storage.attempts import AttemptRepository
 from storage.audit import AuditRepository
-from storage.engine import (
-    BEGIN_OPTION,
-    BEGIN_READ,
-    BEGIN_WRITE,
-    checkpoint,
-    make_engine,
-    sqlite_url,
-)
-from storage.errors import CheckpointError, StorageError
-from storage.files import OpenFile, create_whole, read_while_quiet, require_contents
-from storage.integrity import require_sound
+from storage.engine import BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE
+from storage.errors import CheckpointError, NotFound, StorageError
+from storage.homes import Home, exists, open_home, version_at
 from storage.leaves import NewLeaves
 from storage.ledger import LedgerRepository, ledger_key, read_rows
 from storage.log import LogRepository
@@ -40,6 +30,7 @@ from storage.pool import PoolRepository
 from storage.records import TreeHead
 from storage.runs import RoundRepository, RunRepository, StateRepository
 from storage.sealing import Rows
+from storage.server_statements import ServerStatements
 from storage.statements import Statements
 from storage.tables import SEALED_TABLES, Ledger
 
@@ -109,26 +100,22 @@ class Database:
         is_read_only: Whether nothing may be written to it.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        path: Path,
-        now: Callable[[], datetime],
-        busy_timeout: float,
-        is_read_only: bool,
-    ) -> None:
+    def __init__(self, home: Home, *, now: Callable[[], datetime], is_read_only: bool) -> None:
         """Made by ``open_database`` only."""
         self.is_read_only = is_read_only
-        self._engine = engine
-        self._file = OpenFile.at(path)
+        self._home = home
+        self._engine = home.engine
         self._now = now
-        self._patience = busy_timeout
 
     @property
     def path(self) -> Path:
-        """The database's file."""
-        return self._file.path
+        """The database's file; of one on a server, a place in the folder beside which files lie."""
+        return self._home.address.path
+
+    @property
+    def is_on_server(self) -> bool:
+        """Whether it is on a server, whose old rows nobody of ours erases."""
+        return self._home.address.is_server
 
     @contextmanager
     def unit_of_work(self, *, read_only: bool = False) -> Iterator[UnitOfWork]:
@@ -151,10 +138,9 @@ class Database:
             def commit() -> None:
                 if read_only:
                     raise StorageError("a read-only unit of work cannot be committed")
-                self._file.require_same()
+                self._home.require_whole(session.connection)
                 session.commit()
-                # Replaced in between, what was committed is gone, so nobody may count on it.
-                self._file.require_same()
+                self._home.require_kept()
                 self.checkpoint()
 
             yield UnitOfWork(session, self._rows(session), now=self._now, commit=commit)
@@ -163,7 +149,8 @@ class Database:
         """Check all pages, all indices, the schema with its triggers, and every row's digest.
 
         Opening does the same but for the digests, which are checked as rows are read. That no row
-        is missing, and none too many, is not known here.
+        is missing, and none too many, is not known here. Pages and indices of a server are its own
+        to check.
 
         Raises:
             DatabaseDamaged: Naming what is wrong first.
@@ -181,7 +168,7 @@ class Database:
             DatabaseReplaced: The file was deleted or replaced since it was opened.
         """
         with self._session(BEGIN_READ) as session:
-            require_sound(self._rows(session).statements, schema.newest_schema())
+            self._home.verify_structure(self._rows(session).statements)
 
     def verify_log(
         self,
@@ -209,10 +196,8 @@ class Database:
 
     @contextmanager
     def _session(self, begin: str) -> Iterator[Session]:
-        self._file.require_same()
-        quiet = read_while_quiet(self.path) if self.is_read_only else nullcontext()
         with (
-            quiet,
+            self._home.reading(),
             self._engine.connect().execution_options(**{BEGIN_OPTION: begin}) as connection,
             Session(connection, autoflush=True, expire_on_commit=True) as session,
         ):
@@ -223,15 +208,20 @@ class Database:
         def connect() -> sqlite3.Connection:
             return cast("sqlite3.Connection", session.connection().connection.driver_connection)
 
-        return Rows(Statements(connect, str(self.path)))
+        kind = ServerStatements if self.is_on_server else Statements
+        return Rows(kind(connect, self._home.address.where))
 
     def checkpoint(self) -> None:
-        """Empty the write-ahead log, in which deleted rows would live on.
+        """Empty a file's write-ahead log, in which deleted rows would live on.
 
         Raises:
             CheckpointError: A reader was in the way for longer than the busy timeout.
         """
-        checkpoint(self._engine, patience=self._patience)
+        self._home.checkpoint()
+
+    def stamp(self) -> str:
+        """Return a text that is another one whenever something was written."""
+        return self._home.stamp()
 
     def close(self) -> None:
         """Close all connections."""
@@ -261,44 +251,27 @@ def open_database(
     """Open the coordinator's database, creating or upgrading it where needed, and check it.
 
     Args:
-        url: Such as ``sqlite:///runs/sotto.db``; the folder is created.
+        url: Such as ``sqlite:///runs/sotto.db``, whose folder is created, or of a server
+            (``storage.address``).
         now: Tells the time, with a time zone; default is the system's clock.
         busy_timeout: Seconds to wait for other processes.
         read_only: Open one that exists and has the newest schema, and write nothing whatever, not
             even beside the file, so that it may lie on a medium that cannot be written to.
 
     Raises:
-        InvalidRecordError: The URL does not name an SQLite file.
-        NotFound: It is to be read only, and there is none.
+        InvalidRecordError: The URL names neither an SQLite file nor all that a server's must.
+        NotFound: It is to be read only, and there is none; or a server has none of its name.
         SchemaMismatch: The file is something else, or of an unknown version.
         DatabaseDamaged: The file is empty, cut or broken, or its schema was changed.
         StorageFull: The disk is full or read-only.
         DatabaseBusy: Another process held it for too long.
     """
-    parsed = sqlite_url(url)
-    path = Path(str(parsed.database))
-    if not read_only:
-        create_whole(path, partial(_build, parsed))
-    require_contents(path)
-    engine = make_engine(parsed, busy_timeout=busy_timeout, read_only=read_only)
+    home = open_home(address_of(url), busy_timeout=busy_timeout, read_only=read_only)
     try:
-        database = Database(
-            engine,
-            path=path,
-            now=now or _utc_now,
-            busy_timeout=busy_timeout,
-            is_read_only=read_only,
-        )
-        if read_only:
-            with read_while_quiet(path):
-                schema.require_newest(engine)
-        else:
-            schema.upgrade(engine)
-            # A killed process may have left pages of its unfinished transaction in the log.
-            database.checkpoint()
+        database = Database(home, now=now or _utc_now, is_read_only=read_only)
         database.verify_structure()
     except BaseException:
-        engine.dispose()
+        home.engine.dispose()
         raise
     return database
 
@@ -307,27 +280,26 @@ def schema_version(url: str) -> str:
     """Return the version of a database's schema, whether it is the newest or not.
 
     Raises:
-        InvalidRecordError: The URL does not name an SQLite file.
-        NotFound: There is no such file.
-        SchemaMismatch: The file is something else, or of an unknown version.
+        InvalidRecordError: The URL does not name a database.
+        NotFound: There is no such file, or nothing of ours on the server.
+        SchemaMismatch: It is something else, or of an unknown version.
     """
-    parsed = sqlite_url(url)
-    path = Path(str(parsed.database))
-    require_contents(path)
-    engine = make_engine(parsed, busy_timeout=DEFAULT_BUSY_TIMEOUT, read_only=True)
-    try:
-        with read_while_quiet(path):
-            return schema.version_of(engine)
-    finally:
-        engine.dispose()
+    address = address_of(url)
+    version = version_at(address)
+    if version is None:
+        raise NotFound(f"there is no database of Sotto at {address.where}")
+    return version
 
 
-def _build(url: URL, path: Path) -> None:
-    engine = make_engine(url.set(database=str(path)), busy_timeout=DEFAULT_BUSY_TIMEOUT)
-    try:
-        schema.create(engine)
-    finally:
-        engine.dispose()
+def database_exists(url: str) -> bool:
+    """Return whether a URL names a database that is there.
+
+    Raises:
+        InvalidRecordError: The URL does not name a database.
+        SchemaMismatch: A server's database is another program's, or of an unknown version.
+        StorageError: The server cannot be reached.
+    """
+    return exists(address_of(url))
 
 
 def _utc_now() -> datetime:

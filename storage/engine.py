@@ -14,8 +14,7 @@ from typing import Final
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, NullPool, create_engine, event
-from sqlalchemy.engine import URL, ExceptionContext, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.engine import URL, ExceptionContext
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from storage.errors import (
@@ -23,7 +22,6 @@ from storage.errors import (
     CheckpointError,
     DatabaseBusy,
     DatabaseDamaged,
-    InvalidRecordError,
     NotFound,
     SchemaMismatch,
     StorageError,
@@ -64,31 +62,11 @@ _WRITE_FAILURES = (
 )
 
 
-def sqlite_url(url: str) -> URL:
-    """Return the parsed URL of an SQLite file.
-
-    Raises:
-        InvalidRecordError: Another database, or one in memory, which no second connection sees.
-    """
-    try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise InvalidRecordError(
-            "storage.url cannot be parsed; it must look like sqlite:///runs/sotto.db"
-        ) from error
-    in_file = parsed.database and parsed.database != ":memory:"
-    if parsed.get_backend_name() != "sqlite" or not in_file or parsed.query:
-        raise InvalidRecordError(
-            "storage.url must name an SQLite file, such as sqlite:///runs/sotto.db"
-        )
-    return parsed.set(drivername="sqlite+pysqlite")
-
-
 def make_engine(url: URL, *, busy_timeout: float, read_only: bool = False) -> Engine:
     """Return an engine over one file whose connections are all set up by ``configure_connection``.
 
     Args:
-        url: As ``sqlite_url`` gives it.
+        url: Of a file, as ``storage.address`` gives it.
         busy_timeout: Seconds to wait for a lock.
         read_only: Whether nothing may be written, not even beside the file.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -199,6 +200,16 @@ def _stamp(path: Path) -> tuple[object, ...]:
         return found.st_ino, found.st_size, found.st_mtime_ns, is_quiet(path)
     except OSError as error:
         return (error.errno,)
+
+
+def stamp_of(path: Path) -> str:
+    """Return a text that is another one whenever a database was written to."""
+    told = []
+    for file in (path, beside(path, LOG)):
+        with suppress(OSError):
+            found = file.stat()
+            told.append((file.name, found.st_ino, found.st_size, found.st_mtime_ns))
+    return hashlib.sha256(repr(told).encode()).hexdigest()
 
 
 @contextmanager

@@ -41,17 +41,30 @@ def require_sound(statements: Statements, expected: Schema) -> None:
     Raises:
         DatabaseDamaged: Naming the file and what is wrong first.
     """
-    for reason in _reasons(statements, expected):
+    require_schema(statements.where, read_schema(statements), expected)
+    for reason in _reasons(statements):
         raise DatabaseDamaged(f"database {statements.where} is damaged: {reason}")
 
 
-def _reasons(statements: Statements, expected: Schema) -> Iterable[str]:
-    found = read_schema(statements)
+def require_schema(where: str, found: Schema, expected: Schema) -> None:
+    """Require the expected schema.
+
+    Raises:
+        DatabaseDamaged: Naming the database and what is wrong first.
+    """
+    for reason in _differences(found, expected):
+        raise DatabaseDamaged(f"database {where} is damaged: {reason}")
+
+
+def _differences(found: Schema, expected: Schema) -> Iterable[str]:
     for item in sorted(expected - found):
         same = any(other[:3] == item[:3] for other in found)
         yield f"its {item.kind} {item.name} {'was changed' if same else 'is missing'}"
     for item in sorted(found - expected):
         yield f"it has a {item.kind} {item.name!r}, which does not belong there"
+
+
+def _reasons(statements: Statements) -> Iterable[str]:
     ((problem,),) = statements.run("PRAGMA integrity_check(1)")
     if problem != "ok":
         yield f"SQLite's integrity check says {' '.join(problem.split())!r}"

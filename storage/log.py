@@ -115,8 +115,10 @@ class LogRepository:
         )
         known = [(name, value) for name, value in equal if value is not None]
         where = "".join(f" AND {name} = ?" for name, _ in known)
-        query = f"{_SELECTION} WHERE kind <> 'event'{where} ORDER BY position LIMIT ?"
-        values = (*(value for _, value in known), -1 if limit is None else limit)
+        query = f"{_SELECTION} WHERE kind <> 'event'{where} ORDER BY position"
+        values = tuple(value for _, value in known)
+        if limit is not None:
+            query, values = f"{query} LIMIT ?", (*values, limit)
         return tuple(Leaf(*row) for row in self._statements.run(query, values))
 
     def pseudonyms(self) -> tuple[str, ...]:

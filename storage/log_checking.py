@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -111,17 +112,18 @@ def verify_log(
     wanted = deque(sorted(set(heads)))
     seen, tree = _Pass(ledger), _Growing()
     _require_root(tree, wanted)
-    for row in statements.stream(_SELECTION):
-        leaf = Leaf(*row[:_LEAF_WIDTH])
-        if leaf.position != tree.size:
-            raise LogBroken(tree.size, "it is missing")
-        found = seen.hash_of(leaf, row[_LEAF_WIDTH:])
-        if found != leaf.hash:
-            raise LogBroken(leaf.position, f"its {leaf.kind} does not fit its hash")
-        tree.add(found)
-        _require_root(tree, wanted)
-        if tree.size % 10_000 == 0:
-            progress(tree.size)
+    with closing(statements.stream(_SELECTION)) as rows:
+        for row in rows:
+            leaf = Leaf(*row[:_LEAF_WIDTH])
+            if leaf.position != tree.size:
+                raise LogBroken(tree.size, "it is missing")
+            found = seen.hash_of(leaf, row[_LEAF_WIDTH:])
+            if found != leaf.hash:
+                raise LogBroken(leaf.position, f"its {leaf.kind} does not fit its hash")
+            tree.add(found)
+            _require_root(tree, wanted)
+            if tree.size % 10_000 == 0:
+                progress(tree.size)
     if wanted:
         raise LogBroken(tree.size, f"a kept head says that there are {wanted[0].size} leaves")
     _require_all(statements, seen, tree)
@@ -144,9 +146,10 @@ def _require_all(statements: Statements, seen: _Pass, tree: _Growing) -> None:
         if seen.charged.get(key) != row.status:
             raise LogBroken(tree.size, f"the ledger row {key!r} is {row.status} without a leaf")
     expected: Iterator[tuple[int, int, bytes]] = iter(sorted(tree.tiles))
-    for level, position, found in statements.stream(_TILES):
-        if (level, position, found) != next(expected, None):
-            raise LogBroken(_first_leaf(level, position), f"a tile of level {level} is another")
+    with closing(statements.stream(_TILES)) as tiles:
+        for level, position, found in tiles:
+            if (level, position, found) != next(expected, None):
+                raise LogBroken(_first_leaf(level, position), f"a tile of level {level} is another")
     for level, position, _ in islice(expected, 1):
         raise LogBroken(_first_leaf(level, position), f"a tile of level {level} is missing")
 

@@ -20,19 +20,20 @@ from storage import migrations
 from storage.engine import BEGIN_NOTHING, BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE, FILE
 from storage.errors import SchemaMismatch, StorageError
 from storage.integrity import Schema, read_schema
+from storage.server import BEGIN_SCHEMA
 from storage.statements import Statements
 from storage.tables import Base
 from storage.versions import older, require_version
 
 
 def create(engine: Engine) -> None:
-    """Give an empty database the newest schema."""
+    """Give an empty file the newest schema."""
     with engine.connect() as connection:
         _migrate(connection, _script())
 
 
 def upgrade(engine: Engine) -> None:
-    """Bring a database to the newest schema; does nothing if it is there already.
+    """Bring a file to the newest schema; does nothing if it is there already.
 
     Raises:
         SchemaMismatch: The file is not a coordinator's database, or its schema is unknown.
@@ -53,6 +54,22 @@ def upgrade(engine: Engine) -> None:
             connection.execution_options(**{BEGIN_OPTION: BEGIN_NOTHING})
             connection.exec_driver_sql("PRAGMA foreign_keys=ON")
             connection.commit()
+
+
+def upgrade_server(engine: Engine) -> None:
+    """Bring a server's database to the newest schema, also an empty one.
+
+    Raises:
+        SchemaMismatch: It is another program's, or its schema is unknown.
+    """
+    script = _script()
+    if found_version(engine) == newest_version():
+        return
+    with engine.connect() as connection:
+        connection.execution_options(**{BEGIN_OPTION: BEGIN_SCHEMA})
+        connection.begin()
+        _run_steps(connection, script)
+        connection.commit()
 
 
 def is_newest(engine: Engine) -> bool:
@@ -89,6 +106,16 @@ def version_of(engine: Engine) -> str:
     """
     with engine.connect().execution_options(**{BEGIN_OPTION: BEGIN_READ}) as connection:
         return _revision(connection, _script())
+
+
+def found_version(engine: Engine) -> str | None:
+    """Return the version of a database's schema, None where there is nothing in it.
+
+    Raises:
+        SchemaMismatch: It is another program's, or its schema is unknown.
+    """
+    with engine.connect().execution_options(**{BEGIN_OPTION: BEGIN_READ}) as connection:
+        return current_revision(connection, _script())
 
 
 @lru_cache(maxsize=1)
@@ -135,13 +162,23 @@ def _revision(connection: Connection, script: ScriptDirectory) -> str:
 
 
 def _not_ours(connection: Connection) -> SchemaMismatch:
-    return SchemaMismatch(f"file {connection.info[FILE]} is not a coordinator's database of Sotto")
+    what = "database" if connection.dialect.name == "postgresql" else "file"
+    return SchemaMismatch(
+        f"{what} {connection.info[FILE]} is not a coordinator's database of Sotto"
+    )
 
 
 def _migrate(connection: Connection, script: ScriptDirectory) -> None:
     """Run what is missing in one transaction, under the write lock."""
     connection.execution_options(**{BEGIN_OPTION: BEGIN_WRITE})
     connection.begin()
+    _run_steps(connection, script)
+    if connection.exec_driver_sql("PRAGMA foreign_key_check").first() is not None:
+        raise StorageError("the migration left rows that refer to missing rows; nothing changed")
+    connection.commit()
+
+
+def _run_steps(connection: Connection, script: ScriptDirectory) -> None:
     # Asked again under the lock: another process may have been faster.
     current_revision(connection, script)
     environment = EnvironmentContext(
@@ -150,6 +187,3 @@ def _migrate(connection: Connection, script: ScriptDirectory) -> None:
     with environment:
         environment.configure(connection=connection, target_metadata=Base.metadata)
         environment.run_migrations()
-    if connection.exec_driver_sql("PRAGMA foreign_key_check").first() is not None:
-        raise StorageError("the migration left rows that refer to missing rows; nothing changed")
-    connection.commit()

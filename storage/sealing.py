@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections import namedtuple
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from operator import itemgetter
@@ -169,8 +170,9 @@ class Rows:
         """
         for table in tables:
             shape = shape_of(table)
-            for row in self.statements.stream(shape.selection):
-                self._checked(shape, row)
+            with closing(self.statements.stream(shape.selection)) as rows:
+                for row in rows:
+                    self._checked(shape, row)
 
     def _checked(self, shape: Shape, values: tuple[Any, ...]) -> Any:
         row = shape.row(values)
@@ -323,7 +325,8 @@ def _condition(where: Where) -> tuple[str, list[Any]]:
     flat: list[Any] = []
     for name, value in where.items():
         several = list(cast("Collection[Any]", value)) if _is_several(value) else [value]
-        texts.append(f"{name} IN ({', '.join('?' * len(several))})")
+        # Nothing is equal to NULL; an empty list is not SQL everywhere.
+        texts.append(f"{name} IN ({', '.join('?' * len(several)) or 'NULL'})")
         flat += several
     return f" WHERE {' AND '.join(texts)}", flat
 

@@ -7,7 +7,7 @@ query builder to do, which would take longer than SQLite itself.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,12 @@ class Statements:
 
     connect: Callable[[], sqlite3.Connection]
     where: str
+
+    @property
+    def page_size(self) -> int | None:
+        """Bytes of a page of the file, in whose old pages nothing may be left."""
+        ((size,),) = self.run("PRAGMA page_size")
+        return int(size)
 
     def run(self, text: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run a statement, and return its rows.
@@ -59,7 +65,7 @@ class Statements:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise translate(error, self.where) from error
 
-    def stream(self, text: str) -> Iterator[tuple[Any, ...]]:
+    def stream(self, text: str) -> Generator[tuple[Any, ...]]:
         """Run a statement, and yield its rows one at a time.
 
         Raises:

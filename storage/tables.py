@@ -15,13 +15,12 @@ from sqlalchemy import (
     ForeignKey,
     FromClause,
     Index,
-    Integer,
     LargeBinary,
     MetaData,
-    Text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from storage.column_types import INTEGER, TEXT
 from storage.records import LEAF_KINDS, LEDGER_STATUSES, RUN_STATUSES
 
 # Named constraints, because SQLite can only alter a table by copying it (Alembic's batch mode).
@@ -33,10 +32,10 @@ NAMING_CONVENTION = {
 }
 
 TYPES: dict[Any, Any] = {
-    str: Text,
+    str: TEXT,
     bytes: LargeBinary,
     float: Double,
-    int: Integer,
+    int: INTEGER,
     bool: Boolean,
 }
 
@@ -188,7 +187,7 @@ class Leaves(Base):
         Index("ix_leaves_pseudonym", "pseudonym", "run_id"),
     )
 
-    position: Mapped[int] = mapped_column(primary_key=True)
+    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     kind: Mapped[str]
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.run_id"))
     sequence: Mapped[int | None]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import is_hypothesis_test, settings
 
 from tests._drawing import drawn
+from tests._postgres import Server, reason_against, started
 from tests._watching import watched
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,6 +55,16 @@ def pytest_collection_modifyitems(
     yield
     for item, is_watched in zip(items, watched([item.nodeid for item in items]), strict=True):
         item.stash[UNWATCHED] = not is_watched
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A PostgreSQL server; what needs one is skipped where none can be started."""
+    reason = reason_against()
+    if reason is not None:
+        pytest.skip(reason)
+    with started() as running:
+        yield running
 
 
 def is_slow(item: pytest.Item) -> bool:

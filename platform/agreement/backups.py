@@ -19,7 +19,7 @@ from platform.disk.archives import Archive, Manifest
 from platform.disk.backups import make_backup, restore_backup
 from platform.disk.files import make_folder
 from platform.disk.log_files import HEADS, copy_heads, heads_file
-from platform.disk.opening import SQLITE_PREFIX, database_file
+from platform.disk.opening import SQLITE_PREFIX, database_file, is_there, require_file
 from platform.errors import ConfigError, UnknownRun
 from platform.parties.store_files import STORES
 from platform.rounds.audit_trail import AuditTrail
@@ -49,12 +49,14 @@ def back_up(url: str, file: Path, now: datetime) -> Manifest:
         now: When it is made, for its manifest.
 
     Raises:
-        ConfigError: If the URL is none of an SQLite file, or the backup is there already.
+        ConfigError: If the URL is none of an SQLite file, or the backup is there already; a server
+            has tools of its own.
         UnknownRun: If there is no database.
         StorageError: If something is damaged, busy all the time, or cannot be written; then there
             is no backup.
         AuditChainBroken: If an audit log was changed.
     """
+    require_file(url, "backup")
     database = require_database(url)
 
     def build(folder: Path) -> tuple[Manifest, Mapping[str, Path]]:
@@ -94,6 +96,7 @@ def restore(file: Path, url: str, now: datetime) -> Manifest:
             written; then nothing is there.
         AuditChainBroken: If an audit log in it was changed.
     """
+    require_file(url, "restore")
     database = database_file(url)
 
     def lay_out(archive: Archive, folder: Path) -> None:
@@ -120,13 +123,12 @@ def require_database(url: str) -> Path:
     """Return where a database lies.
 
     Raises:
-        ConfigError: If the URL is none of an SQLite file.
+        ConfigError: If the URL names no database.
         UnknownRun: If there is none.
     """
-    database = database_file(url)
-    if not database.is_file():
+    if not is_there(url):
         raise UnknownRun(f"--storage: there is no database at {url}")
-    return database
+    return database_file(url)
 
 
 def stores_beside(folder: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from methods import Registry
 from platform.agreement import stored_tree
 from platform.cli.output import console, print_json, table
-from platform.disk.opening import database_file, open_existing
+from platform.disk.opening import is_there, open_existing
 
 
 def print_methods(folder: Path | None, *, as_json: bool) -> None:
@@ -32,7 +32,7 @@ def print_runs(storage: str, *, as_json: bool) -> None:
     Raises:
         RecordsDisagree: If the row of one has no configuration.
     """
-    if not database_file(storage).is_file():
+    if not is_there(storage):
         if as_json:
             print_json([])
         else:

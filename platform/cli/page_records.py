@@ -6,7 +6,6 @@ checked when it is first opened, and at every `verify`.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -31,7 +30,7 @@ from platform.cli.page_sheets import (
     verified_tables,
 )
 from platform.cli.querying import matching
-from platform.disk.opening import database_file, open_existing
+from platform.disk.opening import database_file, is_there, open_existing
 from platform.errors import ConfigError, UnknownRun
 from platform.page import Cell, Field, Gauge, Sheet, Table
 from platform.relay.links import status_of
@@ -43,8 +42,11 @@ from storage import (
     NotFound,
     RoundRecord,
     RunRecord,
+    StorageError,
     UnitOfWork,
 )
+from storage.address import names_server
+from storage.files import stamp_of
 
 TRIES: Final = 5
 """Readings of a database that is written to meanwhile, before it is too busy."""
@@ -87,13 +89,13 @@ class PageRecords:
         Raises:
             StorageError: If it is none, or damaged.
         """
-        if self._file.is_file():
+        if self._is_there():
             self._patiently(lambda database: database.is_read_only)
 
     def runs(self, text: str, page: int) -> Sheet:
         """Return the runs whose id or name contains a text, a page of them, newest first."""
         search = (Field(name="q", label="id or name", value=text, hint="quickstart"),)
-        if not self._file.is_file():
+        if not self._is_there():
             return Sheet(title="Runs", lead=f"There is no run in {self._storage} yet.")
 
         def read(database: Database) -> tuple[list[RunRecord], list[tuple[Any, ...]]]:
@@ -218,7 +220,7 @@ class PageRecords:
 
     def gauges(self) -> Sequence[Gauge]:
         """Return the newest runs' numbers, without the name of any client."""
-        if not self._file.is_file():
+        if not self._is_there():
             return ()
 
         def read(database: Database) -> Sequence[Gauge]:
@@ -229,12 +231,18 @@ class PageRecords:
 
     def stamp(self) -> str:
         """Return a text that is another one whenever something was written."""
-        told = []
-        for name in (self._file.name, f"{self._file.name}-wal"):
-            with suppress(OSError):
-                found = self._file.with_name(name).stat()
-                told.append((name, found.st_ino, found.st_size, found.st_mtime_ns))
-        return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+        if not names_server(self._storage):
+            return stamp_of(self._file)
+        # One that cannot be reached is told of by whoever asks for what is in it.
+        with suppress(StorageError):
+            if self._is_there():
+                return self._patiently(Database.stamp)
+        return ""
+
+    def _is_there(self) -> bool:
+        """Whether there is a database; once opened, a server is not asked again."""
+        known = self._database
+        return (known is not None and known.is_on_server) or is_there(self._storage)
 
     def _patiently(self, read: Callable[[Database], T]) -> T:
         return _again(lambda: read(self._open()), self._forget)

@@ -11,6 +11,8 @@ from platform.config.federation_rules import federation_problems
 from platform.config.group_rules import group_problems
 from platform.config.privacy_rules import privacy_problems, unknown_mechanism
 from platform.config.schema import RunSections
+from storage import InvalidRecordError
+from storage.address import require_no_password
 
 _RANDOM = ("dirichlet", "domain_dirichlet", "shared_ratio")
 KINDS_WITH = {
@@ -39,6 +41,7 @@ def require_consistent(config: RunSections) -> None:
 
 
 def _problems(config: RunSections) -> Iterator[str]:
+    yield from _storage(config)
     yield from unknown_mechanism(config)
     yield from federation_problems(config)
     yield from _partition(config)
@@ -49,6 +52,13 @@ def _problems(config: RunSections) -> Iterator[str]:
     yield from _secure_aggregation(config)
     yield from group_problems(config)
     yield from privacy_problems(config)
+
+
+def _storage(config: RunSections) -> Iterator[str]:
+    try:
+        require_no_password(config.storage.url)
+    except InvalidRecordError as error:
+        yield str(error)
 
 
 def _partition(config: RunSections) -> Iterator[str]:

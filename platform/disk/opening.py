@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import parse_qsl, urlencode
 
+from platform.disk.log_files import keep_head, kept_heads, known_key
 from platform.errors import ConfigError, UnknownRun
-from storage import Database, open_database
+from storage import Database, InvalidRecordError, LogBroken, TreeHead, open_database
+from storage.address import EXAMPLE, FOLDER, address_of, names_server, shown
+from storage.database import database_exists, schema_version
 from storage.files import make_folder
+
+BEFORE_LOG: Final = "0.1.0"
+"""The schema in which no log was kept."""
+T = TypeVar("T")
 
 SQLITE_PREFIX = "sqlite:///"
 
@@ -17,17 +26,19 @@ def open_storage(url: str) -> Database:
     """Return the coordinator's database, its folder made if missing.
 
     Raises:
-        ConfigError: If the URL is none of a SQLite file, or its folder cannot be made.
+        ConfigError: If the URL names no database, its folder cannot be made, or a server's folder
+            is not the one in which its runs were made.
+        LogBroken: If a server's log does not go through the heads that were kept of it.
     """
     make_beside(url)
-    return open_database(url)
+    return _opened(url, read_only=False)
 
 
 def make_beside(url: str, name: str = "") -> Path:
     """Return the folder of the coordinator's database, or one in it, made if missing.
 
     Raises:
-        ConfigError: If it cannot be made, or the URL is none of a SQLite file.
+        ConfigError: If it cannot be made, or the URL names no database.
     """
     folder = database_file(url).parent / name
     try:
@@ -40,21 +51,77 @@ def make_beside(url: str, name: str = "") -> Path:
     return folder
 
 
+def is_there(url: str) -> bool:
+    """Return whether there is a database.
+
+    Raises:
+        ConfigError: If the URL names no database.
+        StorageError: If a server cannot be reached, or its database is another program's.
+    """
+    file = database_file(url)
+    return _said(lambda: database_exists(url)) if names_server(url) else file.is_file()
+
+
 def open_existing(url: str, *, read_only: bool = True) -> Database:
     """Return the coordinator's database where there is one already.
 
     Args:
-        url: Of a SQLite file.
+        url: Of a SQLite file, or of a server.
         read_only: Whether nothing may be written, not even beside the file; who works beside
             others that write reads better as one of them.
 
     Raises:
-        ConfigError: If the URL is none of a SQLite file.
-        UnknownRun: If there is no such file.
+        ConfigError: If the URL names no database, or a server's folder is not the one in which its
+            runs were made.
+        UnknownRun: If there is no such file, or nothing of ours on the server.
+        LogBroken: If a server's log does not go through the heads that were kept of it.
     """
-    if not database_file(url).is_file():
+    if not is_there(url):
         raise UnknownRun(f"RUN: there is no database at {url} yet; `run` makes one")
-    return open_database(url, read_only=read_only)
+    return _opened(url, read_only=read_only)
+
+
+def _opened(url: str, *, read_only: bool) -> Database:
+    if not names_server(url):
+        return open_database(url, read_only=read_only)
+    known = _said(lambda: schema_version(url)) if is_there(url) else None
+    database = _said(lambda: open_database(url, read_only=read_only))
+    with closed_on_error(database):
+        _require_own_heads(database, was_logged=known != BEFORE_LOG)
+    return database
+
+
+def _require_own_heads(database: Database, *, was_logged: bool) -> None:
+    """Require the folder in which a server's runs were made.
+
+    In another one, heads would be signed by another key, and runs' files be missing.
+    """
+    heads = kept_heads(database.path, known_key(database.path)).heads
+    with database.unit_of_work(read_only=True) as uow:
+        head = TreeHead(uow.log.size(), uow.log.tree().root())
+        if heads and heads[-1].size <= head.size:
+            if uow.log.tree(heads[-1].size).root() != heads[-1].root:
+                raise LogBroken(
+                    heads[-1].size - 1, f"a kept head of {heads[-1].size} leaves has another root"
+                )
+        elif heads:
+            raise LogBroken(head.size, f"a kept head says that there are {heads[-1].size} leaves")
+    if head.size and not heads:
+        if was_logged:
+            raise ConfigError(
+                f"storage.url: folder {str(database.path.parent)!r} holds no heads of the log of"
+                f" database {database.path.name}; valid is the one in which its runs were made"
+            )
+        # The log is as new as its schema.
+        keep_head(database.path, head)
+
+
+def _said(ask: Callable[[], T]) -> T:
+    """Return an answer; what is wrong with a URL is the user's to put right."""
+    try:
+        return ask()
+    except InvalidRecordError as error:
+        raise ConfigError(str(error)) from error
 
 
 @contextmanager
@@ -72,17 +139,47 @@ def closed_on_error(database: Database) -> Iterator[Database]:
 
 
 def database_file(url: str) -> Path:
-    """Return the file of a SQLite URL.
+    """Return the file of a SQLite URL; of a server's a place in its folder, where files lie beside.
 
     Raises:
-        ConfigError: If the URL is none of a SQLite file.
+        ConfigError: If the URL names neither.
     """
+    if names_server(url):
+        return _said(lambda: address_of(url).path)
     name = url.removeprefix(SQLITE_PREFIX)
     if name in (url, "", ":memory:") or "?" in name or Path(name).is_dir():
         raise ConfigError(
-            f"storage.url: {url!r} is not valid; it must be {SQLITE_PREFIX} and a file's path"
+            f"storage.url: {shown(url)!r} is not valid; it must be {SQLITE_PREFIX} and a file's"
+            f" path, or a server's URL such as {EXAMPLE}"
         )
     return Path(name)
+
+
+def require_file(url: str, command: str) -> None:
+    """Require a database that is a file, for what a server's own tools are to do.
+
+    Raises:
+        ConfigError: If the URL is one of a server, or names no database.
+    """
+    path = database_file(url)
+    if names_server(url):
+        raise ConfigError(
+            f"--storage: `{command}` copies SQLite files, and {path.name} is on a server; valid is"
+            f" pg_dump or pg_restore, and a copy of folder {str(path.parent)!r}, both while no run"
+            " goes on"
+        )
+
+
+def absolute_url(url: str) -> str:
+    """Return a server's URL that means the same whatever folder a process works in.
+
+    Raises:
+        ConfigError: If the URL names no database.
+    """
+    folder = database_file(url).absolute().parent
+    before, _, after = url.partition("?")
+    pairs = [(name, value) for name, value in parse_qsl(after) if name != FOLDER]
+    return f"{before}?{urlencode([*pairs, (FOLDER, str(folder))], safe='/')}"
 
 
 def run_folder(url: str, run_id: str) -> Path:

@@ -18,10 +18,12 @@ from typing import Any, Final
 
 from methods import Registry
 from platform.config import RunConfig, Sources, StorageConfig, load_config
+from platform.disk.opening import absolute_url
 from platform.errors import ConfigError
 from platform.experiment.method_building import validate_options
 from platform.experiment.method_origins import code_of, origin_document
 from platform.experiment.paths import with_absolute_paths
+from storage.address import names_server
 
 Axes = tuple[tuple[str, str], ...]
 """A cell's values on the axes: key and text, in the order of the command line."""
@@ -291,6 +293,8 @@ def _own_settings(texts: Sequence[str], axes: Sequence[str]) -> dict[str, list[s
 
 def absolute_storage(url: str) -> str:
     """Return the same database whatever folder a process works in."""
+    if names_server(url):
+        return absolute_url(url)
     prefix, name = "sqlite:///", url.removeprefix("sqlite:///")
     return url if name in (url, "", ":memory:") else f"{prefix}{Path(name).absolute()}"
 

@@ -15,13 +15,13 @@ from typing import Any, Final
 
 from platform.agreement import require_agreement, stored_tree
 from platform.disk.files import open_lock
-from platform.disk.opening import database_file, open_existing, run_folder
+from platform.disk.opening import database_file, is_there, open_existing, run_folder
 from platform.disk.transactions import mark_interrupted
 from platform.errors import ConfigError, RecordsDisagree
 from platform.experiment.method_origins import code_of
 from platform.rounds.audit_trail import parsed_detail
 from platform.sweeping.grid import identity
-from storage import Database, StorageError, open_database
+from storage import Database, StorageError
 from storage.files import make_folder
 
 LOCK_NAME: Final = "sweep.lock"
@@ -47,13 +47,13 @@ def known_runs(url: str) -> dict[str, KnownRun]:
     """Return runs of a database by their cell's identity: a finished one first, else the newest.
 
     Raises:
-        ConfigError: If the URL is none of a SQLite file.
+        ConfigError: If the URL names no database.
         StorageError: If the database cannot be read.
         RecordsDisagree: If the row of a run has no configuration.
     """
-    if not database_file(url).is_file():
+    if not is_there(url):
         return {}
-    database = open_database(url)
+    database = open_existing(url, read_only=False)
     try:
         return _known_runs(database, url)
     finally:
@@ -82,7 +82,7 @@ def mark_cells_interrupted(url: str, cells: Sequence[str]) -> None:
     # What cannot be read or opened here must not hide that the sweep was interrupted.
     with suppress(StorageError, RecordsDisagree):
         known = known_runs(url)
-        with closing(open_database(url)) as database:
+        with closing(open_existing(url, read_only=False)) as database:
             for run in (known[cell] for cell in cells if cell in known):
                 # A worker may have finished it since it was read.
                 mark_interrupted(database, run.run_id)

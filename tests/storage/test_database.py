@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ import pytest
 from sqlalchemy import event
 
 import storage
-from storage.engine import checkpoint, configure_connection, make_engine, sqlite_url
+from storage.address import address_of
+from storage.engine import checkpoint, configure_connection, make_engine
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,7 +79,9 @@ def test_a_read_only_unit_sees_a_snapshot_and_cannot_commit(database: storage.Da
         before = reader.runs.list()
         with pytest.raises(storage.StorageError, match="read-only"):
             reader.commit()
-        with pytest.raises(storage.CheckpointError), database.unit_of_work() as writer:
+        # A server's old rows are not ours to erase, so no reader is in the way.
+        told = nullcontext() if database.is_on_server else pytest.raises(storage.CheckpointError)
+        with told, database.unit_of_work() as writer:
             writer.runs.set_status("r", "stopped")
             writer.commit()
         assert reader.runs.list() == before
@@ -149,7 +152,7 @@ def limit_pages(database: storage.Database, spare: int) -> None:
 
 @pytest.mark.parametrize("size", [40_000, 4_000_000])
 def test_a_full_disk_leaves_nothing_half_written(
-    database: storage.Database, make_row: Callable[..., storage.LedgerRow], size: int
+    path: Path, database: storage.Database, make_row: Callable[..., storage.LedgerRow], size: int
 ) -> None:
     with database.unit_of_work() as unit:
         unit.states.save("r", 0, b"before")
@@ -168,7 +171,7 @@ def test_a_full_disk_leaves_nothing_half_written(
         unit.commit()
 
 
-def test_what_cannot_be_written_says_so(database: storage.Database) -> None:
+def test_what_cannot_be_written_says_so(path: Path, database: storage.Database) -> None:
     def lock(connection: sqlite3.Connection, _: object) -> None:
         connection.execute("PRAGMA query_only=ON")
 
@@ -178,7 +181,7 @@ def test_what_cannot_be_written_says_so(database: storage.Database) -> None:
         unit.states.save("r", 0, b"x")
 
 
-def test_every_pooled_connection_is_set_up(database: storage.Database) -> None:
+def test_every_pooled_connection_is_set_up(path: Path, database: storage.Database) -> None:
     connections = [database._engine.connect() for _ in range(4)]
     try:
         for connection in connections:
@@ -249,7 +252,7 @@ def test_commit_waits_for_a_reader_to_go(path: Path, database: storage.Database)
 def test_the_busy_flag_is_read_and_retried(
     path: Path, database: storage.Database, raw: Callable[[], Any]
 ) -> None:
-    engine = make_engine(sqlite_url(f"sqlite:///{path}"), busy_timeout=0.0)
+    engine = make_engine(address_of(f"sqlite:///{path}").url, busy_timeout=0.0)
     naps: list[float] = []
     with raw() as reader, raw() as writer:
         reader.execute("BEGIN")

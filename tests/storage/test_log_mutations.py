@@ -20,13 +20,11 @@ from typing import Any
 import pytest
 
 import storage
-from storage.database import Database
-from storage.engine import make_engine, sqlite_url
 from storage.leaf_data import charge_data, event_data, sealed_data, settled_data
 from storage.merkle import completed, leaf_hash
 from storage.records import LedgerRow
 from storage.sealing import row_digest
-from tests.storage.test_log import OPTIONS, fill, spoilt
+from tests.storage.test_log import fill, past_opening, spoilt
 
 TABLES = ("audit", "ledger", "leaves", "tiles")
 ORDERS = {"tiles": "level, position"}
@@ -57,9 +55,8 @@ class Spoilt:
 
     def names(self, heads: list[storage.TreeHead]) -> bool:
         """Whether the log, with these heads kept, is found to be another."""
-        engine = make_engine(sqlite_url(f"sqlite:///{self.path}"), busy_timeout=1.0)
         try:
-            with Database(engine, path=self.path, **OPTIONS) as database:
+            with past_opening(f"sqlite:///{self.path}") as database:
                 database.verify_log(heads)
         except storage.StorageError:
             return True

@@ -152,7 +152,7 @@ def test_a_generation_that_is_rolled_back_is_nowhere_after_the_next_commit(
 
 
 def test_a_row_holds_nothing_but_what_it_must(
-    database: storage.Database, raw: Callable[[], Any]
+    path: Path, database: storage.Database, raw: Callable[[], Any]
 ) -> None:
     with database.unit_of_work() as unit:
         unit.pool.add_generation("r", 0, make_entries(5))

@@ -51,7 +51,7 @@ def test_a_fresh_upgrade_is_the_metadata(database: storage.Database) -> None:
 
 
 def test_a_fresh_upgrade_is_what_sqlite_would_make_of_the_metadata(
-    database: storage.Database, raw: Callable[[], Any], tmp_path: Path
+    path: Path, database: storage.Database, raw: Callable[[], Any], tmp_path: Path
 ) -> None:
     engine = sa.create_engine(f"sqlite:///{tmp_path}/declared.db")
     Base.metadata.create_all(engine)
@@ -63,7 +63,7 @@ def test_a_fresh_upgrade_is_what_sqlite_would_make_of_the_metadata(
 
 
 def test_the_append_only_tables_have_their_triggers(
-    database: storage.Database, raw: Callable[[], Any]
+    path: Path, database: storage.Database, raw: Callable[[], Any]
 ) -> None:
     with raw() as connection:
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")
@@ -155,7 +155,7 @@ def test_processes_may_race_to_create_it(path: Path) -> None:
 
 
 def test_pool_has_no_rowid_and_batch_mode_keeps_it_so(
-    database: storage.Database, raw: Callable[[], Any]
+    path: Path, database: storage.Database, raw: Callable[[], Any]
 ) -> None:
     with database.unit_of_work() as unit:
         unit.pool.add_generation("r", 0, [(b"h1", b"e1"), (b"h2", b"e2")])

@@ -172,7 +172,7 @@ def test_no_backup_takes_the_place_of_a_file(own_copy: Finished, tmp_path: Path)
 def test_another_database_than_sqlite_is_refused(
     command: str, tmp_path: Path, sotto: Command
 ) -> None:
-    url = "postgresql://db/sotto"
+    url = "mysql://db/sotto"
     answer = sotto(command, str(tmp_path / "file"), "--storage", url)
     assert answer.code == 2
     assert f"storage.url: '{url}' is not valid; it must be sqlite:///" in answer.err
