@@ -16,12 +16,10 @@ from platform.protection.uploads import Protection
 from platform.wire.codec import Frame, decode_frame, encode_frame
 from platform.wire.envelopes import Attempt, Envelope
 from platform.wire.messages import Invitation
-from platform.wire.receipts import UploadDigest, decode_uploads, encode_uploads
+from platform.wire.receipts import MOST_SENT, UploadDigest, decode_uploads, encode_uploads
 from privacy.secure_aggregation import ClientState, decode_client_state, encode_client_state
 from storage import SessionRecord
 
-MOST_SENT: Final = 16
-"""Uploads of which a client remembers what they were."""
 _SENT: Final = "sent"
 
 Awaits = Literal["share", "train", "unmask", "nothing"]

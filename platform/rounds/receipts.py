@@ -26,6 +26,7 @@ from platform.wire.envelopes import Attempt, Envelope, peek
 from platform.wire.messages import Stage
 from platform.wire.receipts import (
     ADVERSARIES,
+    MOST_SENT,
     Receipt,
     ReceiptLeaf,
     UploadDigest,
@@ -167,10 +168,10 @@ class Courier:
             return messages
         with self.records.read() as uow:
             standing = self._stand(uow, first)
-            if standing is None:
+            told = [c for c in messages if places[c] and c in self.roll.pseudonyms]
+            if standing is None or not told:
                 return messages
             source = _Source(uow, uow.log.tree(standing.size))
-            told = [c for c in messages if places[c] and c in self.roll.pseudonyms]
             receipts = [self._receipt(source, standing, client) for client in told]
         signed = sign_receipts(receipts, standing.signer.signed)
         self._told = {c: r.uploads for c, r in zip(told, receipts, strict=True)}
@@ -193,7 +194,8 @@ class Courier:
             if kind == "upload":
                 digest = hashlib.sha256(answer).digest()
                 upload = UploadDigest(envelope.round_number, envelope.attempt, digest)
-                self._uploads.setdefault(client, []).append(upload)
+                known = self._uploads.get(client, [])
+                self._uploads[client] = [*known, upload][-MOST_SENT:]
 
     def _opened(
         self, client: ClientId, answer: bytes | Dropout, lines: list[str]

@@ -31,6 +31,8 @@ MOST_TEXT: Final = 1 << 20
 SIGNED: Final = b"sotto-receipts-v2\n"
 SIGNATURE_BYTES: Final = 64
 ADVERSARIES: Final = ("server", "peers", "observer")
+MOST_SENT: Final = 16
+"""Uploads of one client of which either side remembers what they were."""
 
 _KIND: Final = "receipt-v2"
 _BLIND_BYTES: Final = 32

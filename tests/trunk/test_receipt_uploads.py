@@ -18,12 +18,13 @@ from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
 from platform.parties.receipt_files import read_receipts, verified, write_receipts
 from platform.parties.receipts import ReceiptRefused
-from platform.parties.session import MOST_SENT, Session, decode_session, encode_session
+from platform.parties.session import Session, decode_session, encode_session
 from platform.rounds.observing import SilentObserver
 from platform.wire.envelopes import Envelope, peek
 from platform.wire.first_receipts import decode_kept
 from platform.wire.receipts import (
     ADVERSARIES,
+    MOST_SENT,
     UploadDigest,
     decode_receipt,
     encode_uploads,
