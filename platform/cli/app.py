@@ -153,12 +153,12 @@ def sweep(
         str | None,
         typer.Option(
             help="slurm: a job a cell, each with a database of its own in OUTPUT/cells, a folder "
-            "that all machines see; local: the same as processes here."
+            "that all machines see."
         ),
     ] = None,
     cluster: Annotated[
         list[str] | None,
-        typer.Option(help="What each job asks for: timeout_min=60, slurm_partition=gpu, ..."),
+        typer.Option(help="KEY=VALUE that each job asks for: timeout_min=60, slurm_partition=gpu."),
     ] = None,
     methods_: MethodsOption = None,
     storage: Storage = DEFAULT_STORAGE,

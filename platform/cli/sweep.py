@@ -53,7 +53,7 @@ class SweepOptions:
         device: None for the configurations' own.
         folder: Where the user has methods of their own, None for nowhere.
         storage: The coordinator's database.
-        on: `local` or `slurm` for a job a cell, None for worker processes here.
+        on: `slurm` for a job a cell, None for worker processes here.
         cluster: Of `--cluster`.
     """
 
@@ -106,11 +106,10 @@ def sweep_command(
                         *(grid.cells, screen, options.folder), jobs=jobs or _jobs(grid), url=url
                     )
                 else:
-                    most = _jobs(grid) if cluster.engine == "local" else MOST_JOBS
                     outcomes = submit_cells(
                         *(grid.cells, screen, cluster),
                         folder=options.folder,
-                        jobs=jobs or most,
+                        jobs=jobs or MOST_JOBS,
                         place=folder / CELLS,
                     )
             tables = publish(grid, outcomes, folder)

@@ -7,6 +7,7 @@ job share is a folder, and a sweep that is started again finds there what has fi
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import time
@@ -23,8 +24,7 @@ from platform.sweeping.grid import Cell
 from platform.sweeping.known_runs import known_runs, read_summary
 from platform.sweeping.running import Outcome, SweepObserver
 
-ENGINES: Final = ("local", "slurm")
-"""`local` starts what a cluster would be handed as processes here."""
+SLURM: Final = "slurm"
 SETTINGS: Final[Mapping[str, Callable[[str], Any]]] = {
     "timeout_min": int,
     "cpus_per_task": int,
@@ -46,7 +46,7 @@ class Cluster:
     """Where jobs go.
 
     Attributes:
-        engine: One of `ENGINES`.
+        engine: `slurm`; `local` starts processes here, to see what a cluster would be handed.
         settings: What each job asks for.
     """
 
@@ -60,6 +60,8 @@ def cluster_of(engine: str, settings: Sequence[str]) -> Cluster:
     Raises:
         ConfigError: If one of them is not valid.
     """
+    if engine != SLURM:
+        raise ConfigError(f"--on: {engine!r} is not valid; it must be {SLURM}")
     found: dict[str, Any] = {}
     for text in settings:
         key, _, value = text.partition("=")
@@ -68,13 +70,24 @@ def cluster_of(engine: str, settings: Sequence[str]) -> Cluster:
                 f"--cluster: {text!r} is not valid; it must be KEY=VALUE without spaces, KEY one of"
                 f" {', '.join(SETTINGS)}"
             )
-        try:
-            found[key] = SETTINGS[key](value)
-        except ValueError as error:
-            raise ConfigError(f"--cluster: {text!r} is not valid; it must be a number") from error
-    if engine == "local" or engine == "slurm":
-        return Cluster(engine, found)
-    raise ConfigError(f"--on: {engine!r} is not valid; it must be one of {', '.join(ENGINES)}")
+        found[key] = _setting(text, SETTINGS[key], value)
+    if "timeout_min" not in found:
+        # Whatever stood here instead would end jobs in their midst, or never start them.
+        raise ConfigError(
+            "--cluster: timeout_min is missing; valid is --cluster timeout_min=MINUTES, the most "
+            "that one cell may take"
+        )
+    return Cluster(SLURM, found)
+
+
+def _setting(text: str, kind: Callable[[str], Any], value: str) -> Any:
+    if kind is str:
+        return value
+    with suppress(ValueError):
+        found = kind(value)
+        if 0 < found < math.inf:
+            return found
+    raise ConfigError(f"--cluster: {text!r} is not valid; it must be a number above 0")
 
 
 def submit_cells(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import stat
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from platform.cli import sweep
 from platform.errors import ConfigError
 from platform.rounds.loop import Federation
 from platform.sweeping import submitting
@@ -49,8 +49,9 @@ def submitted(grid: Grid, place: Path, told: Told, **more: Any) -> tuple[Any, ..
     return submit_cells(grid.cells, told, LOCAL, folder=None, jobs=2, place=place, **more)
 
 
+@pytest.mark.slow
 def test_a_sweep_is_the_same_by_jobs_as_here(
-    small: str, place: Path, sotto: Command, tmp_path: Path
+    small: str, place: Path, sotto: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same grid, tables and summaries; what has finished is not run again."""
     common = ("sweep", small, *(f"--set={text}" for text in PLAIN), "--seed", "1,2", "--json")
@@ -59,13 +60,14 @@ def test_a_sweep_is_the_same_by_jobs_as_here(
     (tmp_path / "here" / "cache").symlink_to(place / "cache", target_is_directory=True)
     here = sotto(*common, "--storage", url, "--output", str(tmp_path / "tables"))
     out = ("--output", str(place.parent))
-    there = sotto(*common, "--on", "local", "--jobs", "2", *out)
+    monkeypatch.setattr(sweep, "cluster_of", lambda *_: LOCAL)
+    there = sotto(*common, "--on", "slurm", "--jobs", "2", *out)
     assert (here.code, there.code) == (0, 0), there.err
     assert cells(there.document) == cells(here.document)
     databases = sorted(place.glob("*.db"))
     assert len(databases) == 2
     jobs = sorted((place / "jobs").iterdir())
-    again = sotto(*common, "--on", "local", *out)
+    again = sotto(*common, "--on", "slurm", *out)
     assert again.document["cells"] == there.document["cells"]
     assert sorted((place / "jobs").iterdir()) == jobs
     for database in databases:
@@ -74,7 +76,8 @@ def test_a_sweep_is_the_same_by_jobs_as_here(
 
 
 def cells(document: Any) -> Any:
-    return json.loads(json.dumps(document["cells"]).replace("\n", ""))
+    """What was found of each, without the names of runs."""
+    return [{k: v for k, v in cell.items() if k != "runs"} for cell in document["cells"]]
 
 
 def test_what_travels_is_one_command_line(small: str, place: Path) -> None:
@@ -120,26 +123,55 @@ def test_a_cell_that_fails_says_why_and_leaves_the_others(small: str, place: Pat
     assert {outcome.cell for outcome in told.finished} == {good.cell, bad.cell}
 
 
-def test_an_interrupted_sweep_cancels_its_jobs(small: str, place: Path) -> None:
+class Waiting:
+    """A job that waits in the queue until it is cancelled."""
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+
+    def done(self) -> bool:
+        return False
+
+    def cancel(self, check: bool) -> None:
+        self.is_cancelled = True
+        raise OSError("the queue cannot be reached")
+
+
+def test_an_interrupted_sweep_cancels_all_jobs(
+    small: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the first of them cannot be."""
+    waiting: list[Waiting] = []
+
+    class Executor:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def update_parameters(self, **_: Any) -> None: ...
+
+        def submit(self, _: Any) -> Waiting:
+            waiting.append(Waiting())
+            return waiting[-1]
+
     class Interrupted(Told):
         def cell_started(self, cell: Cell) -> None:
-            raise KeyboardInterrupt
+            if len(waiting) == 2:
+                raise KeyboardInterrupt
 
-    grid = grid_of(small)
+    monkeypatch.setattr("submitit.AutoExecutor", Executor)
+    grid = grid_of(small, seeds=(1, 2, 3))
     with pytest.raises(KeyboardInterrupt):
         submitted(grid, place, Interrupted())
-    (outcome,) = submitted(grid, place, Told())
-    assert outcome.error is None
+    assert [job.is_cancelled for job in waiting] == [True, True]
 
 
 FAKES = {
-    # What is submitted runs at once, in the background of nobody: when it has ended it is there.
+    # What is submitted runs at once.
     "sbatch": """
         script="${@: -1}"
         export SLURM_JOB_ID=7 SLURM_JOBID=7 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NTASKS=1
         export SLURM_JOB_NUM_NODES=1 SLURM_NODEID=0 SLURM_JOB_NODELIST=here
         cp "$script" "$FAKE_LOG"
-        bash "$script" >/dev/null 2>&1
+        bash "$script" >/dev/null 2>&1 </dev/null &
         echo "Submitted batch job 7"
     """,
     "srun": """
@@ -153,7 +185,9 @@ FAKES = {
         "$@" >"${output:-/dev/null}" 2>"${error:-/dev/null}"
     """,
     "sacct": """
-        echo "JobID|State|NodeList"; echo "7|COMPLETED|here"
+        state=RUNNING
+        [[ -e "$FAKE_JOBS/7_0_result.pkl" ]] && state=COMPLETED
+        echo "JobID|State|NodeList"; echo "7|$state|here"
     """,
     "scancel": "exit 0",
 }
@@ -173,6 +207,7 @@ def test_slurm_is_handed_a_script(
         (programs / name).chmod(stat.S_IRWXU)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_LOG", str(tmp_path / "script"))
+    monkeypatch.setenv("FAKE_JOBS", str(place / "jobs"))
     cluster = cluster_of("slurm", ["timeout_min=7", "slurm_partition=lab", "gpus_per_node=1"])
     grid = grid_of(small)
     (outcome,) = submit_cells(grid.cells, Told(), cluster, folder=None, jobs=1, place=place)
@@ -188,24 +223,28 @@ def test_without_slurm_it_is_refused(
     small: str, place: Path, sotto: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    answer = sotto("sweep", small, "--on", "slurm", "--output", str(place.parent))
+    limit = ("--cluster", "timeout_min=5")
+    answer = sotto("sweep", small, "--on", "slurm", *limit, "--output", str(place.parent))
     assert answer.code == 2
     assert "--on: slurm cannot be used here" in answer.err
     assert list(place.glob("*.db")) == []
 
 
 REFUSED: dict[str, tuple[list[str], str]] = {
-    "another engine": (["--on", "cloud"], "--on: 'cloud' is not valid; it must be one of local"),
+    "another engine": (["--on", "cloud"], "--on: 'cloud' is not valid; it must be slurm"),
     "unknown key": (["--on", "slurm", "--cluster", "x=1"], "'x=1' is not valid"),
     "no value": (["--on", "slurm", "--cluster", "timeout_min"], "'timeout_min' is not valid"),
     "no number": (["--on", "slurm", "--cluster", "timeout_min=a"], "must be a number"),
+    "minus": (["--on", "slurm", "--cluster", "timeout_min=-5"], "must be a number above 0"),
+    "endless": (["--on", "slurm", "--cluster", "mem_gb=inf"], "must be a number above 0"),
     "another line": (
         ["--on", "slurm", "--cluster", "slurm_partition=a\n#SBATCH --uid=0"],
         "without spaces",
     ),
     "a space": (["--on", "slurm", "--cluster", "slurm_partition=a b"], "without spaces"),
+    "no limit": (["--on", "slurm"], "timeout_min is missing"),
     "settings of nothing": (["--cluster", "timeout_min=1"], "means nothing without --on"),
-    "a database": (["--on", "local", "--storage", "sqlite:///x.db"], "means nothing with --on"),
+    "a database": (["--on", "slurm", "--storage", "sqlite:///x.db"], "means nothing with --on"),
 }
 
 
