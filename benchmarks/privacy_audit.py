@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from _scores import RESULTS, provenance
+from canary_runs import HEADING
 
 from platform.bootstrap import Surroundings, plan_run
 from platform.config import load_config
@@ -132,7 +133,11 @@ def main() -> None:
         for setting, overrides in SETTINGS.items():
             number = options.trainings if "dp_sgd" in setting else options.canaries
             lines += measure(setting, overrides, number, Path(folder))
-    options.output.write_text(report(lines), encoding="utf-8")
+    kept = ""
+    if options.output.is_file():
+        # What runs under audit by their own canaries show is measured apart.
+        kept = "".join(options.output.read_text("utf-8").partition(HEADING)[1:])
+    options.output.write_text(report(lines) + (kept and "\n" + kept), encoding="utf-8")
     audits, labels = [line.audit for line in lines], [line.label for line in lines]
     for suffix in (".svg", ".png"):
         draw(audits, options.output.with_suffix(suffix), labels)

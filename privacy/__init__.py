@@ -29,6 +29,7 @@ from privacy.adaptive_clipping import AdaptiveClipping
 from privacy.boundary import PrivateMean
 from privacy.central import CENTRAL_NOISE, CentralNoise, noise_for_sum
 from privacy.clipping import ClippedUpdate, clip
+from privacy.colluding import WithoutShare
 from privacy.distributed import (
     DISTRIBUTED_NOISE,
     SMALLEST_SCALED_NORM,
@@ -167,6 +168,7 @@ __all__ = [
     "UnsupportedEvent",
     "UploadNoise",
     "UploadSaturated",
+    "WithoutShare",
     "accountant_table",
     "affordable_rounds",
     "calibrate",

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from platform.agreement.attempts import attempt_disagreements
+from platform.agreement.canaries import canary_disagreements, shown_disagreements
 from platform.agreement.clients import OwnLedger, client_disagreements
 from platform.agreement.departures import departure_disagreements
 from platform.agreement.files import file_disagreements, read_summary, summary_disagreements
@@ -106,6 +107,7 @@ def disagreements(
     yield from ledger_disagreements(records, config.mechanisms)
     if own is not None:
         yield from client_disagreements(records, own, rounds_then)
+    yield from canary_disagreements(records, config)
     yield from ending_disagreements(records)
 
 
@@ -186,6 +188,7 @@ def _files(agreed: Agreed, database: Database) -> tuple[Agreed, list[str]]:
         return agreed, [str(error), *problems]
     stated = [
         *statement_disagreements(summary, agreed.spending, agreed.config),
+        *shown_disagreements(records, summary),
         *summary_disagreements(text, summary, ended[0]),
     ]
     return replace(agreed, summary=summary), stated + problems

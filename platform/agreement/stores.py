@@ -52,10 +52,11 @@ def read_own_ledgers(config: RunConfig, folder: Path) -> tuple[OwnLedger, ...]:
     if not path.is_file() or not path.stat().st_size:
         return ()
     opened = open_client_stores(path, read_only=True)
+    names = {*client_names(config.task.clients), *config.canary_names}
     with opened.kept_open():
         opened.verify_integrity()
         return tuple(
             OwnLedger(name, store.identity.pseudonym, store.rows())
             for name, store in opened.stores.items()
-            if name in client_names(config.task.clients)
+            if name in names
         )

@@ -37,6 +37,7 @@ def record_run(
     *,
     classes: Sequence[str],
     device: str,
+    canaries: str | None = None,
 ) -> Path:
     """Write down that a run exists, with all that is fixed in advance.
 
@@ -47,6 +48,7 @@ def record_run(
         registry: Where its method is from.
         classes: The classes that are told apart.
         device: Where torch computes here.
+        canaries: What commits to the key of an audit's canaries, None without.
 
     Returns:
         The run's folder.
@@ -76,5 +78,6 @@ def record_run(
         )
         trail = AuditTrail(uow.audit, run_id)
         known = enrolment_of(config, terms.protection.terms)
-        trail.run_created(digest, fingerprint_of(known), config.phase_two_of, code)
+        enrolled, source = fingerprint_of(known), config.phase_two_of
+        trail.run_created(digest, enrolled, source, method=code, canaries=canaries)
     return folder

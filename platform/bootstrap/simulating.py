@@ -17,6 +17,7 @@ from platform.disk.opening import closed_on_error, open_existing, open_storage, 
 from platform.disk.run_lock import require_free
 from platform.disk.transactions import records_in
 from platform.errors import UnknownRun
+from platform.experiment.canaries import draw_key, read_canaries
 from platform.experiment.evaluation import measure_round
 from platform.experiment.method_origins import require_same_method
 from platform.experiment.paths import with_absolute_paths
@@ -38,6 +39,7 @@ from platform.rounds.roll import call_roll, newest_attempt
 from platform.rounds.run import Run
 from platform.wire.messages import ROUND_STAGES, Stage
 from platform.wire.transport import InProcessTransport
+from privacy.auditing import Canaries
 from storage import Database, NotFound
 
 
@@ -50,15 +52,21 @@ def create_run(config: RunConfig, observer: Observer, surroundings: Surroundings
     config = with_absolute_paths(config)
     plan = _plan(config, observer, surroundings)
     run_id = new_run_id(config, surroundings.now())
+    folder = run_folder(config.storage.url, run_id)
     with closed_on_error(open_storage(config.storage.url)) as database:
         learning, registry = plan.learning, surroundings.registry
+        committed = draw_key(config, folder)
         record_run(
             *(database, run_id, plan.terms, registry),
             classes=learning.classes,
             device=learning.device,
+            canaries=committed,
         )
         observer.run_created(run_id)
-        return _simulate(plan, run_id, database, observer=observer, surroundings=surroundings)
+        canaries = read_canaries(plan.terms, folder, run_id, committed)
+        return _simulate(
+            plan, run_id, database, canaries, observer=observer, surroundings=surroundings
+        )
 
 
 def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> RunPlan:
@@ -126,7 +134,11 @@ def _reopen(
         known = enrolment_of(config, plan.terms.protection.terms)
         require_same_enrolment(run_id, created.detail.get("enrolment"), fingerprint_of(known))
     observer.run_created(run_id)
-    simulation = _simulate(plan, run_id, database, observer=observer, surroundings=surroundings)
+    committed = created.detail.get("canaries")
+    canaries = read_canaries(plan.terms, run_folder(url, run_id), run_id, committed)
+    simulation = _simulate(
+        plan, run_id, database, canaries, observer=observer, surroundings=surroundings
+    )
     require_same_run(simulation.run, database, simulation.folder)
     return simulation
 
@@ -151,6 +163,7 @@ def _simulate(
     plan: RunPlan,
     run_id: str,
     database: Database,
+    canaries: Canaries | None,
     *,
     observer: Observer,
     surroundings: Surroundings,
@@ -166,20 +179,22 @@ def _simulate(
     of_clients = folder if source is None else run_folder(config.storage.url, source)
     population = build_population(
         *(plan.terms, plan.learning, RunNames(run_id, source), of_clients),
+        canaries=canaries,
         read_only=database.is_read_only,
     )
+    everybody = population.everybody
 
     def tell(stage: Stage) -> None:
         if stage in ROUND_STAGES:
             observer.client_answered()
 
-    handlers = {name: client.handle for name, client in population.clients.items()}
+    handlers = {name: client.handle for name, client in everybody.items()}
     within = InProcessTransport(
         handlers=handlers, losses=simulated_losses(config), stage=population.stage, tell=tell
     )
     transport = surroundings.carry(within)
     enrolled = enrolment_of(config, plan.terms.protection.terms)
-    records, names = records_in(database), tuple(population.clients)
+    records, names = records_in(database), tuple(everybody)
     begun = newest_attempt(records, run_id)
     run = Run(
         run_id=run_id,
@@ -197,4 +212,5 @@ def _simulate(
         database=database,
         learning=plan.learning,
         population=population,
+        canaries=canaries,
     )

@@ -10,6 +10,7 @@ from platform.cli.access import agreed_run
 from platform.cli.output import console, epsilon, fraction, print_json, printable, table
 from platform.cli.watching import heading, round_line
 from platform.config.federation_rules import HELD
+from platform.experiment.canary_notes import canary_warnings, lower_text
 from platform.reports.warnings import claim_warnings, unfinished_words
 from platform.rounds.phases import in_rounds
 
@@ -89,6 +90,9 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     """Print accuracy and epsilon side by side, then what to know about them."""
     out = console()
     out.print()
+    for text in canary_warnings(summary.get("canaries")):
+        # Before any number that it is about.
+        out.print(f"WARNING: {text}", soft_wrap=True)
     out.print(table(None, ("result", "value"), summary_rows(summary)))
     for text in summary["warnings"]:
         out.print(f"note: {printable(text)}", soft_wrap=True)
@@ -113,6 +117,7 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("gain over local", "-" if gain is None else f"{100 * gain:+.1f} points{_of(final)}"),
         ("worth of sharing", _worth(summary)),
         *[(f"epsilon for {name}", _claim(summary, spent[name])) for name in spent],
+        *_canaries(summary.get("canaries")),
         ("accounting", _accounting(summary)),
         *([("beside it", _accountants(summary))] if summary["unit"] else []),
         ("audit head", f"{head['count']}:{head['hash']}"),
@@ -225,6 +230,21 @@ def _accountants(summary: Mapping[str, Any]) -> str:
         f"{name} {value if str(value).startswith('n/a') else epsilon(value)}"
         for name, value in summary["accountants"].items()
     )
+
+
+def _canaries(found: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return what canaries showed of the claim, beside the most that they could."""
+    if found is None:
+        return []
+    guessed, share = found["guessed_lower_bound"], f"{100 * found['share']:.0f}%"
+    coins = "" if guessed is None else f"; by guessed coins alone at least {lower_text(guessed)}"
+    where = f"{found['directions']} of {found['dimension']} directions"
+    text = (
+        f"epsilon at least {lower_text(found['lower_bound'])} at 95%, {share} of the claimed "
+        f"{epsilon(found['claimed'])}; ceiling of {found['canaries']} canaries in {where}: "
+        f"{lower_text(found['ceiling'])}{coins}"
+    )
+    return [("canaries show", text)]
 
 
 def _accounting(summary: Mapping[str, Any]) -> str:

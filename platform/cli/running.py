@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+import typer
 
 from platform.bootstrap import Surroundings, create_run, reopen_run, stored_config
+from platform.cli import exit_codes
 from platform.cli.access import resolve_run
 from platform.cli.conducting import federate, federate_again
 from platform.cli.interrupting import farewell, interruptible
@@ -94,3 +98,15 @@ def _execute(
         print_json(summary)
     else:
         print_summary(summary)
+    code = exit_code_of(summary.get("canaries"))
+    if code:
+        raise typer.Exit(code)
+
+
+def exit_code_of(canaries: Mapping[str, Any] | None) -> int:
+    """Return the exit code of a run that finished, by what its own canaries showed."""
+    if canaries is None:
+        return 0
+    if canaries["is_refuted"] or canaries["is_blind"]:
+        return exit_codes.FAILED
+    return exit_codes.ABOVE_CLAIM if canaries["is_above_claim"] else 0

@@ -84,6 +84,7 @@ def _simulations_only(config: RunSections) -> Iterator[str]:
         ("task.domains", task.domains, None),
         ("privacy.noise_source", config.privacy.noise_source, "os"),
         ("phase_two_of", config.phase_two_of, None),
+        ("audit", None if config.audit is None else "a section", None),
     ):
         if value != valid:
             yield (

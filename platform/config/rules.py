@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from platform.config.audit_rules import audit_problems
 from platform.config.federation_rules import federation_problems
 from platform.config.group_rules import group_problems
 from platform.config.privacy_rules import privacy_problems, unknown_mechanism
@@ -52,6 +53,7 @@ def _problems(config: RunSections) -> Iterator[str]:
     yield from _secure_aggregation(config)
     yield from group_problems(config)
     yield from privacy_problems(config)
+    yield from audit_problems(config)
 
 
 def _storage(config: RunSections) -> Iterator[str]:

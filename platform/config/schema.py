@@ -196,6 +196,20 @@ class PoolConfig(Section):
     """Rounds whose entries live; has no effect where the pool is made once."""
 
 
+class AuditConfig(Section):
+    """Canary clients that audit a simulation from within. See `docs/privacy.md`."""
+
+    canaries: PositiveInt
+    """Clients beside `task.clients` whose update is a secret direction of norm C, one way or the
+    other on a secret coin. They are charged like all others, count in no mean and in no smallest
+    sum, and leave their share of joint noise out, as clients that collude may.
+    """
+    directions: PositiveInt | None = None
+    """How many directions canaries have among them, at right angles: those of one direction share
+    a coin, and a few in one direction show as much as many in their own. Null: each its own.
+    """
+
+
 def default_threshold(clients: int) -> int:
     """Return Bonawitz et al. 2017: more than two thirds of the cohort, floor(2n/3) + 1."""
     return 2 * clients // 3 + 1
@@ -232,6 +246,8 @@ class RunSections(Section):
     secure_aggregation: SecureAggregationConfig = SecureAggregationConfig()
     pool: PoolConfig = PoolConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    audit: AuditConfig | None = None
+    """Canary clients within a simulation, which show a lower bound on its epsilon; null: none."""
     seeds: SeedConfig = SeedConfig()
     storage: StorageConfig = StorageConfig()
 
@@ -265,6 +281,21 @@ class RunSections(Section):
     def cohort_size(self) -> int:
         """Clients asked to take part in a round."""
         return self.cohort.size if self.cohort.size is not None else self.task.clients
+
+    @property
+    def canaries(self) -> int:
+        """Clients of an audit, beside all others."""
+        return 0 if self.audit is None else self.audit.canaries
+
+    @property
+    def canary_names(self) -> tuple[str, ...]:
+        """Return the names of an audit's clients, in an order that sorting keeps."""
+        return tuple(f"canary-{i:05d}" for i in range(self.canaries))
+
+    @property
+    def seats(self) -> int:
+        """Clients asked to take part in a round, those of an audit included."""
+        return self.cohort_size + self.canaries
 
     @property
     def cohort_rate(self) -> float:

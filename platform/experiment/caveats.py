@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from methods.interface.subspace import subspace_of
 from platform.config import RunConfig
+from platform.experiment.canary_notes import canary_notes, canary_warnings
 from platform.experiment.selection import best_on_validation
 from platform.mechanisms import Circumstances
 from platform.rounds.departures import LEFT, departures
@@ -29,6 +30,7 @@ def run_warnings(
     ended_early: str | None = None,
     uncollected: str | None = None,
     remarks: Sequence[str] = (),
+    canaries: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Return all warnings of a finished run, most important first.
 
@@ -38,8 +40,10 @@ def run_warnings(
         ended_early: Why it ended before its last round, if it did.
         uncollected: Why its pool was not made, if it was to be and was not.
         remarks: What is to be said of the images that it was measured on.
+        canaries: What those of an audit showed, None without.
     """
     return [
+        *canary_warnings(canaries),
         *([f"{OF_RUN}{ended_early}"] if ended_early else []),
         *_lost(documents),
         *([f"{NO_POOL}{uncollected}"] if uncollected else []),
@@ -48,6 +52,7 @@ def run_warnings(
         *_absent(run),
         *_second_phase(run),
         *remarks,
+        *canary_notes(canaries),
         *_privacy(run),
         *_subspace(run),
         *_groups(run, documents),
@@ -266,12 +271,13 @@ def _aggregation(run: Run) -> Iterator[str]:
         yield "secure aggregation: semi-honest server; an active one is not covered"
     elif run.terms.protection.layout.spec:
         yield "secure aggregation is off: the server sees every client's upload"
+    canaries = run.terms.config.canaries
     if run.terms.protection.masked and not run.terms.protection.has_client_noise:
         yield (
             "each secure sum holds at least "
-            f"{0 if terms is None else terms.smallest_sum} vectors, each client's in one sum a "
-            "round; not covered: sums of several rounds or runs subtracted from each other, a "
-            "server that chooses its broadcasts, clients' stores put back to an older copy"
+            f"{0 if terms is None else terms.smallest_sum - canaries} vectors, each client's in "
+            "one sum a round; not covered: sums of several rounds or runs subtracted from each "
+            "other, a server that chooses its broadcasts, clients' stores put back to an older copy"
         )
 
 

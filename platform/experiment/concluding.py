@@ -13,6 +13,7 @@ from platform.disk.digests import bytes_digest, rows_digest
 from platform.disk.run_lock import only_process_of
 from platform.disk.transactions import mark_interrupted
 from platform.errors import ClientsSilent, RecordsDisagree, Unwritable
+from platform.experiment.canary_verdict import Verdict
 from platform.experiment.summary import metrics_files, write_run_files
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.run import Run
@@ -67,7 +68,14 @@ def documents_of(run: Run) -> list[Mapping[str, Any]]:
         return [row.document for row in uow.rounds.all(run.source)]
 
 
-def close_run(run: Run, folder: Path, summary: dict[str, Any], ended_early: str | None) -> None:
+def close_run(
+    run: Run,
+    folder: Path,
+    summary: dict[str, Any],
+    ended_early: str | None,
+    *,
+    revealed: Verdict | None = None,
+) -> None:
     """Write the report and say in the audit log what it was, with what it rests on.
 
     Files first: a finished run always has its report. Killed between the two it has not finished,
@@ -78,6 +86,7 @@ def close_run(run: Run, folder: Path, summary: dict[str, Any], ended_early: str 
         folder: Its own.
         summary: Its report; the head of the audit log is added.
         ended_early: Why it ended before its last round, if it did.
+        revealed: What canaries showed, and their key, where there were any.
     """
     with run.records.write() as uow:
         state = uow.states.latest(run.run_id)
@@ -86,7 +95,10 @@ def close_run(run: Run, folder: Path, summary: dict[str, Any], ended_early: str 
             "ledger_sha256": rows_digest(uow.ledger.rows(run.run_id), with_status=True),
             "state_sha256": None if state is None else bytes_digest(state.blob),
         }
-        AuditTrail(uow.audit, run.run_id).run_finished(ended_early, digests)
+        trail = AuditTrail(uow.audit, run.run_id)
+        if revealed is not None:
+            trail.canaries_revealed(revealed.key, revealed.document)
+        trail.run_finished(ended_early, digests)
         head = uow.audit.head(run.run_id)
         summary["audit_head"] = {"count": head.count, "hash": head.hash}
         write_run_files(folder, summary)

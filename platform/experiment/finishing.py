@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from platform.agreement import require_agreement
+from platform.experiment.canary_verdict import judge_canaries
 from platform.experiment.caveats import run_warnings
 from platform.experiment.concluding import (
     alone_with,
@@ -67,6 +68,7 @@ def _execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
         return dict(summary_of(run, simulation.database, run.run_id))
     progress = _rounds(simulation, observer)
     documents = documents_of(run)
+    verdict = judge_canaries(simulation, progress, documents)
     before = _before(plan, run, progress, documents)
     seconds = personalise(run, progress)
     final = examine_last(plan, run, progress.state)
@@ -82,6 +84,7 @@ def _execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
         newcomers=newcomers,
         before=before,
         personalising=seconds,
+        canaries=None if verdict is None else verdict.document,
     )
     warnings = run_warnings(
         run,
@@ -89,11 +92,12 @@ def _execute(simulation: Simulation, observer: Observer) -> dict[str, Any]:
         ended_early=progress.ended_early,
         uncollected=progress.uncollected,
         remarks=plan.panel.remarks,
+        canaries=findings.canaries,
     )
     summary = summary_document(run, documents, findings, warnings)
     if run.source_id is not None:
         take_over(summary, summary_of(run, simulation.database, run.source_id))
-    close_run(run, simulation.folder, summary, progress.ended_early)
+    close_run(run, simulation.folder, summary, progress.ended_early, revealed=verdict)
     return summary
 
 

@@ -124,7 +124,8 @@ class _Silent:
 
     def _round(self, document: Mapping[str, Any], protection: Protection, state: Arrays) -> Arrays:
         terms, number = self.simulation.run.terms, document["round"]
-        survivors = document["survivors"]
+        # Canaries have no part in what the others' uploads were worth.
+        survivors = [n for n in document["survivors"] if n in self.simulation.population.clients]
         vectors, entries = {}, {}
         for name in survivors:
             broadcast = terms.method.broadcast(state, name)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from platform.config import RunConfig
+from platform.experiment.canaries import NOTHING_LEARNT, colluding, methods_of
 from platform.experiment.dealing import Learning
 from platform.parties.client import Client
 from platform.parties.enrolment import credentials_of
@@ -26,6 +27,7 @@ from platform.protection.uploads import Protection
 from platform.rounds.run import Run, RunTerms
 from platform.wire.transport import ClientId
 from privacy import NoiseSource
+from privacy.auditing import Canaries
 from privacy.secure_aggregation import Credentials
 from privacy.training import LocalTrainer, TrainingPlan
 from storage import Database, open_client_stores
@@ -40,6 +42,7 @@ class Population:
 
     Attributes:
         clients: By name; the names' order is the clients' order.
+        canaries: Those of an audit, by name: they take part in rounds and in nothing else.
         make_trainer: A fresh trainer, with noise or plain.
         stage: Makes durable together, at its end, what all clients write in it.
     """
@@ -47,6 +50,12 @@ class Population:
     clients: Mapping[ClientId, Client]
     make_trainer: TrainerFactory
     stage: Callable[[Sequence[ClientId]], AbstractContextManager[object]]
+    canaries: Mapping[ClientId, Client] = field(default_factory=dict)
+
+    @property
+    def everybody(self) -> Mapping[ClientId, Client]:
+        """All who are on the roll."""
+        return {**self.clients, **self.canaries}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +68,7 @@ class Simulation:
         database: The coordinator's.
         learning: What clients learn with and from.
         population: The clients.
+        canaries: What those of an audit send; None without.
     """
 
     run: Run
@@ -66,6 +76,7 @@ class Simulation:
     database: Database
     learning: Learning
     population: Population
+    canaries: Canaries | None = None
 
     @property
     def run_id(self) -> str:
@@ -74,7 +85,13 @@ class Simulation:
 
 
 def build_population(
-    terms: RunTerms, learning: Learning, run: RunNames, folder: Path, *, read_only: bool = False
+    terms: RunTerms,
+    learning: Learning,
+    run: RunNames,
+    folder: Path,
+    *,
+    canaries: Canaries | None = None,
+    read_only: bool = False,
 ) -> Population:
     """Return all clients, their stores opened (and made, at the first time).
 
@@ -83,19 +100,21 @@ def build_population(
         learning: What they learn with and from.
         run: The run, and the one that they took part in.
         folder: Of the run whose clients these are.
+        canaries: What those of an audit send, None without.
         read_only: Whether their stores are there already and nothing is written to them.
     """
     config, protection = terms.config, terms.protection
     make_trainer = trainer_factory(config, learning.device, protection)
     file, shared = stores_file(config, folder), CommonScores()
-    opened = open_client_stores(file, tuple(learning.train), read_only=read_only)
+    names = (*learning.train, *config.canary_names)
+    opened = open_client_stores(file, names, read_only=read_only)
     safeguards = partial(
         Safeguards,
         limits=terms.budget.limits,
         expected=expectations_of(
             learning.method,
             rounds=protection.collects_at or config.rounds,
-            clients=config.task.clients,
+            clients=config.task.clients + config.canaries,
             generations=config.pool.generations,
         ),
         simulated=True,
@@ -113,8 +132,27 @@ def build_population(
             measured=learning.evaluation.sets_of(name, shared),
         )
         clients[name] = Client(profile, opened.stores[name], make_trainer)
+    audited = {
+        name: Client(
+            ClientProfile(
+                name=name,
+                run=run,
+                method=method,
+                data=NOTHING_LEARNT,
+                protection=colluding(protection),
+                randomness=randomness(config),
+                safeguards=safeguards(),
+            ),
+            opened.stores[name],
+            make_trainer,
+        )
+        for name, method in methods_of(
+            canaries, config, learning.method, protection.layout.spec
+        ).items()
+    }
     # To read there is nothing to make durable, and no file to open for it.
-    return Population(clients, make_trainer, nullcontext if read_only else opened.stage)
+    stage = nullcontext if read_only else opened.stage
+    return Population(clients, make_trainer, stage, audited)
 
 
 def trainer_factory(config: RunConfig, device: str, protection: Protection) -> TrainerFactory:

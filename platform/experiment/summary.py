@@ -48,6 +48,7 @@ class Findings:
         newcomers: Of clients that never took part, None without any.
         before: The accuracy before personalising, as a document.
         personalising: Seconds that it took, None where nobody timed the whole of it.
+        canaries: What those of an audit showed, as a document; None without.
     """
 
     final: Examined
@@ -56,6 +57,7 @@ class Findings:
     newcomers: Newcomers | None
     before: Mapping[str, Any]
     personalising: float | None
+    canaries: Mapping[str, Any] | None = None
 
 
 def summary_document(
@@ -124,6 +126,7 @@ def summary_document(
         "phases": _phases(run, rounds, findings),
         "best_on_validation": best_on_validation(config, rounds),
         "evaluation": evaluation_document(config),
+        **({} if findings.canaries is None else {"canaries": dict(findings.canaries)}),
         "warnings": list(warnings),
     }
 

@@ -48,7 +48,7 @@ from platform.privacy_auditing.outcome import (
     problems_of,
     standardise,
 )
-from platform.protection.secure_terms import secure_terms
+from platform.protection.secure_terms import smallest_real_sum
 from platform.protection.uploads import Prepared, Protection
 from platform.rounds.noise import coordinator_noise
 from platform.wire.layout import Totals
@@ -292,7 +292,7 @@ def _opened(game: UploadGame, prepared: Prepared) -> Vector:
 
 def _honest_shares(game: UploadGame) -> int:
     config = game.run.terms.config
-    return secure_terms(config).smallest_sum - config.secure_aggregation.corrupt
+    return smallest_real_sum(config) - config.secure_aggregation.corrupt
 
 
 def _sum(

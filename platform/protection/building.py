@@ -11,7 +11,7 @@ from platform.config import RunConfig
 from platform.errors import ConfigError
 from platform.mechanisms import Settings, Steps, Sums
 from platform.protection.fitting import extras_of, require_fitting
-from platform.protection.secure_terms import secure_terms
+from platform.protection.secure_terms import secure_terms, smallest_real_sum
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import EntryProtection, Protection
 from platform.wire.layout import LARGEST_WEIGHT, build_layout
@@ -20,6 +20,7 @@ from privacy import (
     ClientMechanism,
     CohortKind,
     CohortSampling,
+    DistributedNoise,
     DpSgd,
     Release,
     ReleaseKey,
@@ -65,6 +66,7 @@ def protect_run(config: RunConfig, method: Method) -> Calibrated:
     except CalibrationError as error:
         raise ConfigError(f"privacy.noise_multiplier: {error}") from error
     _require_priceable(config, method, protection)
+    _require_known_shares(config, protection)
     return Calibrated(protection, multiplier)
 
 
@@ -108,6 +110,16 @@ def amplifying_cohorts(config: RunConfig, method: Method) -> CohortKind | None:
     if config.relation != "replace_one" or method.has_personal_state:
         return None
     return "fixed_size"
+
+
+def _require_known_shares(config: RunConfig, protection: Protection) -> None:
+    """Refuse canaries where nobody knows how to leave a share of joint noise out."""
+    shared = protection.mechanism.facts.is_shared_out
+    if config.audit and shared and not isinstance(protection.mechanism, DistributedNoise):
+        raise ConfigError(
+            f"audit: a canary leaves its share of joint noise out, and that of privacy.mechanism = "
+            f"{config.mechanism.name} cannot be told apart; valid: null"
+        )
 
 
 def _require_priceable(config: RunConfig, method: Method, protection: Protection) -> None:
@@ -217,7 +229,7 @@ def _sums(config: RunConfig) -> Sums | None:
     """Return what is certain about sums, None where the noise does not count on it."""
     if not config.mechanism.needs_masks:
         return None
-    return Sums(secure_terms(config).smallest_sum, config.secure_aggregation.corrupt)
+    return Sums(smallest_real_sum(config), config.secure_aggregation.corrupt)
 
 
 def _with_collection(config: RunConfig, method: Method, multiplier: float | None) -> Protection:
@@ -273,7 +285,7 @@ def _protection(config: RunConfig, method: Method, multiplier: float | None) -> 
         layout=layout,
         bits=config.secure_aggregation.bits,
         masked=masked,
-        clients=config.cohort_size,
+        clients=config.seats,
         terms=secure_terms(config) if masked else None,
         extras=extras,
         hides_size=_hides_size(config, method),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from methods import Method, PoolPolicy
+from methods import Method, PoolPolicy, Visibility, Weighting
 from platform.config import RunConfig
 from platform.errors import ConfigError
 from platform.protection.extras import Extras
 from platform.protection.group_choice import Grouping
 from platform.protection.pool_rules import PoolRules, default_minimum
+from platform.wire.vectors import vector_length
 from privacy import AdaptiveClipping, GroupCounts, NoisedMetric
 
 FREE_RATIO, CHARGED_RATIO = 1.0, 0.25
@@ -40,10 +41,34 @@ def require_fitting(config: RunConfig, method: Method) -> None:
         )
     _require_pool(config, method, extras)
     _require_steps(config, method)
+    _require_auditable(config, method)
     if config.privacy.personal == "decoupled" and not method.decouples:
         raise ConfigError(
             f"privacy.personal: {config.method.name} has no personal part that can be trained "
             "after the last release; valid: joint"
+        )
+
+
+def _require_auditable(config: RunConfig, method: Method) -> None:
+    """Refuse canaries whose part of all sums could not be told from the model."""
+    if config.audit is None:
+        return
+    name, spec, norm = config.method.name, method.shared_spec(), config.privacy.clipping_norm
+    adds_means = method.averaged >= set(spec) and method.visibility is Visibility.AGGREGATE_ONLY
+    adds_means &= all(tensor.weighting is not Weighting.SUM for tensor in spec.values())
+    if not (spec and adds_means) or method.pool_policy() or method.has_personal_state:
+        raise ConfigError(
+            f"audit: {name} is not audited by canary clients, which need a method whose server "
+            "adds mean changes of all that is shared, without pool and personal state; valid: "
+            "null, or a method such as promptfl"
+        )
+    length, section = vector_length(spec), config.audit
+    directions = section.directions or section.canaries
+    if norm is None or not max(2, directions) <= length:
+        field = "canaries" if section.directions is None else "directions"
+        raise ConfigError(
+            f"audit.{field}: {directions} canaries cannot have directions of their own among the "
+            f"{length} coordinates that {name} shares; valid: audit.directions from 1 to {length}"
         )
 
 

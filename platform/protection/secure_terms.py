@@ -7,6 +7,7 @@ missing signature never reach the protocol.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from platform.config import RunConfig
@@ -37,6 +38,31 @@ class SecureTerms:
     degree: int = 0
 
 
+def smallest_real_sum(config: RunConfig) -> int:
+    """Return the fewest vectors of a sum that are not an audit's canaries.
+
+    Raises:
+        ConfigError: If no graph and threshold withstand what is asked for.
+    """
+    return secure_terms(config).smallest_sum - config.canaries
+
+
+def terms_of_others(config: RunConfig) -> SecureTerms:
+    """Return what the terms of a run's sums are to clients that are not an audit's canaries.
+
+    Raises:
+        ConfigError: If no graph and threshold withstand what is asked for.
+    """
+    terms, canaries = terms_of_sums(config), config.canaries
+    return dataclasses.replace(
+        terms,
+        clients=terms.clients - canaries,
+        threshold=terms.threshold - canaries,
+        smallest_sum=terms.smallest_sum - canaries,
+        corrupt=terms.corrupt - canaries,
+    )
+
+
 def secure_terms(config: RunConfig) -> SecureTerms:
     """Return the terms of a run whose sums are masked.
 
@@ -56,6 +82,9 @@ def secure_terms(config: RunConfig) -> SecureTerms:
 def terms_of_sums(config: RunConfig) -> SecureTerms:
     """Return the terms of a run whose sums are masked, whoever's keys are used.
 
+    An audit's canaries count as clients that collude: whatever is asked for holds for the others as
+    if they were not there, so each number is larger by theirs.
+
     Raises:
         ConfigError: If no graph and threshold withstand what is asked for.
     """
@@ -64,6 +93,7 @@ def terms_of_sums(config: RunConfig) -> SecureTerms:
 
 def _complete(config: RunConfig) -> SecureTerms:
     section, clients = config.secure_aggregation, config.cohort_size
+    canaries = config.canaries
     active = section.adversary == "active"
     threshold = config.threshold
     least = active_threshold(clients, section.corrupt)
@@ -74,11 +104,11 @@ def _complete(config: RunConfig) -> SecureTerms:
             f"{clients}"
         )
     return SecureTerms(
-        clients=clients,
+        clients=clients + canaries,
         active=active,
-        threshold=threshold,
-        smallest_sum=max(threshold, config.cohort.minimum),
-        corrupt=section.corrupt,
+        threshold=threshold + canaries,
+        smallest_sum=max(threshold, config.cohort.minimum) + canaries,
+        corrupt=section.corrupt + canaries,
     )
 
 
@@ -91,7 +121,7 @@ def _regular(config: RunConfig) -> SecureTerms | None:
             "auto, complete"
         )
     asked = section.graph == "k_regular"
-    if section.adversary == "active" or section.graph == "complete":
+    if section.adversary == "active" or section.graph == "complete" or config.canaries:
         return None
     if section.threshold is not None:
         if asked:

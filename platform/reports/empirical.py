@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from platform.experiment.canary_notes import lower_text
 from platform.reports.blocks import Basis, Block, Figure, Section, Table, Words, paragraph, words
 from platform.reports.numbers import share_text
 from platform.reports.releases import prices_alone
@@ -59,8 +61,12 @@ def empirical_section(subject: Subject, seen: Sequence[SeenChannel]) -> Section:
 
 
 def _empirical(subject: Subject, seen: Sequence[SeenChannel]) -> Iterator[Block]:
+    found = None if subject.summary is None else subject.summary.get("canaries")
+    if found is not None:
+        yield from _canaries(subject, found)
     if not seen:
-        yield paragraph(_none(subject))
+        if found is None:
+            yield paragraph(_none(subject))
         return
     yield paragraph(
         "An audit played canaries against the code that protects clients, and guessed from what "
@@ -78,6 +84,43 @@ def _empirical(subject: Subject, seen: Sequence[SeenChannel]) -> Iterator[Block]
         "The audit is not in the run's log: that it was made of this run's configuration is the "
         "word of whoever made this document. What it claims per release is what the ledger claims."
     )
+
+
+def _canaries(subject: Subject, found: Mapping[str, Any]) -> Iterator[Block]:
+    """Yield what clients of an audit have seen of this very run, beside the most they could see."""
+    basis = subject.stated("canaries")
+    yield paragraph(
+        f"{found['canaries']} clients of this run were canaries of an audit, with secret coins and "
+        f"{found['directions']} secret directions among {found['dimension']}, fixed before the "
+        "first round. They went through all that protects clients, were charged as everybody is, "
+        "and count in no mean, smallest sum or claimed noise. The lower bound is on the whole run, "
+        "by what its final model shows: above the truth at most one time in twenty, if noise is "
+        "normal. The ceiling is what a run that is exactly as claimed shows on average to as many "
+        "canaries; noise beyond what is claimed, and what other clients upload, lower the bound. "
+        "It proves no privacy; it can only refute some."
+    )
+    verdict = "BLIND" if found["is_blind"] else "not refuted"
+    if found["is_above_claim"]:
+        verdict = "REFUTED" if found["is_refuted"] else "ABOVE THE CLAIM"
+    yield Table(
+        "What canaries saw of the whole run",
+        ("Canaries", "Lower bound, 95%", "Share of the claim", "Ceiling", "Claimed", "Verdict"),
+        (
+            (
+                words(Figure(str(found["canaries"]), found["canaries"], basis)),
+                words(_down(found["lower_bound"], basis)),
+                words(Figure(share_text(found["share"]), found["share"], basis)),
+                words(_down(found["ceiling"], basis)),
+                words(epsilon_figure(found["claimed"], basis)),
+                words(verdict),
+            ),
+        ),
+    )
+
+
+def _down(value: float, basis: Basis) -> Figure:
+    """Return a lower bound, rounded to its side."""
+    return Figure(lower_text(value), value, basis)
 
 
 def _none(subject: Subject) -> str:
@@ -99,8 +142,7 @@ def _row(one: SeenChannel) -> tuple[Words, ...]:
     return (
         words(one.channel),
         words(Figure(str(one.canaries), one.canaries, basis)),
-        # Down, as it is a lower bound.
-        words(Figure(f"{math.floor(100 * one.lower_bound) / 100:.2f}", one.lower_bound, basis)),
+        words(_down(one.lower_bound, basis)),
         words(epsilon_figure(one.claim.epsilon, basis)),
         words(Figure(share_text(one.power), one.power, basis)),
         words("not refuted" if one.passed else "REFUTED"),

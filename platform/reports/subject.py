@@ -13,7 +13,7 @@ from platform.agreement.budgets import ClientBudget, RunBudget
 from platform.agreement.fruitless import is_charged
 from platform.agreement.reading import RunRecords
 from platform.agreement.statements import unfinished_document
-from platform.protection.secure_terms import SecureTerms, terms_of_sums
+from platform.protection.secure_terms import SecureTerms, terms_of_others
 from platform.reports.blocks import Basis, Figure, Place
 from platform.reports.log_view import LogView
 from platform.reports.numbers import epsilon_text
@@ -79,7 +79,7 @@ class Subject:
     def terms(self) -> SecureTerms | None:
         """What secure sums withstand; None without them."""
         config = self.agreed.config
-        return terms_of_sums(config) if config.secure_aggregation.enabled else None
+        return terms_of_others(config) if config.secure_aggregation.enabled else None
 
     @property
     def withstands_liars(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from platform.agreement import Agreed
+from platform.experiment.canary_notes import canary_warnings
 from platform.experiment.caveats import privacy_warnings
 from platform.reports.hazards import (
     large_epsilon,
@@ -64,7 +65,12 @@ ADDED = (
 
 def report_warnings(subject: Subject) -> tuple[str, ...]:
     """Return the warnings of a report: hazards that are there, then what the run says of itself."""
-    return tuple(dict.fromkeys((*_hazards(subject), *_budgets(subject), *_stated(subject))))
+    found = (*_canaries(subject), *_hazards(subject), *_budgets(subject), *_stated(subject))
+    return tuple(dict.fromkeys(found))
+
+
+def _canaries(subject: Subject) -> Iterator[str]:
+    yield from canary_warnings((subject.summary or {}).get("canaries"))
 
 
 def _hazards(subject: Subject) -> Iterator[str]:

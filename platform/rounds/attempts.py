@@ -208,6 +208,7 @@ class Attempts:
                 rules.minimum if rules is not None and collects else config.cohort.minimum,
                 None if collects else config.cohort_size,
                 frozenset(fixed.get("empty", ())),
+                frozenset(config.canary_names),
             ),
             secure=self._secure(record.round_number, fixed),
             facts=RoundFacts(

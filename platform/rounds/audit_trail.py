@@ -35,11 +35,14 @@ class AuditTrail:
         config_digest: str,
         enrolment: str | None = None,
         phase_two_of: str | None = None,
+        *,
         method: Mapping[str, str] | None = None,
+        canaries: str | None = None,
     ) -> None:
         """Note that a run was set up, its enrolment's fingerprint, and whose second phase it is.
 
-        Of a method from outside the package also place and digest of its code.
+        Of a method from outside the package also place and digest of its code, and of an audit
+        what commits to the key of its canaries.
 
         The entry names the run that was set up before it and the end of that run's chain, so that
         no run but the newest can be erased without a trace.
@@ -48,6 +51,7 @@ class AuditTrail:
             "enrolment": enrolment,
             "phase_two_of": phase_two_of,
             "method": method,
+            "canaries": canaries,
             "before": self._before(),
         }
         known = {name: value for name, value in facts.items() if value is not None}
@@ -75,6 +79,10 @@ class AuditTrail:
         """Note that a run finished, maybe early; the digests are of what it leaves behind."""
         known = {"reason": reason} if reason else {}
         self._append("run.finished", detail={**known, **digests})
+
+    def canaries_revealed(self, key: bytes, verdict: Mapping[str, Any]) -> None:
+        """Note what a run's canaries showed, and the key that their coins followed from."""
+        self._append("canaries.revealed", detail={"key": key.hex(), **verdict})
 
     def reserved(self, releases: Sequence[Release]) -> None:
         """Note that a round's spend is in the ledger; one entry a channel."""

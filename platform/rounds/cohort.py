@@ -58,6 +58,8 @@ def draw_cohort(
 ) -> tuple[ClientId, ...]:
     """Return the clients of an attempt at a round, sorted; a further attempt has another cohort.
 
+    An audit's canaries are among the names, and none of them is ever left out.
+
     `fixed_size`: exactly `cohort.size`, uniformly without replacement. `poisson`: each on a coin
     of its own, `cohort.size` on average and possibly none.
     """
@@ -68,7 +70,7 @@ def draw_cohort(
     if config.cohort.sampling == "poisson":
         coins = rng.random(len(names))
         return tuple(n for n, coin in zip(names, coins, strict=True) if coin < config.cohort_rate)
-    drawn = rng.choice(len(names), config.cohort_size, replace=False)
+    drawn = rng.choice(len(names), config.seats, replace=False)
     return tuple(sorted(names[i] for i in drawn))
 
 

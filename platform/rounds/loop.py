@@ -214,7 +214,8 @@ class Federation:
     def _server_update(
         self, round_number: int, state: Arrays, outcome: RoundOutcome, pool: Sequence[Arrays]
     ) -> Arrays:
-        terms, survivors = self._run.terms, len(outcome.survivors)
+        terms, canaries = self._run.terms, set(self._run.terms.config.canary_names)
+        survivors = sum(client not in canaries for client in outcome.survivors)
         aggregate = aggregate_of(
             terms,
             outcome.summed,

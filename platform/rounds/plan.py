@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -28,11 +28,18 @@ class Quorum:
         empty: Seats of the cohort whose clients were not there when it was opened: they have not
             joined yet, or have left. They are charged nothing, so they are asked nothing in it,
             also where they have come meanwhile.
+        canaries: Clients of an audit. They are in the sum, and count neither as survivors that it
+            needs nor in its mean.
     """
 
     minimum: int
     planned: int | None = None
     empty: frozenset[ClientId] = frozenset()
+    canaries: frozenset[ClientId] = frozenset()
+
+    def counted(self, clients: Iterable[ClientId]) -> int:
+        """Return how many of these clients count."""
+        return sum(client not in self.canaries for client in clients)
 
 
 @dataclass(frozen=True)

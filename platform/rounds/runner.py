@@ -9,7 +9,7 @@ an attempt that was interrupted goes on where it was and nothing of it is done t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -136,7 +136,7 @@ class RoundRunner:
 
         def add_up() -> StageResult:
             summed, relays = secure.advance({c: u.payload for c, u in ask().items()})
-            _require_minimum(plan, len(relays))
+            _require_minimum(plan, relays)
             return StageResult(relays=relays, state=summed.encode())
 
         result = exchange.settled("train", add_up)
@@ -159,7 +159,7 @@ class RoundRunner:
         plan, layout = exchange.plan, exchange.protection.layout
 
         uploads = {c: u for c, u in ask().items() if _is_usable(u, layout)}
-        _require_minimum(plan, len(uploads))
+        _require_minimum(plan, uploads)
         vectors = {c: u.vector for c, u in uploads.items() if u.vector is not None}
         survivors = tuple(sorted(vectors))
         totals = layout.sum_plain(
@@ -207,6 +207,9 @@ class RoundRunner:
         summed_up = frozenset(survivors)
         collected = tuple(d for c, d in sorted(answers.items()) if c in summed_up)
         plan, protection = exchange.plan, exchange.protection
+        # What canaries send is in the sum, and the mean is that of the others all the same.
+        counted = plan.quorum.counted(survivors)
+        totals = replace(totals, clients=counted, weight=totals.weight - len(survivors) + counted)
         void = _entries_problem(protection, collected, len(survivors))
         kept = () if void is not None or protection.pool_spec is None else collected
         uploads = tuple(PoolUpload(d.handle, d.entry) for d in kept)
@@ -220,7 +223,7 @@ class RoundRunner:
             traffic=exchange.traffic(),
             readings=Readings(
                 protection.extras.clipped_fraction(summed),
-                protection.sums.signal_to_noise(summed, len(survivors), plan.planned_size),
+                protection.sums.signal_to_noise(summed, counted, plan.planned_size),
                 protection.extras.noised_mean(summed, protection.mechanism),
                 protection.sums.group_reading(summed),
             ),
@@ -281,11 +284,13 @@ def _is_usable(upload: Upload, layout: UploadLayout) -> bool:
     return not vector.size or float(np.abs(vector).max()) <= LARGEST_COORDINATE
 
 
-def _require_minimum(plan: RoundPlan, survivors: int) -> None:
-    if survivors < plan.quorum.minimum:
+def _require_minimum(plan: RoundPlan, survivors: Iterable[ClientId]) -> None:
+    quorum = plan.quorum
+    left = quorum.counted(survivors)
+    if left < quorum.minimum:
         raise ThresholdNotMet(
-            f"round {plan.round_number}: {survivors} of {len(plan.cohort)} clients are left at "
-            f"phase masked_input; at least {plan.quorum.minimum} must be (cohort.minimum)",
+            f"round {plan.round_number}: {left} of {quorum.counted(plan.cohort)} clients are left "
+            f"at phase masked_input; at least {quorum.minimum} must be (cohort.minimum)",
             phase="masked_input",
         )
 

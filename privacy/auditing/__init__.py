@@ -8,7 +8,15 @@ law) is tested directly by the `verify_` functions.
 
 from __future__ import annotations
 
-from privacy.auditing.claims import Claim, claim_of, gaussian_claim, sampled_claim
+from privacy.auditing.canary_clients import (
+    Canaries,
+    CanaryBound,
+    canary_bound,
+    canary_ceiling,
+    commitment_to,
+    new_key,
+)
+from privacy.auditing.claims import Claim, claim_of, gaussian_claim, mu_of, sampled_claim
 from privacy.auditing.client_unit import (
     ClientScores,
     judge_client_unit,
@@ -38,6 +46,8 @@ __all__ = [
     "RECORD_THRESHOLD",
     "AuditError",
     "AuditResult",
+    "Canaries",
+    "CanaryBound",
     "Claim",
     "ClientScores",
     "ErrorCounts",
@@ -45,7 +55,10 @@ __all__ = [
     "RecordScores",
     "calibration_runs",
     "canaries_needed",
+    "canary_bound",
+    "canary_ceiling",
     "claim_of",
+    "commitment_to",
     "detection_probability",
     "epsilon_ceiling",
     "epsilon_lower_bound",
@@ -54,6 +67,8 @@ __all__ = [
     "judge_client_unit",
     "judge_record_unit",
     "mu_interval",
+    "mu_of",
+    "new_key",
     "one_run_p_value",
     "oversized_needed",
     "planned_guesses",

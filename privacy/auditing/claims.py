@@ -115,11 +115,11 @@ def claim_of(release: Release, delta: float, accountant: Accountant = "auto") ->
         return sampled_claim(total_variation=total_variation, epsilon=epsilon, delta=delta)
     sensitivity = (2.0 if release.relation == "replace_one" else 1.0) * release.clipping_norm
     stated = math.sqrt(release.count) * sensitivity / release.standard_deviation
-    return Claim(min(stated, _mu_at(epsilon, delta)), epsilon, delta, is_gaussian=True)
+    return Claim(min(stated, mu_of(epsilon, delta)), epsilon, delta, is_gaussian=True)
 
 
-def _mu_at(epsilon: float, delta: float) -> float:
-    """Return the mu of the Gaussian mechanism that has this epsilon."""
+def mu_of(epsilon: float, delta: float) -> float:
+    """Return the mu of the Gaussian mechanism that has this epsilon at this delta."""
     if epsilon >= epsilon_at(_LARGEST_MU, delta):
         return math.inf
     if epsilon <= epsilon_at(_SMALLEST_MU, delta):

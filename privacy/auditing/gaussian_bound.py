@@ -32,7 +32,7 @@ from privacy._validate import require_positive, require_probability
 from privacy.accounting.gaussian import epsilon_at
 
 CONFIDENCE = 0.95
-_LARGEST_MU = 1e3
+LARGEST_MU = 1e3
 """More is not told apart; a lower bound may be lower."""
 _FAR, _CERTAIN = 1e4, 5.0
 """A statistic so large that its normal part, hardly ever beyond so many deviations, is nothing."""
@@ -78,7 +78,7 @@ def gaussian_bound(
     distance = float(inside.mean() - outside.mean())
     # No deviation at all is no normal law, of which nothing can be said.
     seen = distance / (unit * spread) if spread else 0.0
-    low = min(unit * _noncentrality(seen, freedom), _LARGEST_MU)
+    low = min(unit * noncentrality(seen, freedom, CONFIDENCE), LARGEST_MU)
     return GaussianBound(
         epsilon_at(low, delta) if low > 0.0 else 0.0,
         epsilon_ceiling(claimed_mu, delta, inside.size, outside.size),
@@ -112,17 +112,24 @@ def _unit(inside: int, outside: float) -> float:
     return math.sqrt(1.0 / inside + 1.0 / outside)
 
 
-def _noncentrality(seen: float, freedom: int) -> float:
-    """Return the largest noncentrality that is refuted by such a statistic, at least 0."""
-    if student_t.sf(seen, freedom) >= 1.0 - CONFIDENCE:
+def noncentrality(seen: float, freedom: int, confidence: float) -> float:
+    """Return the largest noncentrality of Student's law that a statistic refutes, at least 0.
+
+    Args:
+        seen: The statistic.
+        freedom: Degrees of it, at least 1.
+        confidence: One minus the probability of a number above the truth, from one half.
+    """
+    level = 1.0 - confidence
+    if student_t.sf(seen, freedom) >= level:
         return 0.0
     if seen > _FAR:
         # (Z + ncp) / sqrt(chi2 / n) >= seen, and Z <= 5 but for 3e-7, for which there is room.
-        chi2_quantile = float(chi2.ppf(1.0 - CONFIDENCE - ndtr(-_CERTAIN), freedom))
-        return seen * math.sqrt(chi2_quantile / freedom) - _CERTAIN
+        chi2_quantile = float(chi2.ppf(max(level - ndtr(-_CERTAIN), 0.0), freedom))
+        return max(0.0, seen * math.sqrt(chi2_quantile / freedom) - _CERTAIN)
 
     def excess(noncentrality: float) -> float:
-        return float(nct.sf(seen, freedom, noncentrality)) - (1.0 - CONFIDENCE)
+        return float(nct.sf(seen, freedom, noncentrality)) - level
 
     # At a noncentrality of the statistic itself about half of all statistics are larger.
     return float(brentq(excess, 0.0, seen + 1.0))

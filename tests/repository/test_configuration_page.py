@@ -71,7 +71,7 @@ def test_defaults_are_what_a_configuration_gets():
     tree = RunConfig.model_validate(needed).model_dump(mode="json")
     given = ("name", "method.name", "training.local_steps", "task.model")
     # Their sections are not there by default.
-    apart = ("privacy.adaptive_clipping.", "public_data.", "federation.")
+    apart = ("privacy.adaptive_clipping.", "public_data.", "federation.", "audit.")
     for key in KEYS:
         if key.name in given or key.name.startswith(apart):
             continue

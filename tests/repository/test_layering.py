@@ -36,6 +36,7 @@ THIRD_PARTY = {
         "safetensors",
         "scipy",
         "sklearn",
+        "tensorboard",
         "torch",
         "torchvision",
         "typer",

@@ -1,0 +1,143 @@
+"""The clients of an audit within a simulation: real ones, but for what they have learnt.
+
+A canary goes the whole way of a client: it is invited, makes keys and shares, is charged in its own
+ledger and the coordinator's, and what it "trained" is clipped, put on the grid, masked and sent by
+the code that protects everybody. Only the training is another: a vector of ten times the clipping
+norm, which clipping makes one of that norm, in a direction and on a side that follow from the
+run's secret key. It leaves its share of joint noise out, as a client that colludes may.
+
+The key is drawn from the operating system's entropy before the run has a row, and lies in the run's
+folder, for its owner only. The audit log has its SHA-256 from the first entry on, so that nobody
+can choose another one later, and the key itself with the verdict.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from methods import Arrays, ClientView, Examples, LocalResult, Method, Trainer
+from methods.interface.over import OverMethod
+from platform.config import RunConfig
+from platform.disk.files import write_text
+from platform.errors import RunStopped
+from platform.protection.uploads import Protection
+from platform.rounds.run import RunTerms
+from platform.wire.vectors import Spec, unflatten, vector_length
+from privacy import DistributedNoise, WithoutShare
+from privacy.auditing import Canaries, commitment_to, new_key
+
+KEY_FILE: Final = "canaries.key"
+OVERSIZE: Final = 10.0
+"""Times C, before it is clipped: where clipping is missing, canaries show that too."""
+
+
+@dataclass(frozen=True)
+class CanaryMethod(OverMethod):
+    """A method that learns nothing, and uploads the same in every round.
+
+    Attributes:
+        update: What it uploads.
+    """
+
+    update: Arrays = dataclasses.field(default_factory=dict)
+
+    def client_update(
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
+    ) -> LocalResult:
+        """Return the fixed update."""
+        return LocalResult(self.update, None, view.personal)
+
+    def personalise(
+        self, view: ClientView, data: Examples, trainer: Trainer, rng: np.random.Generator
+    ) -> Arrays:
+        """Return personal state as it is."""
+        return view.personal
+
+
+def draw_key(config: RunConfig, folder: Path) -> str | None:
+    """Draw a run's key and keep it in the run's folder.
+
+    Args:
+        config: The run's.
+        folder: Of the run, which need not be there yet.
+
+    Returns:
+        What commits to the key; None where there are no canaries, and nothing was done.
+    """
+    if config.audit is None:
+        return None
+    key = new_key()
+    write_text(folder / KEY_FILE, key.hex() + "\n")
+    return commitment_to(key)
+
+
+def read_canaries(
+    terms: RunTerms, folder: Path, run_id: str, commitment: str | None
+) -> Canaries | None:
+    """Return a run's canaries, None where it has none.
+
+    Args:
+        terms: What the run follows.
+        folder: The run's.
+        run_id: The run.
+        commitment: To the key, as the audit log has it.
+
+    Raises:
+        RunStopped: If the key is missing, or is not the one that was committed to.
+    """
+    section, spec = terms.config.audit, terms.protection.layout.spec
+    if section is None:
+        return None
+    try:
+        key = bytes.fromhex((folder / KEY_FILE).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunStopped(
+            f"run {run_id}: {KEY_FILE} in its folder is missing or no key, so its canaries cannot "
+            "go on; put it back or start a new run"
+        ) from error
+    if commitment_to(key) != commitment:
+        raise RunStopped(
+            f"run {run_id}: {KEY_FILE} in its folder is not the one whose SHA-256 the run was "
+            f"started with, {commitment}; put it back or start a new run"
+        )
+    return Canaries(
+        key=key,
+        number=section.canaries,
+        directions=section.directions or section.canaries,
+        dimension=vector_length(spec),
+        relation=terms.config.relation,
+    )
+
+
+def methods_of(
+    canaries: Canaries | None, config: RunConfig, method: Method, spec: Spec
+) -> Mapping[str, Method]:
+    """Return what each canary does in place of training, by name."""
+    norm = config.privacy.clipping_norm
+    if canaries is None or norm is None:
+        return {}
+    each = [
+        CanaryMethod(method, unflatten(OVERSIZE * norm * canaries.upload(which), spec))
+        for which in range(canaries.directions)
+    ]
+    # Those of one direction send the same.
+    return {name: each[i % len(each)] for i, name in enumerate(config.canary_names)}
+
+
+def colluding(protection: Protection) -> Protection:
+    """Return what protects a canary: all that protects others, but for its share of the noise."""
+    sums = protection.sums
+    if not isinstance(sums.mechanism, DistributedNoise):
+        return protection
+    bare = dataclasses.replace(sums, mechanism=WithoutShare(sums.mechanism))
+    return dataclasses.replace(protection, sums=bare)
+
+
+NOTHING_LEARNT: Final = Examples({"labels": np.zeros(0, np.int64)})
+"""A canary's data."""

@@ -1,0 +1,86 @@
+"""Small runs with canary clients, and how their mechanisms are broken on purpose."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from privacy import CentralNoise, DistributedNoise, NoiseSource
+from tests.trunk._runs import Finished, Storage, of_clients
+
+CLIENTS, CANARIES, ROUNDS = 5, 32, 3
+PLAIN = (
+    "method={name: promptfl, context_tokens: 2}",
+    "cohort.dropout_rate=0",
+    "evaluation.local_twins=false",
+    "privacy.target_epsilon=3.12",
+)
+CENTRAL = (
+    *PLAIN,
+    "privacy.mechanism=central_noise",
+    "secure_aggregation={enabled: false}",
+)
+SHARED = (
+    *PLAIN,
+    "privacy.mechanism=distributed_noise",
+    "secure_aggregation={enabled: true, threshold: 5, corrupt: 1}",
+)
+MECHANISMS = {"central_noise": CENTRAL, "distributed_noise": SHARED}
+AUDIT = f"audit={{canaries: {CANARIES}, directions: 1}}"
+"""All in one direction, which shows most."""
+KEY = bytes(range(32))
+"""Of runs that are compared: which way canaries go is then alike."""
+NAMES = [f"canary-{i:05d}" for i in range(CANARIES)]
+
+
+def fix_key(monkeypatch: pytest.MonkeyPatch, key: bytes = KEY) -> None:
+    """Every run that is set up from now on has this key."""
+    monkeypatch.setattr("platform.experiment.canaries.new_key", lambda: key)
+
+
+def shown(run: Finished) -> dict[str, Any]:
+    """What canaries showed, without what differs between two runs of one key."""
+    found = dict(run.summary["canaries"])
+    del found["pseudonyms"]
+    return found
+
+
+def pseudonyms_of(run: Finished) -> dict[str, str]:
+    """Everybody's pseudonym, by name, from the stores."""
+    found = of_clients(run.folder, "SELECT client, pseudonym FROM identity")
+    return {name: rows[0][0] for name, rows in found.items()}
+
+
+def details(storage: Storage, action: str) -> list[dict[str, Any]]:
+    """The details of a run's audit entries of one action."""
+    query = "SELECT detail FROM audit WHERE action = ? ORDER BY sequence"
+    return [json.loads(text) for (text,) in storage.rows(query, action)]
+
+
+def halve_central_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator draws what it should, and adds half of it."""
+    real = CentralNoise.noise_for_sum
+
+    def half(self: CentralNoise, dimension: int, noise: NoiseSource) -> NDArray[np.float64]:
+        return np.asarray(real(self, dimension, noise)) / 2.0
+
+    monkeypatch.setattr(CentralNoise, "noise_for_sum", half)
+
+
+def halve_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each client adds half of its share, and states the whole."""
+    real = DistributedNoise.protect
+
+    def half(self: DistributedNoise, vector: Any, grid: Any, noise: Any) -> Any:
+        if self.share_deviation < 4.0:
+            # The smallest share that a grid allows has no half, and is nothing anyway.
+            return real(self, vector, grid, noise)
+        less = dataclasses.replace(self, noise_multiplier=self.noise_multiplier / 2.0)
+        return real(less, vector, grid, noise)
+
+    monkeypatch.setattr(DistributedNoise, "protect", half)

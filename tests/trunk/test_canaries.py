@@ -1,0 +1,346 @@
+"""Canary clients in a run: what they show, what they cost, and that nothing else counts on them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from platform.bootstrap import reopen_run
+from platform.config import Sources
+from platform.errors import ConfigError, RunStopped
+from platform.experiment.canaries import KEY_FILE, CanaryMethod
+from platform.experiment.finishing import execute
+from platform.experiment.rehearsal import rehearsal_config
+from platform.protection.building import protect_run
+from platform.protection.secure_terms import secure_terms, terms_of_others
+from platform.rounds.observing import SilentObserver
+from platform.wire.transport import InProcessTransport
+from privacy import CentralNoise, central
+from privacy.auditing import Canaries, canary_bound, commitment_to
+from tests.trunk._canaries import (
+    AUDIT,
+    CANARIES,
+    CENTRAL,
+    CLIENTS,
+    MECHANISMS,
+    NAMES,
+    ROUNDS,
+    SHARED,
+    details,
+    fix_key,
+    halve_central_noise,
+    halve_shares,
+    pseudonyms_of,
+    shown,
+)
+from tests.trunk._federations import federation
+from tests.trunk._runs import (
+    NONE,
+    ONCE,
+    OS,
+    Finished,
+    Storage,
+    comparable,
+    opened,
+    over,
+)
+from tests.trunk.conftest import MakeStorage
+
+
+@pytest.fixture(scope="module", params=sorted(MECHANISMS))
+def audited(request: pytest.FixtureRequest, make_storage: MakeStorage) -> Finished:
+    """A finished run under each mechanism, with noise and coins that nobody chose."""
+    return make_storage(f"canaries-{request.param}").run(*MECHANISMS[request.param], AUDIT, OS)
+
+
+def test_the_bound_is_what_the_model_and_the_open_coins_say(audited: Finished):
+    """Computed once more from what lies on the disk: first and last state, and the key."""
+    found = shown(audited)
+    (revealed,) = details(audited.storage, "canaries.revealed")
+    with opened(audited.storage.reopen(audited.run_id)) as simulation:
+        terms = simulation.run.terms
+    (name,) = terms.protection.layout.spec
+    before, after = terms.initial_state()[name], audited.state()[name]
+    moved = CLIENTS * (after.astype(float) - before.astype(float)).ravel()
+    canaries = Canaries(bytes.fromhex(revealed["key"]), CANARIES, 1, moved.size, "replace_one")
+    direction = canaries.upload(0)
+    along = float(moved @ direction)
+    across = np.linalg.norm(moved - along * direction) / math.sqrt(moved.size - 1)
+    # All 32 lie on one line, so together they are 32 long, and replacing one moves twice as far.
+    assert found["seen_mu"] == pytest.approx(2.0 * along / across / CANARIES, rel=1e-9)
+    bound = canary_bound(
+        canaries, moved, claimed_mu=found["claimed_mu"], delta=1e-5, sent=float(ROUNDS)
+    )
+    assert (found["lower_bound"], found["ceiling"]) == (bound.epsilon, bound.ceiling)
+    assert found["share"] == pytest.approx(bound.epsilon / found["claimed"])
+
+
+def test_a_right_run_shows_what_its_noise_lets_it(audited: Finished):
+    found = shown(audited)
+    claimed, final = found["claimed"], audited.summary["final"]["epsilon"]
+    assert claimed == final["observer"] == pytest.approx(3.12, abs=1e-3)
+    assert (found["is_refuted"], found["is_blind"]) == (False, False)
+    # Ends of six deviations: 2 / 32 of one look, and 1 / sqrt(2 d) of the noise's own.
+    shares = 4 if audited.summary["mechanism"] == "distributed_noise" else CLIENTS
+    expected = math.sqrt(CLIENTS / shares)
+    spread = 1.0 / math.sqrt(2 * found["dimension"])
+    assert found["seen_deviation"] == pytest.approx(expected, abs=6 * spread + 0.05)
+    truth = found["claimed_mu"] / expected
+    assert found["seen_mu"] == pytest.approx(truth, abs=6 * math.hypot(2 / 32, truth * spread))
+    assert 0.7 < found["ceiling"] / claimed < 0.9
+
+
+def test_canaries_are_charged_like_everybody_and_said_to_be_there(audited: Finished):
+    query = "SELECT pseudonym, round_number, status, standard_deviation, clipping_norm FROM ledger"
+    rows = audited.storage.rows(query)
+    names = pseudonyms_of(audited)
+    assert sorted(names) == sorted([*NAMES, *[f"client-{i:05d}" for i in range(CLIENTS)]])
+    assert sorted(row[:3] for row in rows) == sorted(
+        (name, number, "released") for name in names.values() for number in range(1, ROUNDS + 1)
+    )
+    assert len({row[3:] for row in rows}) == 1
+    found = audited.summary["canaries"]
+    assert found["pseudonyms"] == sorted(names[name] for name in NAMES)
+    assert [r["cohort"] for r in audited.summary["rounds"]] == [CLIENTS + CANARIES] * ROUNDS
+    (said,) = [w for w in audited.summary["warnings"] if "canary" in w]
+    assert said.startswith(f"{CANARIES} canary clients of an audit were in every sum, are charged")
+    assert "in no mean, in no smallest sum" in said
+
+
+def test_a_key_is_committed_to_before_anything_and_opened_with_the_verdict(audited: Finished):
+    (created,) = details(audited.storage, "run.created")
+    (revealed,) = details(audited.storage, "canaries.revealed")
+    file = audited.folder / KEY_FILE
+    key = bytes.fromhex(file.read_text())
+    assert created["canaries"] == commitment_to(key)
+    assert revealed["key"] == key.hex()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert {k: v for k, v in revealed.items() if k != "key"} == audited.summary["canaries"]
+    actions = [a for (a,) in audited.storage.rows("SELECT action FROM audit ORDER BY sequence")]
+    assert actions[-2:] == ["canaries.revealed", "run.finished"]
+
+
+BREAKS = {
+    "half of the coordinator's noise": (CENTRAL, halve_central_noise),
+    "half of each share": (SHARED, halve_shares),
+}
+
+
+@pytest.mark.parametrize("what", sorted(BREAKS))
+def test_noise_that_is_halved_is_refuted_first_of_all(
+    what: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
+):
+    overrides, spoil = BREAKS[what]
+    spoil(monkeypatch)
+    # Noise and coins from a seed: of every 28 runs with half of each share one would pass.
+    fix_key(monkeypatch)
+    run = storage.run(*overrides, AUDIT)
+    found = shown(run)
+    assert found["is_refuted"]
+    assert found["lower_bound"] > found["claimed"]
+    assert run.summary["warnings"][0].startswith("REFUTED by this run's own canaries: epsilon is")
+
+
+def test_a_clip_that_is_twice_too_wide_is_refuted(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+):
+    """Canaries come ten times as long as they may be, so whatever is let through shows."""
+    real = central.clip_to_grid
+
+    def wide(vector: Any, mechanism: CentralNoise, **more: Any) -> Any:
+        wider = dataclasses.replace(mechanism, clipping_norm=2.0 * mechanism.clipping_norm)
+        return real(vector, wider, **more)
+
+    monkeypatch.setattr(central, "clip_to_grid", wide)
+    fix_key(monkeypatch)
+    found = shown(storage.run(*CENTRAL, AUDIT))
+    assert found["is_refuted"]
+    assert found["seen_mu"] == pytest.approx(2.0 * found["claimed_mu"], abs=6 * 2 / 32)
+
+
+def test_canaries_that_fail_are_no_audit(storage: Storage, monkeypatch: pytest.MonkeyPatch):
+    """A failure gives the zero vector, as anybody's does: what shows nothing must not pass."""
+
+    def fail(self: CanaryMethod, *everything: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(CanaryMethod, "client_update", fail)
+    fix_key(monkeypatch)
+    run = storage.run(*CENTRAL, AUDIT)
+    assert run.summary["canaries"]["is_blind"]
+    assert run.summary["warnings"][0].startswith("BLIND: what this run's own canaries sent is not")
+
+
+@pytest.mark.parametrize("overrides", MECHANISMS.values(), ids=MECHANISMS)
+def test_nothing_that_protects_others_counts_on_canaries(
+    overrides: tuple[str, ...], storage: Storage
+):
+    with opened(storage.create(*overrides, AUDIT)) as simulation:
+        run = simulation.run
+        alone = storage.config(*overrides)
+        method = run.terms.method
+        # Noise, sensitivity, shares and charge are those of a run without them.
+        assert run.terms.protection.mechanism == protect_run(alone, method).protection.mechanism
+        if run.terms.protection.masked:
+            assert terms_of_others(run.terms.config) == secure_terms(alone)
+            found = secure_terms(run.terms.config)
+            assert (found.smallest_sum, found.threshold) == (5 + CANARIES, 5 + CANARIES)
+            assert (found.clients, found.corrupt) == (CLIENTS + CANARIES, 1 + CANARIES)
+
+
+@pytest.mark.parametrize("overrides", MECHANISMS.values(), ids=MECHANISMS)
+def test_thirty_two_canaries_make_no_sum_large_enough(overrides: tuple[str, ...], storage: Storage):
+    """One of five clients is silent, five are needed, and 36 vectors are there."""
+    needed = (*overrides, AUDIT, ONCE, "cohort.minimum=5")
+    with opened(storage.create(*needed)) as simulation:
+        transport = simulation.run.transport
+        assert isinstance(transport, InProcessTransport)
+        silent = dataclasses.replace(
+            transport, losses=lambda n, attempt, cohort: frozenset({"client-00003"})
+        )
+        with pytest.raises(RunStopped, match="round 1 was aborted in phase masked_input"):
+            execute(over(simulation, silent), SilentObserver())
+    assert storage.rows("SELECT count(*) FROM rounds") == [(0,)]
+
+
+@pytest.mark.parametrize("overrides", MECHANISMS.values(), ids=MECHANISMS)
+def test_a_canary_that_is_silent_shows_less_and_takes_nobody_with_it_in_the_clear(
+    overrides: tuple[str, ...], storage: Storage
+):
+    """In a secure sum the smallest sum has a seat for each of them, so the round has no result."""
+    with opened(storage.create(*overrides, AUDIT, ONCE, OS)) as simulation:
+        transport = simulation.run.transport
+        assert isinstance(transport, InProcessTransport)
+        silent = over(
+            simulation,
+            dataclasses.replace(transport, losses=lambda n, a, c: frozenset(NAMES[:16])),
+        )
+        if overrides is SHARED:
+            with pytest.raises(RunStopped, match="aborted"):
+                execute(silent, SilentObserver())
+            return
+        found = execute(silent, SilentObserver())["canaries"]
+    assert not found["is_refuted"]
+    assert found["seen_mu"] == pytest.approx(found["claimed_mu"] / 2, abs=6 * 2 / 32)
+
+
+@pytest.mark.parametrize("overrides", MECHANISMS.values(), ids=MECHANISMS)
+def test_canaries_of_zeros_leave_the_run_as_it_is_without_them(
+    overrides: tuple[str, ...], make_storage: MakeStorage, monkeypatch: pytest.MonkeyPatch
+):
+    """They count in no mean: with all coins out the seeded run is the same but for rounding."""
+    name = "zeros-central" if overrides is CENTRAL else "zeros-shared"
+    out = (*overrides, "privacy.relation=add_or_remove_one")
+    without = make_storage(f"{name}-without").run(*out)
+    key = next(k for k in (bytes([n] * 32) for n in range(99)) if _is_out(k))
+    fix_key(monkeypatch, key)
+    with_them = make_storage(f"{name}-with").run(*out, AUDIT)
+    (one,), (other,) = without.state().values(), with_them.state().values()
+    # Shares of the smallest kind: 1.5 of 65,536 steps from each of 32, over five.
+    loosest = 1e-6 if overrides is CENTRAL else 6 * 1.5 / 65536 * math.sqrt(32 * ROUNDS) / CLIENTS
+    assert np.abs(one - other).max() < loosest
+    assert np.abs(one).max() > 100 * loosest
+    assert with_them.summary["canaries"]["lower_bound"] == 0.0
+    assert with_them.summary["final"]["epsilon"] == without.summary["final"]["epsilon"]
+    rounds = zip(without.summary["rounds"], with_them.summary["rounds"], strict=True)
+    for mine, theirs in rounds:
+        for end in ("low", "high"):
+            seen = (mine["signal_to_noise"][end], theirs["signal_to_noise"][end])
+            assert seen[0] == pytest.approx(seen[1], rel=0.02, abs=1e-3)
+
+
+def _is_out(key: bytes) -> bool:
+    return not Canaries(key, CANARIES, 1, 64, "add_or_remove_one").sides.any()
+
+
+def test_a_run_without_canaries_has_no_trace_of_them(storage: Storage):
+    run = storage.run(*CENTRAL)
+    assert "canaries" not in run.summary
+    assert not (run.folder / KEY_FILE).exists()
+    (created,) = details(storage, "run.created")
+    assert "canaries" not in created
+    again = comparable(storage.run(*CENTRAL).summary)
+    assert again == comparable(run.summary)
+
+
+@pytest.mark.parametrize("name", ["fedclip", "fedcocoop", "prompt_fedprox", "trip_lite"])
+def test_other_methods_whose_server_adds_mean_changes_are_audited_alike(
+    name: str, storage: Storage, monkeypatch: pytest.MonkeyPatch
+):
+    """That the model holds the sum of all sums is what they say of themselves: it is seen here."""
+    fix_key(monkeypatch)
+    found = shown(storage.run(*CENTRAL[1:], f"method={{name: {name}}}", AUDIT, "rounds=2"))
+    assert (found["is_refuted"], found["is_blind"]) == (False, False)
+    # Fifty deviations of the noise, if it were estimated from nothing but it.
+    assert found["seen_deviation"] == pytest.approx(1.0, abs=0.2)
+    assert found["seen_mu"] == pytest.approx(found["claimed_mu"], abs=6 * 2 / 32 + 0.1)
+
+
+REFUSED = {
+    "a method with a pool": ("method={name: pfedmoap, experts: 1}", "audit: pfedmoap is not"),
+    "personal state": ("method={name: fedper}", "audit: fedper is not"),
+    "a federation's own noise": ("privacy.mechanism=upload_noise", "has its noise elsewhere"),
+    "cohorts": ("cohort.size=3", "cohort.size: 3 does not go with canary clients"),
+    "losses": ("cohort.dropout_rate=0.2", "cohort.dropout_rate: 0.2 does not go"),
+    "a moving norm": ("privacy.adaptive_clipping={}", "privacy.adaptive_clipping: a section"),
+    "a lifetime": ("privacy.lifetime_budget=9.0", "privacy.lifetime_budget: 9.0 does not go"),
+    "a server that steps": (
+        "method.server_optimizer={name: sgd, learning_rate: 1.0, momentum: 0.5}",
+        "method.server_optimizer: a section does not go",
+    ),
+    "other directions": ("audit={canaries: 8, directions: 3}", "3 does not divide audit.canaries"),
+    "more than there are": (
+        "audit={canaries: 300}",
+        "audit.canaries: 300 canaries cannot have directions of their own among the 256",
+    ),
+    "far too many": ("audit={canaries: 10001}", "audit.canaries: 10001 is not valid"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(REFUSED))
+def test_what_canaries_are_not_built_for_is_refused_by_name(case: str, storage: Storage):
+    override, said = REFUSED[case]
+    with pytest.raises(ConfigError, match=said):
+        storage.create(*CENTRAL, AUDIT, override)
+    assert not storage.file.exists()
+
+
+@pytest.mark.parametrize("overrides", MECHANISMS.values(), ids=MECHANISMS)
+def test_what_is_measured_beside_a_run_is_of_its_clients_alone(
+    overrides: tuple[str, ...], make_storage: MakeStorage
+):
+    beside = ("evaluation={local_twins: true, worth_of_sharing: true}", "rounds=2", AUDIT)
+    run = make_storage(f"beside-{overrides is CENTRAL}").run(*overrides, *beside)
+    for part in ("final", "local"):
+        assert len(run.summary[part]["accuracy"]["per_client"]) == CLIENTS
+    assert run.summary["silent"]["noised"] is not None
+    with opened(run.storage.reopen(run.run_id)) as simulation:
+        assert len(simulation.population.clients) == CLIENTS
+        assert len(simulation.run.roll.clients) == CLIENTS + CANARIES
+    again = reopen_run(
+        run.run_id, run.storage.url, SilentObserver(), run.storage.surroundings, read_only=True
+    )
+    with opened(again) as simulation:
+        assert sorted(simulation.population.canaries) == NAMES
+
+
+def test_real_holders_are_never_asked_beside_canaries(tmp_path: Path):
+    with pytest.raises(ConfigError, match="audit: a section is for simulations, which see all"):
+        federation(tmp_path, AUDIT)
+
+
+def test_a_norm_is_chosen_for_an_audited_run_as_for_any_other(storage: Storage):
+    config = storage.config(*CENTRAL, AUDIT)
+    rehearsed = rehearsal_config(config, 1, storage.url, Sources())
+    assert (config.canaries, rehearsed.canaries) == (CANARIES, 0)
+
+
+def test_without_noise_there_is_nothing_to_audit(storage: Storage):
+    with pytest.raises(ConfigError, match="noise elsewhere, or none; valid: null, or one of"):
+        storage.create("method.name=promptfl", NONE, AUDIT, "cohort.dropout_rate=0")
