@@ -22,6 +22,7 @@ import numpy as np
 from platform.protection.seats import round_parameters
 from platform.relay.links import HubLink, Parcel
 from platform.relay.packets import Outcome, decode_request, encode_packet
+from platform.wire.enclosing import bare
 from platform.wire.envelopes import peek
 from platform.wire.messages import (
     Answer,
@@ -44,7 +45,6 @@ from platform.wire.outside_rounds import (
     encode_introduction,
     encode_personalised,
 )
-from platform.wire.receipts import bare
 from privacy.secure_aggregation import (
     ClientState,
     Confirmed,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -166,7 +165,7 @@ def ledger_data(leaf: Leaf, row: LedgerRow) -> bytes:
     if leaf.kind == "charge":
         return charge_data(row)
     # Of another status than the row's it is that leaf which tells.
-    return settled_data(replace(row, status=leaf.status))  # type: ignore[arg-type]
+    return settled_data(row, leaf.status)
 
 
 def shown(leaf: Leaf, data: bytes) -> bytes:

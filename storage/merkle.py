@@ -54,6 +54,9 @@ class MerkleTree:
     read: ReadHashes
     size: int
     _known: dict[tuple[int, int], bytes] = field(default_factory=dict, repr=False, compare=False)
+    _tiles: dict[tuple[int, int], list[Sequence[bytes]]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def root(self) -> bytes:
         """Return the tree's root (MTH of RFC 9162, 2.1.1)."""
@@ -67,7 +70,17 @@ class MerkleTree:
         """
         if not 0 <= position < self.size:
             raise IndexError(position)
-        return tuple(self._path(position, 0, self.size))
+        path: list[bytes] = []
+        low, high = 0, self.size
+        while high - low > 1:
+            middle = low + _split(high - low)
+            if position < middle:
+                path.append(self._root(middle, high))
+                high = middle
+            else:
+                path.append(self._root(low, middle))
+                low = middle
+        return tuple(reversed(path))
 
     def consistency_proof(self, earlier: int) -> tuple[bytes, ...]:
         """Return what shows that an earlier tree is a beginning of it (RFC 9162, 2.1.4.1).
@@ -97,18 +110,22 @@ class MerkleTree:
 
     def _complete(self, height: int, position: int) -> bytes:
         above, below = divmod(height, TILE_HEIGHT)
-        return fold(self.read(above, position << below, 1 << below))
+        first = position << below
+        level = self._levels(above, first >> TILE_HEIGHT, below)
+        return level[(first & (TILE_WIDTH - 1)) >> below]
 
-    def _path(self, position: int, low: int, high: int) -> Iterator[bytes]:
-        if high - low == 1:
-            return
-        middle = low + _split(high - low)
-        if position < middle:
-            yield from self._path(position, low, middle)
-            yield self._root(middle, high)
-        else:
-            yield from self._path(position, middle, high)
-            yield self._root(low, middle)
+    def _levels(self, above: int, tile: int, height: int) -> Sequence[bytes]:
+        """Return the complete nodes at some height within a tile, which is read once."""
+        levels = self._tiles.get((above, tile))
+        if levels is None:
+            start = tile << TILE_HEIGHT
+            count = min(TILE_WIDTH, (self.size >> (TILE_HEIGHT * above)) - start)
+            levels = self._tiles[above, tile] = [self.read(above, start, count)]
+        while len(levels) <= height:
+            last = levels[-1]
+            pairs = range(0, len(last) - 1, 2)
+            levels.append([node_hash(last[at], last[at + 1]) for at in pairs])
+        return levels[height]
 
     def _subproof(self, earlier: int, low: int, high: int, *, is_whole: bool) -> Iterator[bytes]:
         if earlier == high - low:
@@ -152,6 +169,34 @@ def completed(
         ]
         level, begin = level + 1, first
         yield from ((level, begin + at, found) for at, found in enumerate(new))
+
+
+def inclusion_proofs(hashes: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, ...]]]:
+    """Return the root over some hashes of leaves, and each leaf's proof of inclusion.
+
+    They are those of `MerkleTree`, made for all leaves at once: of each level neighbours become
+    one, and one that has none goes up as it is.
+    """
+    level, proofs = list(hashes), [list[bytes]() for _ in hashes]
+    here = list(range(len(hashes)))
+    while len(level) > 1:
+        for leaf, place in enumerate(here):
+            if place ^ 1 < len(level):
+                proofs[leaf].append(level[place ^ 1])
+        pairs = range(0, len(level) - 1, 2)
+        above = [node_hash(level[at], level[at + 1]) for at in pairs]
+        level = above + level[2 * len(above) :]
+        here = [place >> 1 for place in here]
+    return level[0] if level else EMPTY_ROOT, [tuple(proof) for proof in proofs]
+
+
+def path_length(position: int, size: int) -> int:
+    """Return how many hashes a proof of inclusion has."""
+    here, last, length = position, size - 1, 0
+    while last > 0:
+        length += here & 1 or here < last
+        here, last = here >> 1, last >> 1
+    return length
 
 
 def root_from_inclusion(

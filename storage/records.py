@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
 
 RunStatus = Literal["running", "finished", "interrupted", "stopped", "failed"]
@@ -128,6 +129,14 @@ class LedgerRow:
             cohort_population=None,
             cohort_drawn=None,
         )
+
+    def is_release_of(self, other: LedgerRow) -> bool:
+        """Return whether both would be the same row as their client has it."""
+        return bool(_OWN_FACTS(self) == _OWN_FACTS(other))
+
+
+_NOT_OWN: Final = {"status", "cohort_kind", "cohort_size", "cohort_population", "cohort_drawn"}
+_OWN_FACTS: Final = attrgetter(*[f.name for f in fields(LedgerRow) if f.name not in _NOT_OWN])
 
 
 @dataclass(frozen=True, slots=True)

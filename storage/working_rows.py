@@ -9,6 +9,7 @@ it yet.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ MOST_BYTES: Final = 1 << 26
 """Bytes that are kept when a stage's next client is heard; more are written and forgotten first."""
 _AT_ONCE: Final = 25
 """Owners whose rows one statement reads."""
+_GUESSES: Final = 3
+"""Questions on a table that are asked for all owners at once: receipts ask for three rounds."""
 _UNKNOWN: Final = object()
 
 
@@ -75,7 +78,7 @@ class WorkingRows(Rows):
         """
         super().__init__(statements)
         self._owners = dict.fromkeys(owners)
-        self._guessed: set[tuple[type[Sealed], int]] = set()
+        self._guessed: Counter[tuple[type[Sealed], int]] = Counter()
         self._parts: dict[type[Sealed], dict[Any, _Part]] = {}
         self._undo: list[Callable[[], None]] | None = None
         self._bytes = 0
@@ -215,13 +218,13 @@ class WorkingRows(Rows):
     def _asking(self, table: type[Sealed], start: Key) -> Sequence[Any]:
         """Return whose rows to read: the owner's, or everybody's where all will ask alike.
 
-        Of each table only the first question is taken for everybody's. Should they ask something
-        else after all, each asks alone, and no more is read in vain than once.
+        Of each table the first few questions are taken for everybody's. Should they ask something
+        else after all, each asks alone, and no more is read in vain than those.
         """
         guess = (table, len(start))
-        if start[0] not in self._owners or guess in self._guessed:
+        if start[0] not in self._owners or self._guessed[guess] == _GUESSES:
             return [start[0]]
-        self._guessed.add(guess)
+        self._guessed[guess] += 1
         rest = start[1:]
         others = (o for o in self._owners if o != start[0])
         unknown = [o for o in others if not self._part(table, o).is_known((o, *rest))]

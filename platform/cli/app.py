@@ -149,6 +149,17 @@ def sweep(
         Path | None, typer.Option(help="Folder of the results; default sweeps/NAME-DIGEST.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            help="slurm: a job a cell, each with a database of its own in OUTPUT/cells, a folder "
+            "that all machines see."
+        ),
+    ] = None,
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option(help="KEY=VALUE that each job asks for: timeout_min=60, slurm_partition=gpu."),
+    ] = None,
     methods_: MethodsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
@@ -165,6 +176,8 @@ def sweep(
         device=device,
         folder=methods_,
         storage=storage,
+        on=on,
+        cluster=tuple(cluster or ()),
     )
     sweep_command(options, jobs=jobs, output=output, as_json=as_json)
 

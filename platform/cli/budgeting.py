@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
-from platform.agreement import Agreed, Fault, require_agreement
+from platform.agreement import Agreed, Fault, require_agreement, stored_tree
 from platform.agreement.budget_documents import budget_document, overview_document
 from platform.agreement.budgets import pseudonyms_of, read_budget, require_known_client
 from platform.cli.access import resolved
@@ -16,10 +16,13 @@ from platform.errors import RecordsDisagree
 from platform.reports.warnings import claim_warnings, stated_warnings
 from platform.rounds.documents import ADVERSARIES
 from privacy import MOST_ROUNDS
-from storage import AuditChainBroken, Database
+from storage import AuditChainBroken, Database, RunRecord
 
 Document = Mapping[str, Any]
 
+NEWEST: Final = 20
+"""Runs that are stated where none is named, beside all that are not over."""
+GOING_ON: Final = frozenset({"running", "interrupted"})
 SUMS: Final = (
     "note: epsilons do not add up: what is reserved, or what an attempt cost, is what the whole "
     "would be less without it, and what is left is a difference and no promise of so much more"
@@ -46,8 +49,17 @@ SCOPES: Final = {
 """What a client's lifetime is here, by what its identity outlives."""
 
 
-def budget_command(run_id: str | None, client: str | None, storage: str, *, as_json: bool) -> None:
-    """Print the budget of a run, or of all runs.
+def budget_command(
+    run_id: str | None, client: str | None, storage: str, *, every: bool = False, as_json: bool
+) -> None:
+    """Print the budget of a run, or of the newest runs.
+
+    Args:
+        run_id: The run; None for the newest ones, and those that are not over.
+        client: State this client alone, and all runs that charged it.
+        storage: The database's URL.
+        every: Without a run: of all there are, however long that takes.
+        as_json: Print JSON.
 
     Raises:
         UnknownRun: If there is no such run.
@@ -57,7 +69,7 @@ def budget_command(run_id: str | None, client: str | None, storage: str, *, as_j
     """
     with closing(open_existing(storage)) as database:
         if run_id is None:
-            _print_runs(database, client, as_json=as_json)
+            _print_runs(database, client, every=every, as_json=as_json)
             return
         _, document = stated_budget(database, resolved(database, run_id, storage), client)
     if as_json:
@@ -212,14 +224,13 @@ def _forecast(document: Document) -> str:
     )
 
 
-def _print_runs(database: Database, client: str | None, *, as_json: bool) -> None:
-    with database.unit_of_work(read_only=True) as uow:
-        known = [run.run_id for run in reversed(uow.runs.list())]
+def _print_runs(database: Database, client: str | None, *, every: bool, as_json: bool) -> None:
+    chosen, left_out = _chosen(database, client, every=every)
     documents: list[dict[str, Any]] = []
     faults: list[Fault] = []
     clients: set[str] = set()
     newest: str | None = None
-    for run_id in known:
+    for run_id in chosen:
         try:
             agreed = require_agreement(database, run_id)
         except (RecordsDisagree, AuditChainBroken) as error:
@@ -232,7 +243,7 @@ def _print_runs(database: Database, client: str | None, *, as_json: bool) -> Non
             newest = newest or run_id
             warnings = claim_warnings(agreed)
             documents.append({**overview_document(agreed, warnings, client), "problem": None})
-    found: dict[str, Any] = {"client": client, "runs": documents}
+    found: dict[str, Any] = {"client": client, "runs": documents, "left_out": left_out}
     if client is not None:
         require_known_client(client, clients, "all runs")
         budget = budget_document(read_budget(database, str(newest), client), ())
@@ -245,6 +256,30 @@ def _print_runs(database: Database, client: str | None, *, as_json: bool) -> Non
         raise faults[0]
 
 
+def _chosen(database: Database, client: str | None, *, every: bool) -> tuple[list[str], int]:
+    """Return the runs to be read, newest first, and how many others there are.
+
+    A run's numbers are stated once all its records were compared, which takes some hundredths of a
+    second a run.
+    """
+    with database.unit_of_work(read_only=True) as uow:
+        known = list(reversed(uow.runs.list()))
+        charged = set() if client is None else {row.run_id for row in uow.ledger.rows_of([client])}
+    if every or (client is not None and not charged):
+        # Who was never charged may have joined some run all the same.
+        return [run.run_id for run in known], 0
+    if client is None:
+        chosen = [r.run_id for at, r in enumerate(known) if at < NEWEST or r.status in GOING_ON]
+    else:
+        chosen = [run.run_id for run in known if _first_of(run) in charged]
+    return chosen, len(known) - len(chosen)
+
+
+def _first_of(run: RunRecord) -> str:
+    """Return the run whose ledger counts: a second phase goes on with that of its first run."""
+    return str(stored_tree(run).get("phase_two_of") or run.run_id)
+
+
 def _print_overview(found: Document) -> None:
     out, runs = console(), [one for one in found["runs"] if one["problem"] is None]
     whose = "the client that spent most" if found["client"] is None else found["client"]
@@ -253,11 +288,21 @@ def _print_overview(found: Document) -> None:
         out.print(f"note: {text} ({', '.join(names)})", soft_wrap=True)
     columns = ("run", "status", "rounds", "epsilon s/p/o", "left", "of", "delta", "accounting")
     out.print(table(None, columns, [_run_row(one) for one in found["runs"]]))
+    if found["left_out"]:
+        out.print(_left_out_words(found), soft_wrap=True)
     life = found.get("lifetime")
     if life is not None:
         spent = epsilon(life["spent"]) if life["problem"] is None else f"n/a: {life['problem']}"
         out.print(f"lifetime: {spent}, left {rounded_down(life['left'])}", soft_wrap=True)
     out.print(SUMS, soft_wrap=True)
+
+
+def _left_out_words(found: Document) -> str:
+    number = found["left_out"]
+    runs = "1 run is" if number == 1 else f"{number} runs are"
+    if found["client"] is not None:
+        return f"note: {runs} left out that never charged this client; `--all` reads them too"
+    return f"note: {runs} left out, older and over; `--all` reads and compares them too"
 
 
 def _by_warning(runs: Sequence[Document]) -> dict[str, list[str]]:

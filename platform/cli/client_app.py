@@ -210,7 +210,11 @@ def receipts_verify(
     compare: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="Another client's exported receipts.")
     ] = None,
+    *,
     key: Annotated[str | None, typer.Option(help="The log's public key, as you know it.")] = None,
+    upload: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="An upload, byte by byte as sent.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compute epsilon anew from receipts alone; exit code 3 names what a coordinator hid or forked.
@@ -219,7 +223,7 @@ def receipts_verify(
     """
     from platform.cli.receipts import verify_receipts
 
-    verify_receipts(source, compare or [], key, as_json=as_json)
+    verify_receipts(source, compare or [], key, uploads=upload or [], as_json=as_json)
 
 
 @receipts_app.command("export")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from platform.cli.page_records import PageRecords
 from platform.disk.opening import database_file
 from platform.errors import ConfigError
-from storage import StorageError
+from storage import SchemaMismatch, StorageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +34,7 @@ def page_command(asked: PlaceAsked, storage: str, socket: Path | None) -> None:
 
     Raises:
         ConfigError: If nothing can be served there, or what serves is not installed.
+        SchemaMismatch: The file is of another program, or of a newer version.
     """
     database_file(storage)
     try:
@@ -50,7 +50,12 @@ def page_command(asked: PlaceAsked, storage: str, socket: Path | None) -> None:
         sys.stdout.flush()
 
     records = PageRecords(storage, socket)
-    with suppress(StorageError):
-        # What is damaged, or busy, the page itself says.
+    try:
         records.prepare()
+    except SchemaMismatch:
+        # No page about a file that is another program's, or a newer version's.
+        raise
+    except StorageError:
+        # What is damaged, or busy, the page itself says.
+        pass
     serve(records, Place(**asdict(asked)), tell)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,14 +24,20 @@ from platform.parties.receipt_files import (
     verified,
     write_receipts,
 )
-from platform.wire.receipts import ADVERSARIES
+from platform.wire.receipts import ADVERSARIES, UploadDigest
 from storage import KeptReceipt, LedgerRow
 
-_NAMES = ("run", "receipts", "rounds", *(f"epsilon {name}" for name in ADVERSARIES), "problems")
+_SPENT = tuple(f"epsilon {name}" for name in ADVERSARIES)
+_NAMES = ("run", "receipts", "rounds", "uploads", *_SPENT, "problems")
 
 
 def verify_receipts(
-    source: Path, compare: Sequence[Path], key: str | None, *, as_json: bool
+    source: Path,
+    compare: Sequence[Path],
+    key: str | None,
+    *,
+    uploads: Sequence[Path] = (),
+    as_json: bool,
 ) -> None:
     """Recompute what receipts prove was spent, and name what does not hold.
 
@@ -38,6 +45,7 @@ def verify_receipts(
         source: A data holder's settings, or a file of receipts.
         compare: Files of other clients.
         key: The log's public key, as text.
+        uploads: Files that hold an upload each, byte by byte as it was sent.
         as_json: Print JSON.
 
     Raises:
@@ -51,12 +59,16 @@ def verify_receipts(
     for path in compare:
         forked, common = forks(found, verified(read_receipts(path), key=trusted))
         compared.append({"file": str(path), "common": common, "problems": forked})
+    bound = [_bound(path, found) for path in uploads]
     problems = [p for run in found for p in run.problems]
+    problems += [f"no receipt is of the upload in {x['file']}" for x in bound if not x["run"]]
     problems += [p for other in compared for p in other["problems"]]
     if as_json:
-        print_json({"runs": [_document(run) for run in found], "compared": compared})
+        runs = [_document(run) for run in found]
+        print_json({"runs": runs, "compared": compared, "uploads": bound})
     else:
         _print(found, compared)
+        _print_uploads(bound)
     if problems:
         raise typer.Exit(exit_codes.AUDIT_BROKEN)
 
@@ -98,8 +110,42 @@ def _document(run: RunReceipts) -> dict[str, Any]:
         "rounds": run.rounds,
         "epsilon": _finite(run.epsilons),
         "stated": _finite(run.stated),
+        "charged": run.charged,
+        "uploads": [_upload(upload) for upload in run.uploads],
         "problems": list(run.problems),
     }
+
+
+def _upload(upload: UploadDigest) -> dict[str, Any]:
+    return {
+        "round": upload.round_number,
+        "attempt": upload.attempt,
+        "sha256": upload.digest.hex(),
+    }
+
+
+def _bound(path: Path, found: Sequence[RunReceipts]) -> dict[str, Any]:
+    """Return which round an upload is of, by the receipts; none where no receipt tells of it."""
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").digest()
+    except OSError as error:
+        raise ConfigError(f"--upload: {str(path)!r} cannot be read ({error.strerror})") from error
+    for run in found:
+        for upload in run.uploads:
+            if upload.digest == digest:
+                return {"file": str(path), "run": run.run_id, **_upload(upload)}
+    return {"file": str(path), "run": None, "sha256": digest.hex()}
+
+
+def _print_uploads(bound: Sequence[Mapping[str, Any]]) -> None:
+    for upload in bound:
+        if upload["run"] is None:
+            problem = printable(f"no receipt is of the upload in {upload['file']}")
+            typer.echo(f"error: {problem}", err=True)
+        else:
+            told = f"round {upload['round']}, attempt {upload['attempt']} of run {upload['run']}"
+            console().print(printable(f"{upload['file']}: the upload of {told}"))
 
 
 def _finite(values: Mapping[str, float] | None) -> dict[str, float | str] | None:
@@ -112,7 +158,8 @@ def _print(found: Sequence[RunReceipts], compared: Sequence[Mapping[str, Any]]) 
     rows = []
     for run in found:
         spent = [epsilon(run.epsilons[name]) if run.epsilons else "-" for name in ADVERSARIES]
-        rows.append((run.run_id, run.count, run.rounds, *spent, len(run.problems)))
+        known = f"{len(run.uploads)} of {run.charged}"
+        rows.append((run.run_id, run.count, run.rounds, known, *spent, len(run.problems)))
     console().print(table(None, _NAMES, rows))
     for other in compared:
         alike = "no head is" if not other["common"] else f"{other['common']} heads are"

@@ -12,7 +12,9 @@ from rich.progress import TaskID, TextColumn
 
 from platform.cli import exit_codes
 from platform.cli.interrupting import farewell, interruptible
+from platform.cli.options import DEFAULT_STORAGE
 from platform.cli.output import WithBar, console, epsilon, fraction, print_json, printable
+from platform.errors import ConfigError
 from platform.experiment.environment import resolve_device
 from platform.sweeping.grid import (
     Cell,
@@ -26,10 +28,16 @@ from platform.sweeping.grid import (
 from platform.sweeping.known_runs import only_sweep_in
 from platform.sweeping.publishing import document, publish
 from platform.sweeping.running import Outcome, run_cells
+from platform.sweeping.submitting import Cluster, cluster_of, submit_cells
 from platform.sweeping.tidy import BEST, LAST, record_of
 from platform.sweeping.writing import markdown
+from storage.address import shown
 
 OUTPUTS = Path("sweeps")
+CELLS = "cells"
+"""Where cells that are jobs of a cluster have their databases, in the folder of results."""
+MOST_JOBS = 100
+"""Jobs of a cluster at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +53,8 @@ class SweepOptions:
         device: None for the configurations' own.
         folder: Where the user has methods of their own, None for nowhere.
         storage: The coordinator's database.
+        on: `slurm` for a job a cell, None for worker processes here.
+        cluster: Of `--cluster`.
     """
 
     configs: tuple[str, ...]
@@ -55,6 +65,8 @@ class SweepOptions:
     device: str | None
     folder: Path | None
     storage: str
+    on: str | None = None
+    cluster: tuple[str, ...] = ()
 
     def request(self) -> SweepRequest:
         """Return what is asked for.
@@ -82,15 +94,24 @@ def sweep_command(
     Raises:
         ConfigError: If a cell is not valid, or another sweep works in the folder; nothing starts.
     """
+    cluster = _cluster(options)
     grid = build_grid(options.request())
     folder = output or _default_output(grid)
-    url = absolute_storage(options.storage)
     with only_sweep_in(folder):
         try:
             with interruptible(), ScreenSweepObserver(quiet=as_json) as screen:
-                outcomes = run_cells(
-                    *(grid.cells, screen, options.folder), jobs=jobs or _jobs(grid), url=url
-                )
+                if cluster is None:
+                    url = absolute_storage(options.storage)
+                    outcomes = run_cells(
+                        *(grid.cells, screen, options.folder), jobs=jobs or _jobs(grid), url=url
+                    )
+                else:
+                    outcomes = submit_cells(
+                        *(grid.cells, screen, cluster),
+                        folder=options.folder,
+                        jobs=jobs or MOST_JOBS,
+                        place=folder / CELLS,
+                    )
             tables = publish(grid, outcomes, folder)
         except KeyboardInterrupt as error:
             raise farewell(error, "interrupted; continue with the same command") from None
@@ -99,6 +120,24 @@ def sweep_command(
     elif tables:
         console().print(f"\n{markdown(tables)}\nwritten to {folder}", soft_wrap=True)
     _report_failures(outcomes)
+
+
+def _cluster(options: SweepOptions) -> Cluster | None:
+    """Return where jobs go, None for nowhere.
+
+    Raises:
+        ConfigError: If an option is not valid, or means nothing beside another.
+    """
+    if options.on is None:
+        if options.cluster:
+            raise ConfigError("--cluster: means nothing without --on; valid is --on slurm as well")
+        return None
+    if options.storage != DEFAULT_STORAGE:
+        raise ConfigError(
+            f"--storage: {shown(options.storage)!r} means nothing with --on, under which each cell "
+            f"has a database of its own in OUTPUT/{CELLS}; valid is without it"
+        )
+    return cluster_of(options.on, options.cluster)
 
 
 def _report_failures(outcomes: tuple[Outcome, ...]) -> None:

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -189,24 +189,50 @@ def kept_notes(database: Path) -> Iterator[tuple[int, SignedNote]]:
         Authentication: A line is none that we write.
     """
     path = heads_file(database)
+    for number, line in enumerate(_lines(path), 1):
+        yield number, _note(path, number, line)
+
+
+@dataclass
+class KeptChanges:
+    """How a log's key changed, as its heads tell; each time only what was added is read.
+
+    Attributes:
+        database: The log's.
+    """
+
+    database: Path
+    _found: list[str] = field(default_factory=list, init=False)
+    _lines: int = field(default=0, init=False)
+    _bytes: int = field(default=0, init=False)
+
+    def all(self) -> tuple[str, ...]:
+        """Return all changes that there are by now, oldest first.
+
+        Raises:
+            Authentication: A line is none that we write.
+        """
+        path = heads_file(self.database)
+        for line in _lines(path, self._bytes):
+            note = _note(path, self._lines + 1, line)
+            if is_change(note):
+                self._found.append(note.encode())
+            self._lines, self._bytes = self._lines + 1, self._bytes + len(line)
+        return tuple(self._found)
+
+
+def _lines(path: Path, begin: int = 0) -> Iterator[bytes]:
+    """Yield the whole lines of a file of heads, from so many bytes on."""
     if not path.exists():
         return
     with path.open("rb") as file:
+        file.seek(begin)
         for number, line in enumerate(iter(lambda: file.readline(_LONGEST_LINE), b""), 1):
             if not line.endswith(b"\n"):
                 if file.read(1):
                     raise Authentication(f"{path.name}: line {number} is too long")
                 return
-            yield number, _note(path, number, line)
-
-
-def kept_changes(database: Path) -> tuple[str, ...]:
-    """Return how the log's key changed, oldest first.
-
-    Raises:
-        Authentication: A line is none that we write.
-    """
-    return tuple(note.encode() for _, note in kept_notes(database) if is_change(note))
+            yield line
 
 
 def kept_heads(database: Path, trusted: NoteKey | None) -> KeptHeads:

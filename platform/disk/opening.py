@@ -10,13 +10,15 @@ from urllib.parse import parse_qsl, urlencode
 
 from platform.disk.log_files import keep_head, kept_heads, known_key
 from platform.errors import ConfigError, UnknownRun
-from storage import Database, InvalidRecordError, LogBroken, TreeHead, open_database
+from storage import Database, InvalidRecordError, LogBroken, TreeHead, UnitOfWork, open_database
 from storage.address import EXAMPLE, FOLDER, address_of, names_server, shown
 from storage.database import database_exists, schema_version
 from storage.files import make_folder
 
 BEFORE_LOG: Final = "0.1.0"
 """The schema in which no log was kept."""
+CONFIG: Final = "config.yaml"
+"""What is in a run's folder before its database knows the run."""
 T = TypeVar("T")
 
 SQLITE_PREFIX = "sqlite:///"
@@ -94,26 +96,34 @@ def _opened(url: str, *, read_only: bool) -> Database:
 def _require_own_heads(database: Database, *, was_logged: bool) -> None:
     """Require the folder in which a server's runs were made.
 
-    In another one, heads would be signed by another key, and runs' files be missing.
+    In another one, heads would be signed by another key, and runs' files be missing. The first head
+    is kept before there is a leaf, so that a process may be killed after any commit.
     """
     heads = kept_heads(database.path, known_key(database.path)).heads
     with database.unit_of_work(read_only=True) as uow:
         head = TreeHead(uow.log.size(), uow.log.tree().root())
-        if heads and heads[-1].size <= head.size:
-            if uow.log.tree(heads[-1].size).root() != heads[-1].root:
-                raise LogBroken(
-                    heads[-1].size - 1, f"a kept head of {heads[-1].size} leaves has another root"
-                )
-        elif heads:
-            raise LogBroken(head.size, f"a kept head says that there are {heads[-1].size} leaves")
-    if head.size and not heads:
-        if was_logged:
-            raise ConfigError(
-                f"storage.url: folder {str(database.path.parent)!r} holds no heads of the log of"
-                f" database {database.path.name}; valid is the one in which its runs were made"
-            )
-        # The log is as new as its schema.
+        if heads:
+            _require_on_the_way(uow, heads[-1], head)
+        runs = [run.run_id for run in uow.runs.list()]
+    folder = database.path.parent
+    known = heads[-1].size if heads else 0
+    are_here = bool(heads) and all((folder / run / CONFIG).is_file() for run in runs)
+    if was_logged and head.size and not known and not are_here:
+        raise ConfigError(
+            f"storage.url: folder {str(folder)!r} holds no heads of the log of database"
+            f" {database.path.name}; valid is the one in which its runs were made"
+        )
+    if not heads and not database.is_read_only:
         keep_head(database.path, head)
+
+
+def _require_on_the_way(uow: UnitOfWork, kept: TreeHead, head: TreeHead) -> None:
+    if kept.size > head.size:
+        raise LogBroken(head.size, f"a kept head says that there are {kept.size} leaves")
+    if uow.log.tree(kept.size).root() != kept.root:
+        raise LogBroken(
+            max(kept.size - 1, 0), f"a kept head of {kept.size} leaves has another root"
+        )
 
 
 def _said(ask: Callable[[], T]) -> T:

@@ -14,9 +14,9 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from platform.errors import ConfigError, DataError, Declined, ProtocolError, UnknownRun
 from platform.holder.keeping import Keeping
+from platform.wire.enclosing import bare
 from platform.wire.envelopes import peek
 from platform.wire.offers import Acceptance, Offer, decode_offer, encode_acceptance, encode_offer
-from platform.wire.receipts import bare
 
 MOST_RUNS: Final = 4
 """Runs whose clients are in memory at once, the newest."""

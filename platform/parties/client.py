@@ -29,6 +29,7 @@ from platform.parties.receipts import receipts_of
 from platform.parties.session import (
     Session,
     awaited,
+    begun,
     decode_session,
     encode_session,
     require_new,
@@ -38,6 +39,7 @@ from platform.protection.ledger_rows import as_row
 from platform.protection.seats import parameters_of
 from platform.protection.uploads import Prepared, Protection
 from platform.wire.codec import encode_arrays
+from platform.wire.enclosing import is_enclosed
 from platform.wire.envelopes import Attempt, Envelope, peek
 from platform.wire.messages import (
     Answer,
@@ -55,7 +57,6 @@ from platform.wire.messages import (
     encode_relay,
     encode_upload,
 )
-from platform.wire.receipts import is_enclosed
 from platform.wire.secure_round import SecureRound
 from privacy import Authentication, ProtocolViolation, Release, ReleaseKey
 from privacy.secure_aggregation import (
@@ -232,9 +233,7 @@ class Client:
             ProtocolError: If the secure aggregation has no such beginning.
         """
         seat = invitation.secure
-        session = Session(
-            envelope=invitation.envelope, awaits="train", clipping_norm=invitation.clipping_norm
-        )
+        session = begun(invitation, asked.known)
         if seat is None or parameters is None:
             return session, b""
         if not seat.roster:
@@ -291,6 +290,7 @@ class Client:
         session = replace(session, awaits="unmask", secure=secure, entry=prepared.entry)
         upload, session = self._upload(session, prepared, assignment)
         reply = encode_upload(upload)
+        session = session.having_sent(reply)
         releases = self._releases(envelope, protection)
         # All of it or nothing: a vector may leave only with its charge, and once.
         with self._store.atomically():

@@ -16,11 +16,18 @@ from typing import Any, Final, cast
 
 from platform.errors import ConfigError, ProtocolError
 from platform.mechanisms import BUILT_IN, Mechanisms
-from platform.parties.receipts import ReceiptRefused, read_leaves, require_continued
+from platform.parties.receipts import (
+    ReceiptRefused,
+    opened_head,
+    read_leaves,
+    require_continued,
+)
 from platform.protection.ledger_rows import as_releases
-from platform.wire.receipts import ADVERSARIES, Receipt, decode_receipt, signed_part
+from platform.wire.envelopes import Attempt
+from platform.wire.first_receipts import decode_kept
+from platform.wire.receipts import ADVERSARIES, Receipt, UploadDigest
 from privacy import Accountant, Authentication, PrivacyError, RunningLedger
-from privacy.transparency import Checkpoint, NoteKey, open_checkpoint
+from privacy.transparency import Checkpoint, NoteKey
 from storage import KeptReceipt, LedgerRow, SeenLog
 from storage.ledger import ledger_key
 
@@ -42,6 +49,8 @@ class RunReceipts:
         epsilons: By adversary, computed anew; None where that could not be done.
         stated: By adversary what the newest receipt states.
         heads: Roots by size of the log, as the coordinator signed them.
+        uploads: What the coordinator received, by its own word, in the order of attempts.
+        charged: Attempts that were charged, also those whose upload was lost on its way.
         problems: What is wrong, in words.
     """
 
@@ -52,6 +61,8 @@ class RunReceipts:
     epsilons: Mapping[str, float] | None
     stated: Mapping[str, float] | None
     heads: Mapping[int, bytes]
+    uploads: tuple[UploadDigest, ...]
+    charged: int
     problems: tuple[str, ...]
 
 
@@ -85,11 +96,6 @@ def read_receipts(path: Path) -> tuple[KeptReceipt, ...]:
         raise ConfigError(f"FILE: {str(path)!r} cannot be read ({error.strerror})") from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ConfigError(f"FILE: {str(path)!r} is no file of receipts") from error
-
-
-def _kept(line: Mapping[str, Any]) -> KeptReceipt:
-    receipt = base64.b64decode(line["receipt"], validate=True)
-    return KeptReceipt(str(line["run"]), int(line["size"]), receipt)
 
 
 def verified(
@@ -151,12 +157,14 @@ def _verified_run(
     problems: list[str] = []
     rows: dict[Any, LedgerRow] = {}
     heads: dict[int, bytes] = {}
+    uploads: dict[Attempt, bytes] = {}
     newest: Receipt | None = None
     origin = ""
     for receipt, head in _opened(run_id, sorted(kept, key=lambda k: k.size), key, problems):
         origin, newest = origin or head.origin, receipt
         problems += _continued(receipt, head, origin, heads)
         heads[head.size] = head.root
+        problems += _bound(receipt, uploads)
         try:
             charged, aborted = read_leaves(receipt, head)
         except ReceiptRefused as error:
@@ -165,32 +173,32 @@ def _verified_run(
         rows |= {ledger_key(row): row for row in charged.values()}
         for gone in [k for k in rows if (k[1], k[2], k[4]) in aborted]:
             del rows[gone]
-    if newest is None:
-        return RunReceipts(
-            run_id=run_id,
-            origin=origin,
-            count=len(kept),
-            rounds=0,
-            epsilons=None,
-            stated=None,
-            heads=heads,
-            problems=tuple(problems),
-        )
-    last = newest.envelope.round_number
-    if own is not None:
-        problems += _left_out(own, rows, newest)
-    computed = _priced([r for r in rows.values() if r.round_number <= last], newest, mechanisms)
-    problems += _understated(computed, newest)
+    last = 0 if newest is None else newest.envelope.round_number
+    computed = None
+    paid = [row for row in rows.values() if row.round_number <= last]
+    if newest is not None:
+        problems += [] if own is None else _left_out(own, rows, newest)
+        computed = _priced(paid, newest, mechanisms)
+        problems += _understated(computed, newest)
     return RunReceipts(
         run_id=run_id,
         origin=origin,
         count=len(kept),
         rounds=last,
         epsilons=computed,
-        stated=newest.epsilons,
+        stated=None if newest is None else newest.epsilons,
         heads=heads,
+        uploads=tuple([UploadDigest(*attempt, uploads[attempt]) for attempt in sorted(uploads)]),
+        charged=len({(row.round_number, row.attempt) for row in paid}),
         problems=tuple(problems),
     )
+
+
+def _bound(receipt: Receipt, uploads: dict[Attempt, bytes]) -> Iterator[str]:
+    """Add the uploads that a receipt tells of, and say which were told otherwise before."""
+    for upload in receipt.uploads:
+        if uploads.setdefault(upload[:2], upload.digest) != upload.digest:
+            yield f"two receipts tell of different uploads in round {upload.round_number}"
 
 
 def _opened(
@@ -198,10 +206,9 @@ def _opened(
 ) -> Iterator[tuple[Receipt, Checkpoint]]:
     for item in kept:
         try:
-            receipt = decode_receipt(item.receipt)
-            key = NoteKey.decode(receipt.key)
-            head = open_checkpoint(receipt.checkpoint, [key])
-            key.verify(signed_part(item.receipt), receipt.signature)
+            receipt = decode_kept(item.receipt)
+            key, _, head = opened_head(receipt)
+            key.verify(receipt.signed, receipt.signature)
         except (ProtocolError, Authentication, ValueError) as error:
             problems.append(f"receipt at size {item.size}: {error}")
             continue
@@ -235,7 +242,7 @@ def _left_out(
     for row in own:
         where = f"round {row.round_number}, attempt {row.attempt}, channel {row.channel}"
         stated = rows.get(ledger_key(row))
-        if stated is not None and stated.as_own() != row.as_own():
+        if stated is not None and not stated.is_release_of(row):
             yield f"the coordinator states another charge for {where}"
         if stated is None and (row.round_number, row.attempt) <= now:
             yield f"the coordinator leaves out the release of {where}"

@@ -8,25 +8,19 @@ to its owner why. What holds is kept for life, and witnessed by a cosignature.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, Final
 
 from platform.errors import ProtocolError
 from platform.parties.profile import Safeguards
-from platform.wire.receipts import (
-    Receipt,
-    ReceiptLeaf,
-    Witnessed,
-    decode_receipt,
-    enclose_answer,
-    signed_part,
-    unclose,
-)
+from platform.parties.session import sent_before
+from platform.wire.enclosing import Witnessed, enclose_answer, unclose
+from platform.wire.receipts import Receipt, ReceiptLeaf, UploadDigest, decode_receipt
 from privacy import Authentication
 from privacy.secure_aggregation import Credentials
 from privacy.transparency import (
@@ -105,19 +99,20 @@ class Receipts:
     def _take(self, receipt: Receipt, data: bytes) -> Witnessed:
         if receipt.envelope.run_id != self.run_id:
             raise ReceiptRefused("it is of another run")
-        key, note = NoteKey.decode(receipt.key), read_note(receipt.checkpoint)
-        head = open_checkpoint(receipt.checkpoint, [key])
-        key.verify(signed_part(data), receipt.signature)
+        key, note, head = opened_head(receipt)
+        key.verify(receipt.signed, receipt.signature)
         reached, kept = self.store.receipts.reached(self.run_id), self.store.receipts
-        if reached is not None and kept.of(self.run_id, reached.size) == data:
+        is_kept = reached is not None and reached.size == head.size
+        if reached is not None and is_kept and kept.of(self.run_id, head.size) == data:
             # The same request again.
-            return self._witnessed(receipt, reached.size, reached.cosignature)
+            return self._witnessed(reached.size, reached.cosignature)
         seen = self._seen(receipt, key, head, reached)
         if receipt.since != seen.size:
             # Of an honest coordinator that was started anew: it does not know what was seen.
-            return self._witnessed(receipt, seen.size, "")
+            return self._witnessed(seen.size, "")
         require_continued(receipt, seen, head)
         ahead = self._require_charges(receipt, head, reached)
+        self._require_uploads(receipt.uploads)
         line = self._cosigned(note)
         attempt = (receipt.envelope.round_number, receipt.envelope.attempt)
         kept.keep(
@@ -125,10 +120,10 @@ class Receipts:
             Receipted(head.origin, head.size, *attempt, _written(ahead), line),
             SeenLog(head.origin, receipt.key, head.size, head.root),
         )
-        return self._witnessed(receipt, head.size, line)
+        return self._witnessed(head.size, line)
 
-    def _witnessed(self, receipt: Receipt, size: int, line: str) -> Witnessed:
-        return Witnessed(receipt.envelope, size, self.witness.key.encode(), line)
+    def _witnessed(self, size: int, line: str) -> Witnessed:
+        return Witnessed(size, self.witness.key.encode(), line)
 
     def _seen(
         self, receipt: Receipt, key: NoteKey, head: Checkpoint, reached: Receipted | None
@@ -181,7 +176,7 @@ class Receipts:
             where = f"round {row.round_number}, attempt {row.attempt}, channel {row.channel}"
             if key in aborted:
                 raise ReceiptRefused(f"it says that nothing was released in {where}")
-            if key in charged and charged[key].as_own() != row.as_own():
+            if key in charged and not charged[key].is_release_of(row):
                 raise ReceiptRefused(f"it states another charge for {where}")
             if last < attempt <= now and key not in charged:
                 raise ReceiptRefused(f"it leaves out the release of {where}")
@@ -191,10 +186,24 @@ class Receipts:
         for number in sorted(rounds):
             yield from self.store.rows(self.run_id, round_number=number)
 
+    def _require_uploads(self, stated: Iterable[UploadDigest]) -> None:
+        """Hold what the coordinator received against what was sent.
+
+        Raises:
+            ReceiptRefused: Other bytes were sent in an attempt, or nothing at all.
+        """
+        known = {u[:2]: u.digest for u in sent_before(self.store.sessions.newest(self.run_id))}
+        for upload in stated:
+            where = f"round {upload.round_number}, attempt {upload.attempt}"
+            attempt = upload[:2]
+            # Of older ones a client knows no more than its charges.
+            if attempt not in known and not self.store.rows(self.run_id, attempt):
+                raise ReceiptRefused(f"it tells of an upload in {where}, but none was sent")
+            if known.get(attempt, upload.digest) != upload.digest:
+                raise ReceiptRefused(f"it tells of another upload in {where} than was sent")
+
     def _cosigned(self, note: SignedNote) -> str:
-        signature = cosign(note, self.witness, self.seconds())
-        raw = base64.b64encode(signature.key_id + signature.signature).decode("ascii")
-        return f"\u2014 {signature.name} {raw}\n"
+        return cosign(note, self.witness, self.seconds()).encode()
 
 
 def receipts_of(
@@ -280,10 +289,30 @@ def require_continued(receipt: Receipt, seen: SeenLog, head: Checkpoint) -> None
     if seen.size == EMPTY_LOG:
         return
     before, now = (seen.size, seen.root), (head.size, head.root)
-    if not is_consistent(before, now, receipt.consistency):
+    if not _is_consistent(before, now, receipt.consistency):
         raise ReceiptRefused(
             f"the log does not continue the one whose {seen.size} leaves were seen: it was forked"
         )
+
+
+# All clients of one process are shown the same.
+_is_consistent: Final = lru_cache(maxsize=64)(is_consistent)
+
+
+def opened_head(receipt: Receipt) -> tuple[NoteKey, SignedNote, Checkpoint]:
+    """Return the key that a receipt names, and the head of the log that it signed.
+
+    Raises:
+        Authentication: The checkpoint is none, or not signed by that key.
+        ValueError: The key is none.
+    """
+    return _opened_head(receipt.key, receipt.checkpoint)
+
+
+@lru_cache(maxsize=64)
+def _opened_head(text: str, checkpoint: str) -> tuple[NoteKey, SignedNote, Checkpoint]:
+    key = NoteKey.decode(text)
+    return key, read_note(checkpoint), open_checkpoint(checkpoint, [key])
 
 
 def _require_handed_over(known: str, receipt: Receipt) -> None:
@@ -296,7 +325,9 @@ def _require_handed_over(known: str, receipt: Receipt) -> None:
         raise ReceiptRefused(f"the log is signed by {receipt.key}, to which no key handed over")
 
 
+@lru_cache(maxsize=1024)
 def _charge(data: bytes) -> LedgerRow:
+    """Return the row of a charge; one that was named ahead is read again after its round."""
     document = dict(_document(data, CHARGE_PREFIX))
     if document.get("clipping_norm") == "infinity":
         document["clipping_norm"] = float("inf")

@@ -5,17 +5,22 @@ A client may be a new process at every message, so nothing of this lives in memo
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, cast
 
 from methods import Arrays
 from platform.errors import CoordinatorBehind, ProtocolError
 from platform.protection.uploads import Protection
 from platform.wire.codec import Frame, decode_frame, encode_frame
 from platform.wire.envelopes import Attempt, Envelope
+from platform.wire.messages import Invitation
+from platform.wire.receipts import MOST_SENT, UploadDigest, decode_uploads, encode_uploads
 from privacy.secure_aggregation import ClientState, decode_client_state, encode_client_state
 from storage import SessionRecord
+
+_SENT: Final = "sent"
 
 Awaits = Literal["share", "train", "unmask", "nothing"]
 KINDS: Mapping[Awaits, str] = {"share": "relay", "train": "assignment", "unmask": "relay"}
@@ -35,6 +40,7 @@ class Session:
         ahead: Keys that were made for the next round, None without any. They are in no session but
             that of this attempt, and whatever session takes its place is without them: so they are
             used once, or never.
+        sent: Uploads that left the client in this attempt and some before it, oldest first.
     """
 
     envelope: Envelope
@@ -43,6 +49,13 @@ class Session:
     secure: ClientState | None = field(default=None, repr=False)
     entry: Arrays = field(default_factory=dict, repr=False)
     ahead: ClientState | None = field(default=None, repr=False)
+    sent: tuple[UploadDigest, ...] = ()
+
+    def having_sent(self, upload: bytes) -> Session:
+        """Return the session once an upload is on its way."""
+        attempt = (self.envelope.round_number, self.envelope.attempt)
+        digest = UploadDigest(*attempt, hashlib.sha256(upload).digest())
+        return replace(self, sent=(*self.sent, digest)[-MOST_SENT:])
 
 
 def encode_session(session: Session) -> bytes:
@@ -57,6 +70,8 @@ def encode_session(session: Session) -> bytes:
     blobs = {
         name: encode_client_state(state) for name, state in states.items() if state is not None
     }
+    if session.sent:
+        blobs[_SENT] = encode_uploads(session.sent)
     return encode_frame(Frame("session", fields, session.entry, blobs))
 
 
@@ -73,7 +88,7 @@ def decode_session(record: SessionRecord) -> Session | None:
         raise ProtocolError("message: the stored session is not valid")
     fields: Mapping[str, Any] = frame.fields
     committed = cast("Attempt | None", fields["committed"] and tuple(fields["committed"]))
-    states = {name: decode_client_state(blob) for name, blob in frame.blobs.items()}
+    states = {n: decode_client_state(blob) for n, blob in frame.blobs.items() if n != _SENT}
     return Session(
         envelope=Envelope(record.run_id, record.round_number, record.attempt, committed),
         awaits=fields["awaits"],
@@ -81,6 +96,28 @@ def decode_session(record: SessionRecord) -> Session | None:
         secure=states.get("secure"),
         entry=frame.arrays,
         ahead=states.get("ahead"),
+        sent=decode_uploads(frame.blobs.get(_SENT, b"")),
+    )
+
+
+def sent_before(record: SessionRecord | None) -> tuple[UploadDigest, ...]:
+    """Return the uploads that a store's record tells of: those of its newest attempts.
+
+    Raises:
+        ProtocolError: If the bytes are none.
+    """
+    if record is None or not record.state:
+        return ()
+    return decode_uploads(decode_frame(record.state).blobs.get(_SENT, b""))
+
+
+def begun(invitation: Invitation, known: SessionRecord | None) -> Session:
+    """Return the session that an invitation opens after another one."""
+    return Session(
+        envelope=invitation.envelope,
+        awaits="train",
+        clipping_norm=invitation.clipping_norm,
+        sent=sent_before(known),
     )
 
 

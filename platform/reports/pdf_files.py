@@ -25,8 +25,21 @@ def pdf_file(report: Report) -> bytes:
     # Whatever would be fetched ends the work: there is nothing in a report that would need it.
     nothing = weasyprint.urls.URLFetcher(allowed_protocols=(), fail_on_errors=True)
     page = weasyprint.HTML(string=html_page(report), url_fetcher=nothing)
-    made: bytes = page.write_pdf(pdf_variant=VARIANT)
+    made: bytes = page.write_pdf(pdf_variant=VARIANT, finisher=_say_scopes)
     return made
+
+
+def _say_scopes(document: Any, pdf: Any) -> None:
+    """Say of each header cell whether it is of its column or its row (PDF/UA-1, 7.5).
+
+    Cells name their headers, but the header above a column of headers is named by none.
+    """
+    found: list[Any] = [one for one in pdf.objects if isinstance(one, dict) and "S" in one]
+    elements = {one.reference: one for one in found}
+    for cell in elements.values():
+        if cell["S"] == "/TH":
+            group = elements[elements[cell["P"]]["P"]]
+            cell["A"]["Scope"] = "/Column" if group["S"] == "/THead" else "/Row"
 
 
 def load_weasyprint() -> Any:

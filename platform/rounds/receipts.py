@@ -8,28 +8,29 @@ coordinator that is started anew finds them again.
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from platform.disk.log_files import add_note, kept_changes, kept_notes, log_signer
+from platform.disk.log_files import KeptChanges, add_note, kept_notes, log_signer
 from platform.disk.transactions import Records
 from platform.errors import CoordinatorBehind, ProtocolError
 from platform.protection.budget import Budget
 from platform.protection.ledger_rows import as_releases
 from platform.rounds.run import Roll
+from platform.wire.enclosing import Witnessed, enclose, unclose_answer
 from platform.wire.envelopes import Attempt, Envelope, peek
 from platform.wire.messages import Stage
 from platform.wire.receipts import (
     ADVERSARIES,
+    MOST_SENT,
     Receipt,
     ReceiptLeaf,
-    Witnessed,
-    enclose,
-    sign_receipt,
-    unclose_answer,
+    UploadDigest,
+    sign_receipts,
 )
 from platform.wire.transport import ClientId, Dropout, Transport
 from privacy import Authentication, Epsilons, RunningLedger
@@ -41,6 +42,7 @@ from privacy.transparency import (
     decode_checkpoint,
     is_change,
     read_note,
+    read_signature,
     require_cosigned,
     sign_checkpoint,
 )
@@ -64,7 +66,10 @@ class _Standing:
         place: Of the stage.
         attempt: Of the newest committed round.
         size: The number of its leaves.
+        signer: Its key.
+        key: That key's public half, as text.
         note: Its head, signed.
+        opened: The same, in its parts.
         changes: How its key changed.
         new: By pseudonym the leaves that came since the last standing, with what they say.
         since: Where these begin.
@@ -74,7 +79,10 @@ class _Standing:
     place: _Place
     attempt: Attempt
     size: int
+    signer: NoteSigner
+    key: str
     note: str
+    opened: SignedNote
     changes: tuple[str, ...]
     new: Mapping[str, Sequence[tuple[Leaf, bytes]]]
     since: int
@@ -89,12 +97,19 @@ class _Counted:
     rounds: int = 0
 
 
-class _Source(NamedTuple):
+@dataclass(frozen=True)
+class _Source:
     """What receipts of one stage are made from, within one view of the database."""
 
     uow: UnitOfWork
     tree: MerkleTree
-    signer: NoteSigner
+    _continued: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
+
+    def continued(self, since: int) -> tuple[bytes, ...]:
+        """Return the proof that the tree begins with one of some size; most have seen the same."""
+        if since not in self._continued:
+            self._continued[since] = self.tree.consistency_proof(since)
+        return self._continued[since]
 
 
 @dataclass(kw_only=True)
@@ -117,9 +132,13 @@ class Courier:
     _seen: dict[ClientId, int] = field(default_factory=dict, init=False)
     _spent: _Counted = field(default_factory=_Counted, init=False, repr=False)
     _standing: _Standing | None = field(default=None, init=False, repr=False)
+    _changes: KeptChanges = field(init=False, repr=False)
+    _uploads: dict[ClientId, list[UploadDigest]] = field(default_factory=dict, init=False)
+    _told: Mapping[ClientId, tuple[UploadDigest, ...]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         """Find out how far clients have seen the log."""
+        self._changes = KeptChanges(self.records.file)
         sizes = witnessed_sizes(self.records.file)
         self._seen = {c: sizes.get(p, 0) for c, p in self.roll.pseudonyms.items()}
 
@@ -133,6 +152,8 @@ class Courier:
         """
         carried = self._with_receipts(messages)
         answers = self.transport.exchange(stage, carried, deadline)
+        if stage == "train":
+            self._remember(answers)
         lines: list[str] = []
         opened = {client: self._opened(client, answers[client], lines) for client in answers}
         if lines and self._standing is not None:
@@ -147,15 +168,34 @@ class Courier:
             return messages
         with self.records.read() as uow:
             standing = self._stand(uow, first)
-            if standing is None:
+            told = [c for c in messages if places[c] and c in self.roll.pseudonyms]
+            if standing is None or not told:
                 return messages
-            source = _Source(uow, uow.log.tree(standing.size), log_signer(self.records.file))
-            return {
-                client: enclose(message, self._receipt(source, standing, client))
-                if places[client] and client in self.roll.pseudonyms
-                else message
-                for client, message in messages.items()
-            }
+            source = _Source(uow, uow.log.tree(standing.size))
+            receipts = [self._receipt(source, standing, client) for client in told]
+        signed = sign_receipts(receipts, standing.signer.signed)
+        self._told = {c: r.uploads for c, r in zip(told, receipts, strict=True)}
+        enclosed = {c: enclose(messages[c], r) for c, r in zip(told, signed, strict=True)}
+        return {client: enclosed.get(client, message) for client, message in messages.items()}
+
+    def _remember(self, answers: Mapping[ClientId, bytes | Dropout]) -> None:
+        """Remember what was uploaded: for the clients, and not beyond this process.
+
+        Where vectors travel in the clear and a pool holds the same ones, whoever found digests of
+        uploads in a file could tell whose entry is whose.
+        """
+        for client, answer in answers.items():
+            if isinstance(answer, Dropout):
+                continue
+            try:
+                kind, envelope = peek(answer)
+            except ProtocolError:
+                continue
+            if kind == "upload":
+                digest = hashlib.sha256(answer).digest()
+                upload = UploadDigest(envelope.round_number, envelope.attempt, digest)
+                known = self._uploads.get(client, [])
+                self._uploads[client] = [*known, upload][-MOST_SENT:]
 
     def _opened(
         self, client: ClientId, answer: bytes | Dropout, lines: list[str]
@@ -180,11 +220,16 @@ class Courier:
             self._seen[client] = said.size
             return
         try:
-            note = read_note(standing.note + said.cosignature)
+            line = read_signature(said.cosignature.removesuffix("\n"))
+            if line.encode() != said.cosignature:
+                raise Authentication("the cosignature is not one line")
+            note = replace(standing.opened, signatures=(line,))
             require_cosigned(note, self._key_of(client, said))
         except (Authentication, ValueError):
             return
         self._seen[client] = standing.size
+        told = self._told.get(client, ())
+        self._uploads[client] = [u for u in self._uploads.get(client, ()) if u not in told]
         lines.append(said.cosignature)
 
     def _key_of(self, client: ClientId, said: Witnessed) -> NoteKey:
@@ -215,19 +260,23 @@ class Courier:
         self._spent.ledger.add(as_releases(over, self.budget.mechanisms))
         self._spent.rounds = attempt[0]
         before = 0 if self._standing is None else self._standing.size
+        note = sign_checkpoint(Checkpoint(signer.name, tree.size, tree.root()), signer)
         return _Standing(
             place=place,
             attempt=attempt,
             size=tree.size,
-            note=sign_checkpoint(Checkpoint(signer.name, tree.size, tree.root()), signer),
-            changes=kept_changes(file),
+            signer=signer,
+            key=signer.key.encode(),
+            note=note,
+            opened=read_note(note),
+            changes=self._changes.all(),
             new=_by_pseudonym(uow.log.leaves(before, tree.size), rows) if before else {},
             since=before,
             epsilons=self._spent.ledger.epsilons_of_each(self.budget.delta, self.budget.accountant),
         )
 
-    def _receipt(self, source: _Source, standing: _Standing, client: ClientId) -> bytes:
-        tree, signer, since = source.tree, source.signer, self._seen.get(client, 0)
+    def _receipt(self, source: _Source, standing: _Standing, client: ClientId) -> Receipt:
+        tree, since = source.tree, self._seen.get(client, 0)
         if since > standing.size:
             raise CoordinatorBehind(
                 f"{client} has seen {since} leaves of the log, but there are {standing.size}: the"
@@ -235,13 +284,13 @@ class Courier:
             )
         pseudonym = self.roll.pseudonyms[client]
         spent = standing.epsilons.get(pseudonym)
-        unsigned = Receipt(
+        return Receipt(
             envelope=Envelope(self.run_id, *standing.attempt),
             since=since,
-            key=signer.key.encode(),
+            key=standing.key,
             changes=standing.changes,
             checkpoint=standing.note,
-            consistency=tree.consistency_proof(since),
+            consistency=source.continued(since),
             leaves=tuple(
                 ReceiptLeaf(
                     leaf.position, data, leaf.salt or b"", tree.inclusion_proof(leaf.position)
@@ -251,8 +300,8 @@ class Courier:
             epsilons={n: 0.0 if spent is None else getattr(spent, n) for n in ADVERSARIES},
             delta=self.budget.delta,
             accountant=self.budget.accountant,
+            uploads=tuple(self._uploads.get(client, ())),
         )
-        return sign_receipt(unsigned, signer.signed)
 
     def _leaves(
         self, uow: UnitOfWork, standing: _Standing, pseudonym: str, since: int

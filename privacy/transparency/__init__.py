@@ -28,6 +28,7 @@ from privacy.transparency.notes import (
     NoteSigner,
     SignedNote,
     read_note,
+    read_signature,
 )
 from privacy.transparency.tiles import Tile, tile_paths
 
@@ -47,6 +48,7 @@ __all__ = [
     "open_change",
     "open_checkpoint",
     "read_note",
+    "read_signature",
     "require_cosigned",
     "sign_checkpoint",
     "state_lost",

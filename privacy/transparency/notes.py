@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -30,7 +30,7 @@ SIGNATURE_BYTES: Final = 64
 _ID_BYTES: Final = 4
 _KEY_BYTES: Final = 32
 _MOST_SIGNATURES: Final = 2_000
-_REMEMBERED: Final = 256
+_REMEMBERED: Final = 1024
 _LINE: Final = re.compile("\u2014 ([^\\s+]{1,200}) ([A-Za-z0-9+/=]{1,400})")
 _CONTROL: Final = re.compile("[\x00-\x09\x0b-\x1f]")
 _NAME: Final = re.compile(r"[^\s+]{1,200}")
@@ -42,6 +42,11 @@ class Signature(NamedTuple):
     name: str
     key_id: bytes
     signature: bytes
+
+    def encode(self) -> str:
+        """Return the line, with its end."""
+        raw = base64.b64encode(self.key_id + self.signature).decode("ascii")
+        return f"\u2014 {self.name} {raw}\n"
 
 
 @dataclass(frozen=True)
@@ -58,11 +63,7 @@ class SignedNote:
 
     def encode(self) -> str:
         """Return the note as it is written."""
-        lines = [
-            f"\u2014 {s.name} {base64.b64encode(s.key_id + s.signature).decode('ascii')}\n"
-            for s in self.signatures
-        ]
-        return f"{self.text}\n{''.join(lines)}"
+        return f"{self.text}\n{''.join([s.encode() for s in self.signatures])}"
 
     def with_signatures(self, more: Sequence[Signature]) -> SignedNote:
         """Return the note with more signatures below the others; one that is there is not added."""
@@ -108,27 +109,14 @@ class NoteKey:
         key = base64.b64encode(bytes([self.kind]) + self.public).decode("ascii")
         return f"{self.name}+{self.key_id.hex()}+{key}"
 
-    @classmethod
-    def decode(cls, text: str) -> Self:
+    @staticmethod
+    def decode(text: str) -> NoteKey:
         """Return the key that a text states.
 
         Raises:
             ValueError: It states none.
         """
-        name, _, rest = text.partition("+")
-        key_id, _, key = rest.partition("+")
-        try:
-            raw = decode_base64(key)
-        except ValueError as error:
-            raise ValueError(f"{text!r} is no key of a note") from error
-        if len(raw) != 1 + _KEY_BYTES:
-            raise ValueError(f"{text!r} is no key of a note; it has {len(raw)} bytes")
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"{text!r} is no key of a note; its name has blanks, or none")
-        found = cls(name, raw[1:], raw[0])
-        if found.key_id.hex() != key_id:
-            raise ValueError(f"{text!r} is no key of a note; its ID is {found.key_id.hex()}")
-        return found
+        return _decoded(text)
 
     def verify(self, message: bytes, signature: bytes) -> None:
         """Check a signature.
@@ -180,6 +168,25 @@ class NoteSigner:
 
 
 @lru_cache(maxsize=_REMEMBERED)
+def _decoded(text: str) -> NoteKey:
+    """Return the key that a text states; those of the same clients come in every round."""
+    name, _, rest = text.partition("+")
+    key_id, _, key = rest.partition("+")
+    try:
+        raw = decode_base64(key)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no key of a note") from error
+    if len(raw) != 1 + _KEY_BYTES:
+        raise ValueError(f"{text!r} is no key of a note; it has {len(raw)} bytes")
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{text!r} is no key of a note; its name has blanks, or none")
+    found = NoteKey(name, raw[1:], raw[0])
+    if found.key_id.hex() != key_id:
+        raise ValueError(f"{text!r} is no key of a note; its ID is {found.key_id.hex()}")
+    return found
+
+
+@lru_cache(maxsize=_REMEMBERED)
 def _verify(public: bytes, signature: bytes, message: bytes) -> None:
     """Check a signature; one that verified is remembered by all its bytes, none of them secret.
 
@@ -215,7 +222,7 @@ def read_note(note: str) -> SignedNote:
         raise Authentication("this is no signed note: signatures follow after an empty line")
     if _CONTROL.search(note):
         raise Authentication("this is no signed note: it has control characters")
-    return SignedNote(text + "\n", tuple(map(_signature, lines)))
+    return SignedNote(text + "\n", tuple(map(read_signature, lines)))
 
 
 def open_note(note: str, keys: Sequence[NoteKey]) -> SignedNote:
@@ -239,7 +246,12 @@ def open_note(note: str, keys: Sequence[NoteKey]) -> SignedNote:
     return found
 
 
-def _signature(line: str) -> Signature:
+def read_signature(line: str) -> Signature:
+    """Return what one line below a note states, without its end.
+
+    Raises:
+        Authentication: It has not the form of one.
+    """
     parts = _LINE.fullmatch(line)
     try:
         raw = decode_base64(parts[2]) if parts else b""

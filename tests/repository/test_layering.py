@@ -36,6 +36,7 @@ THIRD_PARTY = {
         "safetensors",
         "scipy",
         "sklearn",
+        "tensorboard",
         "torch",
         "torchvision",
         "typer",
@@ -44,6 +45,7 @@ THIRD_PARTY = {
     },
     # No type of an engine leaves its folder.
     "platform.relay.nvflare": {"cryptography", "nvflare", "yaml"},
+    "platform.sweeping.submitting": {"submitit"},
     "platform.page": {"anyio", "jinja2", "markupsafe", "prometheus_client", "starlette", "uvicorn"},
     "platform.relay.flower": {"cryptography", "flwr", "uvicorn"},
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -12,13 +13,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import storage
+from storage import LedgerRow
 from storage.address import address_of
 from storage.database import Database
 from storage.homes import open_home
-from storage.leaf_data import charge_data
+from storage.leaf_data import charge_data, settled_data
 from storage.merkle import leaf_hash, root_from_inclusion
 from storage.sealing import row_digest
 from tests.storage._filling import ROW
@@ -401,6 +404,36 @@ def is_noticed(path: Path, kept: storage.TreeHead) -> bool:
     except storage.StorageError:
         return True
     return False
+
+
+STRANGE = [
+    replace(ROW, pseudonym='a"b\\\n\u2028\u00e9\U0001f600', mechanism=""),
+    replace(ROW, clipping_norm=math.inf),
+    replace(ROW, standard_deviation=1e-300, clipping_norm=1e22, sampling_probability=0.1),
+    replace(ROW, standard_deviation=np.float64(0.5), count=2**62),
+    replace(ROW, noise_kind="skellam", share_deviation=1.5, shares=3, dimension=8, corrupt=0),
+    replace(ROW, cohort_kind="poisson", cohort_size=1, cohort_population=2, cohort_drawn=True),
+]
+
+
+@pytest.mark.parametrize("strange", STRANGE)
+def test_leaves_of_the_ledger_are_what_json_says(strange: LedgerRow) -> None:
+    facts = asdict(strange)
+    del facts["status"]
+    if facts["clipping_norm"] == math.inf:
+        facts["clipping_norm"] = "infinity"
+    written = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+    assert charge_data(strange) == b"sotto-charge-v1\n" + written.encode("ascii")
+    key = ("run_id", "round_number", "attempt", "pseudonym", "channel")
+    settled = {**{name: facts[name] for name in key}, "status": "aborted"}
+    written = json.dumps(settled, sort_keys=True, separators=(",", ":"))
+    assert settled_data(strange, "aborted") == b"sotto-settled-v1\n" + written.encode("ascii")
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_none_is_in_no_leaf(value: float) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        charge_data(replace(ROW, standard_deviation=value))
 
 
 def past_opening(url: str) -> Database:

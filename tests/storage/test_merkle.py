@@ -13,8 +13,10 @@ from storage.merkle import (
     EMPTY_ROOT,
     MerkleTree,
     completed,
+    inclusion_proofs,
     is_consistent,
     leaf_hash,
+    path_length,
     root_from_inclusion,
 )
 
@@ -183,3 +185,15 @@ def test_there_is_no_proof_of_what_is_not_there() -> None:
         with pytest.raises(IndexError):
             tree.consistency_proof(earlier)
     assert tree.consistency_proof(0) == tree.consistency_proof(5) == ()
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 255, 256, 257, 300])
+def test_proofs_of_all_leaves_at_once_lead_to_the_defined_root(size: int) -> None:
+    leaves = [bytes([at % 256, at // 256]) for at in range(size)]
+    hashes = [leaf_hash(leaf) for leaf in leaves]
+    root, proofs = inclusion_proofs(hashes)
+    assert root == mth(leaves)
+    assert len(proofs) == size
+    for at, proof in enumerate(proofs):
+        assert len(proof) == path_length(at, size)
+        assert root_from_inclusion(hashes[at], at, size, proof) == root

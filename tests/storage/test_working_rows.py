@@ -174,13 +174,14 @@ def test_one_statement_writes_what_all_clients_changed(connection: Counted) -> N
 def test_what_one_client_reads_is_read_for_all(connection: Counted) -> None:
     told = statements(connection)
     rows = WorkingRows(told, CLIENTS)
+    for asked, run in enumerate(("r", "s", "t"), 1):
+        for client in CLIENTS:
+            assert rows.read(Sessions, {"client": client, "run_id": run}) == []
+        assert len(connection.texts) == asked
+    # Wrong guesses cost no more than three: the next question of that length is one client's.
     for client in CLIENTS:
-        assert rows.read(Sessions, {"client": client, "run_id": "r"}) == []
-    assert len(connection.texts) == 1
-    # A wrong guess costs no more than once: the next question of that length is one client's.
-    for client in CLIENTS:
-        assert rows.read(Sessions, {"client": client, "run_id": "s"}) == []
-    assert len(connection.texts) == 3
+        assert rows.read(Sessions, {"client": client, "run_id": "u"}) == []
+    assert len(connection.texts) == 5
 
 
 def test_rows_are_checked_however_they_are_read(connection: Counted) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import storage
 from platform.parties.receipts import Receipts, witness_of
 from platform.wire.envelopes import Envelope
-from platform.wire.receipts import ADVERSARIES, Receipt, ReceiptLeaf, sign_receipt
+from platform.wire.receipts import ADVERSARIES, Receipt, ReceiptLeaf, sign_receipts
 from privacy.transparency import Checkpoint, NoteSigner, sign_checkpoint
 from storage import ClientStore, LedgerRow
 from storage.leaf_data import charge_data, settled_data
@@ -87,7 +87,8 @@ class Log:
 
 def signed(receipt: Receipt, signer: NoteSigner = SIGNER) -> bytes:
     """A receipt, signed as it is."""
-    return sign_receipt(receipt, signer.signed)
+    (only,) = sign_receipts([receipt], signer.signed)
+    return only
 
 
 def _read(hashes: Sequence[bytes], level: int, start: int, count: int) -> list[bytes]:

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
+from platform.agreement import require_agreement
 from platform.bootstrap import create_run
+from platform.cli import budgeting
 from platform.cli.client_app import main as client_main
 from platform.config import parse_config
 from platform.errors import RunStopped
@@ -457,6 +459,39 @@ def test_a_lifetime_is_over_all_runs_of_the_same_client(
     assert name in shown(sotto, storage, "--client", name)
 
 
+def test_of_many_runs_the_newest_are_stated_and_those_that_go_on(
+    sotto: Command, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(storage.create(*LIVES, *QUICK)) as simulation, monkeypatch.context() as patch:
+        crash_at(patch, Federation, "_commit", 1)
+        with pytest.raises(Crash):
+            execute(simulation, SilentObserver())
+    old, newer, newest = (storage.run(NONE, *QUICK, "rounds=1").run_id for _ in range(3))
+    monkeypatch.setattr(budgeting, "NEWEST", 1)
+    read: list[str] = []
+
+    def counted(database: Any, run_id: str) -> Any:
+        read.append(run_id)
+        return require_agreement(database, run_id)
+
+    monkeypatch.setattr(budgeting, "require_agreement", counted)
+    place = ("--storage", storage.url)
+    answer = sotto("budget", *place, "--json").document
+    assert [run["run_id"] for run in answer["runs"]] == [newest, simulation.run_id] == read
+    assert answer["left_out"] == 2
+    words = " ".join(sotto("budget", *place).out.split())
+    assert "2 runs are left out, older and over; `--all` reads and compares them too" in words
+    every = sotto("budget", *place, "--all", "--json").document
+    assert [run["run_id"] for run in every["runs"]] == [newest, newer, old, simulation.run_id]
+    assert every["left_out"] == 0
+    # Of one client all runs that charged it, however old, and no other is read.
+    name = budget_of(sotto, storage, simulation.run_id)["clients"][0]["pseudonym"]
+    read.clear()
+    answer = sotto("budget", "--client", name, *place, "--json").document
+    assert [run["run_id"] for run in answer["runs"]] == [simulation.run_id] == read
+    assert answer["left_out"] == 3
+
+
 # --- what is refused -----------------------------------------------------------------------------
 
 
@@ -517,6 +552,7 @@ def test_a_database_without_runs_has_no_rows(sotto: Command, storage: Storage) -
     assert sotto("budget", "--storage", storage.url, "--json").document == {
         "client": None,
         "runs": [],
+        "left_out": 0,
     }
 
 

@@ -20,10 +20,10 @@ from platform.holder.host import MOST_RUNS, Host
 from platform.holder.settings import load_holder
 from platform.parties.enrolment import create_key, write_enrolment
 from platform.wire.codec import decode_arrays
+from platform.wire.enclosing import bare
 from platform.wire.envelopes import Envelope, peek
 from platform.wire.offers import Facts, Offer, decode_acceptance, encode_offer
 from platform.wire.outside_rounds import RollCall, decode_parting, encode_parting, encode_roll_call
-from platform.wire.receipts import bare
 from privacy.secure_aggregation import Enrolment
 from tests.trunk._federations import (
     NAMES,

@@ -15,10 +15,10 @@ from platform.holder.keeping import Keeping
 from platform.holder.settings import load_holder
 from platform.parties.client import Client
 from platform.parties.enrolment import create_key, write_enrolment
+from platform.wire.enclosing import bare
 from platform.wire.envelopes import Envelope, peek
 from platform.wire.leaving import Left, decode_left, encode_left
 from platform.wire.outside_rounds import RollCall, encode_roll_call
-from platform.wire.receipts import bare
 from privacy.secure_aggregation import Enrolment
 from privacy.secure_aggregation.identities import verify_signature
 from storage import SessionRecord, open_client_store

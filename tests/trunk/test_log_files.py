@@ -12,6 +12,7 @@ import pytest
 
 from platform.disk import log_files
 from platform.disk.log_files import (
+    KeptChanges,
     add_note,
     change_key,
     heads_file,
@@ -24,7 +25,13 @@ from platform.disk.log_files import (
 from platform.disk.transactions import transaction
 from platform.errors import ConfigError
 from privacy import Authentication
-from privacy.transparency import Checkpoint, NoteSigner, sign_checkpoint, state_lost
+from privacy.transparency import (
+    Checkpoint,
+    NoteSigner,
+    open_change,
+    sign_checkpoint,
+    state_lost,
+)
 from storage import TreeHead, open_database
 from tests.trunk._runs import Command, Finished
 from tests.trunk._tampering import execute
@@ -95,6 +102,28 @@ def test_a_head_by_another_key_is_named(database: Path) -> None:
     add_note(database, sign_checkpoint(Checkpoint(stranger.name, 9, bytes(32)), stranger))
     with pytest.raises(Authentication, match="line 3: the note is signed by none"):
         kept_heads(database, known_key(database))
+
+
+def test_changes_of_the_key_are_read_on_from_where_they_were_read(database: Path) -> None:
+    changes = KeptChanges(database)
+    assert changes.all() == ()
+    keep(database, *HEADS[:2])
+    first = known_key(database)
+    second = change_key(database)
+    ((old, new),) = [(c.old, c.new) for c in map(open_change, changes.all())]
+    assert (old, new) == (first, second)
+    file = heads_file(database)
+    whole = file.read_bytes()
+    # A line without its end is none yet; what was read before is not read again.
+    file.write_bytes(b"x" * len(whole) + b'{"note": ')
+    assert len(changes.all()) == 1
+    file.write_bytes(whole)
+    keep(database, HEADS[2])
+    change_key(database)
+    assert [open_change(c).old for c in changes.all()] == [first, second]
+    file.write_bytes(file.read_bytes() + b"{}\n")
+    with pytest.raises(Authentication, match="line 6 is no head"):
+        changes.all()
 
 
 def test_a_key_hands_over(database: Path) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from platform.bootstrap import Surroundings
-from platform.disk.opening import absolute_url, database_file
+from platform.disk.opening import absolute_url, database_file, open_storage
 from platform.errors import ConfigError
 from platform.sweeping.grid import absolute_storage
 from storage import open_database
@@ -192,6 +192,49 @@ def test_another_folder_is_refused_by_every_command(
         assert answer.code == 2, command
         assert "holds no heads of the log" in answer.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_was_only_prepared_is_refused(
+    place: OnServer, sotto: Command, tmp_path: Path
+) -> None:
+    """Two folders of one empty database: only that in which a run was made goes on."""
+    other = place.url.replace(str(place.folder), str(tmp_path / "other"))
+    open_storage(other).close()
+    assert [path.name for path in sorted((tmp_path / "other").iterdir())] == [
+        f"{place.name}.audit.heads",
+        f"{place.name}.audit.key",
+    ]
+    place.run(NONE)
+    for command in (["audit", "verify"], ["run", "quickstart"]):
+        answer = sotto(*command, "--storage", other)
+        assert answer.code == 2
+        assert "holds no heads of the log" in answer.err
+    assert sotto("audit", "verify", "--storage", place.url).code == 0
+
+
+def test_a_kill_after_the_first_commit_of_all_leaves_a_database_to_go_on_with(
+    place: OnServer, tmp_path: Path, sotto: Command
+) -> None:
+    config = tmp_path / "small.yaml"
+    config.write_text(SMALL)
+    plan = Plan("platform.disk.transactions:keep_head", 1, False, signal.SIGKILL)
+    code, output = die(plan, "run", str(config), "--set", NONE, "--storage", place.url)
+    assert code == -signal.SIGKILL, output
+    assert place.rows("SELECT count(*) FROM leaves") == [(1,)]
+    assert sotto("audit", "verify", "--storage", place.url).code == 0
+    run = place.only_run()
+    answer = sotto("run", "--resume", run, "--storage", place.url)
+    assert answer.code == 0, answer.err
+    assert sotto("audit", "verify", "--storage", place.url).code == 0
+
+
+def test_heads_that_were_deleted_are_missed(place: OnServer, sotto: Command) -> None:
+    place.run(NONE)
+    (place.folder / f"{place.name}.audit.heads").unlink()
+    for command in (["audit", "verify"], ["run", "quickstart"]):
+        answer = sotto(*command, "--storage", place.url)
+        assert answer.code == 2
+        assert "holds no heads of the log" in answer.err
 
 
 def test_a_server_that_went_back_is_not_written_to(

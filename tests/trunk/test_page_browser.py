@@ -207,3 +207,109 @@ def test_a_browser_gets_in_with_the_token_and_leaves(
         tab.get_by_label("Token").wait_for()
         tab.goto(f"http://127.0.0.1:{port}/")
         tab.get_by_label("Token").wait_for()
+
+
+# --- barriers -------------------------------------------------------------------------------------
+
+
+def barriers(page: playwright.Page) -> list[str]:
+    """What axe finds on the page as it stands, and whether it scrolls sideways."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")
+    found = [
+        f"{page.url}: {one['id']}: {one['nodes'][0]['html']}"
+        for one in axe.Axe().run(page).response["violations"]
+    ]
+    page.evaluate("window.scrollTo(100, 0)")
+    return found + ([f"{page.url} scrolls sideways"] if page.evaluate("window.scrollX") else [])
+
+
+VIEWS = (
+    "/",
+    "/?q=small",
+    "/?q=nothing-is-called-so",
+    "/run?id={run}",
+    "/run?id=unknown",
+    "/clients",
+    "/audit",
+    "/audit?action=round.committed&round=2",
+    "/audit?round=two",
+    "/audit?text=nothing-says-so",
+    "/verify",
+)
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_no_view_has_a_barrier(
+    browser: playwright.Browser,
+    noised_run: Finished,
+    child_environment: dict[str, str],
+    size: dict[str, int],
+) -> None:
+    with serving(child_environment, noised_run.storage.url) as (_, port):
+        page = browser.new_page(viewport=size)
+        found: list[str] = []
+        shown = set()
+        for view in VIEWS:
+            page.goto(f"http://127.0.0.1:{port}{view.format(run=noised_run.run_id)}")
+            shown.add(page.locator("main").inner_text())
+            found += barriers(page)
+        page.close()
+    assert found == []
+    # Each was a view of its own, not the same page of errors again and again; of one run the search
+    # for it shows what the list does.
+    assert len(shown) == len(VIEWS) - 1
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_what_a_view_says_has_no_barrier(
+    browser: playwright.Browser,
+    own_copy: Finished,
+    child_environment: dict[str, str],
+    size: dict[str, int],
+    tmp_path: Path,
+) -> None:
+    """Verified and failed; without any run; shut, and shut after a wrong token."""
+    page, found = browser.new_page(viewport=size), []
+    with serving(child_environment, own_copy.storage.url) as (_, port):
+        page.goto(f"http://127.0.0.1:{port}/verify")
+        page.get_by_role("button", name="Verify all records now").click()
+        page.get_by_text("HOLDS: ").wait_for()
+        found += barriers(page)
+        hostile(own_copy)
+        page.get_by_role("button", name="Verify all records now").click()
+        page.get_by_text("FAILED: ").wait_for()
+        found += barriers(page)
+        page.goto(f"http://127.0.0.1:{port}/run?id={own_copy.run_id}")
+        found += barriers(page)
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    empty = f"sqlite:///{tmp_path / 'empty.db'}"
+    with serving(child_environment, empty, "--token-file", str(file)) as (_, port):
+        page.goto(f"http://127.0.0.1:{port}/")
+        found += barriers(page)
+        page.get_by_label("Token").fill("x" * 40)
+        page.get_by_role("button", name="Enter").click()
+        page.get_by_role("alert").wait_for()
+        found += barriers(page)
+        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_role("button", name="Enter").click()
+        page.get_by_text("There is no run in").wait_for()
+        found += barriers(page)
+    page.close()
+    assert found == []
+
+
+def test_a_barrier_on_the_page_would_be_found(
+    browser: playwright.Browser, noised_run: Finished, child_environment: dict[str, str]
+) -> None:
+    with serving(child_environment, noised_run.storage.url) as (_, port):
+        page = browser.new_page(viewport=PHONE)
+        page.goto(f"http://127.0.0.1:{port}/run?id={noised_run.run_id}")
+        page.evaluate("document.documentElement.removeAttribute('lang')")
+        page.evaluate("document.querySelector('svg').removeAttribute('aria-label')")
+        page.evaluate("document.querySelector('main').style.width = '2000px'")
+        found = barriers(page)
+        page.close()
+    assert any("html-has-lang" in one for one in found)
+    assert any("scrolls sideways" in one for one in found)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from storage import open_database
 from tests.trunk._pages import TOKEN
 from tests.trunk._runs import Command, Finished
 
@@ -103,7 +104,7 @@ def test_a_port_that_is_taken_is_named(
         ),
         (("--name", "example.org"), "--name: 'example.org' is reached by others"),
         (("--token-file", "nowhere"), "--token-file: 'nowhere' cannot be read"),
-        (("--storage", "postgres://x"), "storage.url: 'postgres://x' is not valid"),
+        (("--storage", "postgres://x"), "storage.url 'postgres://x' begins with postgres;"),
     ],
 )
 def test_what_would_not_be_safe_is_refused_before_anything_is_served(
@@ -119,3 +120,26 @@ def test_what_is_not_installed_is_named(sotto: Command, monkeypatch: pytest.Monk
     monkeypatch.delitem(sys.modules, "platform.page.server", raising=False)
     answer = sotto("serve")
     assert answer.code == 2 and "pip install 'sotto[serve]'" in answer.err
+
+
+def test_a_page_that_is_open_keeps_no_snapshot(
+    own_copy: Finished, child_environment: dict[str, str]
+) -> None:
+    """A writer empties the log of old pages at each commit, though a page is kept up to date."""
+    log = own_copy.storage.file.with_name(f"{own_copy.storage.file.name}-wal")
+    with serving(child_environment, own_copy.storage.url) as (_, port):
+        stream = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        stream.request("GET", "/changes")
+        answer = stream.getresponse()
+        assert answer.readline() == b"event: stamp\n"
+        with open_database(own_copy.storage.url, busy_timeout=5.0) as database:
+            for number in range(5):
+                assert asked(port, "/")[0] == asked(port, "/audit")[0] == 200
+                with database.unit_of_work() as unit:
+                    unit.audit.append(own_copy.run_id, actor="coordinator", action=f"test.{number}")
+                    unit.commit()
+                # Raises where a reader is in the way for longer than it waits.
+                database.checkpoint()
+                assert log.stat().st_size == 0
+        answer.close()
+        stream.close()

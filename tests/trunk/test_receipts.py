@@ -22,16 +22,10 @@ from platform.parties.receipt_files import forks, read_receipts, verified, write
 from platform.parties.receipts import ReceiptRefused
 from platform.rounds.observing import SilentObserver
 from platform.rounds.receipts import Courier, witnessed_sizes
+from platform.wire.enclosing import enclose, is_enclosed, unclose
 from platform.wire.envelopes import Envelope
 from platform.wire.outside_rounds import Parting, encode_parting
-from platform.wire.receipts import (
-    ADVERSARIES,
-    ReceiptLeaf,
-    decode_receipt,
-    enclose,
-    is_enclosed,
-    unclose,
-)
+from platform.wire.receipts import ADVERSARIES, ReceiptLeaf, decode_receipt
 from platform.wire.transport import ClientId, Dropout, Transport
 from privacy.transparency import (
     Checkpoint,

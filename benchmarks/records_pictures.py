@@ -1,0 +1,112 @@
+"""Pictures of the privacy report and of the live page, of one demo run.
+
+    python benchmarks/records_pictures.py [--to docs/pictures]
+
+Makes a run of its own in a folder that is thrown away (the quickstart, from its own seed), its
+report as HTML, and a live page over it, and has Debian's Chromium show them: the report at a desk's
+and at a phone's width, the page's list of runs, a run and the audit log. What differs from run to
+run is its name and times, and noise, which comes from the operating system.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import Browser, sync_playwright
+
+DESK, PHONE = {"width": 1120, "height": 1400}, {"width": 390, "height": 1000}
+PAGE = {"width": 1120, "height": 800}
+COORDINATOR = (sys.executable, "-m", "platform.coordinator")
+MOST_BYTES = 200_000
+COLOURS = 64
+"""Enough for texts and plots in few colours; a picture is a fifth of what it would be."""
+
+
+def save(picture: bytes, file: Path) -> None:
+    """Write a picture with few colours.
+
+    Raises:
+        SystemExit: It is too large to lie in a repository.
+    """
+    data = io.BytesIO()
+    few = Image.open(io.BytesIO(picture)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+    few.save(data, "png", optimize=True)
+    if len(data.getvalue()) >= MOST_BYTES:
+        raise SystemExit(f"{file}: {len(data.getvalue())} bytes; at most {MOST_BYTES}")
+    file.write_bytes(data.getvalue())
+    sys.stdout.write(f"{file} {len(data.getvalue()) / 1000:.0f} kB\n")
+
+
+def run(*arguments: str, folder: Path) -> None:
+    """Run a command of the coordinator in a folder.
+
+    Raises:
+        CalledProcessError: It failed.
+    """
+    subprocess.run([*COORDINATOR, *arguments], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+
+
+@contextmanager
+def served(url: str, folder: Path) -> Iterator[str]:
+    """The address of a live page, while the block lasts."""
+    command = [*COORDINATOR, "serve", "--port", "0", "--storage", url]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            if process.stdout is None:
+                raise SystemExit("serve says nothing")
+            yield process.stdout.readline().split()[1].rstrip("/")
+        finally:
+            process.terminate()
+
+
+def shot(browser: Browser, address: str, size: dict[str, int], file: Path) -> None:
+    """Take what a window of that size shows."""
+    page: Any = browser.new_page(viewport=size, color_scheme="light", device_scale_factor=1)
+    page.goto(address)
+    page.wait_for_load_state()
+    save(page.screenshot(), file)
+    page.close()
+
+
+def main() -> None:
+    """Make all pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--to", type=Path, default=Path(__file__).parents[1] / "docs" / "pictures")
+    target: Path = parser.parse_args().to
+    target.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        url = f"sqlite:///{folder}/sotto.db"
+        run("run", "quickstart", "--storage", url, folder=folder)
+        run("report", "latest", "--storage", url, "--format", "html", "--output", "report.html",
+            folder=folder)  # fmt: skip
+        with sync_playwright() as driver, served(url, folder) as address:
+            browser = driver.chromium.launch(
+                executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+            )
+            report = (folder / "report.html").as_uri()
+            shot(browser, report, DESK, target / "report.png")
+            shot(browser, f"{report}#budget", PHONE, target / "report-phone.png")
+            (run_id,) = [p.name for p in folder.iterdir() if (p / "summary.json").exists()]
+            shot(browser, f"{address}/", PAGE, target / "page-runs.png")
+            shot(browser, f"{address}/run?id={run_id}", PAGE, target / "page-run.png")
+            shot(browser, f"{address}/audit?run={run_id}", PAGE, target / "page-audit.png")
+            browser.close()
+
+
+if __name__ == "__main__":
+    main()

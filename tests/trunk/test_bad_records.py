@@ -1,0 +1,273 @@
+"""Records that were spoilt, one way after the other: each is named, and nothing is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, text
+
+from platform.disk.log_files import add_note, heads_file, key_file, known_key, log_signer
+from privacy.transparency import Checkpoint, NoteSigner, sign_checkpoint
+from tests.trunk._runs import Command, Finished
+from tests.trunk._tampering import edit, execute, execute_and_rehash
+
+COLUMNS = "run_id, actor, action, round_number, channel, time, detail, hash"
+
+
+def a_tampered_row(run: Finished) -> None:
+    execute(run.storage.file, "UPDATE audit SET actor = 'somebody' WHERE sequence = 5")
+
+
+def a_deleted_row(run: Finished) -> None:
+    execute(run.storage.file, "DELETE FROM audit WHERE sequence = 5")
+
+
+def rows_in_another_order(run: Finished) -> None:
+    move = "UPDATE audit SET sequence = {} WHERE sequence = {}"
+    execute(run.storage.file, *(move.format(*pair) for pair in ((999, 5), (5, 6), (6, 999))))
+
+
+def a_replayed_row(run: Finished) -> None:
+    last = run.summary["audit_head"]["count"]
+    execute(
+        run.storage.file,
+        f"INSERT INTO audit (sequence, {COLUMNS}) SELECT {last + 1}, {COLUMNS} FROM audit"  # noqa: S608
+        " WHERE sequence = 5",
+    )
+
+
+def a_truncated_log(run: Finished) -> None:
+    last = run.summary["audit_head"]["count"]
+    execute(run.storage.file, f"DELETE FROM audit WHERE sequence > {last - 2}")  # noqa: S608
+
+
+def a_truncated_tree(run: Finished) -> None:
+    execute(run.storage.file, "DELETE FROM leaves WHERE position > 5")
+
+
+def a_wrong_signature(run: Finished) -> None:
+    signer = log_signer(run.storage.file)
+    stranger = NoteSigner(signer.name, bytes(32))
+    note = sign_checkpoint(Checkpoint(signer.name, 3, bytes(32)), stranger)
+    add_note(run.storage.file, note)
+
+
+def a_forked_log(run: Finished) -> None:
+    """Everything computed anew that can be, in a database whose heads were kept."""
+    execute_and_rehash(
+        run.storage.file, "UPDATE audit SET detail = '{\"attempt\":9}' WHERE sequence = 5"
+    )
+
+
+def a_flipped_bit_of_a_blob(run: Finished) -> None:
+    """In the newest state of the model, whose digest stays what it was."""
+    with closing(sqlite3.connect(run.storage.file, isolation_level=None)) as connection:
+        ((number, blob),) = connection.execute(
+            "SELECT round_number, blob FROM states ORDER BY round_number DESC LIMIT 1"
+        )
+        changed = bytes([*blob[:-1], blob[-1] ^ 1])
+        connection.execute("UPDATE states SET blob = ? WHERE round_number = ?", (changed, number))
+
+
+ATTACKS: dict[str, tuple[Callable[[Finished], None], str]] = {
+    "a tampered row": (a_tampered_row, "broken at entry 5"),
+    "a deleted row": (a_deleted_row, "broken at entry 5"),
+    "rows in another order": (rows_in_another_order, "broken at entry 5"),
+    "a replayed row": (a_replayed_row, "broken at entry"),
+    "a truncated log": (a_truncated_log, "audit"),
+    "a truncated tree": (a_truncated_tree, "leaves"),
+    "a wrong signature": (a_wrong_signature, "audit.heads: line"),
+    "a forked log": (a_forked_log, "the log is broken at leaf"),
+    "a flipped bit of a blob": (a_flipped_bit_of_a_blob, "does not fit its digest"),
+}
+
+
+def everything_in(folder: Path) -> dict[str, bytes]:
+    """What lies in a folder, but for SQLite's own files beside a database."""
+    passing = ("-wal", "-shm", "-journal")
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.endswith(passing)
+    }
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_spoilt_records_are_named_and_left_as_they_are(
+    sotto: Command, own_copy: Finished, attack: str
+) -> None:
+    spoil, named = ATTACKS[attack]
+    spoil(own_copy)
+    before = everything_in(own_copy.storage.folder)
+    answer = sotto("audit", "verify", "--storage", own_copy.storage.url)
+    assert answer.code not in (0, 1) and "Traceback" not in answer.err
+    assert named in answer.err, answer.err
+    assert everything_in(own_copy.storage.folder) == before
+
+
+def test_a_replaced_key_is_named_by_whoever_knows_the_old_one(
+    sotto: Command, own_copy: Finished
+) -> None:
+    file = own_copy.storage.file
+    known = known_key(file)
+    assert known is not None
+    key_file(file).unlink()
+    log_signer(file)
+    before = everything_in(own_copy.storage.folder)
+    arguments = ("audit", "verify", "--key", known.encode(), "--storage", own_copy.storage.url)
+    answer = sotto(*arguments)
+    assert answer.code == 3 and "hands the log over to" in answer.err
+    # Without it the loss is said, and the new key is not simply taken.
+    answer = sotto("audit", "verify", "--storage", own_copy.storage.url)
+    assert answer.code == 3 and heads_file(file).name in answer.err
+    assert everything_in(own_copy.storage.folder) == before
+
+
+READING = (
+    ("runs",),
+    ("report", "latest"),
+    ("report", "latest", "--format", "html"),
+    ("budget",),
+    ("audit", "verify"),
+    ("audit", "query"),
+    ("audit", "head"),
+    ("serve", "--port", "0"),
+)
+
+
+@pytest.mark.parametrize("command", READING, ids=" ".join)
+def test_a_database_of_another_program_is_named_and_left_alone(
+    sotto: Command, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    file = tmp_path / "runs" / "other.db"
+    file.parent.mkdir()
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE songs (title TEXT)")
+        connection.execute("INSERT INTO songs VALUES ('x')")
+        connection.commit()
+    before = everything_in(tmp_path)
+    answer = sotto(*command, "--storage", f"sqlite:///{file}")
+    assert answer.code != 0 and answer.out == ""
+    assert answer.err.count("\n") == 1 and str(file) in answer.err
+    assert everything_in(tmp_path) == before
+
+
+@pytest.fixture
+def read_only(own_copy: Finished, tmp_path: Path) -> Iterator[Path]:
+    """The folder of a run once more, on a disk that nobody can write to."""
+    place = tmp_path / "medium"
+    place.mkdir()
+    command = ["mount", "--bind", "-o", "ro", str(own_copy.storage.folder), str(place)]
+    mounted = shutil.which("mount") and subprocess.run(command, check=False, capture_output=True)
+    if not mounted or mounted.returncode:
+        pytest.skip("nothing may be mounted here, so there is no read-only disk")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("run", "quickstart"), ("audit", "change-key"), ("run", "--resume", "latest")],
+    ids=" ".join,
+)
+def test_on_a_read_only_disk_what_writes_says_so(
+    sotto: Command, own_copy: Finished, read_only: Path, command: tuple[str, ...]
+) -> None:
+    before = everything_in(own_copy.storage.folder)
+    answer = sotto(*command, "--storage", f"sqlite:///{read_only}/sotto.db")
+    assert answer.code != 0 and "Traceback" not in answer.err
+    assert str(read_only) in answer.err
+    assert everything_in(own_copy.storage.folder) == before
+
+
+def test_on_a_read_only_disk_what_reads_goes_on(
+    sotto: Command, own_copy: Finished, read_only: Path
+) -> None:
+    place = ("--storage", f"sqlite:///{read_only}/sotto.db")
+    for command in (("runs",), ("audit", "query"), ("audit", "verify"), ("budget",)):
+        answer = sotto(*command, *place)
+        assert answer.code == 0, (command, answer.err)
+
+
+# --- text that is more than text ------------------------------------------------------------------
+
+
+INJECTIONS = {
+    "SQL": "x'; DROP TABLE runs; --",
+    "HTML": "<script>alert(1)</script>",
+    "Markdown": "[x](javascript:alert(1)) | `a` |",
+    "LaTeX": r"\input{/etc/passwd} $\infty$ %",
+    "terminal": "\x1b[2J\x1b]0;owned\x07\u202e",
+    "spreadsheet": "=cmd|' /C calc'!A0",
+}
+
+
+@pytest.mark.parametrize("bad", INJECTIONS.values(), ids=INJECTIONS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", "quickstart", "--set", "name={}"),
+        ("report", "{}"),
+        ("budget", "latest", "--client", "{}"),
+        ("audit", "query", "--actor", "{}"),
+        ("audit", "query", "--action", "{}"),
+        ("audit", "query", "--run", "{}"),
+        ("audit", "query", "--channel", "{}"),
+        ("audit", "verify", "--key", "{}"),
+        ("audit", "prove", "{}"),
+    ],
+    ids=lambda command: " ".join(command).replace(" {}", ""),
+)
+def test_no_argument_is_obeyed(
+    sotto: Command, noised_run: Finished, command: tuple[str, ...], bad: str
+) -> None:
+    before = everything_in(noised_run.storage.folder)
+    given = [part.replace("{}", bad) for part in command]
+    answer = sotto(*given, "--storage", noised_run.storage.url)
+    assert answer.code == 2 and answer.err.count("\n") == 1, answer
+    assert not controls(answer.out + answer.err)
+    assert everything_in(noised_run.storage.folder) == before
+
+
+def controls(said: str) -> set[str]:
+    """Characters that a terminal acts on, or that turn the reading direction."""
+    return {c for c in said if (ord(c) < 32 and c not in "\n\t") or c in "\x7f\u202e"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("runs",),
+        ("runs", "--json"),
+        ("audit", "query"),
+        ("audit", "query", "--format", "csv"),
+        ("audit", "query", "--format", "json"),
+        ("audit", "verify"),
+        ("report", "latest"),
+        ("budget",),
+    ],
+    ids=" ".join,
+)
+def test_what_is_stored_acts_on_no_terminal(
+    sotto: Command, own_copy: Finished, command: tuple[str, ...]
+) -> None:
+    texts = "".join(INJECTIONS.values())
+    row = {"bad": texts, "json": json.dumps({texts: texts})}
+
+    def write(connection: Connection) -> None:
+        connection.execute(text("UPDATE runs SET name = :bad"), row)
+        told = "actor = :bad, action = :bad, channel = :bad, detail = :json"
+        connection.execute(text(f"UPDATE audit SET {told}"), row)  # noqa: S608
+
+    edit(own_copy.storage.file, write)
+    answer = sotto(*command, "--storage", own_copy.storage.url)
+    assert answer.code in (0, 1, 3) and "Traceback" not in answer.err
+    assert not controls(answer.out.replace("\r\n", "\n") + answer.err)
+    assert answer.out or answer.err
