@@ -81,9 +81,9 @@ A canary's own time is that of its answers, and it trains nothing, so the heavie
 smaller is its part. Under masks each masks with everybody else, so time grows with the square of
 all who are there. The difference of whole runs is the machine's more than the canaries'.
 
-Accuracy under noise of the same seed, five rounds of two steps at epsilon 8, sixteen tokens, without
-masks: 97.0% and 88.5% (seeds 0 and 1) without canaries, 86.8% and 89.8% with 32 in one direction,
-which moved the model by 59% of the length of its noise.
+Accuracy under noise of the same seed, five rounds of two steps at epsilon 8, sixteen tokens,
+without masks: 97.0% and 88.5% (seeds 0 and 1) without canaries, 86.8% and 89.8% with 32 in one
+direction, which moved the model by 59% of the length of its noise.
 """
 
 
