@@ -165,7 +165,7 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Run a grid of configurations, or go on with one, and write tables and plots."""
-    from platform.cli.sweep import SweepOptions, sweep_command
+    from platform.cli.sweep import ClusterOptions, SweepOptions, sweep_command
 
     options = SweepOptions(
         configs=tuple(configs),
@@ -176,10 +176,9 @@ def sweep(
         device=device,
         folder=methods_,
         storage=storage,
-        on=on,
-        cluster=tuple(cluster or ()),
     )
-    sweep_command(options, jobs=jobs, output=output, as_json=as_json)
+    where = ClusterOptions(on, tuple(cluster or ()))
+    sweep_command(options, where, jobs=jobs, output=output, as_json=as_json)
 
 
 @app.command()

@@ -105,13 +105,13 @@ def _of_holder(config: Path) -> tuple[Sequence[KeptReceipt], Sequence[LedgerRow]
 def _document(run: RunReceipts) -> dict[str, Any]:
     return {
         "run": run.run_id,
-        "log": run.origin,
+        "log": run.log.origin,
         "receipts": run.count,
         "rounds": run.rounds,
         "epsilon": _finite(run.epsilons),
         "stated": _finite(run.stated),
-        "charged": run.charged,
-        "uploads": [_upload(upload) for upload in run.uploads],
+        "charged": run.received.charged,
+        "uploads": [_upload(upload) for upload in run.received.uploads],
         "problems": list(run.problems),
     }
 
@@ -132,7 +132,7 @@ def _bound(path: Path, found: Sequence[RunReceipts]) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"--upload: {str(path)!r} cannot be read ({error.strerror})") from error
     for run in found:
-        for upload in run.uploads:
+        for upload in run.received.uploads:
             if upload.digest == digest:
                 return {"file": str(path), "run": run.run_id, **_upload(upload)}
     return {"file": str(path), "run": None, "sha256": digest.hex()}
@@ -158,7 +158,7 @@ def _print(found: Sequence[RunReceipts], compared: Sequence[Mapping[str, Any]]) 
     rows = []
     for run in found:
         spent = [epsilon(run.epsilons[name]) if run.epsilons else "-" for name in ADVERSARIES]
-        known = f"{len(run.uploads)} of {run.charged}"
+        known = f"{len(run.received.uploads)} of {run.received.charged}"
         rows.append((run.run_id, run.count, run.rounds, known, *spent, len(run.problems)))
     console().print(table(None, _NAMES, rows))
     for other in compared:

@@ -53,8 +53,6 @@ class SweepOptions:
         device: None for the configurations' own.
         folder: Where the user has methods of their own, None for nowhere.
         storage: The coordinator's database.
-        on: `slurm` for a job a cell, None for worker processes here.
-        cluster: Of `--cluster`.
     """
 
     configs: tuple[str, ...]
@@ -65,8 +63,6 @@ class SweepOptions:
     device: str | None
     folder: Path | None
     storage: str
-    on: str | None = None
-    cluster: tuple[str, ...] = ()
 
     def request(self) -> SweepRequest:
         """Return what is asked for.
@@ -86,15 +82,33 @@ class SweepOptions:
         )
 
 
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Where cells run, as text of the command line.
+
+    Attributes:
+        on: `slurm` for a job a cell, None for worker processes here.
+        settings: Of `--cluster`.
+    """
+
+    on: str | None = None
+    settings: tuple[str, ...] = ()
+
+
 def sweep_command(
-    options: SweepOptions, *, jobs: int | None, output: Path | None, as_json: bool
+    options: SweepOptions,
+    cluster_options: ClusterOptions,
+    *,
+    jobs: int | None,
+    output: Path | None,
+    as_json: bool,
 ) -> None:
     """Run what is missing of a grid and write its tables.
 
     Raises:
         ConfigError: If a cell is not valid, or another sweep works in the folder; nothing starts.
     """
-    cluster = _cluster(options)
+    cluster = _cluster(cluster_options, options.storage)
     grid = build_grid(options.request())
     folder = output or _default_output(grid)
     with only_sweep_in(folder):
@@ -122,22 +136,22 @@ def sweep_command(
     _report_failures(outcomes)
 
 
-def _cluster(options: SweepOptions) -> Cluster | None:
+def _cluster(options: ClusterOptions, storage: str) -> Cluster | None:
     """Return where jobs go, None for nowhere.
 
     Raises:
         ConfigError: If an option is not valid, or means nothing beside another.
     """
     if options.on is None:
-        if options.cluster:
+        if options.settings:
             raise ConfigError("--cluster: means nothing without --on; valid is --on slurm as well")
         return None
-    if options.storage != DEFAULT_STORAGE:
+    if storage != DEFAULT_STORAGE:
         raise ConfigError(
-            f"--storage: {shown(options.storage)!r} means nothing with --on, under which each cell "
+            f"--storage: {shown(storage)!r} means nothing with --on, under which each cell "
             f"has a database of its own in OUTPUT/{CELLS}; valid is without it"
         )
-    return cluster_of(options.on, options.cluster)
+    return cluster_of(options.on, options.settings)
 
 
 def _report_failures(outcomes: tuple[Outcome, ...]) -> None:

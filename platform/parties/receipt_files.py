@@ -37,32 +37,54 @@ VERSION: Final = 1
 MOST_BYTES: Final = 1 << 30
 
 
+@dataclass(frozen=True)
+class ShownLog:
+    """What receipts show of a log.
+
+    Attributes:
+        origin: Its name; empty where none could be read.
+        heads: Roots by size, as the coordinator signed them.
+    """
+
+    origin: str
+    heads: Mapping[int, bytes]
+
+
+@dataclass(frozen=True)
+class Received:
+    """What a coordinator received of a client in a run, by its own word.
+
+    Attributes:
+        uploads: In the order of attempts.
+        charged: Attempts that were charged, also those whose upload was lost on its way.
+    """
+
+    uploads: tuple[UploadDigest, ...]
+    charged: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunReceipts:
     """What a client's receipts of one run come to.
 
     Attributes:
         run_id: The run.
-        origin: The log that they are of; empty where none could be read.
+        log: The log that they are of.
         count: How many there are.
         rounds: The last round that they tell of.
         epsilons: By adversary, computed anew; None where that could not be done.
         stated: By adversary what the newest receipt states.
-        heads: Roots by size of the log, as the coordinator signed them.
-        uploads: What the coordinator received, by its own word, in the order of attempts.
-        charged: Attempts that were charged, also those whose upload was lost on its way.
+        received: What the coordinator received.
         problems: What is wrong, in words.
     """
 
     run_id: str
-    origin: str
+    log: ShownLog
     count: int
     rounds: int
     epsilons: Mapping[str, float] | None
     stated: Mapping[str, float] | None
-    heads: Mapping[int, bytes]
-    uploads: tuple[UploadDigest, ...]
-    charged: int
+    received: Received
     problems: tuple[str, ...]
 
 
@@ -142,7 +164,7 @@ def forks(one: Sequence[RunReceipts], other: Sequence[RunReceipts]) -> tuple[lis
 def _by_origin(runs: Sequence[RunReceipts]) -> dict[str, dict[int, bytes]]:
     found: dict[str, dict[int, bytes]] = {}
     for run in runs:
-        found.setdefault(run.origin, {}).update(run.heads)
+        found.setdefault(run.log.origin, {}).update(run.log.heads)
     return found
 
 
@@ -182,14 +204,15 @@ def _verified_run(
         problems += _understated(computed, newest)
     return RunReceipts(
         run_id=run_id,
-        origin=origin,
+        log=ShownLog(origin, heads),
         count=len(kept),
         rounds=last,
         epsilons=computed,
         stated=None if newest is None else newest.epsilons,
-        heads=heads,
-        uploads=tuple([UploadDigest(*attempt, uploads[attempt]) for attempt in sorted(uploads)]),
-        charged=len({(row.round_number, row.attempt) for row in paid}),
+        received=Received(
+            tuple([UploadDigest(*attempt, uploads[attempt]) for attempt in sorted(uploads)]),
+            len({(row.round_number, row.attempt) for row in paid}),
+        ),
         problems=tuple(problems),
     )
 

@@ -8,10 +8,10 @@ coordinator that is started anew finds them again.
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -21,15 +21,14 @@ from platform.errors import CoordinatorBehind, ProtocolError
 from platform.protection.budget import Budget
 from platform.protection.ledger_rows import as_releases
 from platform.rounds.run import Roll
+from platform.rounds.uploads_received import UploadsReceived
 from platform.wire.enclosing import Witnessed, enclose, unclose_answer
 from platform.wire.envelopes import Attempt, Envelope, peek
 from platform.wire.messages import Stage
 from platform.wire.receipts import (
     ADVERSARIES,
-    MOST_SENT,
     Receipt,
     ReceiptLeaf,
-    UploadDigest,
     sign_receipts,
 )
 from platform.wire.transport import ClientId, Dropout, Transport
@@ -58,6 +57,31 @@ _Place = tuple[str, int, int]
 """Kind, round and attempt of the messages of one stage."""
 
 
+@dataclass(frozen=True)
+class _Head:
+    """The log's head, signed once for a stage.
+
+    Attributes:
+        size: The number of its leaves.
+        signer: Its key.
+        note: The head, signed.
+    """
+
+    size: int
+    signer: NoteSigner
+    note: str
+
+    @cached_property
+    def key(self) -> str:
+        """The public half of its key, as text."""
+        return self.signer.key.encode()
+
+    @cached_property
+    def opened(self) -> SignedNote:
+        """The note in its parts."""
+        return read_note(self.note)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Standing:
     """What the log says at the beginning of a stage.
@@ -65,11 +89,7 @@ class _Standing:
     Attributes:
         place: Of the stage.
         attempt: Of the newest committed round.
-        size: The number of its leaves.
-        signer: Its key.
-        key: That key's public half, as text.
-        note: Its head, signed.
-        opened: The same, in its parts.
+        head: The log's.
         changes: How its key changed.
         new: By pseudonym the leaves that came since the last standing, with what they say.
         since: Where these begin.
@@ -78,11 +98,7 @@ class _Standing:
 
     place: _Place
     attempt: Attempt
-    size: int
-    signer: NoteSigner
-    key: str
-    note: str
-    opened: SignedNote
+    head: _Head
     changes: tuple[str, ...]
     new: Mapping[str, Sequence[tuple[Leaf, bytes]]]
     since: int
@@ -113,6 +129,56 @@ class _Source:
 
 
 @dataclass(kw_only=True)
+class _Standings:
+    """Reads what the log says, once for all messages of a stage.
+
+    Attributes:
+        run_id: The run.
+        budget: At what epsilon is stated, and by whom.
+        file: The database's.
+        now: What it said last.
+    """
+
+    run_id: str
+    budget: Budget
+    file: Path
+    now: _Standing | None = None
+    _spent: _Counted = field(default_factory=_Counted, init=False, repr=False)
+    _changes: KeptChanges = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Begin to read how the log's key changed."""
+        self._changes = KeptChanges(self.file)
+
+    def at(self, uow: UnitOfWork, place: _Place) -> _Standing | None:
+        """Return what the log says at a stage; None before any round."""
+        if self.now is None or self.now.place != place:
+            attempt = uow.rounds.newest(self.run_id)
+            self.now = None if attempt is None else self._read(uow, place, attempt)
+        return self.now
+
+    def _read(self, uow: UnitOfWork, place: _Place, attempt: Attempt) -> _Standing:
+        tree, signer = uow.log.tree(), log_signer(self.file)
+        # What this stage's own attempt is charged was written before it began.
+        rounds = range(self._spent.rounds + 1, attempt[0] + 2)
+        rows = {ledger_key(r): r for r in uow.ledger.rows_of_rounds(self.run_id, rounds)}
+        over = [row for row in rows.values() if row.round_number <= attempt[0]]
+        self._spent.ledger.add(as_releases(over, self.budget.mechanisms))
+        self._spent.rounds = attempt[0]
+        before = 0 if self.now is None else self.now.head.size
+        note = sign_checkpoint(Checkpoint(signer.name, tree.size, tree.root()), signer)
+        return _Standing(
+            place=place,
+            attempt=attempt,
+            head=_Head(tree.size, signer, note),
+            changes=self._changes.all(),
+            new=_by_pseudonym(uow.log.leaves(before, tree.size), rows) if before else {},
+            since=before,
+            epsilons=self._spent.ledger.epsilons_of_each(self.budget.delta, self.budget.accountant),
+        )
+
+
+@dataclass(kw_only=True)
 class Courier:
     """A transport that carries receipts with the messages of another.
 
@@ -130,15 +196,12 @@ class Courier:
     budget: Budget
     records: Records
     _seen: dict[ClientId, int] = field(default_factory=dict, init=False)
-    _spent: _Counted = field(default_factory=_Counted, init=False, repr=False)
-    _standing: _Standing | None = field(default=None, init=False, repr=False)
-    _changes: KeptChanges = field(init=False, repr=False)
-    _uploads: dict[ClientId, list[UploadDigest]] = field(default_factory=dict, init=False)
-    _told: Mapping[ClientId, tuple[UploadDigest, ...]] = field(default_factory=dict, init=False)
+    _standings: _Standings = field(init=False, repr=False)
+    _uploads: UploadsReceived = field(default_factory=UploadsReceived, init=False)
 
     def __post_init__(self) -> None:
         """Find out how far clients have seen the log."""
-        self._changes = KeptChanges(self.records.file)
+        self._standings = _Standings(run_id=self.run_id, budget=self.budget, file=self.records.file)
         sizes = witnessed_sizes(self.records.file)
         self._seen = {c: sizes.get(p, 0) for c, p in self.roll.pseudonyms.items()}
 
@@ -153,11 +216,11 @@ class Courier:
         carried = self._with_receipts(messages)
         answers = self.transport.exchange(stage, carried, deadline)
         if stage == "train":
-            self._remember(answers)
+            self._uploads.remember(answers)
         lines: list[str] = []
         opened = {client: self._opened(client, answers[client], lines) for client in answers}
-        if lines and self._standing is not None:
-            add_note(self.records.file, f"{self._standing.note}{''.join(lines)}")
+        if lines and self._standings.now is not None:
+            add_note(self.records.file, f"{self._standings.now.head.note}{''.join(lines)}")
         return opened
 
     def _with_receipts(self, messages: Mapping[ClientId, bytes]) -> Mapping[ClientId, bytes]:
@@ -167,35 +230,16 @@ class Courier:
         if first is None:
             return messages
         with self.records.read() as uow:
-            standing = self._stand(uow, first)
+            standing = self._standings.at(uow, first)
             told = [c for c in messages if places[c] and c in self.roll.pseudonyms]
             if standing is None or not told:
                 return messages
-            source = _Source(uow, uow.log.tree(standing.size))
+            source = _Source(uow, uow.log.tree(standing.head.size))
             receipts = [self._receipt(source, standing, client) for client in told]
-        signed = sign_receipts(receipts, standing.signer.signed)
-        self._told = {c: r.uploads for c, r in zip(told, receipts, strict=True)}
+        signed = sign_receipts(receipts, standing.head.signer.signed)
+        self._uploads.tell({c: r.uploads for c, r in zip(told, receipts, strict=True)})
         enclosed = {c: enclose(messages[c], r) for c, r in zip(told, signed, strict=True)}
         return {client: enclosed.get(client, message) for client, message in messages.items()}
-
-    def _remember(self, answers: Mapping[ClientId, bytes | Dropout]) -> None:
-        """Remember what was uploaded: for the clients, and not beyond this process.
-
-        Where vectors travel in the clear and a pool holds the same ones, whoever found digests of
-        uploads in a file could tell whose entry is whose.
-        """
-        for client, answer in answers.items():
-            if isinstance(answer, Dropout):
-                continue
-            try:
-                kind, envelope = peek(answer)
-            except ProtocolError:
-                continue
-            if kind == "upload":
-                digest = hashlib.sha256(answer).digest()
-                upload = UploadDigest(envelope.round_number, envelope.attempt, digest)
-                known = self._uploads.get(client, [])
-                self._uploads[client] = [*known, upload][-MOST_SENT:]
 
     def _opened(
         self, client: ClientId, answer: bytes | Dropout, lines: list[str]
@@ -212,8 +256,8 @@ class Courier:
 
     def _note(self, client: ClientId, said: Witnessed, lines: list[str]) -> None:
         """Remember how far a client has seen the log, if it shows that it did."""
-        standing = self._standing
-        if standing is None or said.size > standing.size:
+        standing = self._standings.now
+        if standing is None or said.size > standing.head.size:
             return
         if not said.cosignature:
             # It asks for a proof from there, next time.
@@ -223,13 +267,12 @@ class Courier:
             line = read_signature(said.cosignature.removesuffix("\n"))
             if line.encode() != said.cosignature:
                 raise Authentication("the cosignature is not one line")
-            note = replace(standing.opened, signatures=(line,))
+            note = replace(standing.head.opened, signatures=(line,))
             require_cosigned(note, self._key_of(client, said))
         except (Authentication, ValueError):
             return
-        self._seen[client] = standing.size
-        told = self._told.get(client, ())
-        self._uploads[client] = [u for u in self._uploads.get(client, ()) if u not in told]
+        self._seen[client] = standing.head.size
+        self._uploads.forget(client)
         lines.append(said.cosignature)
 
     def _key_of(self, client: ClientId, said: Witnessed) -> NoteKey:
@@ -243,53 +286,21 @@ class Courier:
             raise Authentication("the cosignature is by another key")
         return key
 
-    def _stand(self, uow: UnitOfWork, place: _Place) -> _Standing | None:
-        """Return what the log says, the same for all messages of a stage; None before any round."""
-        if self._standing is None or self._standing.place != place:
-            attempt = uow.rounds.newest(self.run_id)
-            self._standing = None if attempt is None else self._read(uow, place, attempt)
-        return self._standing
-
-    def _read(self, uow: UnitOfWork, place: _Place, attempt: Attempt) -> _Standing:
-        file, tree = self.records.file, uow.log.tree()
-        signer = log_signer(file)
-        # What this stage's own attempt is charged was written before it began.
-        rounds = range(self._spent.rounds + 1, attempt[0] + 2)
-        rows = {ledger_key(r): r for r in uow.ledger.rows_of_rounds(self.run_id, rounds)}
-        over = [row for row in rows.values() if row.round_number <= attempt[0]]
-        self._spent.ledger.add(as_releases(over, self.budget.mechanisms))
-        self._spent.rounds = attempt[0]
-        before = 0 if self._standing is None else self._standing.size
-        note = sign_checkpoint(Checkpoint(signer.name, tree.size, tree.root()), signer)
-        return _Standing(
-            place=place,
-            attempt=attempt,
-            size=tree.size,
-            signer=signer,
-            key=signer.key.encode(),
-            note=note,
-            opened=read_note(note),
-            changes=self._changes.all(),
-            new=_by_pseudonym(uow.log.leaves(before, tree.size), rows) if before else {},
-            since=before,
-            epsilons=self._spent.ledger.epsilons_of_each(self.budget.delta, self.budget.accountant),
-        )
-
     def _receipt(self, source: _Source, standing: _Standing, client: ClientId) -> Receipt:
         tree, since = source.tree, self._seen.get(client, 0)
-        if since > standing.size:
+        if since > standing.head.size:
             raise CoordinatorBehind(
-                f"{client} has seen {since} leaves of the log, but there are {standing.size}: the"
-                " database is an old copy, and its runs cannot be gone on with"
+                f"{client} has seen {since} leaves of the log, but there are {standing.head.size}:"
+                " the database is an old copy, and its runs cannot be gone on with"
             )
         pseudonym = self.roll.pseudonyms[client]
         spent = standing.epsilons.get(pseudonym)
         return Receipt(
             envelope=Envelope(self.run_id, *standing.attempt),
             since=since,
-            key=standing.key,
+            key=standing.head.key,
             changes=standing.changes,
-            checkpoint=standing.note,
+            checkpoint=standing.head.note,
             consistency=source.continued(since),
             leaves=tuple(
                 ReceiptLeaf(
@@ -300,7 +311,7 @@ class Courier:
             epsilons={n: 0.0 if spent is None else getattr(spent, n) for n in ADVERSARIES},
             delta=self.budget.delta,
             accountant=self.budget.accountant,
-            uploads=tuple(self._uploads.get(client, ())),
+            uploads=self._uploads.of(client),
         )
 
     def _leaves(
@@ -310,7 +321,7 @@ class Courier:
             found = standing.new.get(pseudonym, ())
             return [item for item in found if item[0].position >= since]
         leaves = uow.log.of_client(self.run_id, pseudonym, since)
-        within = [leaf for leaf in leaves if leaf.position < standing.size]
+        within = [leaf for leaf in leaves if leaf.position < standing.head.size]
         return [(leaf, uow.log.data(leaf)) for leaf in within]
 
 

@@ -179,7 +179,7 @@ def _finished(cell: Cell, place: Path, *, seconds: float = 0.0) -> Outcome | Non
     return Outcome(cell=cell, run_id=run.run_id, summary=summary, seconds=seconds)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Queue:
     """Jobs that were submitted.
 
@@ -249,7 +249,7 @@ def _queue(cluster: Cluster, place: Path, folder: Path | None) -> Iterator[_Queu
         executor.update_parameters(name="sotto", **cluster.settings)
     except (RuntimeError, ValueError, TypeError) as error:
         raise ConfigError(f"--on: {cluster.engine} cannot be used here: {error}") from error
-    queue = _Queue(executor, place, folder)
+    queue = _Queue(executor=executor, place=place, folder=folder)
     try:
         yield queue
     finally:

@@ -63,7 +63,7 @@ def test_a_receipt_of_what_was_sent_is_taken(tmp_path: Path) -> None:
     remember(client, SENT)
     assert client.receipts.take(one_round(client, SENT)).cosignature
     (run,) = verified(client.kept())
-    assert (run.uploads, run.charged) == ((SENT,), 1)
+    assert (run.received.uploads, run.received.charged) == ((SENT,), 1)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_coordinator_that_was_started_anew_says_nothing(tmp_path: Path) -> Non
     remember(client, SENT)
     assert client.receipts.take(one_round(client)).cosignature
     (run,) = verified(client.kept())
-    assert (run.uploads, run.charged) == ((), 1)
+    assert (run.received.uploads, run.received.charged) == ((), 1)
 
 
 def test_two_receipts_that_tell_of_different_uploads(tmp_path: Path) -> None:
@@ -197,11 +197,13 @@ def test_receipts_of_a_run_tell_of_the_bytes_on_the_wire(
     for store in stores(run).values():
         (found,) = verified(store.receipts.all(), store.rows())
         sent = uploads[store.identity.pseudonym]
-        assert [u.digest for u in found.uploads] == [hashlib.sha256(x).digest() for x in sent]
+        assert [u.digest for u in found.received.uploads] == [
+            hashlib.sha256(x).digest() for x in sent
+        ]
         rounds = [peek(x)[1].round_number for x in sent]
-        assert [u[:2] for u in found.uploads] == [(number, 1) for number in rounds]
+        assert [u[:2] for u in found.received.uploads] == [(number, 1) for number in rounds]
         # What is lost on its way is charged, and nobody can say what it was.
-        assert rounds and found.charged >= attempts(store) and found.problems == ()
+        assert rounds and found.received.charged >= attempts(store) and found.problems == ()
 
 
 def test_digests_of_uploads_are_in_no_file_of_the_coordinator(
@@ -233,7 +235,7 @@ def test_after_a_restart_only_what_came_since_is_told(
     for store in stores(run).values():
         (found,) = verified(store.receipts.all(), store.rows())
         assert found.problems == ()
-        told = {upload.round_number: upload.digest for upload in found.uploads}
+        told = {upload.round_number: upload.digest for upload in found.received.uploads}
         sent = {
             number: hashlib.sha256(uploads[store.identity.pseudonym]).digest()
             for number, uploads in heard.items()
@@ -241,7 +243,7 @@ def test_after_a_restart_only_what_came_since_is_told(
         }
         # The second round's uploads came before the crash, and nobody wrote them down.
         assert told.items() <= sent.items() and 2 not in told
-        assert (3 in told) == (3 in sent) and found.charged >= attempts(store) >= len(sent)
+        assert (3 in told) == (3 in sent) and found.received.charged >= attempts(store) >= len(sent)
 
 
 def attempts(store: ClientStore) -> int:
@@ -303,7 +305,7 @@ def test_first_receipts_are_still_verified() -> None:
     kept = read_receipts(VECTORS / "version-1.jsonl")
     assert len(kept) == 2
     (run,) = verified(kept, key=SIGNER.key)
-    assert (run.problems, run.rounds, run.uploads, run.charged) == ((), 2, (), 2)
+    assert (run.problems, run.rounds, run.received.uploads, run.received.charged) == ((), 2, (), 2)
     assert run.epsilons is not None
     for name in ADVERSARIES:
         assert run.epsilons[name] == pytest.approx(exact(2), rel=1e-9)
