@@ -375,7 +375,8 @@ def test_a_secret_draw_is_forecast_as_if_it_took_the_client_each_time(
     crashed(storage, monkeypatch, (COMMIT, 1, True), *MECHANISMS["secret_cohorts"], *target, *QUICK)
     query = "SELECT pseudonym, sum(cohort_drawn) FROM ledger GROUP BY 1"
     drawn = dict(storage.rows(query))
-    assert len(drawn) == 5 and set(drawn.values()) == {0, 1}
+    # Who is drawn is not seeded, and one time in sixteen it is all of them, or nobody.
+    assert len(drawn) == 5 and set(drawn.values()) <= {0, 1}
     clients = budget_of(sotto, storage)["clients"]
     assert {one["pseudonym"]: 3 - one["rounds_left"] for one in clients} == drawn
     assert {one["pseudonym"]: one["releases"] for one in clients} == drawn
