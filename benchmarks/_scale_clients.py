@@ -168,14 +168,14 @@ class Crowd:
     def _relay(self, name: str, message: bytes, envelope: Any) -> bytes:
         relay, before = decode_relay(message), self._states.get(name)
         if before is None:
-            return encode_disclosure(Disclosure(envelope, b"", b"", {}))
+            return _opening(envelope, b"")
         state, payload = client.step(before, relay.payload, identity=self.identities.get(name))
         self._states[name] = state
         if isinstance(before, Confirmed) or (
             isinstance(before, Masked) and not isinstance(state, Confirmed)
         ):
             del self._states[name]
-            return encode_disclosure(Disclosure(envelope, payload, b"", {}))
+            return _opening(envelope, payload)
         return encode_relay(Relay(envelope, payload))
 
     def _assignment(self, name: str, message: bytes, envelope: Any) -> bytes:
@@ -222,6 +222,11 @@ class Crowd:
             ):
                 stack.enter_context(patch)
             yield
+
+
+def _opening(envelope: Any, payload: bytes) -> bytes:
+    """Return a client's last message of a round, which opens the sum."""
+    return encode_disclosure(Disclosure(envelope=envelope, payload=payload, handle=b"", entry={}))
 
 
 def _evaluated(*_: Any, coefficients: Any, indices: Any) -> int:

@@ -104,7 +104,9 @@ def frames(around: Round) -> Mapping[str, int]:
         "answer": len(encode_answer(Answer(envelope, (), b""))),
         "relay": len(encode_relay(Relay(envelope, b""))),
         "upload": len(encode_upload(Upload(envelope, b"", None, 0))),
-        "disclosure": len(encode_disclosure(Disclosure(envelope, b"", b"", {}))),
+        "disclosure": len(
+            encode_disclosure(Disclosure(envelope=envelope, payload=b"", handle=b"", entry={}))
+        ),
     }
 
 
