@@ -205,17 +205,20 @@ def _copies(rows: Rows) -> float:
 
 def _simulation(rows: Rows, costs: Costs) -> list[str]:
     cells = []
-    for setting, of in _settings(rows).items():
-        r = _round(setting, of)
+    for setting, shards in sorted(_sharded(rows).items(), key=_by_size):
         pairs = [
             (float(row["predicted"]), float(row["measured"]))
+            for of in shards
             for row in of.values()
             if row["unit"] == "bytes" and row["predicted"]
         ]
-        uses = [row for row in of.values() if row["unit"] == "uses"]
+        uses = [row for of in shards for row in of.values() if row["unit"] == "uses"]
         off = max(abs(said - found) / found for said, found in pairs)
         equal = sum(row["predicted"] == row["measured"] for row in uses)
-        cpu, said = float(of["coordinator's processor"]["measured"]), server_seconds(r, costs)
+        said = sum(server_seconds(_round(setting, of), costs) for of in shards)
+        cpu = [float(of["coordinator's processor"]["measured"]) for of in shards]
+        memory = [float(of["coordinator's memory"]["measured"]) for of in shards]
+        stage = [float(of["largest stage"]["measured"]) for of in shards]
         cells.append(
             (
                 setting,
@@ -223,9 +226,9 @@ def _simulation(rows: Rows, costs: Costs) -> list[str]:
                 f"{100 * off:.1f}%",
                 f"{equal} of {len(uses)}" if uses else "-",
                 _seconds(said),
-                _seconds(cpu),
-                _bytes(float(of["coordinator's memory"]["measured"])),
-                _bytes(float(of["largest stage"]["measured"])),
+                _seconds(sum(cpu)),
+                _bytes(max(memory)),
+                _bytes(max(stage)),
             )
         )
     return _table(
@@ -241,6 +244,21 @@ def _simulation(rows: Rows, costs: Costs) -> list[str]:
         ),
         cells,
     )
+
+
+def _sharded(rows: Rows) -> dict[str, list[Mapping[str, Mapping[str, str]]]]:
+    """The simulated rounds by their setting, with all shards of one under one name."""
+    found: dict[str, list[Mapping[str, Mapping[str, str]]]] = {}
+    for setting, of in _settings(rows).items():
+        whole, _, shard = setting.partition(", shard ")
+        name = f"{whole}, {shard.split()[-1]} shards" if shard else whole
+        found.setdefault(name, []).append(of)
+    return found
+
+
+def _by_size(named: tuple[str, Sequence[object]]) -> tuple[bool, int]:
+    setting, shards = named
+    return not setting.startswith("regular"), int(setting.split(", ")[1]) * len(shards)
 
 
 def _seconds(value: float) -> str:
