@@ -262,10 +262,11 @@ def _against_mean(
 def _splitting(rows: Sequence[Row]) -> list[str]:
     """Private experts with and without splitting, on the seeds that have both."""
     place: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    compared = finals_of(rows)
     for row in rows:
         if (row["stage"], row["side"], row["kind"]) == ("final", "together", "senses"):
             kept = row["setting"] == KEPT
-            if kept or row in finals_of(rows):
+            if kept or row in compared:
                 of = place.setdefault((row["clients"], row["epsilon"]), {"kept": {}, "split": {}})
                 of["kept" if kept else "split"][row["seed"]] = float(row["all"])
     lines = ["| clients | epsilon | kept, by seed | split, by seed |", "|---|---|---|---|"]

@@ -156,7 +156,7 @@ class InGroups(OverMethod):
             after[k] = self.base.server_update(after[k], mean, (), rng)
         for empty, crowded in splits(groups) if self.split else ():
             mean = told[crowded]
-            moved = replace(mean, values=aside(mean.values, list(self.shared_spec()), rng))
+            moved = replace(mean, values=aside(mean.values, self.base.shared_spec(), rng))
             after[empty] = self.base.server_update(after[crowded], moved, (), rng)
         return _stacked(after)
 

@@ -10,12 +10,13 @@ copies move from draws that no data enter: it is post-processing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
 from methods.interface.counts import Groups
+from methods.interface.directions import Spec, flat, length, shaped
 from methods.interface.method import Arrays
 
 CROWDED: Final = 2.0
@@ -40,18 +41,14 @@ def splits(groups: Groups) -> Iterator[tuple[int, int]]:
         yield int(empty), largest
 
 
-def aside(mean: Arrays, names: Sequence[str], rng: np.random.Generator) -> Arrays:
+def aside(mean: Arrays, spec: Spec, rng: np.random.Generator) -> Arrays:
     """Return an update as long as a mean, in a direction that is drawn uniformly.
 
     Args:
         mean: The update that an expert has just taken.
-        names: Its arrays, in the order in which they are drawn.
+        spec: Its tensors.
         rng: Draws that no data enter.
     """
-    drawn = {name: rng.standard_normal(mean[name].shape) for name in names}
-    scale = _norm(mean, names) / _norm(drawn, names)
-    return {name: (scale * drawn[name]).astype(mean[name].dtype) for name in names}
-
-
-def _norm(arrays: Arrays, names: Sequence[str]) -> float:
-    return float(np.sqrt(sum(np.square(arrays[n].astype(np.float64)).sum() for n in names)))
+    drawn = rng.standard_normal(length(spec))
+    drawn *= np.linalg.norm(flat(mean, spec)) / np.linalg.norm(drawn)
+    return shaped(drawn.astype(np.float32), spec)

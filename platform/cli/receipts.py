@@ -61,7 +61,7 @@ def verify_receipts(
         compared.append({"file": str(path), "common": common, "problems": forked})
     bound = [_bound(path, found) for path in uploads]
     problems = [p for run in found for p in run.problems]
-    problems += [f"no receipt is of the upload in {x['file']}" for x in bound if not x["run"]]
+    problems += [_unknown(x) for x in bound if x["run"] is None]
     problems += [p for other in compared for p in other["problems"]]
     if as_json:
         runs = [_document(run) for run in found]
@@ -138,11 +138,14 @@ def _bound(path: Path, found: Sequence[RunReceipts]) -> dict[str, Any]:
     return {"file": str(path), "run": None, "sha256": digest.hex()}
 
 
+def _unknown(upload: Mapping[str, Any]) -> str:
+    return f"no receipt is of the upload in {upload['file']}"
+
+
 def _print_uploads(bound: Sequence[Mapping[str, Any]]) -> None:
     for upload in bound:
         if upload["run"] is None:
-            problem = printable(f"no receipt is of the upload in {upload['file']}")
-            typer.echo(f"error: {problem}", err=True)
+            typer.echo(f"error: {printable(_unknown(upload))}", err=True)
         else:
             told = f"round {upload['round']}, attempt {upload['attempt']} of run {upload['run']}"
             console().print(printable(f"{upload['file']}: the upload of {told}"))

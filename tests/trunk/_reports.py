@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from typing import Any
+
+import pytest
 
 from platform.agreement.budgets import read_budget
 from platform.cli.log_views import read_log
 from platform.disk.opening import open_existing
 from platform.reports import Report, budget_report
 from platform.reports.blocks import Bullets, Facts, Figure, Paragraph, Section, Table, text_of
+from platform.reports.pdf_files import load_weasyprint, pdf_file
 from tests.trunk._runs import Finished, Storage
 
 MADE = "2026-11-23 07:00 UTC"
@@ -136,3 +141,13 @@ def read_page(html: str) -> Page:
     page.close()
     assert page.open == []
     return page
+
+
+def read_pdf(report: Report) -> Any:
+    """The report as a PDF, as a reader that had no part in making it sees it; skips without one."""
+    try:
+        load_weasyprint()
+    except (ImportError, OSError) as error:
+        pytest.skip(f"no PDF can be laid out here: {error}")
+    pypdf = pytest.importorskip("pypdf", reason="pypdf is not installed")
+    return pypdf.PdfReader(io.BytesIO(pdf_file(report)))

@@ -5,7 +5,6 @@ What is expected is computed here from the run's settings and its metrics, not f
 
 from __future__ import annotations
 
-import io
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -13,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from platform.reports.pdf_files import load_weasyprint, pdf_file
-from tests.trunk._reports import report_of
+from tests.trunk._reports import read_pdf, report_of
 from tests.trunk._runs import OS, Finished, Storage, gaussian_epsilon
 
 NOISE, ROUNDS = 4.0, 2
@@ -30,12 +28,7 @@ def run(make_storage: Callable[[str], Storage]) -> Finished:
 
 @pytest.fixture(scope="module")
 def pdf(run: Finished) -> Any:
-    try:
-        load_weasyprint()
-    except (ImportError, OSError) as error:
-        pytest.skip(f"no PDF can be laid out here: {error}")
-    pypdf = pytest.importorskip("pypdf", reason="pypdf is not installed")
-    return pypdf.PdfReader(io.BytesIO(pdf_file(report_of(run))))
+    return read_pdf(report_of(run))
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import json
 import re
 import shutil
@@ -19,8 +18,8 @@ from platform.errors import ConfigError
 from platform.reports import Report, pdf_files
 from platform.reports.blocks import Basis, Plot
 from platform.reports.html_pages import html_page
-from platform.reports.pdf_files import load_weasyprint, pdf_file
-from tests.trunk._reports import Page, read_page, report_on
+from platform.reports.pdf_files import pdf_file
+from tests.trunk._reports import Page, read_page, read_pdf, report_on
 from tests.trunk._runs import NONE, OS, Command, Finished, Storage
 from tests.trunk._tampering import execute_and_rehash
 
@@ -263,12 +262,7 @@ def test_a_barrier_would_be_found(browser: Any, report: Report, tmp_path: Path) 
 
 @pytest.fixture(scope="module")
 def pdf(report: Report) -> Any:
-    try:
-        load_weasyprint()
-    except (ImportError, OSError) as error:
-        pytest.skip(f"no PDF can be laid out here: {error}")
-    pypdf = pytest.importorskip("pypdf", reason="pypdf is not installed")
-    return pypdf.PdfReader(io.BytesIO(pdf_file(report)))
+    return read_pdf(report)
 
 
 def test_the_pdf_is_tagged_and_says_that_it_is_for_all(report: Report, pdf: Any) -> None:
