@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, cast
 
 from sqlalchemy.orm import Session
 
@@ -23,7 +23,7 @@ from storage.engine import BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE
 from storage.errors import CheckpointError, NotFound, StorageError
 from storage.homes import Home, exists, open_home, version_at
 from storage.leaves import NewLeaves
-from storage.ledger import LedgerRepository, ledger_key, read_rows
+from storage.ledger import LedgerRepository
 from storage.log import LogRepository
 from storage.log_checking import verify_log
 from storage.pool import PoolRepository
@@ -32,7 +32,7 @@ from storage.runs import RoundRepository, RunRepository, StateRepository
 from storage.sealing import Rows
 from storage.server_statements import ServerStatements
 from storage.statements import Statements
-from storage.tables import SEALED_TABLES, Ledger
+from storage.tables import SEALED_TABLES
 
 DEFAULT_BUSY_TIMEOUT = 5.0
 
@@ -157,8 +157,12 @@ class Database:
             DatabaseReplaced: The file was deleted or replaced since it was opened.
         """
         self.verify_structure()
-        with self._session(BEGIN_READ) as session:
-            self._rows(session).verify(SEALED_TABLES)
+        for table in SEALED_TABLES:
+            last: tuple[Any, ...] | None = ()
+            while last is not None:
+                # Each in a transaction of its own, since no writer can erase while one lasts.
+                with self._reading() as rows:
+                    last = rows.verify_page(table, last)
 
     def verify_structure(self) -> None:
         """Check all pages, all indices, and the schema with its triggers.
@@ -167,8 +171,8 @@ class Database:
             DatabaseDamaged: Naming what is wrong first.
             DatabaseReplaced: The file was deleted or replaced since it was opened.
         """
-        with self._session(BEGIN_READ) as session:
-            self._home.verify_structure(self._rows(session).statements)
+        with self._reading() as rows:
+            self._home.verify_structure(rows.statements)
 
     def verify_log(
         self,
@@ -180,19 +184,21 @@ class Database:
         Args:
             heads: Sizes and roots that the tree had at some time, kept outside the database;
                 without them a log that was cut off, or rewritten as a whole, is not noticed.
-            progress: Told how many leaves were checked, now and then.
+            progress: Told how many leaves were checked, now and then, between two transactions.
 
         Returns:
-            Size and root of the whole tree.
+            Size and root of the whole tree, as it was when its last page was read.
 
         Raises:
             LogBroken: Naming the first leaf that is wrong or missing.
             DatabaseDamaged: A row of the ledger does not fit its digest.
         """
+        return verify_log(self._reading, heads, progress)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Rows]:
         with self._session(BEGIN_READ) as session:
-            rows = self._rows(session)
-            ledger = {ledger_key(row): row for row in read_rows(rows, Ledger, {})}
-            return verify_log(rows.statements, ledger, heads, progress)
+            yield self._rows(session)
 
     @contextmanager
     def _session(self, begin: str) -> Iterator[Session]:

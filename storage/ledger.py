@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 _KEY: Final = ("run_id", "round_number", "attempt", "pseudonym", "channel")
 _NAMES: Final = tuple(field.name for field in fields(LedgerRow))
 _FACTS: Final = attrgetter(*_NAMES)
+_LOGGED: Final = (
+    f"FROM leaves JOIN ledger USING ({', '.join(_KEY)})"
+    " WHERE leaves.position >= ? AND leaves.position < ? AND leaves.kind <> 'event'"
+)
 
 
 class LedgerRepository:
@@ -195,6 +199,12 @@ def settle(
 def read_rows(rows: LedgerRows, table: LedgerTable, where: Where) -> tuple[LedgerRow, ...]:
     """Return the rows that meet all conditions, in the order of their key."""
     return tuple(LedgerRow(*_FACTS(row)) for row in _sealed_rows(rows, table, where))
+
+
+def read_logged(rows: Rows, start: int, end: int) -> tuple[LedgerRow, ...]:
+    """Return the rows that leaves of the log are of, from one place to before another."""
+    found = rows.selected(Ledger, _LOGGED, (start, end))
+    return tuple(LedgerRow(*_FACTS(row)) for row in found)
 
 
 def _sealed_rows(rows: LedgerRows, table: LedgerTable, where: Where) -> list[Any]:

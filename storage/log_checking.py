@@ -1,7 +1,9 @@
 """The whole log held against its rows, its tiles, and heads that were kept elsewhere.
 
 One pass in the order of the leaves, which is that of the events of each run, so every run's chain
-is checked on the way.
+is checked on the way. What was added once never changes, so each page of leaves is read in a
+transaction of its own, and writers need not wait for all of it: only the last page is read together
+with what must not have outgrown it.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -17,25 +19,31 @@ from typing import Any, Final
 from storage.errors import LogBroken
 from storage.leaf_data import event_data
 from storage.leaves import LEAF_COLUMNS
+from storage.ledger import ledger_key, read_logged
 from storage.log import ODD, ledger_data, shown
 from storage.merkle import EMPTY_ROOT, TILE_HEIGHT, TILE_WIDTH, fold, leaf_hash, node_hash
 from storage.records import GENESIS_HASH, Leaf, LedgerRow, TreeHead
+from storage.sealing import Rows
 from storage.statements import Statements
 
 Key = tuple[Any, ...]
 """Run, round, attempt, pseudonym and channel of a ledger row."""
 
 _LEAVES: Final = ", ".join(f"leaves.{name}" for name in LEAF_COLUMNS.replace(" ", "").split(","))
+_PAGE: Final = 10_000
 _SELECTION: Final = (
     f"SELECT {_LEAVES}, audit.sequence, audit.run_id, actor, action, audit.round_number,"  # noqa: S608
     " audit.channel, time, detail, audit.hash FROM leaves LEFT JOIN audit"
     " ON audit.run_id = leaves.run_id AND audit.sequence = leaves.sequence"
-    " ORDER BY leaves.position"
+    f" WHERE leaves.position >= ? ORDER BY leaves.position LIMIT {_PAGE}"
 )
+_LEAVES_IN_ALL: Final = "SELECT count(*) FROM leaves"
+_EVENTS: Final = "SELECT run_id, count(*) FROM audit GROUP BY run_id"
 _UNLOGGED: Final = (
     "SELECT run_id, sequence FROM audit WHERE NOT EXISTS (SELECT 1 FROM leaves WHERE"
     " leaves.run_id = audit.run_id AND leaves.sequence = audit.sequence) LIMIT 1"
 )
+_STATUSES: Final = "SELECT run_id, round_number, attempt, pseudonym, channel, status FROM ledger"
 _TILES: Final = "SELECT level, position, hash FROM tiles ORDER BY level, position"
 _LEAF_WIDTH: Final = LEAF_COLUMNS.count(",") + 1
 
@@ -44,11 +52,30 @@ _LEAF_WIDTH: Final = LEAF_COLUMNS.count(",") + 1
 class _Pass:
     """What one pass over the leaves has seen so far."""
 
-    ledger: Mapping[Key, LedgerRow]
+    tree: _Growing = field(default_factory=lambda: _Growing())
     ends: dict[str, tuple[int, str]] = field(default_factory=dict)
     charged: dict[Key, str] = field(default_factory=dict)
 
-    def hash_of(self, leaf: Leaf, event: Sequence[Any]) -> bytes:
+    def read_page(self, rows: Rows, wanted: deque[TreeHead]) -> bool:
+        """Check the next leaves, and return whether they were the last."""
+        start = self.tree.size
+        found = rows.statements.run(_SELECTION, (start,))
+        # Positions that are missing push others onto the page, which say so before any row is used.
+        ledger = {ledger_key(row): row for row in read_logged(rows, start, start + _PAGE)}
+        for row in found:
+            self._add(Leaf(*row[:_LEAF_WIDTH]), row[_LEAF_WIDTH:], ledger)
+            _require_root(self.tree, wanted)
+        return len(found) < _PAGE
+
+    def _add(self, leaf: Leaf, event: Sequence[Any], ledger: Mapping[Key, LedgerRow]) -> None:
+        if leaf.position != self.tree.size:
+            raise LogBroken(self.tree.size, "it is missing")
+        found = self._hash_of(leaf, event, ledger)
+        if found != leaf.hash:
+            raise LogBroken(leaf.position, f"its {leaf.kind} does not fit its hash")
+        self.tree.add(found)
+
+    def _hash_of(self, leaf: Leaf, event: Sequence[Any], ledger: Mapping[Key, LedgerRow]) -> bytes:
         """Return the hash that a leaf must have."""
         is_event, is_settled = leaf.kind == "event", leaf.kind == "settled"
         # Of what its kind does not have, nothing is hashed.
@@ -57,7 +84,7 @@ class _Pass:
         if is_event and any(value is not None for value in leaf[4:-1]):
             raise LogBroken(leaf.position, "it is an event with parts of a charge")
         try:
-            return self._event_hash(leaf, event) if is_event else self._row_hash(leaf)
+            return self._event_hash(leaf, event) if is_event else self._row_hash(leaf, ledger)
         # Bytes where a text was written: SQLite keeps any type in any column.
         except (TypeError, ValueError) as error:
             raise LogBroken(leaf.position, ODD) from error
@@ -77,9 +104,9 @@ class _Pass:
         self.ends[leaf.run_id] = (leaf.sequence, found)
         return leaf_hash(data)
 
-    def _row_hash(self, leaf: Leaf) -> bytes:
+    def _row_hash(self, leaf: Leaf, ledger: Mapping[Key, LedgerRow]) -> bytes:
         key = (leaf.run_id, leaf.round_number, leaf.attempt, leaf.pseudonym, leaf.channel)
-        row = self.ledger.get(key)
+        row = ledger.get(key)
         if row is None:
             raise LogBroken(leaf.position, f"the ledger row {key!r} is gone")
         before, after = ((None, "reserved"), ("reserved", leaf.status))[leaf.kind == "settled"]
@@ -90,44 +117,35 @@ class _Pass:
 
 
 def verify_log(
-    statements: Statements,
-    ledger: Mapping[Key, LedgerRow],
+    reading: Callable[[], AbstractContextManager[Rows]],
     heads: Sequence[TreeHead] = (),
     progress: Callable[[int], None] = lambda _: None,
 ) -> TreeHead:
     """Recompute all leaves, tiles and roots.
 
     Args:
-        statements: One view of the database.
-        ledger: All of its ledger's rows, their digests checked.
+        reading: Begins a transaction that sees the database as it is then.
         heads: Sizes and roots that the tree had at some time, kept outside the database.
-        progress: Told how many leaves were checked, now and then.
+        progress: Told how many leaves were checked, after each page of them and at the end.
 
     Returns:
-        Size and root of the whole tree.
+        Size and root of the whole tree, as it was when its last page was read.
 
     Raises:
         LogBroken: Naming the first leaf that is wrong or missing.
+        DatabaseDamaged: A row of the ledger does not fit its digest.
     """
     wanted = deque(sorted(set(heads)))
-    seen, tree = _Pass(ledger), _Growing()
-    _require_root(tree, wanted)
-    with closing(statements.stream(_SELECTION)) as rows:
-        for row in rows:
-            leaf = Leaf(*row[:_LEAF_WIDTH])
-            if leaf.position != tree.size:
-                raise LogBroken(tree.size, "it is missing")
-            found = seen.hash_of(leaf, row[_LEAF_WIDTH:])
-            if found != leaf.hash:
-                raise LogBroken(leaf.position, f"its {leaf.kind} does not fit its hash")
-            tree.add(found)
-            _require_root(tree, wanted)
-            if tree.size % 10_000 == 0:
-                progress(tree.size)
-    if wanted:
-        raise LogBroken(tree.size, f"a kept head says that there are {wanted[0].size} leaves")
-    _require_all(statements, seen, tree)
-    return TreeHead(tree.size, tree.root())
+    seen, is_last = _Pass(), False
+    _require_root(seen.tree, wanted)
+    while not is_last:
+        with reading() as rows:
+            is_last = seen.read_page(rows, wanted)
+            if is_last:
+                _require_ends(seen.tree, wanted)
+                _require_all(rows.statements, seen)
+        progress(seen.tree.size)
+    return TreeHead(seen.tree.size, seen.tree.root())
 
 
 def _require_root(tree: _Growing, wanted: deque[TreeHead]) -> None:
@@ -138,18 +156,32 @@ def _require_root(tree: _Growing, wanted: deque[TreeHead]) -> None:
             )
 
 
-def _require_all(statements: Statements, seen: _Pass, tree: _Growing) -> None:
+def _require_ends(tree: _Growing, wanted: deque[TreeHead]) -> None:
+    if wanted:
+        raise LogBroken(tree.size, f"a kept head says that there are {wanted[0].size} leaves")
+
+
+def _require_all(statements: Statements, seen: _Pass) -> None:
     """Require a leaf for everything that is there, and tiles that are these leaves'."""
-    for run_id, sequence in statements.run(_UNLOGGED):
-        raise LogBroken(tree.size, f"event {sequence} of {run_id!r} has no leaf")
-    for key, row in seen.ledger.items():
-        if seen.charged.get(key) != row.status:
-            raise LogBroken(tree.size, f"the ledger row {key!r} is {row.status} without a leaf")
+    size = seen.tree.size
+    ((leaves,),) = statements.run(_LEAVES_IN_ALL)
+    if leaves != size:
+        raise LogBroken(0, f"there are {leaves} leaves, of which {size} have a place in the tree")
+    events = {run_id: count for run_id, (count, _) in seen.ends.items()}
+    if dict(statements.run(_EVENTS)) != events:
+        for run_id, sequence in statements.run(_UNLOGGED):
+            raise LogBroken(size, f"event {sequence} of {run_id!r} has no leaf")
+    for *key, status in statements.run(_STATUSES):
+        if seen.charged.get(tuple(key)) != status:
+            raise LogBroken(size, f"the ledger row {tuple(key)!r} is {status} without a leaf")
+    _require_tiles(statements, seen.tree)
+
+
+def _require_tiles(statements: Statements, tree: _Growing) -> None:
     expected: Iterator[tuple[int, int, bytes]] = iter(sorted(tree.tiles))
-    with closing(statements.stream(_TILES)) as tiles:
-        for level, position, found in tiles:
-            if (level, position, found) != next(expected, None):
-                raise LogBroken(_first_leaf(level, position), f"a tile of level {level} is another")
+    for level, position, found in statements.run(_TILES):
+        if (level, position, found) != next(expected, None):
+            raise LogBroken(_first_leaf(level, position), f"a tile of level {level} is another")
     for level, position, _ in islice(expected, 1):
         raise LogBroken(_first_leaf(level, position), f"a tile of level {level} is missing")
 

@@ -28,6 +28,8 @@ from storage.tables import Sealed
 # Changing what is hashed, or how, needs a new marker.
 ROW_PREFIX: Final = "sotto-row-v2"
 
+_PAGE: Final = 1000
+
 Where = Mapping[str, object]
 """By column its value, or a tuple or list of values of which it has one."""
 
@@ -121,6 +123,22 @@ class Rows:
             text += f" LIMIT {limit}"
         return [self._checked(shape, row) for row in self.statements.run(text, values)]
 
+    def selected(self, table: type[Sealed], text: str, values: Sequence[Any]) -> list[Any]:
+        """Return the rows of a table that a statement chooses, each checked against its digest.
+
+        Args:
+            table: Of these rows.
+            text: The statement from its ``FROM`` on; no other table's columns are returned.
+            values: What is bound to it.
+
+        Raises:
+            DatabaseDamaged: Naming the file, the table and the row.
+        """
+        shape = shape_of(table)
+        columns = ", ".join(f"{shape.name}.{name}" for name in shape.columns)
+        found = self.statements.run(f"SELECT {columns} {text}", values)
+        return [self._checked(shape, row) for row in found]
+
     def column(
         self, table: type[Sealed], name: str, where: Where, *, newest_first: bool = False
     ) -> tuple[Any, ...]:
@@ -169,10 +187,31 @@ class Rows:
             DatabaseDamaged: Naming the first row that does not fit.
         """
         for table in tables:
-            shape = shape_of(table)
-            with closing(self.statements.stream(shape.selection)) as rows:
-                for row in rows:
-                    self._checked(shape, row)
+            last: tuple[Any, ...] | None = ()
+            while last is not None:
+                last = self.verify_page(table, last)
+
+    def verify_page(
+        self, table: type[Sealed], after: tuple[Any, ...] = ()
+    ) -> tuple[Any, ...] | None:
+        """Read the next rows of a table in the order of its key, and check their digests.
+
+        Args:
+            table: The table.
+            after: The key of the last row that was read, empty to begin.
+
+        Returns:
+            The key of the last row of these, None where there were no more.
+
+        Raises:
+            DatabaseDamaged: Naming the first row that does not fit.
+        """
+        shape, row = shape_of(table), None
+        text = shape.page if after else shape.first_page
+        with closing(self.statements.stream(text, after)) as found:
+            for values in found:
+                row = self._checked(shape, values)
+        return None if row is None else tuple(getattr(row, name) for name in shape.keys)
 
     def _checked(self, shape: Shape, values: tuple[Any, ...]) -> Any:
         row = shape.row(values)
@@ -196,6 +235,8 @@ class Shape:
         insertion: The end of the statement that adds a row.
         replacement: The start of the statement that changes all columns of a row.
         selection: The statement that reads all rows.
+        first_page: The statement that reads the first rows by key.
+        page: The statement that reads the next rows by key, given the last one's.
         blobs: Places of columns that hold bytes.
     """
 
@@ -209,6 +250,8 @@ class Shape:
     insertion: str
     replacement: str
     selection: str
+    first_page: str
+    page: str
     blobs: tuple[int, ...]
 
     @property
@@ -262,6 +305,11 @@ def _shape_of(key: Hashable) -> Shape:
     by_name = tuple(sorted(range(len(names)), key=names.__getitem__))
     keys = tuple(column.name for column in table.__table__.primary_key)
     columns, marks = ", ".join((*names, "digest")), ", ".join("?" * (len(names) + 1))
+    selection, order = f"SELECT {columns} FROM {table.__tablename__}", ", ".join(keys)  # noqa: S608
+    following, end = (
+        f" WHERE ({order}) > ({', '.join('?' * len(keys))})",
+        f" ORDER BY {order} LIMIT {_PAGE}",
+    )
     return Shape(
         table.__tablename__,
         (*names, "digest"),
@@ -272,7 +320,9 @@ def _shape_of(key: Hashable) -> Shape:
         namedtuple(table.__name__, (*names, "digest")),
         f" INTO {table.__tablename__} ({columns}) VALUES ({marks})",
         f"UPDATE {table.__tablename__} SET ({columns}) = ({marks})",  # noqa: S608
-        f"SELECT {columns} FROM {table.__tablename__}",  # noqa: S608
+        selection,
+        selection + end,
+        selection + following + end,
         tuple(i for i, column in enumerate(found) if isinstance(column.type, LargeBinary)),
     )
 

@@ -54,7 +54,7 @@ class ServerStatements(Statements):
         except Exception as error:
             raise self._ours(error) from error
 
-    def stream(self, text: str) -> Generator[tuple[Any, ...]]:
+    def stream(self, text: str, values: Sequence[Any] = ()) -> Generator[tuple[Any, ...]]:
         """Run a statement, and yield its rows, of which only some are held at a time.
 
         Raises:
@@ -63,7 +63,7 @@ class ServerStatements(Statements):
         try:
             with self._connection().cursor(name=f"sotto_{next(_NUMBERS)}") as cursor:
                 cursor.itersize = _AT_ONCE
-                cursor.execute(_marked(text))
+                cursor.execute(_marked(text), values or None)
                 yield from cursor
         except Exception as error:
             raise self._ours(error) from error

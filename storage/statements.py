@@ -65,13 +65,13 @@ class Statements:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise translate(error, self.where) from error
 
-    def stream(self, text: str) -> Generator[tuple[Any, ...]]:
+    def stream(self, text: str, values: Sequence[Any] = ()) -> Generator[tuple[Any, ...]]:
         """Run a statement, and yield its rows one at a time.
 
         Raises:
             StorageError: What the driver says, in our words.
         """
         try:
-            yield from self.connect().execute(text)
+            yield from self.connect().execute(text, values)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise translate(error, self.where) from error

@@ -14,7 +14,7 @@ from platform.disk.log_files import existing_signer
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError
 from privacy.transparency import Checkpoint, NoteSigner, Tile, sign_checkpoint, tile_paths
-from storage import LogBroken, UnitOfWork
+from storage import Database, LogBroken, UnitOfWork
 from storage.files import make_folder
 from storage.log import shown
 
@@ -39,16 +39,16 @@ def export_log(folder: Path, storage: str, *, with_salts: bool, as_json: bool) -
     with closing(open_existing(storage)) as database:
         signer = existing_signer(database.path)
         head = database.verify_log()
-        with database.unit_of_work(read_only=True) as uow:
-            files = dict(_files(uow, head.size, with_salts=with_salts))
-    make_folder(folder)
-    for name, data in files.items():
-        write_bytes(folder / name, data)
+        make_folder(folder)
+        names = []
+        for name, data in _files(database, head.size, with_salts=with_salts):
+            write_bytes(folder / name, data)
+            names.append(name)
     _write_checkpoint(folder, Checkpoint(signer.name, head.size, head.root), signer)
     if as_json:
-        print_json({"size": head.size, "root": head.root.hex(), "files": sorted(files)})
+        print_json({"size": head.size, "root": head.root.hex(), "files": sorted(names)})
         return
-    text = f"{head.size} leaves in {len(files)} files below {folder}; key {signer.key.encode()}"
+    text = f"{head.size} leaves in {len(names)} files below {folder}; key {signer.key.encode()}"
     console().print(printable(text))
 
 
@@ -56,15 +56,17 @@ def _write_checkpoint(folder: Path, checkpoint: Checkpoint, signer: NoteSigner) 
     write_bytes(folder / CHECKPOINT, sign_checkpoint(checkpoint, signer).encode())
 
 
-def _files(uow: UnitOfWork, size: int, *, with_salts: bool) -> Iterator[tuple[str, bytes]]:
-    tree = uow.log.tree(size)
+def _files(database: Database, size: int, *, with_salts: bool) -> Iterator[tuple[str, bytes]]:
+    """Yield names and contents; what leaves say never changes, so each tile is read by itself."""
     for tile in tile_paths(size):
-        hashes = tree.read(tile.level, tile.position << 8, tile.width)
+        with database.unit_of_work(read_only=True) as uow:
+            hashes = uow.log.tree(size).read(tile.level, tile.position << 8, tile.width)
+            entries = _entries(uow, tile) if tile.level == 0 else None
         yield tile.path(), b"".join(hashes)
-        if tile.level == 0:
-            yield tile.path(ENTRIES), _entries(uow, tile)
+        if entries is not None:
+            yield tile.path(ENTRIES), entries
     if with_salts:
-        yield SALTS, b"".join(_salts(uow, size))
+        yield SALTS, b"".join(_salts(database, size))
 
 
 def _entries(uow: UnitOfWork, tile: Tile) -> bytes:
@@ -77,10 +79,11 @@ def _entries(uow: UnitOfWork, tile: Tile) -> bytes:
     return b"".join(len(entry).to_bytes(2, "big") + entry for entry in entries)
 
 
-def _salts(uow: UnitOfWork, size: int) -> Iterator[bytes]:
+def _salts(database: Database, size: int) -> Iterator[bytes]:
     for start in range(0, size, 256):
-        for leaf in uow.log.leaves(start, min(size, start + 256)):
-            if leaf.salt is not None:
-                said = uow.log.data(leaf).decode("ascii")
-                line = {"leaf": leaf.position, "salt": leaf.salt.hex(), "says": said}
-                yield f"{json.dumps(line)}\n".encode("ascii")
+        with database.unit_of_work(read_only=True) as uow:
+            leaves = uow.log.leaves(start, min(size, start + 256))
+            said = [(leaf, uow.log.data(leaf)) for leaf in leaves if leaf.salt is not None]
+        for leaf, data in said:
+            line = {"leaf": leaf.position, "salt": (leaf.salt or b"").hex(), "says": data.decode()}
+            yield f"{json.dumps(line)}\n".encode("ascii")

@@ -327,6 +327,50 @@ def test_tiles_are_held_against_their_leaves(database: storage.Database, raw: Ra
         unit.log.tree().root()
 
 
+def add_events(database: storage.Database, count: int) -> None:
+    """So many events in one transaction, more than one page of leaves."""
+    with database.unit_of_work() as unit:
+        for _ in range(count):
+            unit.audit.append("r", actor="coordinator", action="run.resumed")
+        unit.commit()
+
+
+def test_a_writer_need_not_wait_for_a_whole_verification(
+    database: storage.Database, url: str
+) -> None:
+    """What it adds in between is checked as well, and its erasing of old pages is not held up."""
+    add_events(database, 10_500)
+    told: list[int] = []
+    with storage.open_database(url, busy_timeout=0.1) as other:
+
+        def write(size: int) -> None:
+            told.append(size)
+            if len(told) == 1:
+                fill(other, rounds=1)
+                # Fails with a CheckpointError where a reader keeps its snapshot.
+                fill_more(other)
+
+        head = database.verify_log(progress=write)
+    assert told == [10_000, head.size]
+    assert head.size == 10_500 + 2 * 10 + 1
+    assert database.verify_log([head]) == head
+
+
+def test_what_is_spoiled_meanwhile_is_named(database: storage.Database, raw: Raw) -> None:
+    add_events(database, 10_500)
+    statement = "UPDATE audit SET detail = '{\"a\":1}' WHERE run_id = 'r' AND sequence = 10400"
+    with pytest.raises(storage.LogBroken, match="leaf 10399: event 10400 of 'r' does not fit"):
+        database.verify_log(progress=lambda _: spoil(raw, statement))
+
+
+def test_a_leaf_before_the_first(database: storage.Database, raw: Raw) -> None:
+    fill(database)
+    spoil(raw, "INSERT INTO leaves SELECT -1, kind, run_id, sequence, round_number, attempt,"
+          " pseudonym, channel, status, salt, hash FROM leaves WHERE position = 0")  # fmt: skip
+    with pytest.raises(storage.LogBroken, match="there are 61 leaves, of which 60 have a place"):
+        database.verify_log()
+
+
 @pytest.mark.parametrize("table", ["leaves", "tiles"])
 @pytest.mark.parametrize("statement", ["DELETE FROM {}", "UPDATE {} SET hash = x'00'"])
 def test_rows_are_only_ever_added(
