@@ -152,13 +152,16 @@ def sweep(
     on: Annotated[
         str | None,
         typer.Option(
-            help="slurm: a job a cell, each with a database of its own in OUTPUT/cells, a folder "
-            "that all machines see."
+            help="slurm or dask: a job a cell, each with a database of its own in OUTPUT/cells, a "
+            "folder that all machines see."
         ),
     ] = None,
     cluster: Annotated[
         list[str] | None,
-        typer.Option(help="KEY=VALUE that each job asks for: timeout_min=60, slurm_partition=gpu."),
+        typer.Option(
+            help="KEY=VALUE: timeout_min=60 for each job; slurm_partition=gpu and others of "
+            "Slurm's; scheduler=tcp://HOST:8786 of Dask's."
+        ),
     ] = None,
     methods_: MethodsOption = None,
     storage: Storage = DEFAULT_STORAGE,

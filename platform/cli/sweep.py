@@ -16,6 +16,7 @@ from platform.cli.options import DEFAULT_STORAGE
 from platform.cli.output import WithBar, console, epsilon, fraction, print_json, printable
 from platform.errors import ConfigError
 from platform.experiment.environment import resolve_device
+from platform.sweeping.clusters import Cluster, cluster_of
 from platform.sweeping.grid import (
     Cell,
     Grid,
@@ -28,7 +29,7 @@ from platform.sweeping.grid import (
 from platform.sweeping.known_runs import only_sweep_in
 from platform.sweeping.publishing import document, publish
 from platform.sweeping.running import Outcome, run_cells
-from platform.sweeping.submitting import Cluster, cluster_of, submit_cells
+from platform.sweeping.submitting import submit_cells
 from platform.sweeping.tidy import BEST, LAST, record_of
 from platform.sweeping.writing import markdown
 from storage.address import shown
@@ -144,7 +145,9 @@ def _cluster(options: ClusterOptions, storage: str) -> Cluster | None:
     """
     if options.on is None:
         if options.settings:
-            raise ConfigError("--cluster: means nothing without --on; valid is --on slurm as well")
+            raise ConfigError(
+                "--cluster: means nothing without --on; valid is --on slurm or --on dask as well"
+            )
         return None
     if storage != DEFAULT_STORAGE:
         raise ConfigError(

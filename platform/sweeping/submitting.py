@@ -7,87 +7,27 @@ job share is a folder, and a sweep that is started again finds there what has fi
 
 from __future__ import annotations
 
-import math
-import re
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final
 
 from platform.config import StorageConfig, dump_config
 from platform.disk.files import write_text
 from platform.errors import ConfigError
+from platform.sweeping.clusters import Cluster, Job, Jobs
+from platform.sweeping.dask_jobs import dask_jobs
 from platform.sweeping.grid import Cell
 from platform.sweeping.known_runs import known_runs, read_summary
 from platform.sweeping.running import Outcome, SweepObserver
+from platform.sweeping.slurm_jobs import slurm_jobs
 
-SLURM: Final = "slurm"
-SETTINGS: Final[Mapping[str, Callable[[str], Any]]] = {
-    "timeout_min": int,
-    "cpus_per_task": int,
-    "gpus_per_node": int,
-    "mem_gb": float,
-    "slurm_partition": str,
-    "slurm_account": str,
-    "slurm_qos": str,
-    "slurm_constraint": str,
-}
-_WORD: Final = re.compile(r"[A-Za-z0-9_.,:|&@-]{1,200}")
 _NAME_DIGITS: Final = 16
 _PAUSE: Final = 0.5
 _LONGEST_ERROR: Final = 1 << 16
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """Where jobs go.
-
-    Attributes:
-        engine: `slurm`; `local` starts processes here, to see what a cluster would be handed.
-        settings: What each job asks for.
-    """
-
-    engine: Literal["local", "slurm"]
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-def cluster_of(engine: str, settings: Sequence[str]) -> Cluster:
-    """Return where jobs go, by the command line's texts.
-
-    Raises:
-        ConfigError: If one of them is not valid.
-    """
-    if engine != SLURM:
-        raise ConfigError(f"--on: {engine!r} is not valid; it must be {SLURM}")
-    found: dict[str, Any] = {}
-    for text in settings:
-        key, _, value = text.partition("=")
-        if key not in SETTINGS or not _WORD.fullmatch(value):
-            raise ConfigError(
-                f"--cluster: {text!r} is not valid; it must be KEY=VALUE without spaces, KEY one of"
-                f" {', '.join(SETTINGS)}"
-            )
-        found[key] = _setting(text, SETTINGS[key], value)
-    if "timeout_min" not in found:
-        # Whatever stood here instead would end jobs in their midst, or never start them.
-        raise ConfigError(
-            "--cluster: timeout_min is missing; valid is --cluster timeout_min=MINUTES, the most "
-            "that one cell may take"
-        )
-    return Cluster(SLURM, found)
-
-
-def _setting(text: str, kind: Callable[[str], Any], value: str) -> Any:
-    if kind is str:
-        return value
-    with suppress(ValueError):
-        found = kind(value)
-        if 0 < found < math.inf:
-            return found
-    raise ConfigError(f"--cluster: {text!r} is not valid; it must be a number above 0")
 
 
 def submit_cells(
@@ -179,33 +119,29 @@ def _finished(cell: Cell, place: Path, *, seconds: float = 0.0) -> Outcome | Non
     return Outcome(cell=cell, run_id=run.run_id, summary=summary, seconds=seconds)
 
 
-@dataclass(kw_only=True)
+@dataclass
 class _Queue:
-    """Jobs that were submitted.
+    """Jobs that were handed over.
 
     Attributes:
-        executor: Submits command lines.
-        running: By cell the job, and when it was submitted.
+        jobs: Takes command lines.
+        running: By cell the job, and when it was handed over.
     """
 
-    executor: Any
+    jobs: Jobs
     place: Path
     folder: Path | None
-    running: dict[int, tuple[Any, float]] = field(default_factory=dict)
-    last: dict[int, tuple[Any, float]] = field(default_factory=dict)
+    running: dict[int, tuple[Job, float]] = field(default_factory=dict)
+    last: dict[int, tuple[Job, float]] = field(default_factory=dict)
 
     def submit(self, index: int, cell: Cell) -> None:
         """Hand over a cell's command line."""
-        from submitit.helpers import CommandFunction
-
-        command = command_of(cell, self.place, self.folder)
-        job = self.executor.submit(CommandFunction(command, verbose=False, cwd=Path.cwd()))
+        job = self.jobs.submit(command_of(cell, self.place, self.folder))
         self.running[index] = (job, time.perf_counter())
 
     def ended(self) -> Iterator[int]:
         """Yield the cells whose jobs have ended, however."""
         for index, (job, _) in list(self.running.items()):
-            # What a job returns is never read: it would be unpickled.
             if job.done():
                 self.last[index] = self.running.pop(index)
                 yield index
@@ -221,36 +157,29 @@ class _Queue:
         """Ask for all jobs to be ended."""
         for job, _ in self.running.values():
             with suppress(Exception):
-                job.cancel(check=False)
+                job.cancel()
 
 
-def _error_of(job: Any) -> str:
-    path = Path(str(job.paths.stderr))
+def _error_of(job: Job) -> str:
     said: list[str] = []
     with suppress(OSError):
-        with path.open("rb") as file:
+        with job.errors.open("rb") as file:
             said = file.read(_LONGEST_ERROR).decode("utf-8", "replace").splitlines()
     errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
     why = errors[-1] if errors else "it ended without finishing its run"
-    return f"{why} (job {job.job_id}, {path})"
+    return f"{why} (job {job.name}, {job.errors})"
 
 
 @contextmanager
 def _queue(cluster: Cluster, place: Path, folder: Path | None) -> Iterator[_Queue]:
-    try:
-        import submitit
-    except ImportError as error:
-        raise ConfigError(
-            f"--on: needs {error.name}, which is not installed; valid after "
-            "`pip install 'sotto[slurm]'`"
-        ) from error
-    try:
-        executor = submitit.AutoExecutor(place / "jobs", cluster=cluster.engine)
-        executor.update_parameters(name="sotto", **cluster.settings)
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise ConfigError(f"--on: {cluster.engine} cannot be used here: {error}") from error
-    queue = _Queue(executor=executor, place=place, folder=folder)
-    try:
-        yield queue
-    finally:
-        queue.cancel()
+    where = place / "jobs"
+    if cluster.engine == "dask":
+        engine = dask_jobs(cluster.settings, where)
+    else:
+        engine = slurm_jobs(cluster.engine, cluster.settings, where)
+    with engine as jobs:
+        queue = _Queue(jobs, place, folder)
+        try:
+            yield queue
+        finally:
+            queue.cancel()

@@ -15,9 +15,10 @@ from platform.cli import sweep
 from platform.errors import ConfigError
 from platform.rounds.loop import Federation
 from platform.sweeping import submitting
+from platform.sweeping.clusters import Cluster, cluster_of
 from platform.sweeping.grid import Cell, Grid, SweepRequest, build_grid
 from platform.sweeping.known_runs import known_runs
-from platform.sweeping.submitting import Cluster, cluster_of, command_of, submit_cells
+from platform.sweeping.submitting import command_of, submit_cells
 from platform.sweeping.worker import run_cell
 from tests.trunk._runs import NONE, SMALL, Command, Crash, comparable, crash_at
 from tests.trunk.test_sweep import Told
@@ -231,10 +232,10 @@ def test_without_slurm_it_is_refused(
 
 
 REFUSED: dict[str, tuple[list[str], str]] = {
-    "another engine": (["--on", "cloud"], "--on: 'cloud' is not valid; it must be slurm"),
+    "another engine": (["--on", "cloud"], "--on: 'cloud' is not valid; it must be slurm or dask"),
     "unknown key": (["--on", "slurm", "--cluster", "x=1"], "'x=1' is not valid"),
     "no value": (["--on", "slurm", "--cluster", "timeout_min"], "'timeout_min' is not valid"),
-    "no number": (["--on", "slurm", "--cluster", "timeout_min=a"], "must be a number"),
+    "no number": (["--on", "slurm", "--cluster", "timeout_min=a"], "must be a number above 0"),
     "minus": (["--on", "slurm", "--cluster", "timeout_min=-5"], "must be a number above 0"),
     "endless": (["--on", "slurm", "--cluster", "mem_gb=inf"], "must be a number above 0"),
     "another line": (
@@ -243,6 +244,13 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     ),
     "a space": (["--on", "slurm", "--cluster", "slurm_partition=a b"], "without spaces"),
     "no limit": (["--on", "slurm"], "timeout_min is missing"),
+    "a setting of Slurm's": (["--on", "dask", "--cluster", "gpus_per_node=1"], "KEY one of"),
+    "no scheduler": (
+        ["--on", "dask", "--cluster", "timeout_min=1"],
+        "one of scheduler and scheduler_file must be given",
+    ),
+    "no address": (["--on", "dask", "--cluster", "scheduler=here"], "such as tcp://HOST:PORT"),
+    "no file": (["--on", "dask", "--cluster", "scheduler_file=x"], "a file that is there"),
     "settings of nothing": (["--cluster", "timeout_min=1"], "means nothing without --on"),
     "a database": (["--on", "slurm", "--storage", "sqlite:///x.db"], "means nothing with --on"),
 }
