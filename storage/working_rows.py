@@ -19,7 +19,8 @@ from operator import attrgetter
 from typing import Any, Final
 
 from storage.errors import AlreadyExistsError
-from storage.sealing import Rows, Shape, Where, shape_of
+from storage.row_shapes import Shape, shape_of
+from storage.sealing import Rows, Where
 from storage.statements import Statements
 from storage.tables import Sealed
 

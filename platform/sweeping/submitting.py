@@ -119,7 +119,7 @@ def _finished(cell: Cell, place: Path, *, seconds: float = 0.0) -> Outcome | Non
     return Outcome(cell=cell, run_id=run.run_id, summary=summary, seconds=seconds)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Queue:
     """Jobs that were handed over.
 
@@ -178,7 +178,7 @@ def _queue(cluster: Cluster, place: Path, folder: Path | None) -> Iterator[_Queu
     else:
         engine = slurm_jobs(cluster.engine, cluster.settings, where)
     with engine as jobs:
-        queue = _Queue(jobs, place, folder)
+        queue = _Queue(jobs=jobs, place=place, folder=folder)
         try:
             yield queue
         finally:

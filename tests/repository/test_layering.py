@@ -45,7 +45,8 @@ THIRD_PARTY = {
     },
     # No type of an engine leaves its folder.
     "platform.relay.nvflare": {"cryptography", "nvflare", "yaml"},
-    "platform.sweeping.submitting": {"submitit"},
+    "platform.sweeping.dask_jobs": {"distributed"},
+    "platform.sweeping.slurm_jobs": {"submitit"},
     "platform.page": {"anyio", "jinja2", "markupsafe", "prometheus_client", "starlette", "uvicorn"},
     "platform.relay.flower": {"cryptography", "flwr", "uvicorn"},
 }

@@ -23,7 +23,7 @@ import storage
 from storage.leaf_data import charge_data, event_data, sealed_data, settled_data
 from storage.merkle import completed, leaf_hash
 from storage.records import LedgerRow
-from storage.sealing import row_digest
+from storage.row_shapes import row_digest
 from tests.storage.test_log import fill, past_opening, spoilt
 
 TABLES = ("audit", "ledger", "leaves", "tiles")
