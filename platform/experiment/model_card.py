@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from platform.config.sections import ModelConfig
+from platform.experiment.markdown_text import escaped
 from platform.experiment.simulation import Simulation
 from platform.rounds.phases import in_rounds
 
@@ -45,18 +46,18 @@ def model_card(
         what="Parameters" if config.task.model is None else "Prompts",
         run_id=summary["run_id"],
         method=summary["method"],
-        dataset=summary["dataset"],
+        dataset=escaped(summary["dataset"]),
         clients=config.task.clients,
         rounds=len(in_rounds(summary["rounds"])),
         backbone=_backbone(config.task.model),
         part=part,
         accuracy=f"{100 * accuracy['mean']:.1f}% mean over clients, {100 * accuracy['worst']:.1f}% "
         f"worst client{_measured(summary)}",
-        classes=", ".join(simulation.learning.classes),
+        classes=", ".join(map(escaped, simulation.learning.classes)),
         privacy=_privacy(summary, part),
-        warnings="\n".join(f"- {text}" for text in summary["warnings"]),
+        warnings="\n".join(f"- {escaped(text)}" for text in summary["warnings"]),
         tensors="\n".join(
-            f"| {name} | {'x'.join(map(str, array.shape))} | {array.dtype} |"
+            f"| {escaped(name)} | {'x'.join(map(str, array.shape))} | {array.dtype} |"
             for name, array in sorted(arrays.items())
         ),
     )
@@ -66,7 +67,7 @@ def _backbone(model: ModelConfig | None) -> str:
     if model is None:
         return "none; the tensors are of a network of the method's own"
     name = " ".join(filter(None, (model.name, model.pretrained)))
-    return f"{name}; the prompts work with this frozen model only"
+    return f"{escaped(name)}; the prompts work with this frozen model only"
 
 
 def _measured(summary: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from platform.experiment.markdown_text import escaped
 from platform.sweeping.tables import (
     EARLY,
     Column,
@@ -30,21 +31,21 @@ def markdown(tables: Sequence[Table]) -> str:
 
 
 def _markdown_lines(table: Table) -> Iterator[str]:
-    yield table.caption
+    yield escaped(table.caption)
     yield ""
     names = _flat_names(table.columns)
     private = PRIVACY_COLUMNS if table.is_private else ()
-    titles = ("method", *table.axes, *names, *private)
+    titles = ("method", *map(escaped, (*table.axes, *names)), *private)
     yield _markdown_row(titles)
     yield "|" + "---|" * (1 + len(table.axes)) + "---:|" * (len(names) + len(private))
     for row in table.rows:
         numbers = (_bold(number) for number in row.numbers)
-        axes = (value for _, value in row.label.axes)
+        axes = (escaped(value) for _, value in row.label.axes)
         method = f"`{row.label.method}`{f' {EARLY}' if row.ended_early else ''}"
         yield _markdown_row((method, *axes, *numbers, *_privacy(table, row)))
     if table.warnings:
         yield from ("", "Warnings of the runs:", "")
-        yield from (f"- {warning}" for warning in table.warnings)
+        yield from (f"- {escaped(warning)}" for warning in table.warnings)
 
 
 def _bold(number: Number) -> str:
