@@ -1,6 +1,8 @@
 """What the log costs: a million events, and the receipts of a hundred clients.
 
-    python benchmarks/records.py [--events 1000000] [--rounds 30]
+    python benchmarks/records.py [--events 1000000] [--rounds 30] [--url URL]
+
+`--url` names an empty database on a PostgreSQL server, in place of a file, and leaves receipts out.
 
 Events are written, queried, proven and verified through the storage as anything else is. Receipts
 are those of a run of 100 clients in this process whose method does not train: what a round takes in
@@ -36,6 +38,7 @@ from platform.rounds import receipts as courier_module
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
 from platform.rounds.receipts import Courier
+from platform.rounds.uploads_received import UploadsReceived
 from storage.leaves import NewLeaves
 
 BATCH = 1000
@@ -53,11 +56,11 @@ def timed(spent: dict[str, list[float]], name: str) -> Iterator[None]:
         spent[name].append(time.perf_counter() - started)
 
 
-def many_events(events: int) -> None:
+def many_events(events: int, server: str | None) -> None:
     """Print how fast a log of so many events is written, read and checked."""
     spent: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
-        url = f"sqlite:///{folder}/sotto.db"
+        url = server or f"sqlite:///{folder}/sotto.db"
         with storage.open_database(url, busy_timeout=60.0) as database:
             _fill(database, events, spent)
             with database.unit_of_work(read_only=True) as unit:
@@ -73,9 +76,11 @@ def many_events(events: int) -> None:
                     fresh = unit.log.tree()
                     with timed(spent, "proof"):
                         fresh.inclusion_proof(at * size // PROOFS)
+            note_readings(spent, database)
             with timed(spent, "verify"):
                 database.verify_log()
-            stored = Path(folder, "sotto.db").stat().st_size / events
+            file = Path(folder, "sotto.db")
+            stored = file.stat().st_size / events if server is None else None
     print(f"| {events:,} events | |\n|---|---|")
     print(f"| written, in transactions of {BATCH:,} | {events / sum(spent['append']):,.0f} /s |")
     for name in QUERIES:
@@ -85,7 +90,22 @@ def many_events(events: int) -> None:
           f" {1000 * proofs[-1]:.1f} ms |")  # fmt: skip
     print(f"| the root | {1000 * spent['root'][0]:.1f} ms |")
     print(f"| verified: chains, leaves, tiles | {events / spent['verify'][0]:,.0f} /s |")
-    print(f"| bytes an event, in all | {stored:.0f} |\n")
+    print(f"| the longest transaction of it | {1000 * max(spent['reading']):.0f} ms |")
+    if stored is not None:
+        print(f"| bytes an event, in all | {stored:.0f} |")
+    print()
+
+
+def note_readings(spent: dict[str, list[float]], database: storage.Database) -> None:
+    """Note how long each transaction of a verification lasts."""
+    reading = database._reading
+
+    @contextmanager
+    def noted() -> Iterator[Any]:
+        with timed(spent, "reading"), reading() as rows:
+            yield rows
+
+    database._reading = noted  # type: ignore[method-assign]
 
 
 QUERIES: dict[str, dict[str, Any]] = {
@@ -157,8 +177,9 @@ def receipts(rounds: int) -> None:
     spy(spent, transactions, "keep_head", "log")
     for name in ("add_charges", "add_settled", "add_event"):
         spy(spent, NewLeaves, name, "log")
-    for name in ("_with_receipts", "_remember", "_opened"):
+    for name in ("_with_receipts", "_opened"):
         spy(spent, Courier, name, "coordinator")
+    spy(spent, UploadsReceived, "remember", "coordinator")
     spy(spent, courier_module, "add_note", "coordinator")
     # All that a client does but what it answers to the message in it.
     spy(spent, Receipts, "take", "clients")
@@ -227,10 +248,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--url", help="an empty database on a server, in place of a file")
     chosen = parser.parse_args()
-    receipts(chosen.rounds)
-    print()
-    many_events(chosen.events)
+    if chosen.url is None:
+        receipts(chosen.rounds)
+        print()
+    many_events(chosen.events, chosen.url)
     print("\n".join(provenance()))
 
 
