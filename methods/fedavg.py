@@ -13,7 +13,7 @@ from methods.networks.extractors import NetworkConfig
 from methods.networks.layers import Layers
 from methods.networks.method import SplitMethod
 
-VARIANTS = ({"network": "fasttext"},)
+VARIANTS = ({"network": "fasttext"}, {"network": "clip", "lora_rank": 2})
 
 
 @dataclass(frozen=True)

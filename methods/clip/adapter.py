@@ -158,6 +158,22 @@ class Backbone:
         """
         return ImageTower.of(self._model, self.name)
 
+    @property
+    def image_module(self) -> nn.Module:
+        """The image tower as torch runs it: normalised pixels to features of any length."""
+        return self._model.visual  # type: ignore[return-value]
+
+    @property
+    def image_parameters(self) -> Mapping[str, Tensor]:
+        """What `image_module` learned, by name."""
+        return dict(self.image_module.named_parameters())
+
+    @property
+    def normalisation(self) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of colours in [0, 1], (3, 1, 1) each."""
+        shown = self._preprocess
+        return tuple(torch.tensor(v).view(3, 1, 1) for v in (shown.mean, shown.std))  # type: ignore[return-value]
+
     def fit(self, images: NDArray[np.uint8] | Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
         """Return images (H, W, 3) of any sizes at the model's own, uint8 (n, S, S, 3)."""
         return fit(images, self._preprocess)

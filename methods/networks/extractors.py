@@ -1,14 +1,16 @@
 """Feature extractors: the part of a network below its head.
 
-Three of them: the 4-layer CNN and the fastText-style classifier of the PM-MoE paper's experiments
-(Feng et al. 2025, "Experimental Details"; widths as in its published code), and one layer on frozen
-CLIP features, so that what works on small networks also works on CLIP's data sets. None has batch
-normalisation or another statistic of a batch, so one example's features are its own.
+Four of them: the 4-layer CNN and the fastText-style classifier of the PM-MoE paper's experiments
+(Feng et al. 2025, "Experimental Details"; widths as in its published code), one layer on frozen
+CLIP features, so that what works on small networks also works on CLIP's data sets, and CLIP's own
+image tower (`methods.networks.towers`). None uses a statistic of a batch, so one example's features
+are its own.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
 
@@ -18,9 +20,10 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn import functional
 
-from methods.errors import BackboneError
+from methods.errors import BackboneError, MethodError
 from methods.interface.method import Arrays, Need, Task
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
+from methods.networks.towers import ClipTower
 from methods.networks.words import word_numbers
 
 KERNEL = 5
@@ -31,19 +34,23 @@ class NetworkConfig:
     """Options of the network that a method trains.
 
     Attributes:
-        network: `cnn` on images, `fasttext` on texts, `features` on frozen CLIP features.
+        network: `cnn` on images, `fasttext` on texts, `features` on frozen CLIP features, `clip`
+            for CLIP's image tower itself, which is trained.
         image_size: Side of the images that the CNN takes; the papers have 28, 32 and 64.
         channels: Channels of the CNN's two convolutions.
         feature_width: Width D of the features; None for 512 (`cnn`), 32 (`fasttext`), or as wide
             as the CLIP features (`features`).
         buckets: Words that fastText tells apart: its table has as many rows.
+        lora_rank: With `clip`, the rank of what is added to each matrix of the tower; None trains
+            the tower itself.
     """
 
-    network: Literal["cnn", "fasttext", "features"] = "cnn"
+    network: Literal["cnn", "fasttext", "features", "clip"] = "cnn"
     image_size: Annotated[int, Ge(16)] = 28
     channels: tuple[Annotated[int, Ge(1)], Annotated[int, Ge(1)]] = (32, 64)
     feature_width: Annotated[int, Ge(1)] | None = None
     buckets: Annotated[int, Ge(2)] = 98_635
+    lora_rank: Annotated[int, Ge(1)] | None = None
 
 
 class Extractor(Protocol):
@@ -74,6 +81,10 @@ class Extractor(Protocol):
         """Its arrays by name, each name beginning with `extractor.`."""
         ...
 
+    def head_layers(self, prefix: str, classes: Sequence[str]) -> Layers:
+        """Return a linear head from its features to classes, where it starts."""
+        ...
+
     def prepare(self, arrays: Arrays) -> Arrays:
         """Return what is kept of each example."""
         ...
@@ -91,8 +102,18 @@ class Extractor(Protocol):
         ...
 
 
+class _FreshHead:
+    """An extractor whose head is a fresh linear layer."""
+
+    width: int
+
+    def head_layers(self, prefix: str, classes: Sequence[str]) -> Layers:
+        """Return a linear head from its features to classes."""
+        return linear_layers(prefix, self.width, len(classes))
+
+
 @dataclass(frozen=True)
-class Cnn:
+class Cnn(_FreshHead):
     """Two convolutions 5x5 with ReLU and max pooling 2x2, then a linear layer with ReLU.
 
     Attributes:
@@ -147,7 +168,7 @@ class Cnn:
 
 
 @dataclass(frozen=True)
-class FastText:
+class FastText(_FreshHead):
     """The mean of a text's word embeddings, then a linear layer (Joulin et al. 2017).
 
     Words are hashed to rows of the table: a vocabulary of everybody's words would be a statistic
@@ -197,7 +218,7 @@ class FastText:
 
 
 @dataclass(frozen=True)
-class OnFeatures:
+class OnFeatures(_FreshHead):
     """One linear layer with ReLU on frozen CLIP features.
 
     Attributes:
@@ -244,17 +265,25 @@ def build_extractor(config: NetworkConfig, task: Task) -> Extractor:
     """Return the extractor that the options ask for.
 
     Raises:
-        BackboneError: If it works on CLIP features and the task has no CLIP model.
+        BackboneError: If it works on a CLIP model and the task has none.
+        MethodError: If there is a rank for a network that takes none.
     """
+    if config.lora_rank is not None and config.network != "clip":
+        raise MethodError(
+            f"method.lora_rank: {config.lora_rank} means nothing with network {config.network!r}; "
+            "valid is null, or network clip"
+        )
     if config.network == "cnn":
         return Cnn(config.image_size, config.channels, config.feature_width or 512)
     if config.network == "fasttext":
         return FastText(config.buckets, config.feature_width or 32)
     if task.backbone is None:
         raise BackboneError(
-            "method.network: 'features' works on the features of a CLIP model, and task.model is "
-            "null; valid without one: cnn, fasttext"
+            f"method.network: {config.network!r} works on a CLIP model, and task.model is null; "
+            "valid without one: cnn, fasttext"
         )
+    if config.network == "clip":
+        return ClipTower(task.backbone, config.lora_rank)
     given = task.backbone.embed_dim
     return OnFeatures(given, config.feature_width or given)
 

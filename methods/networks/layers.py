@@ -7,7 +7,7 @@ shapes only. Values are arrays by name, so a network has no state of its own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,14 +30,18 @@ class Layer:
         fan_in: Width of what it is fed, which sets the range that it starts in; None for tables of
             embeddings, which start standard normal, and 0 for what starts at `constant`.
         constant: Where an array without a random start begins.
+        values: Where it begins if it was trained before, in place of both.
     """
 
     shape: tuple[int, ...]
     fan_in: int | None
     constant: float = 0.0
+    values: NDArray[np.float32] | None = field(default=None, compare=False, repr=False)
 
     def start(self, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return values as torch's own layers start."""
+        """Return values as torch's own layers start, or those that are known."""
+        if self.values is not None:
+            return np.array(self.values, np.float32)
         if self.fan_in is None:
             return rng.standard_normal(self.shape, dtype=np.float32)
         if self.fan_in == 0:

@@ -33,7 +33,7 @@ from methods.interface.method import (
     Trainer,
 )
 from methods.networks.extractors import Extractor, NetworkConfig, build_extractor
-from methods.networks.layers import Layers, Parameters, linear, linear_layers, specs, start
+from methods.networks.layers import Layers, Parameters, linear, specs, start
 
 HEAD = "head"
 
@@ -89,7 +89,7 @@ class SplitMethod(MethodDefaults):
     @property
     def head_layers(self) -> Layers:
         """A linear head from features to classes."""
-        return linear_layers(HEAD, self.extractor.width, len(self.classes))
+        return self.extractor.head_layers(HEAD, self.classes)
 
     @property
     def shared_layers(self) -> Layers:

@@ -1,0 +1,141 @@
+"""CLIP's image tower as a network that is trained: all of it, or what low ranks add to it.
+
+It starts where CLIP is, so a federation on it is one on the whole model, and the linear head starts
+as the text features of "a photo of a {class}." times CLIP's factor on cosines: before any training
+the network predicts as zero-shot CLIP does (Wortsman et al. 2022, "Robust fine-tuning of zero-shot
+models", section 2, starts so). The text tower is not run again: what its features were, the head
+goes on from.
+
+With a rank r, each weight matrix W of the transformer's blocks is held and gets a product of two
+that are trained (Hu et al. 2022, "LoRA: Low-Rank Adaptation of Large Language Models", Eq. 3),
+
+    W + (alpha / r) B A,    B zero and A uniform at the start,
+
+so that (o + i) r numbers leave a client in place of o i. That paper adapts the matrices of the
+attention; here all of a block's are. It sets alpha to the first r that was tried and tunes the rate
+alone: here alpha is r. It draws A normal without saying how wide; its code draws it as here, as a
+linear layer.
+
+A batch has no say in one image's features: there is no dropout, and normalisation by a batch's
+statistics, which CLIP's ResNets have, keeps those that CLIP was trained with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional
+
+from methods.clip.captions import Captions
+from methods.errors import BackboneError
+from methods.interface.method import Arrays, Need
+from methods.networks.layers import Layer, Layers, Parameters
+
+if TYPE_CHECKING:
+    from methods.clip.adapter import Backbone
+
+TEMPLATE: Final = "a photo of a {}."
+_PREFIX: Final = "extractor."
+_BLOCKS: Final = "transformer.resblocks."
+
+
+@dataclass(frozen=True)
+class ClipTower:
+    """The image tower of a CLIP model, trained.
+
+    Attributes:
+        backbone: The model.
+        rank: Of what is added to each matrix; None trains the tower itself.
+    """
+
+    backbone: Backbone
+    rank: int | None = None
+    needs: frozenset[Need] = frozenset({"pixels"})
+    pixel_size: int | None = None
+
+    @property
+    def width(self) -> int:
+        """Width of the model's features."""
+        return self.backbone.embed_dim
+
+    @property
+    def flat_width(self) -> int:
+        """Three colours of each pixel."""
+        return 3 * self.backbone.image_size**2
+
+    @property
+    def layers(self) -> Layers:
+        """The tower's arrays where CLIP left them, or two for each matrix of its blocks.
+
+        Raises:
+            BackboneError: There is a rank, and the tower is no transformer of blocks.
+        """
+        if self.rank is None:
+            return {
+                f"{_PREFIX}{name}": Layer(tuple(held.shape), 0, values=held.cpu().numpy())
+                for name, held in self.backbone.image_parameters.items()
+            }
+        found: dict[str, Layer] = {}
+        for name, held in self._matrices().items():
+            outputs, inputs = held.shape
+            # A's range is that of a linear layer, as where the paper's own code starts it.
+            found[f"{_PREFIX}{name}.a"] = Layer((self.rank, inputs), inputs)
+            found[f"{_PREFIX}{name}.b"] = Layer((outputs, self.rank), 0)
+        return found
+
+    def head_layers(self, prefix: str, classes: Sequence[str]) -> Layers:
+        """Return the head that predicts as zero-shot CLIP does."""
+        text = Captions(self.backbone, TEMPLATE).features(classes)
+        rows = (self.backbone.logit_scale * text).cpu().numpy()
+        return {
+            f"{prefix}.weight": Layer(rows.shape, 0, values=rows),
+            f"{prefix}.bias": Layer((len(classes),), 0),
+        }
+
+    def prepare(self, arrays: Arrays) -> Arrays:
+        """Return pixels (n, 3, S, S) uint8 at the model's size."""
+        fitted = self.backbone.fit(np.asarray(arrays["pixels"]))
+        return {"pixels": np.ascontiguousarray(fitted.transpose(0, 3, 1, 2))}
+
+    def inputs(self, batch: Parameters) -> Tensor:
+        """Return pixels (B, 3, S, S), normalised as the model takes them."""
+        mean, deviation = self.backbone.normalisation
+        pixels = batch["pixels"].to(torch.float32) / 255.0
+        return (pixels - mean.to(pixels.device)) / deviation.to(pixels.device)
+
+    def features(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """Return features of length one, (B, D)."""
+        changed = {} if self.rank is None else self._added(parameters)
+        if self.rank is None:
+            changed = {name: parameters[f"{_PREFIX}{name}"] for name in self._names()}
+        found: Tensor = functional_call(self.backbone.image_module, changed, (inputs,))
+        return functional.normalize(found, dim=-1)
+
+    def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """Return the pixels."""
+        return inputs.flatten(1)
+
+    def _added(self, parameters: Parameters) -> dict[str, Tensor]:
+        return {
+            name: held + parameters[f"{_PREFIX}{name}.b"] @ parameters[f"{_PREFIX}{name}.a"]
+            for name, held in self._matrices().items()
+        }
+
+    def _names(self) -> Sequence[str]:
+        return tuple(self.backbone.image_parameters)
+
+    def _matrices(self) -> Mapping[str, Tensor]:
+        held = self.backbone.image_parameters
+        found = {n: w for n, w in held.items() if n.startswith(_BLOCKS) and w.ndim == 2}
+        if not found:
+            raise BackboneError(
+                f"method.lora_rank: the image tower of {self.backbone.name!r} has no transformer "
+                "blocks to add to; valid is null"
+            )
+        return found
