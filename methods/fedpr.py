@@ -1,0 +1,162 @@
+"""FedPR: one prompt for all, whose local steps keep away from what the global prompt spans.
+
+Feng et al. 2023, "Learning Federated Visual Prompt in Null Space for MRI Reconstruction" (CVPR), by
+its published code (github.com/chunmeifeng/FedPR at f5c3e67), as the paper's text was not at hand.
+There deep prompts of a Swin transformer are learned by a regression loss; pFedMoAP and FedPGP name
+it for CLIP without saying how. Here it is the context of CoOp, p (l, w), by cross-entropy.
+
+After each averaging, with B the eigenvectors of p^T p (w, w) but for those of its k largest
+eigenvalues,
+
+    T = B B^T / ||B B^T||_F,
+
+and every finished step u (l, w) of the local optimiser, whatever its moments and decay made of the
+gradient, is replaced by u T. Round 1 has no such T, as nothing has been learned. k is the whole
+part of (1 - share) w. Its norm makes T's steps shorter by sqrt(w - k), which that code's learning
+rate makes up for; `normalise: false` takes B B^T itself.
+
+Three things are decided here. Directions along which p is nothing have equal eigenvalues, so which
+of them come first is an accident of the machine's arithmetic; so no more directions are taken away
+than p has, and T is the same everywhere. Where (1 - share) w is whole, that code's floating point
+loses one; here it does not. And the optimiser starts anew in each round, where that code's goes on:
+its moments would be a state that depends on records.
+
+T follows from the broadcast alone. So the correction sees no data, comes after clipping and noise,
+and costs nothing: every mechanism is admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import Ge, Le
+from numpy.typing import NDArray
+from torch import Tensor
+
+from methods.interface.method import (
+    Aggregate,
+    Arrays,
+    ClientView,
+    Examples,
+    LocalResult,
+    Method,
+    ParameterGroup,
+    Task,
+    Trainer,
+)
+from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, build_encoder
+
+LEARNED = "learned"
+"""Whether a round has been averaged: 0 or 1, broadcast beside the prompt."""
+
+VARIANTS = ({"share": 0.5, "normalise": False},)
+
+
+@dataclass(frozen=True)
+class Config(PromptConfig):
+    """Options.
+
+    Attributes:
+        share: rho, the share of directions in which steps may go; 1 is PromptFL with shorter steps.
+        normalise: Whether the projection is divided by its Frobenius norm.
+    """
+
+    share: Annotated[float, Ge(0.0), Le(1.0)] = 0.8
+    normalise: bool = True
+
+
+@dataclass(frozen=True)
+class FedPR(PromptMethod):
+    """A shared prompt whose steps are projected."""
+
+    config: Config
+    has_public_jacobian: bool = field(default=False, init=False)
+
+    @property
+    def anchored(self) -> bool:
+        """The broadcast says where steps may go."""
+        return True
+
+    def init_server(self, rng: np.random.Generator) -> Arrays:
+        """Return a fresh context, of which nothing has been learned."""
+        return {**super().init_server(rng), LEARNED: np.zeros(1, np.float32)}
+
+    def client_update(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Train the broadcast prompt by projected steps, and upload its change."""
+        start = view.broadcast[CONTEXT]
+        context = trainer.fit(
+            self.training_objective(),
+            {CONTEXT: start},
+            data.arrays,
+            groups=(ParameterGroup((CONTEXT,)),),
+            rng=rng,
+            after_step=self.correction(start) if view.broadcast[LEARNED].any() else None,
+        )[CONTEXT]
+        return LocalResult({CONTEXT: context - start}, None, view.personal)
+
+    def correction(self, start: NDArray[Any]) -> Callable[[Mapping[str, Tensor]], None]:
+        """Return what replaces each step u from a start (l, w) by u T."""
+        matrix = projection(start, self.config.share, normalise=self.config.normalise)
+        allowed = as_tensor(matrix.astype(start.dtype), self.encoder.backbone)
+        before = as_tensor(start, self.encoder.backbone)
+
+        def correct(trained: Mapping[str, Tensor]) -> None:
+            context = trained[CONTEXT]
+            context.copy_(before + (context - before) @ allowed)
+            before.copy_(context)
+
+        return correct
+
+    def server_update(
+        self,
+        state: Arrays,
+        aggregate: Aggregate,
+        pool: Sequence[Arrays],
+        rng: np.random.Generator,
+    ) -> Arrays:
+        """Add the mean change; something has been learned."""
+        after = super().server_update(state, aggregate, pool, rng)
+        return {**after, LEARNED: np.ones(1, np.float32)}
+
+
+def projection(
+    context: NDArray[Any], share: float, *, normalise: bool = True
+) -> NDArray[np.float64]:
+    """Return T (w, w) of a context (l, w).
+
+    Args:
+        context: p.
+        share: rho, of the w directions.
+        normalise: Whether T's Frobenius norm is one; zero where no direction is left.
+    """
+    prompt = np.asarray(context, np.float64)
+    width = prompt.shape[1]
+    # Rows of the last factor are the eigenvectors of p^T p, the largest eigenvalue first.
+    _, spread, directions = np.linalg.svd(prompt, full_matrices=False)
+    spanned = int((spread > spread.max(initial=0.0) * max(prompt.shape) * 1e-7).sum())
+    # Of the written decimal, as 1 - 0.8 in binary is a little less than a fifth.
+    most = int((1 - Fraction(str(share))) * width)
+    taken = directions[: min(most, spanned)]
+    allowed: NDArray[np.float64] = np.eye(width) - taken.T @ taken
+    if normalise:
+        allowed /= np.sqrt(max(width - len(taken), 1))
+    return allowed
+
+
+def build(config: Config, task: Task) -> Method:
+    """Build the method.
+
+    Raises:
+        BackboneError: If the task has no backbone or the prompt does not fit into it.
+    """
+    return FedPR(build_encoder(config, task), config, task.classes)
