@@ -1,0 +1,278 @@
+"""FedDG-GA: weights and gaps by hand, whose data a gap is of, and the base without any step."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from methods import (
+    Aggregate,
+    ClientView,
+    Examples,
+    MethodError,
+    Source,
+    Visibility,
+    Weighting,
+    fedavg,
+    feddg_ga,
+    scaffold,
+)
+from methods.feddg_ga import (
+    GAP,
+    MEASURED,
+    STEPS,
+    WEIGHT,
+    Config,
+    FedDGGA,
+    adjusted,
+    held_out,
+    scores,
+    weighted_mean,
+)
+from methods.scaffold import CONTROL
+from tests.methods._tiny_networks import CLASSES, arrays, some_examples, tiny
+from tests.methods._training import RecordingTrainer, trainer
+
+THIRDS = np.full(3, 1.0 / 3.0)
+GAPS = np.array([0.10, -0.05, 0.20])
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def build(given: int = 1, width: int = 1, population: int = 2, base=fedavg, **options) -> FedDGGA:
+    kinds = {fedavg: fedavg.FedAvg, scaffold: scaffold.Scaffold}
+    inner = tiny(kinds[base], base, given, width)
+    return FedDGGA(inner, Config(**options), CLASSES, population)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"metric": "loss"}, (0.338462, 0.292308, 0.369231)),
+        ({"metric": "loss", "centre": True, "divisor": 1.0}, (0.358333, 0.133333, 0.508333)),
+        # (0.3, 0.35, 0.266667) over 0.916667: a gain in accuracy is no reason to count for more.
+        ({"metric": "accuracy"}, (0.327273, 0.381818, 0.290909)),
+        # (1/3 + 0.4, 1/3 - 0.2, 1 where it would be 1.133) over 1.866667.
+        ({"metric": "loss", "divisor": 0.25}, (0.392857, 0.071429, 0.535714)),
+        # (1, 0, 1) where they would be 1.33, -0.17 and 2.33.
+        ({"metric": "loss", "divisor": 0.1}, (0.5, 0.0, 0.5)),
+    ],
+)
+def test_weights_by_hand(options, expected):
+    got = adjusted(THIRDS, GAPS, step=0.2, config=Config(**options))
+    np.testing.assert_allclose(got, expected, atol=1e-6)
+
+
+def test_no_gap_moves_nothing():
+    assert np.array_equal(adjusted(THIRDS, np.zeros(3), step=0.2, config=Config()), THIRDS)
+    alike = Config(centre=True)
+    assert np.array_equal(adjusted(THIRDS, np.full(3, 0.5), step=0.2, config=alike), THIRDS)
+
+
+def test_weights_that_would_all_vanish_stay():
+    config = Config(metric="accuracy", divisor=1.0)
+    weights = np.array([0.1, 0.1])
+    assert np.array_equal(adjusted(weights, np.array([1.0, 1.0]), step=0.5, config=config), weights)
+
+
+def test_means_by_hand():
+    values = [np.array([0.0, 4.0]), np.array([8.0, 0.0])]
+    assert weighted_mean(values, np.array([0.3, 0.1])).tolist() == pytest.approx([2.0, 3.0])
+    assert weighted_mean(values, np.zeros(2)).tolist() == [4.0, 2.0]
+
+
+def test_scores_by_hand():
+    logits = np.array([[0.0, 1.0], [0.0, 1.0], [1000.0, 0.0]])
+    labels = np.array([1, 0, 1])
+    assert scores(logits, labels, "accuracy").tolist() == [1.0, 0.0, 0.0]
+    expected = [math.log(1.0 + math.exp(-1.0)), math.log(1.0 + math.e), 1000.0]
+    np.testing.assert_allclose(scores(logits, labels, "loss"), expected, rtol=1e-12)
+
+
+def test_what_is_spared_is_spread_evenly_and_never_trained_on():
+    data = Examples({"features": np.arange(10.0)[:, None], "labels": np.zeros(10, np.int64)})
+    kept, taken = held_out(data, 0.2)
+    assert taken.arrays["features"][:, 0].tolist() == [2.0, 7.0]
+    assert kept.arrays["features"][:, 0].tolist() == [0, 1, 3, 4, 5, 6, 8, 9]
+    # Less than one image: all are trained on, and measured on.
+    assert held_out(data, 0.09) == (data, data)
+
+
+def always_yes() -> dict[str, np.ndarray]:
+    return arrays(fc_weight=[[1]], fc_bias=[0], weight=[[0], [0]], bias=[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("metric", "gap", "measured"),
+    [
+        ("accuracy", 0.5 - 0.25, 0.5),
+        # log(1 + 1/e) and log(1 + e).
+        ("loss", (0.313262 + 1.313262) / 2 - 0.25, 0.813262),
+    ],
+)
+def test_a_gap_by_hand(metric, gap, measured):
+    """Rows 2 and 7 are spared; one of the two is a yes, and yes is all that the network says."""
+    labels = np.array([0, 0, 1, 0, 0, 0, 0, 0, 0, 0])
+    data = Examples({"features": np.ones((10, 1), np.float32), "labels": labels})
+    method, idle = build(metric=metric, held_out=0.2, gap_factor=4.0), RecordingTrainer()
+    view = ClientView(always_yes(), personal={MEASURED: np.array([0.25])})
+    got = method.client_update(view, data, idle, rng())
+    assert got.update[GAP].tolist() == pytest.approx([4.0 * gap], abs=1e-5)
+    # Nothing was trained, so the client's own model is the one that it was sent.
+    assert got.personal[MEASURED].tolist() == pytest.approx([measured], abs=1e-6)
+    assert idle.examples["labels"].tolist() == [0] * 8
+
+
+def test_a_client_has_no_gap_before_it_has_trained():
+    data = some_examples(10, 2)
+    method = build(2, 3)
+    state = method.init_server(rng())
+    got = method.client_update(ClientView(method.broadcast(state)), data, trainer(), rng())
+    assert got.update[GAP].tolist() == [0.0]
+
+
+def test_its_own_model_is_the_trained_one_on_spared_images():
+    data = some_examples(40, 2)
+    method = build(2, 3, metric="loss", held_out=0.25)
+    sent = method.broadcast(method.init_server(rng()))
+    got = method.client_update(ClientView(sent), data, trainer(steps=20), rng(1))
+    kept, taken = held_out(data, 0.25)
+    alone = method.base.client_update(ClientView(sent), kept, trainer(steps=20), rng(1)).update
+    own = ClientView({name: sent[name] + alone[name] for name in alone})
+    logits = method.base.predict(own, {"features": taken.arrays["features"]}, CLASSES)
+    expected = -np.log(
+        (np.exp(logits) / np.exp(logits).sum(1, keepdims=True))[
+            np.arange(10), taken.arrays["labels"]
+        ]
+    ).mean()
+    assert got.personal[MEASURED][0] == pytest.approx(expected, rel=1e-5)
+    for name, value in alone.items():
+        assert np.array_equal(got.update[name], value)
+
+
+def aggregate(method: FedDGGA, updates: dict) -> Aggregate:
+    """Plain means and sums, and each update."""
+    values = {}
+    for name, spec in method.shared_spec().items():
+        total = sum(update[name] for update in updates.values())
+        values[name] = total if spec.weighting is Weighting.SUM else total / len(updates)
+    return Aggregate(values, 10.0, len(updates), method.population, updates)
+
+
+def upload(method: FedDGGA, value: float, gap: float) -> dict[str, np.ndarray]:
+    """The same change of every coordinate."""
+    found = {n: np.full(s.shape, value, np.float32) for n, s in method.shared_spec().items()}
+    return {**found, GAP: np.array([gap], np.float32)}
+
+
+def test_rounds_by_hand():
+    """Two of two clients: a plain mean, then weights from gaps, then a smaller step."""
+    method = build(metric="loss", step=0.3, rounds=10, divisor=1.0)
+    state = method.init_server(rng())
+    start = state["head.bias"][0]
+    updates = {"a": upload(method, 1.0, 0.0), "b": upload(method, 3.0, 0.0)}
+    state = method.server_update(state, aggregate(method, updates), (), rng())
+    assert state["head.bias"][0] == pytest.approx(start + 2.0)
+    assert state[f"{WEIGHT}a"] == state[f"{WEIGHT}b"] == 0.5
+    # d_0 = 0.3 (1 + 1/10) = 0.33: 0.5 + 0.33 and 0.5 - 0.165, over 1.165.
+    updates = {"a": upload(method, 1.0, 0.2), "b": upload(method, 3.0, -0.1)}
+    state = method.server_update(state, aggregate(method, updates), (), rng())
+    weights = np.array([0.83, 0.335]) / 1.165
+    got = [state[f"{WEIGHT}{key}"][0] for key in "ab"]
+    np.testing.assert_allclose(got, weights, rtol=1e-6)
+    moved = weights[0] * 1.0 + weights[1] * 3.0
+    assert state["head.bias"][0] == pytest.approx(start + 2.0 + moved, rel=1e-5)
+    # d_1 = 0.3.
+    state = method.server_update(state, aggregate(method, updates), (), rng())
+    weights = np.array([min(weights[0] + 0.3, 1.0), weights[1] - 0.15])
+    got = [state[f"{WEIGHT}{key}"][0] for key in "ab"]
+    np.testing.assert_allclose(got, weights / weights.sum(), rtol=1e-6)
+    assert state[STEPS] == 2.0
+
+
+def test_the_step_fades_to_nothing_and_does_not_turn():
+    method = build(metric="loss", rounds=4)
+    state = {
+        **method.init_server(rng()),
+        **{f"{WEIGHT}{key}": np.array([0.5]) for key in "ab"},
+    }
+    for taken, is_moved in ((4.0, True), (5.0, False), (9.0, False)):
+        got = method.weighed({**state, STEPS: np.array([taken])}, {"a": 0.2, "b": -0.2})
+        assert (got[f"{WEIGHT}a"][0] > 0.5) == is_moved
+
+
+def test_who_stays_away_keeps_its_weight_and_who_is_new_has_no_gap():
+    method = build(population=4, metric="loss", divisor=1.0)
+    state = {**method.init_server(rng()), STEPS: np.array([1.0])}
+    state |= {f"{WEIGHT}{key}": np.array([0.25]) for key in "abc"}
+    got = method.weighed(state, {"a": 0.4, "b": -0.2, "new": 9.0})
+    # 0.45 and 0.15, over 0.6 and times the 0.5 that both had.
+    assert got[f"{WEIGHT}a"][0] == pytest.approx(0.375)
+    assert got[f"{WEIGHT}b"][0] == pytest.approx(0.125)
+    assert got[f"{WEIGHT}new"] == 0.25
+    assert f"{WEIGHT}c" not in got
+
+
+@pytest.mark.parametrize("base", [fedavg, scaffold])
+def test_without_a_step_it_is_the_base_with_plain_means(base):
+    method = build(2, 3, base=base, metric="loss", step=0.0, held_out=0.0)
+    plain = method.base
+    mine, theirs = method.init_server(rng()), plain.init_server(rng())
+    own = {key: method.init_client(rng(), rng()) for key in "ab"}
+    other = dict(own)
+    for number in range(3):
+        results, expected = {}, {}
+        for i, key in enumerate("ab"):
+            data = some_examples(8 + i, 2, seed=i)
+            view = ClientView(method.broadcast(mine, key), personal=own[key])
+            results[key] = method.client_update(view, data, trainer(), rng(number))
+            view = ClientView(plain.broadcast(theirs, key), personal=other[key])
+            expected[key] = plain.client_update(view, data, trainer(), rng(number))
+            own[key], other[key] = results[key].personal, expected[key].personal
+        updates = {key: dict(result.update) for key, result in results.items()}
+        assert number == 0 or any(update[GAP].any() for update in updates.values())
+        mine = method.server_update(mine, aggregate(method, updates), (), rng())
+        updates = {k: {**r.update, GAP: np.zeros(1)} for k, r in expected.items()}
+        means = without_gap(aggregate(method, updates))
+        theirs = plain.server_update(theirs, means, (), rng())
+        for name in plain.shared_spec():
+            np.testing.assert_allclose(mine[name], theirs[name], atol=1e-6)
+
+
+def without_gap(full: Aggregate) -> Aggregate:
+    values = {n: v for n, v in full.values.items() if n != GAP}
+    return Aggregate(values, full.total_weight, full.cohort_size, full.population)
+
+
+def test_control_variates_stay_sums():
+    method = build(base=scaffold, metric="loss")
+    updates = {"a": upload(method, 1.0, 0.1), "b": upload(method, 3.0, -0.1)}
+    state = {**method.init_server(rng()), **{f"{WEIGHT}{k}": np.array([0.5]) for k in "ab"}}
+    after = method.server_update(state, aggregate(method, updates), (), rng())
+    assert after[f"{CONTROL}head.bias"].tolist() == [2.0, 2.0]
+    assert after["head.bias"][0] - state["head.bias"][0] != pytest.approx(2.0, abs=1e-3)
+
+
+def test_what_it_says_of_itself():
+    """The gap is of one client's data and is sent beside the update: no secure sums, no dp_sgd."""
+    method = build()
+    assert method.visibility is Visibility.PER_CLIENT
+    assert method.units == {"client"}
+    assert method.shared_spec()[GAP].source is Source.TRAINING
+    state = method.init_server(rng())
+    updates = {"a": upload(method, 1.0, 0.1)}
+    after = method.server_update(state, aggregate(method, updates), (), rng())
+    assert set(method.broadcast(after, "a")) == set(method.base.shared_spec())
+    with pytest.raises(MethodError, match="individual is None"):
+        method.server_update(state, Aggregate({}, 1.0, 1, 2), (), rng())
+
+
+def test_its_base_is_built_from_its_options(task):
+    config = feddg_ga.Config(base="scaffold", base_options={"network": "features"})
+    built = feddg_ga.build(config, task)
+    assert isinstance(built.base, scaffold.Scaffold)
+    assert built.plain_sgd
