@@ -185,7 +185,7 @@ def sharing_methods() -> list[str]:
     """
     others = {"coop", "zero_shot", "prompt_fedamp"}
     others |= {"fedavg", "fedprox", "moon", "fed_syn_moe", "fedper", "fedrep", "fedrod"}
-    others |= {"fedbabu", "gpfl", "fedcp", "dbe", "fedsr", "feddg_ga"}
+    others |= {"fedbabu", "gpfl", "fedcp", "dbe", "fedsr", "feddg_ga", "fedadg"}
     names = [name for name in Registry().available() if name not in others]
     assert {"promptfl", "pfedmoap"} <= set(names)
     return names

@@ -1,0 +1,297 @@
+"""FedADG: each client's features are drawn, class by class, to what a shared generator makes.
+
+Zhang, Lei, Shi, Huang & Chen, "Federated Learning with Domain Generalization" (arXiv 2111.10487),
+as in the authors' code for PACS (Haoxiang-Wang/FedADG at 1d34f2a, a copy): of the paper only the
+abstract was at hand. Extractor F, head C and a generator G of features are shared; a discriminator
+D, which tells generated features (1) from a client's own (0), stays with the client for ever. In a
+round the first part of the steps trains F and C by cross-entropy with smoothed labels; in each step
+of the rest three fits follow one another on one batch (x, y), with noise e drawn for it:
+
+    D:     (1 - D(G(e, y), y))^2 + D(F(x), y)^2
+    F, C:  alpha CE(C(F(x)), y) + (1 - alpha) (1 - D(F(x), y))^2
+    G:     D(G(e, y), y)^2
+
+each by its own arrays alone, the others being held. Classes reach G and D as one-hot vectors times
+`label_scale`, noise is uniform from 0 to 1. The server takes plain means of F, C and G.
+
+Options and departures:
+
+- `projection`: D first projects features by a matrix. The code trains it with the rest of D; the
+  paper is remembered to have a random one that is `fixed`.
+- Widths are the code's as shares of the features' width D_f (4096 there): noise D_f / 2, G's hidden
+  layer D_f, D's projection and hidden layer D_f / 4.
+- G ends with ReLU, as AlexNet's features do; `generator_output` may be `linear`, or `unit` for
+  features of length one, which CLIP's are.
+- The code's head is two linear layers with nothing between, which is one linear map: here it is
+  one layer. It has momentum, a warm-up of the rate and a fall of it by validation accuracy, and
+  dropout in F: here there is none of that.
+- Batches of the second part are drawn anew for each step, and do not go through the data in turn.
+- The copy's `train` hands back three values where four are expected, so it does not run as it is.
+
+A fit of one step forgets what an optimiser remembers, so plain SGD is asked for: momentum and Adam
+are refused. D is made of a client's records, later steps and rounds start from it, and F and C are
+trained against a D that the same batch has just moved: no bound on one record's gradient bounds
+what the record does, so `dp_sgd` and clipping of single examples are refused. Mechanisms on
+uploads bound all that is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Le, Lt
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from methods.interface.defaults import CLIENT_ONLY
+from methods.interface.method import (
+    Arrays,
+    ClientView,
+    Examples,
+    LocalResult,
+    Method,
+    Objective,
+    ParameterGroup,
+    Task,
+    TensorSpec,
+    Trainer,
+    Unit,
+    Weighting,
+)
+from methods.networks.draws import MARK, Draws, marked, uniforms
+from methods.networks.extractors import NetworkConfig
+from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
+from methods.networks.method import BatchObjective, SplitMethod
+
+HIDDEN, OUTPUT = "generator.hidden", "generator.output"
+PROJECTION: Final = "discriminator.projection"
+JUDGE, VERDICT = "discriminator.hidden", "discriminator.output"
+
+VARIANTS = (
+    {"network": "features", "projection": "fixed", "generator_output": "linear"},
+    {"network": "features", "first_share": 0.0, "generator_output": "unit"},
+)
+
+
+@dataclass(frozen=True)
+class Config(NetworkConfig):
+    """Options.
+
+    Attributes:
+        first_share: Share of a round's steps that train by cross-entropy alone.
+        alpha: What cross-entropy counts beside the discriminator's verdict.
+        smoothing: Share of a label that the other classes have together.
+        label_scale: What a one-hot label is multiplied by for generator and discriminator.
+        adversary_rate: Their learning rate, as a multiple of `training.learning_rate`.
+        projection: Whether the discriminator's projection is trained.
+        generator_output: What generated features end with.
+    """
+
+    first_share: Annotated[float, Ge(0.0), Le(1.0)] = 0.3
+    alpha: Annotated[float, Ge(0.0), Le(1.0)] = 0.85
+    smoothing: Annotated[float, Ge(0.0), Lt(1.0)] = 0.01
+    label_scale: Annotated[float, Gt(0.0)] = 0.7
+    adversary_rate: Annotated[float, Gt(0.0)] = 0.7
+    projection: Literal["trained", "fixed"] = "trained"
+    generator_output: Literal["relu", "linear", "unit"] = "relu"
+
+
+@dataclass(frozen=True)
+class FedADG(SplitMethod):
+    """Adversarial alignment to generated features."""
+
+    config: Config
+    has_personal_state: bool = field(default=True, init=False)
+    plain_sgd: bool = field(default=True, init=False)
+    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
+    couples_examples: bool = field(default=True, kw_only=True)
+
+    @property
+    def noise_width(self) -> int:
+        """Numbers of noise that a feature is made of."""
+        return max(1, self.extractor.width // 2)
+
+    @property
+    def network_layers(self) -> Layers:
+        """F and C."""
+        return {**self.extractor.layers, **self.head_layers}
+
+    @property
+    def generator_layers(self) -> Layers:
+        """G."""
+        width = self.extractor.width
+        return {
+            **linear_layers(HIDDEN, self.noise_width + len(self.classes), width),
+            **linear_layers(OUTPUT, width, width),
+        }
+
+    @property
+    def shared_layers(self) -> Layers:
+        """F, C and G."""
+        return {**self.network_layers, **self.generator_layers}
+
+    @property
+    def personal_layers(self) -> Layers:
+        """D, which starts alike on all clients."""
+        width, narrow = self.extractor.width, max(1, self.extractor.width // 4)
+        return {
+            PROJECTION: Layer((narrow, width), width),
+            **linear_layers(JUDGE, narrow + len(self.classes), narrow),
+            **linear_layers(VERDICT, narrow, 1),
+        }
+
+    def shared_spec(self) -> Mapping[str, TensorSpec]:
+        """Return the shared part, averaged plainly."""
+        specs = super().shared_spec().items()
+        return {name: replace(spec, weighting=Weighting.UNIFORM) for name, spec in specs}
+
+    def prepare(self, arrays: Arrays) -> Arrays:
+        """Return what the extractor keeps, each example with its mark."""
+        return marked(super().prepare(arrays))
+
+    def labels(self, batch: Parameters) -> Tensor:
+        """Return scaled one-hot labels (B, C)."""
+        labels = batch["labels"]
+        hot = labels.unsqueeze(1) == torch.arange(len(self.classes), device=labels.device)
+        return self.config.label_scale * hot.to(torch.float32)
+
+    def generated(self, draws: Draws, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return features (B, D_f) that are made for the labels of a batch."""
+        noise = uniforms(batch[MARK], draws.key, self.noise_width)
+        fed = torch.cat((noise, self.labels(batch)), dim=1)
+        made = linear(parameters, OUTPUT, functional.leaky_relu(linear(parameters, HIDDEN, fed)))
+        if self.config.generator_output == "relu":
+            return functional.relu(made)
+        return functional.normalize(made) if self.config.generator_output == "unit" else made
+
+    def verdict(self, parameters: Parameters, features: Tensor, batch: Parameters) -> Tensor:
+        """Return how far features (B, D_f) pass for generated ones, (B,) in (0, 1)."""
+        seen = functional.linear(features, parameters[PROJECTION])
+        fed = torch.cat((seen, self.labels(batch)), dim=1)
+        judged = functional.leaky_relu(linear(parameters, JUDGE, fed))
+        return torch.sigmoid(linear(parameters, VERDICT, judged)).squeeze(1)
+
+    def discriminator_losses(
+        self, draws: Draws, parameters: Parameters, batch: Parameters
+    ) -> Tensor:
+        """Return D's loss of each example, (B,)."""
+        made = self.verdict(parameters, self.generated(draws, parameters, batch), batch)
+        own = self.verdict(parameters, self.features(parameters, batch), batch)
+        return telling_apart(made, own)
+
+    def network_losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return the loss of F and C of each example, (B,)."""
+        passed = self.verdict(parameters, self.features(parameters, batch), batch)
+        return mixed_losses(self.cross_entropies(parameters, batch), passed, self.config.alpha)
+
+    def generator_losses(self, draws: Draws, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return G's loss of each example, (B,)."""
+        made = self.generated(draws, parameters, batch)
+        return self.verdict(parameters, made, batch).square()
+
+    def cross_entropies(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return cross-entropy of each example with its smoothed label, (B,)."""
+        return smoothed_losses(
+            self.logits(parameters, batch), batch["labels"], self.config.smoothing
+        )
+
+    def client_update(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Train by cross-entropy, then D, the network and G in turn."""
+        steps = trainer.steps_for(data.num_examples)
+        first = round(self.config.first_share * steps)
+        model: Mapping[str, NDArray[Any]] = self.model_of(view)
+        if first:
+            names = tuple(self.network_layers)
+            model = self.train(view, data, trainer, rng, names=names, start=model, steps=first)
+        draws = Draws(rng)
+        for _ in range(steps - first):
+            seed = int(rng.integers(2**63))
+            for objective, group in self.turns(draws, trainer.learning_rate):
+                # One seed gives all three fits one batch.
+                batch = np.random.default_rng(seed)
+                model = trainer.fit(
+                    objective, model, data.arrays, groups=(group,), rng=batch, steps=1
+                )
+            draws.advance({})
+        return self.result(view, model)
+
+    def turns(self, draws: Draws, rate: float) -> Sequence[tuple[Objective, ParameterGroup]]:
+        """Return what is minimised by which arrays in each step, in order.
+
+        Args:
+            draws: The noise's keys.
+            rate: The network's learning rate.
+        """
+        judge = [name for name in self.personal_layers if self.is_trained(name)]
+        adversary = self.config.adversary_rate * rate
+        return (
+            (
+                BatchObjective(partial(self.discriminator_losses, draws)),
+                ParameterGroup(tuple(judge), adversary),
+            ),
+            (BatchObjective(self.network_losses), ParameterGroup(tuple(self.network_layers))),
+            (
+                BatchObjective(partial(self.generator_losses, draws)),
+                ParameterGroup(tuple(self.generator_layers), adversary),
+            ),
+        )
+
+    def is_trained(self, name: str) -> bool:
+        """Return whether an array of D is ever trained."""
+        return name != PROJECTION or self.config.projection == "trained"
+
+    def whole_model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
+        """Return F and C: neither G nor D is needed to predict."""
+        return {name: view.broadcast[name] for name in self.network_layers}
+
+
+def telling_apart(made: Tensor, own: Tensor) -> Tensor:
+    """Return D's loss from its verdicts on generated features and on own ones, (B,) each."""
+    return (1.0 - made).square() + own.square()
+
+
+def mixed_losses(losses: Tensor, passed: Tensor, alpha: float) -> Tensor:
+    """Return the loss of F and C of each example, (B,).
+
+    Args:
+        losses: Cross-entropies (B,).
+        passed: D's verdicts on own features (B,).
+        alpha: What cross-entropy counts.
+    """
+    return alpha * losses + (1.0 - alpha) * (1.0 - passed).square()
+
+
+def smoothed_losses(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """Return cross-entropy of each example with its smoothed label, (B,).
+
+    Args:
+        logits: Logits (B, C).
+        labels: Classes (B,), of which each has 1 - smoothing.
+        smoothing: What the C - 1 others share.
+    """
+    right = functional.cross_entropy(logits, labels, reduction="none")
+    if not smoothing or logits.shape[1] == 1:
+        return right
+    every: Tensor = -functional.log_softmax(logits, dim=1).sum(1)
+    return (1.0 - smoothing) * right + smoothing / (logits.shape[1] - 1) * (every - right)
+
+
+def build(config: Config, task: Task) -> Method:
+    """Build the method.
+
+    Raises:
+        BackboneError: If the network needs a CLIP model and the task has none.
+    """
+    return FedADG.built(config, task)

@@ -1,0 +1,264 @@
+"""FedADG: its losses and nets by hand, the three fits of a step one by one, and what stays."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from methods import ClientView, Examples, Weighting, fedadg, fedavg
+from methods.fedadg import FedADG, mixed_losses, smoothed_losses, telling_apart
+from methods.fedavg import FedAvg
+from methods.networks.draws import Draws, uniforms
+from tests.methods._tiny_networks import CLASSES, CountingTrainer, some_examples, tiny
+from tests.methods._training import trainer
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def build(given: int = 2, width: int = 4, **options) -> FedADG:
+    return tiny(FedADG, fedadg, given, width, **options)
+
+
+def one(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_the_losses_by_hand():
+    """D says 0.8 of what is generated and 0.3 of what is not: 0.04 + 0.09, and so on."""
+    assert telling_apart(one(0.8), one(0.3)).item() == pytest.approx(0.13)
+    # The network's term alone, then beside a cross-entropy of 1: 0.85 + 0.15 * 0.49.
+    assert mixed_losses(one(1.0), one(0.3), 0.0).item() == pytest.approx(0.49)
+    assert mixed_losses(one(1.0), one(0.3), 0.85).item() == pytest.approx(0.9235)
+
+
+def test_smoothed_labels_by_hand():
+    """Probabilities 1/2, 1/4, 1/4: 0.8 log 2 + 0.1 log 4 + 0.1 log 4 = 1.2 log 2."""
+    logits = torch.log(torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64))
+    got = smoothed_losses(logits, torch.tensor([0]), 0.2)
+    assert got.item() == pytest.approx(1.2 * math.log(2.0))
+
+
+def test_smoothing_is_torchs_under_another_name():
+    """torch shares e among all classes, the right one too: e there is s C / (C - 1) here."""
+    logits = torch.from_numpy(rng().normal(size=(6, 4)))
+    labels = torch.tensor([0, 1, 2, 3, 0, 1])
+    expected = functional.cross_entropy(
+        logits, labels, label_smoothing=0.3 * 4 / 3, reduction="none"
+    )
+    torch.testing.assert_close(smoothed_losses(logits, labels, 0.3), expected)
+
+
+def tensors(**values) -> dict[str, torch.Tensor]:
+    """Of a network of width 4 on one feature; what is not given is zero."""
+    method = build(1)
+    layers = {**method.shared_layers, **method.personal_layers}
+    found = {name: torch.zeros(layer.shape) for name, layer in layers.items()}
+    for name, value in values.items():
+        key = name.replace("__", ".")
+        found[key] = torch.tensor(value, dtype=torch.float32).expand(found[key].shape).clone()
+    return found
+
+
+def batch(label: int = 1) -> dict[str, torch.Tensor]:
+    return {
+        "features": torch.ones(1, 1),
+        "labels": torch.tensor([label]),
+        "mark": torch.tensor([5]),
+    }
+
+
+def logit(share: float) -> float:
+    return math.log(share / (1.0 - share))
+
+
+def test_the_generators_loss_by_hand():
+    """D says 0.8 whatever it sees: 0.64."""
+    parameters = tensors(discriminator__output__bias=[logit(0.8)])
+    got = build(1).generator_losses(Draws(rng()), parameters, batch())
+    assert got.item() == pytest.approx(0.64)
+
+
+def test_a_verdict_by_hand():
+    """Projection 2 (1+1+1+1) = 8; hidden 0.5 * 8 + 3 * 0.7 - 7 = -0.9, leaking 0.009."""
+    parameters = tensors(
+        discriminator__projection=[[2.0]],
+        discriminator__hidden__weight=[[0.5, 0.0, 3.0]],
+        discriminator__hidden__bias=[-7.0],
+        discriminator__output__weight=[[100.0]],
+    )
+    got = build(1).verdict(parameters, torch.ones(1, 4), batch(1))
+    assert got.item() == pytest.approx(1.0 / (1.0 + math.exp(0.9)), rel=1e-5)
+    # The other label has no weight: 4 - 7 = -3, leaking 0.03.
+    got = build(1).verdict(parameters, torch.ones(1, 4), batch(0))
+    assert got.item() == pytest.approx(1.0 / (1.0 + math.exp(3.0)), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("output", "last"), [("relu", 0.0), ("linear", -1.0), ("unit", -1.0 / math.sqrt(5.0))]
+)
+def test_a_generated_feature_by_hand(output, last):
+    """Hidden: the first of two noise numbers; out: twice it, 0, 0 and minus it."""
+    method = build(1, generator_output=output)
+    assert method.noise_width == 2
+    parameters = tensors()
+    parameters["generator.hidden.weight"][0, 0] = 1.0
+    parameters["generator.output.weight"][:, 0] = torch.tensor([2.0, 0.0, 0.0, -1.0])
+    draws = Draws(rng())
+    noise = uniforms(torch.tensor([5]), draws.key, 2)[0, 0].item()
+    got = method.generated(draws, parameters, batch())[0]
+    scale = 1.0 if output == "unit" else noise
+    first = 2.0 / math.sqrt(5.0) if output == "unit" else 2.0
+    np.testing.assert_allclose(got.numpy(), [first * scale, 0, 0, last * scale], atol=1e-6)
+
+
+def test_labels_reach_the_generator_scaled():
+    parameters = tensors(generator__output__bias=[0.0])
+    parameters["generator.hidden.weight"][0, 3] = 10.0
+    parameters["generator.output.weight"][:, 0] = 1.0
+    method = build(1, label_scale=0.6)
+    assert method.generated(Draws(rng()), parameters, batch(1))[0].tolist() == [6.0] * 4
+    assert method.generated(Draws(rng()), parameters, batch(0))[0].tolist() == [0.0] * 4
+
+
+def prepared(method: FedADG, count: int = 8) -> Examples:
+    data = some_examples(count, 2)
+    images = {"features": data.arrays["features"]}
+    return Examples({**method.prepare(images), "labels": data.arrays["labels"]})
+
+
+def view_of(method: FedADG, seed: int = 0) -> ClientView:
+    personal = method.init_client(rng(seed + 1), rng())
+    return ClientView(method.init_server(rng(seed)), personal=personal)
+
+
+def test_one_step_is_three_fits_one_after_the_other():
+    """By torch's own gradients on all of the data, D first, then the network, then G."""
+    method, rate = build(first_share=0.0, adversary_rate=0.5), 0.3
+    data, view = prepared(method), view_of(method)
+    used = trainer(steps=1, learning_rate=rate, batch_size=8)
+    got = method.client_update(view, data, used, rng(9))
+    model = {n: torch.tensor(v) for n, v in {**view.broadcast, **view.personal}.items()}
+    rows = {n: torch.from_numpy(np.array(v)) for n, v in data.arrays.items()}
+    draws = Draws(rng(9))
+    for names, length, losses in (
+        (method.personal_layers, 0.5 * rate, method.discriminator_losses),
+        (method.network_layers, rate, None),
+        (method.generator_layers, 0.5 * rate, method.generator_losses),
+    ):
+        leaves = {n: model[n].clone().requires_grad_() for n in names}
+        whole = {**model, **leaves}
+        each = method.network_losses(whole, rows) if losses is None else losses(draws, whole, rows)
+        slopes = torch.autograd.grad(each.mean(), tuple(leaves.values()))
+        for name, slope in zip(leaves, slopes, strict=True):
+            model[name] = model[name] - length * slope
+    for name in method.shared_layers:
+        moved = model[name].numpy() - view.broadcast[name]
+        np.testing.assert_allclose(got.update[name], moved, atol=1e-6)
+    for name in method.personal_layers:
+        np.testing.assert_allclose(got.personal[name], model[name].numpy(), atol=1e-6)
+    assert all(got.update[n].any() for n in ("extractor.fc.weight", "generator.hidden.weight"))
+
+
+def test_three_tenths_of_the_steps_are_cross_entropy_alone():
+    method = build()
+    used = CountingTrainer(trainer(steps=10, batch_size=3).plan)
+    method.client_update(view_of(method), prepared(method), used, rng())
+    network, made = tuple(method.network_layers), tuple(method.generator_layers)
+    judge = tuple(method.personal_layers)
+    assert used.fits[0] == (network, 3)
+    assert used.fits[1:] == [(judge, 1), (network, 1), (made, 1)] * 7
+
+
+def test_all_three_fits_of_a_step_see_one_batch():
+    method, seen = build(first_share=0.0), []
+
+    class Noting(CountingTrainer):
+        def fit(self, objective, parameters, examples, *, rng, **options):
+            seen.append(rng.bit_generator.state["state"]["state"])
+            return super().fit(objective, parameters, examples, rng=rng, **options)
+
+    used = Noting(trainer(steps=2, batch_size=3).plan)
+    method.client_update(view_of(method), prepared(method), used, rng())
+    assert seen[0] == seen[1] == seen[2] != seen[3]
+    assert seen[3] == seen[4] == seen[5]
+
+
+def test_each_step_has_noise_of_its_own():
+    method, batches = build(first_share=0.5), rng()
+    method.client_update(view_of(method), prepared(method), trainer(steps=6), batches)
+    assert batches.bit_generator.seed_seq.n_children_spawned == 3
+
+
+def test_without_an_adversary_it_is_fedavg():
+    """All steps by cross-entropy, without smoothing."""
+    method, plain = build(first_share=1.0, smoothing=0.0), tiny(FedAvg, fedavg, 2, 4)
+    view, data = view_of(method), prepared(method)
+    got = method.client_update(view, data, trainer(steps=5), rng(2)).update
+    start = ClientView({n: view.broadcast[n] for n in method.network_layers})
+    expected = plain.client_update(start, data, trainer(steps=5), rng(2)).update
+    for name, value in expected.items():
+        assert value.any()
+        assert np.array_equal(got[name], value)
+    assert not any(got[name].any() for name in method.generator_layers)
+
+
+def test_with_alpha_one_the_network_does_not_hear_the_discriminator():
+    """Its own gradient is cross-entropy's; generator and discriminator go on."""
+    method = build(alpha=1.0, smoothing=0.0)
+    parameters = {n: torch.tensor(v) for n, v in view_of(method).broadcast.items()}
+    parameters |= {n: torch.tensor(v) for n, v in view_of(method).personal.items()}
+    rows = {n: torch.from_numpy(np.array(v)) for n, v in prepared(method).arrays.items()}
+    expected = functional.cross_entropy(
+        method.logits(parameters, rows), rows["labels"], reduction="none"
+    )
+    torch.testing.assert_close(method.network_losses(parameters, rows), expected)
+
+
+@pytest.mark.parametrize(("projection", "is_moved"), [("trained", True), ("fixed", False)])
+def test_a_fixed_projection_stays(projection, is_moved):
+    method = build(projection=projection, first_share=0.0)
+    view = view_of(method)
+    got = method.client_update(view, prepared(method), trainer(), rng())
+    same = np.array_equal(got.personal[fedadg.PROJECTION], view.personal[fedadg.PROJECTION])
+    assert same != is_moved
+    assert (got.personal["discriminator.hidden.weight"] != 0).any()
+
+
+def test_the_discriminator_stays_and_the_rest_is_averaged_plainly():
+    method = build()
+    spec = method.shared_spec()
+    assert not any(name.startswith("discriminator") for name in spec)
+    assert {one.weighting for one in spec.values()} == {Weighting.UNIFORM}
+    assert set(spec) == set(method.network_layers) | set(method.generator_layers)
+    # Nobody's discriminator is needed to predict.
+    images = {n: v for n, v in prepared(method).arrays.items() if n != "labels"}
+    view = view_of(method)
+    logits = method.predict(ClientView(view.broadcast), images, CLASSES)
+    assert np.array_equal(logits, method.predict(view, images, CLASSES))
+
+
+def test_it_asks_for_plain_sgd_and_for_mechanisms_on_uploads():
+    method = build()
+    assert method.plain_sgd
+    assert method.units == {"client"}
+    assert method.couples_examples
+
+
+def test_features_come_closer_to_what_is_generated():
+    """Against a discriminator that knows the two apart, the network's term falls."""
+    method = build(first_share=0.0, alpha=0.0)
+    view, data = view_of(method), prepared(method, 40)
+    rows = {n: torch.from_numpy(np.array(v)) for n, v in data.arrays.items()}
+    used = trainer(steps=60, learning_rate=0.5, batch_size=40)
+    got = method.client_update(view, data, used, rng())
+    before = {n: torch.tensor(v) for n, v in {**view.broadcast, **got.personal}.items()}
+    after = {n: torch.tensor(view.broadcast[n] + v) for n, v in got.update.items()}
+    after |= {n: torch.tensor(v) for n, v in got.personal.items()}
+    old, new = (method.network_losses(one, rows).mean().item() for one in (before, after))
+    assert new < old
