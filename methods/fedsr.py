@@ -26,7 +26,8 @@ With a = b = 0 and sigma = 0 it is FedAvg. The loss of an example depends on no 
 sample is a hash of its own content and the step's key (`methods.networks.draws`), so `dp_sgd` is
 admitted: r, s and c are then trained with noise like the network, in one joint clip with it.
 Predictions sample with fixed keys: one image gets one answer. An optimiser starts anew in each
-round, where the code's never does.
+round, where the code's never does. With `network: clip` layer and head start at random, so it does
+not begin as zero-shot CLIP.
 """
 
 from __future__ import annotations
