@@ -15,12 +15,10 @@ The term sees no data. It is the trainer's penalty, so it costs nothing of an ex
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
-import torch
 from annotated_types import Ge
-from torch import Tensor
 
 from methods.fedavg import FedAvg
 from methods.interface.method import (
@@ -33,11 +31,7 @@ from methods.interface.method import (
     Trainer,
 )
 from methods.networks.extractors import NetworkConfig
-from methods.networks.layers import Parameters
-from methods.prompts.proximal import half_square
-
-if TYPE_CHECKING:
-    from methods.interface.method import Penalty
+from methods.networks.proximal import pull_to
 
 
 @dataclass(frozen=True)
@@ -76,19 +70,9 @@ class FedProx(FedAvg):
             data.arrays,
             groups=(ParameterGroup(tuple(self.shared_layers)),),
             rng=rng,
-            penalty=self.pull_to(view) if self.config.mu else None,
+            penalty=pull_to(self.tensors(self.model_of(view)), self.config.mu),
         )
         return self.result(view, trained)
-
-    def pull_to(self, view: ClientView) -> Penalty:
-        """Return the term mu/2 ||w - w^t||^2 (Eq. 2), w^t being what was broadcast."""
-        anchor, mu = self.tensors(self.model_of(view)), self.config.mu
-
-        def pull(parameters: Parameters, encoded: Parameters) -> Tensor:
-            flat = [(parameters[name] - held).flatten() for name, held in anchor.items()]
-            return mu * half_square(torch.cat(flat))
-
-        return pull
 
 
 def build(config: Config, task: Task) -> Method:

@@ -42,7 +42,7 @@ from methods.interface.method import (
     Trainer,
 )
 from methods.networks.extractors import NetworkConfig
-from methods.networks.layers import Layers, Parameters, linear, linear_layers
+from methods.networks.layers import Layers, Parameters, linear, linear_layers, under
 from methods.networks.method import HEAD, BatchObjective
 
 COMMON, PREVIOUS = "common.", "previous."
@@ -167,15 +167,6 @@ def contrastive_losses(
     far = functional.cosine_similarity(z, z_previous, dim=-1)
     # -log(e^a / (e^a + e^b)) = log(1 + e^(b - a)), without overflow for a small temperature.
     return functional.softplus((far - near) / temperature)
-
-
-def under(prefix: str, parameters: Parameters) -> Parameters:
-    """Return the parameters whose names begin so, without that beginning."""
-    return {
-        name.removeprefix(prefix): tensor
-        for name, tensor in parameters.items()
-        if name.startswith(prefix)
-    }
 
 
 def build(config: Config, task: Task) -> Method:

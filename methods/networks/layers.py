@@ -73,3 +73,12 @@ def linear_layers(prefix: str, inputs: int, outputs: int) -> dict[str, Layer]:
 def linear(parameters: Parameters, prefix: str, rows: Tensor) -> Tensor:
     """Return a linear layer on rows (B, inputs): (B, outputs)."""
     return functional.linear(rows, parameters[f"{prefix}.weight"], parameters[f"{prefix}.bias"])
+
+
+def under(prefix: str, parameters: Parameters) -> Parameters:
+    """Return the parameters whose names begin so, without that beginning."""
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in parameters.items()
+        if name.startswith(prefix)
+    }
