@@ -31,7 +31,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -58,13 +58,13 @@ from methods.interface.method import (
     Weighting,
 )
 from methods.lg_fedavg import LgFedAvg
+from methods.networks.class_tables import PRESENCE, PROTOTYPES, class_means, known_rows
 from methods.networks.extractors import NetworkConfig
 from methods.networks.features import features_of
 from methods.networks.layers import Parameters, linear
 from methods.networks.method import HEAD
 from methods.networks.server_training import ServerLoss, descend
 
-PROTOTYPES, PRESENCE = "prototypes", "presence"
 Pairs = tuple[NDArray[np.float32], NDArray[np.int64]]
 """Prototypes (m, D) and their classes (m,)."""
 
@@ -172,25 +172,6 @@ class FedGH(LgFedAvg):
                 yield _head_loss(rows[some], labels[some])
 
 
-def class_means(
-    features: NDArray[np.float32], labels: NDArray[Any], classes: int
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the mean of each class's features.
-
-    Args:
-        features: Features (n, D).
-        labels: Classes (n,).
-        classes: C.
-
-    Returns:
-        Means (C, D), zero for a class without examples, and flags (C,), 1 for one with.
-    """
-    members = (labels[None, :] == np.arange(classes)[:, None]).astype(np.float64)
-    counts = members.sum(axis=1)
-    means = members @ features.astype(np.float64) / np.maximum(counts, 1.0)[:, None]
-    return means.astype(np.float32), (counts > 0).astype(np.float32)
-
-
 def known_prototypes(sent: Arrays, floor: float) -> Pairs:
     """Return prototypes as they were before a common factor, of the classes that there are.
 
@@ -201,11 +182,8 @@ def known_prototypes(sent: Arrays, floor: float) -> Pairs:
     Returns:
         Prototypes (m, D) and their classes (m,), none where no flag is above zero.
     """
-    flags = sent[PRESENCE].astype(np.float64)
-    classes = np.flatnonzero((flags > 0) & (flags >= floor * flags.max()))
-    rows = sent[PROTOTYPES][classes] / flags[classes, None]
-    scaled = rows * math.sqrt(sent[PROTOTYPES].shape[1])
-    return scaled.astype(np.float32), classes
+    scale = math.sqrt(sent[PROTOTYPES].shape[1])
+    return known_rows(sent[PROTOTYPES], sent[PRESENCE], floor, scale)
 
 
 def _head_loss(rows: Tensor, labels: Tensor) -> ServerLoss:

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from methods import Aggregate, ClientView, MethodError, Task, Visibility, fedavg, fedgh
-from methods.fedgh import PRESENCE, PROTOTYPES, class_means, known_prototypes
+from methods.fedgh import known_prototypes
+from methods.networks.class_tables import PRESENCE, PROTOTYPES, class_means
 from methods.networks.server_training import descend
 from privacy.training import LocalTrainer, TrainingPlan
 from tests.contract.conftest import draw_examples

@@ -169,6 +169,7 @@ CHANGES = {
     "scaffold": SMALL,
     "fedgen": [*SMALL, "method.ensemble=mean"],
     "fedgh": [*SMALL, "method.prototypes=mean"],
+    "fedproto": SMALL,
     "pm_moe": ["method.base_options.network=features", "method.gate_rounds=1"],
     "fedclip": ["privacy.per_sample_clipping_norm=null"],
     "fedcocoop": [],

@@ -1,0 +1,132 @@
+"""FedProto: clients share class means of features, and hold their own features to everybody's.
+
+Tan et al. 2022, "FedProto: Federated Prototype Learning across Heterogeneous Clients" (AAAI, arXiv
+2105.00243), by its published code (github.com/yuetan031/FedProto at 97e42e2), as the paper's text
+was not at hand. A client's whole network is its own. It minimises, for each example,
+
+    CE(g(h), y) + lambda * mean over dimensions of (h - global prototype of y)^2,
+
+h being its feature and g its head; where a class has no prototype, and so in the whole first round,
+the second term is absent. Afterwards it sends for each of its classes the mean of its features (a
+*prototype*), and the server averages each class over the clients that have it, all alike. The paper
+is remembered to weigh them by how many examples of the class they have; such counts are not sent
+(`methods.networks.class_tables` says what is). With lambda = 0 it is local training.
+
+Prototypes are of the trained network. The code has the features that came by in the last epoch,
+while the network still moved. A class that none of a round's clients has keeps its prototype; in
+the code all clients are in each round.
+
+An example is predicted by its nearest prototype. `inference` says among which: those of the
+client's own classes (the authors' code), all (PFLlib's), or by its own head (the authors' code
+too). While there is none, the head predicts.
+
+Prototypes are statistics of records that no noised step returned: `dp_sgd` is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from methods.interface.method import Arrays, ClientView, Method, Task
+from methods.networks.class_tables import (
+    KNOWN,
+    TABLE,
+    TableConfig,
+    TableMethod,
+    among,
+    table_of,
+)
+from methods.networks.layers import Parameters, linear
+from methods.networks.method import HEAD
+
+OWN = "own.known"
+"""Which classes the client has examples of, (C,); kept by it."""
+
+EXACT = "donot_use_mm_for_euclid_dist"
+"""How torch is to take distances: each by itself, so that an example's company has no say."""
+
+VARIANTS = ({"network": "features", "inference": "head"},)
+
+
+@dataclass(frozen=True)
+class Config(TableConfig):
+    """Options.
+
+    Attributes:
+        prototype_weight: lambda, factor of the distance to the global prototype.
+        inference: What predicts: the nearest global prototype of the client's own classes, of all
+            classes, or the head.
+    """
+
+    prototype_weight: Annotated[float, Ge(0.0)] = 1.0
+    inference: Literal["own_prototypes", "all_prototypes", "head"] = "own_prototypes"
+
+
+@dataclass(frozen=True)
+class FedProto(TableMethod):
+    """Federated prototypes."""
+
+    config: Config
+
+    def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return cross-entropy and the distance to the global prototype, (B,)."""
+        weight, labels = self.config.prototype_weight, batch["labels"]
+        if not weight:
+            return self.cross_entropies(parameters, batch)
+        features = self.features(parameters, batch)
+        logits = linear(parameters, HEAD, features)
+        supervised = functional.cross_entropy(logits, labels, reduction="none")
+        distances = (features - parameters[TABLE][labels]).square().mean(dim=1)
+        return supervised + weight * parameters[KNOWN][labels] * distances
+
+    def cross_entropies(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return cross-entropy of the head, (B,), whatever predicts."""
+        logits = linear(parameters, HEAD, self.features(parameters, batch))
+        return functional.cross_entropy(logits, batch["labels"], reduction="none")
+
+    def kept(self, means: NDArray[np.float32], flags: NDArray[np.float32]) -> Arrays:
+        """Return which classes are the client's."""
+        return {OWN: flags}
+
+    def whole_model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
+        """Return the network, the global prototypes, and which classes are the client's.
+
+        Raises:
+            MethodError: If there is no personal part.
+        """
+        own = {name: value for name, value in view.personal.items() if name == OWN}
+        return {**super().whole_model_of(view), **table_of(view.broadcast), **own}
+
+    def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return minus the distance to each prototype, (B, C), or what the head says."""
+        features, candidates = self.features(parameters, batch), self.candidates(parameters)
+        if not bool(candidates.any()):
+            return linear(parameters, HEAD, features)
+        distances = torch.cdist(features, parameters[TABLE], compute_mode=EXACT).square()
+        return among(-distances / features.shape[1], candidates)
+
+    def candidates(self, parameters: Parameters) -> Tensor:
+        """Return which classes are predicted by their prototypes, (C,); none for the head."""
+        known = parameters[KNOWN] > 0
+        if self.config.inference == "head":
+            return known & False
+        if self.config.inference == "own_prototypes" and OWN in parameters:
+            return known & (parameters[OWN] > 0)
+        return known
+
+
+def build(config: Config, task: Task) -> Method:
+    """Build the method.
+
+    Raises:
+        BackboneError: If the network needs a CLIP model and the task has none.
+    """
+    return FedProto.built(config, task)
