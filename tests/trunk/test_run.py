@@ -170,6 +170,7 @@ CHANGES = {
     "fedgen": [*SMALL, "method.ensemble=mean"],
     "fedgh": [*SMALL, "method.prototypes=mean"],
     "fedproto": SMALL,
+    "feddistill": SMALL,
     "pm_moe": ["method.base_options.network=features", "method.gate_rounds=1"],
     "fedclip": ["privacy.per_sample_clipping_norm=null"],
     "fedcocoop": [],
