@@ -29,7 +29,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from annotated_types import Ge
 from numpy.typing import NDArray
 from torch import Tensor
@@ -41,7 +40,7 @@ from methods.networks.class_tables import (
     TABLE,
     TableConfig,
     TableMethod,
-    among,
+    negative_distances,
     table_of,
 )
 from methods.networks.layers import Parameters, linear
@@ -49,9 +48,6 @@ from methods.networks.method import HEAD
 
 OWN = "own.known"
 """Which classes the client has examples of, (C,); kept by it."""
-
-EXACT = "donot_use_mm_for_euclid_dist"
-"""How torch is to take distances: each by itself, so that an example's company has no say."""
 
 VARIANTS = ({"network": "features", "inference": "head"},)
 
@@ -110,8 +106,7 @@ class FedProto(TableMethod):
         features, candidates = self.features(parameters, batch), self.candidates(parameters)
         if not bool(candidates.any()):
             return linear(parameters, HEAD, features)
-        distances = torch.cdist(features, parameters[TABLE], compute_mode=EXACT).square()
-        return among(-distances / features.shape[1], candidates)
+        return negative_distances(features, parameters[TABLE], candidates)
 
     def candidates(self, parameters: Parameters) -> Tensor:
         """Return which classes are predicted by their prototypes, (C,); none for the head."""

@@ -198,12 +198,18 @@ def known_rows(
     return (rows * scale).astype(np.float32), classes
 
 
-def among(scores: Tensor, candidates: Tensor) -> Tensor:
-    """Return scores (B, C) in which no other class reaches a candidate: one below the least.
+def negative_distances(rows: Tensor, table: Tensor, candidates: Tensor) -> Tensor:
+    """Return minus the mean squared difference of each row to each class's, (B, C).
+
+    No other class reaches a candidate: it is one below the least of them.
 
     Args:
-        scores: Of each class (B, C).
+        rows: Of examples (B, W).
+        table: Of classes (C, W).
         candidates: Whether a class may be predicted (C,), true for one of them at least.
     """
+    # Each by itself, so that an example's company has no say in rounding.
+    exact = torch.cdist(rows, table, compute_mode="donot_use_mm_for_euclid_dist")
+    scores = -exact.square() / rows.shape[1]
     least = scores[:, candidates].min(dim=1, keepdim=True).values
     return torch.where(candidates, scores, least - 1.0)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from methods import Aggregate, ClientView, Examples, Source, Weighting, fedproto
-from methods.networks.class_tables import KNOWN, PRESENCE, PROTOTYPES, TABLE, among
+from methods.networks.class_tables import KNOWN, PRESENCE, PROTOTYPES, TABLE, negative_distances
 from tests.methods._tiny_networks import arrays, some_examples, tiny
 from tests.methods._training import RecordingTrainer, trainer
 
@@ -134,16 +134,20 @@ def test_no_record_is_claimed_to_be_protected():
     assert not build().averaged
 
 
-@pytest.mark.parametrize("candidates", [[True, False, True], [False, True, False]])
-def test_only_candidates_are_predicted(candidates):
-    """The others are one below the least of them, in each row."""
-    scores = torch.tensor([[3.0, 9.0, -2.0], [0.0, -7.0, 4.0]])
-    got = among(scores, torch.tensor(candidates)).tolist()
-    expected = {
-        (True, False, True): [[3, -3, -2], [0, -1, 4]],
-        (False, True, False): [[8, 9, 8], [-8, -7, -8]],
-    }
-    assert got == expected[tuple(candidates)]
+@pytest.mark.parametrize(
+    ("candidates", "expected"),
+    [
+        ([True, True, True], [[-2.5, 0, -10], [-4.5, -4, -2]]),
+        ([True, False, True], [[-2.5, -11, -10], [-4.5, -5.5, -2]]),
+        ([False, True, False], [[-1, 0, -1], [-5, -4, -5]]),
+    ],
+)
+def test_only_candidates_are_near(candidates, expected):
+    """(1, 2) is (1 + 4) / 2 from zero and (16 + 4) / 2 from (5, 0); the others are one farther."""
+    rows = torch.tensor([[1.0, 2.0], [3.0, 0.0]])
+    table = torch.tensor([[0.0, 0.0], [1.0, 2.0], [5.0, 0.0]])
+    got = negative_distances(rows, table, torch.tensor(candidates))
+    np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
 def test_a_table_of_many_examples_is_that_of_each_by_itself():

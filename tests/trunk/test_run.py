@@ -171,6 +171,7 @@ CHANGES = {
     "fedgh": [*SMALL, "method.prototypes=mean"],
     "fedproto": SMALL,
     "feddistill": SMALL,
+    "fedpcl": SMALL,
     "pm_moe": ["method.base_options.network=features", "method.gate_rounds=1"],
     "fedclip": ["privacy.per_sample_clipping_norm=null"],
     "fedcocoop": [],

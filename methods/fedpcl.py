@@ -1,0 +1,136 @@
+"""FedPCL: features drawn to the prototype of their class and away from those of all others.
+
+Tan et al. 2022, "Federated Learning from Pre-Trained Models: A Contrastive Learning Approach"
+(NeurIPS, arXiv 2209.10083), by published code, as the paper's text was not at hand: the authors'
+(github.com/yuetan031/FedPCL at 0c3895b) and PFLlib's. A client's whole network is its own; in the
+paper's setting it is a projection on frozen features (`network: features`). With z the feature of
+an example at length 1 it minimises
+
+    -log( exp(z . p_y / tau) / sum over classes c of exp(z . p_c / tau) ),
+
+p_c being the global prototype of class c, over the classes that have one. An example whose class
+has none counts for nothing, so the first round trains nothing, as in both codes. Afterwards the
+client sends for each of its classes the mean of its z (a *prototype*), and the server averages each
+class over the clients that have it (`methods.networks.class_tables` says what is sent). There is no
+head: an example is predicted by its nearest prototype, of the client's own ones as in both codes,
+or of the global ones (`inference`).
+
+The loss is PFLlib's with the first of its terms, as the paper's is remembered. Its second, the mean
+of the same contrast with each other client's own prototypes, is left out: each client would have to
+be handed every other's table by itself, and a sum would not do. In the authors' code prototypes are
+the anchors and the denominators run over a batch of two views, so that no example has a loss of its
+own; that is left out too. Prototypes keep the length of a mean of unit vectors, as in both codes;
+`similarity: cosine` brings them to length 1, which is how the paper is remembered.
+
+Prototypes are statistics of records that no noised step returned: `dp_sgd` is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from annotated_types import Gt
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from methods.interface.method import Arrays, ClientView, Method, Task
+from methods.networks.class_tables import (
+    KNOWN,
+    TABLE,
+    TableConfig,
+    TableMethod,
+    negative_distances,
+    table_of,
+)
+from methods.networks.layers import Layers, Parameters
+
+OWN = "own."
+"""What the names of a client's own table begin with; kept by it."""
+
+VARIANTS = (
+    {"network": "cnn", "similarity": "cosine"},
+    {"network": "features", "inference": "global_prototypes"},
+)
+
+
+@dataclass(frozen=True)
+class Config(TableConfig):
+    """Options.
+
+    Attributes:
+        temperature: tau.
+        similarity: Of a feature and a prototype: the product with the mean as it is, or the cosine.
+        inference: Among which prototypes an example's nearest is looked for.
+    """
+
+    temperature: Annotated[float, Gt(0.0)] = 0.07
+    similarity: Literal["dot", "cosine"] = "dot"
+    inference: Literal["own_prototypes", "global_prototypes"] = "own_prototypes"
+
+
+@dataclass(frozen=True)
+class FedPCL(TableMethod):
+    """Prototype-wise contrastive learning."""
+
+    config: Config
+
+    @property
+    def head_layers(self) -> Layers:
+        """None."""
+        return {}
+
+    @property
+    def scale(self) -> float:
+        """Prototypes are at most as long as flags."""
+        return 1.0
+
+    def features(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return features (B, D) of length 1, or zero where a network has nothing to say."""
+        return functional.normalize(super().features(parameters, batch), dim=1)
+
+    def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return the contrast with the global prototypes, (B,)."""
+        known, table, labels = parameters[KNOWN], parameters[TABLE], batch["labels"]
+        if self.config.similarity == "cosine":
+            table = functional.normalize(table, dim=1)
+        scores = self.features(parameters, batch) @ table.T / self.config.temperature
+        # Finite, as zero times infinity would be no number where no class is known.
+        least = torch.finfo(scores.dtype).min
+        among_known = scores.masked_fill(known == 0, least).logsumexp(dim=1)
+        own = scores.gather(1, labels[:, None]).squeeze(1)
+        return known[labels] * (among_known - own)
+
+    def kept(self, means: NDArray[np.float32], flags: NDArray[np.float32]) -> Arrays:
+        """Return the client's own table."""
+        return {OWN + TABLE: means, OWN + KNOWN: flags}
+
+    def whole_model_of(self, view: ClientView) -> dict[str, NDArray[Any]]:
+        """Return the network and the table by which it predicts.
+
+        Raises:
+            MethodError: If there is no personal part.
+        """
+        table = table_of(view.broadcast)
+        if self.config.inference == "own_prototypes":
+            table = {name: view.personal.get(OWN + name, row) for name, row in table.items()}
+        return {**super().whole_model_of(view), **table}
+
+    def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return minus the distance to each prototype, (B, C); zeros where there is none."""
+        features, known = self.features(parameters, batch), parameters[KNOWN] > 0
+        if not bool(known.any()):
+            return features.new_zeros((len(features), len(self.classes)))
+        return negative_distances(features, parameters[TABLE], known)
+
+
+def build(config: Config, task: Task) -> Method:
+    """Build the method.
+
+    Raises:
+        BackboneError: If the network needs a CLIP model and the task has none.
+    """
+    return FedPCL.built(config, task)
