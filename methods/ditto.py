@@ -2,7 +2,9 @@
 
 Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through Personalization" (ICML, arXiv
 2012.04221), by its published code (github.com/litian96/ditto at 26d9b29), as the paper's text was
-not at hand. A client trains the global network w as FedAvg does, and a network v of its own on
+not at hand.
+
+A client trains the global network w as FedAvg does, and a network v of its own on
 
     F_k(v) + lambda/2 ||v - w^t||^2,    v <- v - eta (grad F_k(v) + lambda (v - w^t)),
 

@@ -3,7 +3,9 @@
 Jeong et al. 2018, "Communication-Efficient On-Device Machine Learning: Federated Distillation and
 Augmentation under Non-IID Private Data" (arXiv 1811.11479), by published code, as the paper's text
 was not at hand: FedGen's (github.com/zhuangdizhu/FedGen at dd5807c), which PM-MoE compares with,
-and PFLlib's. A client's whole network is its own. It minimises, for each example of class y,
+and PFLlib's (github.com/TsingZ0/PFLlib at d832e76).
+
+A client's whole network is its own. It minimises, for each example of class y,
 
     CE(own output, y) + gamma * KL(softmax(row y of the table) || own output),
 

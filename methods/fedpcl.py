@@ -2,9 +2,10 @@
 
 Tan et al. 2022, "Federated Learning from Pre-Trained Models: A Contrastive Learning Approach"
 (NeurIPS, arXiv 2209.10083), by published code, as the paper's text was not at hand: the authors'
-(github.com/yuetan031/FedPCL at 0c3895b) and PFLlib's. A client's whole network is its own; in the
-paper's setting it is a projection on frozen features (`network: features`). With z the feature of
-an example at length 1 it minimises
+(github.com/yuetan031/FedPCL at 0c3895b) and PFLlib's (github.com/TsingZ0/PFLlib at d832e76).
+
+A client's whole network is its own; in the paper's setting it is a projection on frozen features
+(`network: features`). With z the feature of an example at length 1 it minimises
 
     -log( exp(z . p_y / tau) / sum over classes c of exp(z . p_c / tau) ),
 

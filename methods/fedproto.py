@@ -2,7 +2,9 @@
 
 Tan et al. 2022, "FedProto: Federated Prototype Learning across Heterogeneous Clients" (AAAI, arXiv
 2105.00243), by its published code (github.com/yuetan031/FedProto at 97e42e2), as the paper's text
-was not at hand. A client's whole network is its own. It minimises, for each example,
+was not at hand.
+
+A client's whole network is its own. It minimises, for each example,
 
     CE(g(h), y) + lambda * mean over dimensions of (h - global prototype of y)^2,
 

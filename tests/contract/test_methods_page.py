@@ -49,6 +49,11 @@ def test_every_option_has_its_preset_and_a_meaning(page: str, name: str):
         # 20 prototypes of width 512, and as many flags.
         "| [`fedgh`](#fedgh) | prototypes, presence, seen one by one | 10260 | yes | pixels "
         "| `none`, `upload_noise` | no |",
+        # The mean over clients suffices; rows of logits are 20 wide.
+        "| [`fedproto`](#fedproto) | prototypes, presence | 10260 | yes | pixels "
+        "| all but `dp_sgd` | no |",
+        "| [`feddistill`](#feddistill) | logits, presence | 420 | yes | pixels "
+        "| all but `dp_sgd` | no |",
     ],
 )
 def test_facts_that_were_worked_out_by_hand(page: str, line: str):
