@@ -109,6 +109,7 @@ def test_flipped_bits_are_named_or_harmless(tiny: Finished) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 def test_ten_thousand_flipped_bits_are_named_or_harmless(tiny: Finished) -> None:
     named, silent = flip_at_random(tiny, MANY, seed=1)
     assert silent == [] and named > MANY // 10

@@ -323,7 +323,9 @@ def survives(client: Holder, data: bytes) -> bool:
     return True
 
 
-@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count", [300, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
+)
 def test_no_change_of_a_receipt_is_taken(tmp_path: Path, count: int) -> None:
     client = holder(tmp_path)
     log = two_rounds(client)
@@ -337,7 +339,9 @@ def test_no_change_of_a_receipt_is_taken(tmp_path: Path, count: int) -> None:
     assert survives(client, true)
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count", [100, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
+)
 def test_no_rewritten_log_passes_a_client_that_saw_the_old_one(tmp_path: Path, count: int) -> None:
     """Signed by the coordinator: leaves changed, removed, added or moved, proofs made anew."""
     client = holder(tmp_path)

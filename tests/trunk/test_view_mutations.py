@@ -33,7 +33,7 @@ from tests.storage.test_log import fill
 from tests.trunk._receipts import ROW, SIGNER, Holder, Log, holder, signed
 from tests.trunk.test_receipts import THIRD, decode_receipt, two_rounds
 
-COUNTS = [200, pytest.param(10_000, marks=pytest.mark.slow)]
+COUNTS = [200, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])]
 Dice = random.Random
 
 
