@@ -271,7 +271,7 @@ def _require_pool(method: Method) -> None:
             )
         return
     if policy.fixed or policy.select == "random":
-        what = "made once, after the rounds" if policy.fixed else "drawn from at random"
+        what = "made once" if policy.fixed else "drawn from at random"
         raise MethodError(
             f"pool.kind: groups has its experts in every broadcast, and this method's pool is "
             f"{what}; valid: entries"

@@ -128,8 +128,8 @@ class ClientView:
         broadcast: What the coordinator sent.
         experts: The pool entries that it was handed, none without a pool.
         personal: Its own state, from its own store.
-        own: Which of the experts is its own entry, in `personalise` of a `fixed` pool only; None
-            where it has none there.
+        own: Which of the experts is its own entry, in `personalise` of a pool that is made once,
+            after the last round; None where it has none there.
     """
 
     broadcast: Arrays
@@ -334,9 +334,9 @@ class Method(Protocol):
         trainer: Trainer,
         rng: np.random.Generator,
     ) -> LocalResult:
-        """Return what a client puts into a `fixed` pool after the last round.
+        """Return what a client puts into a `fixed` pool, before the first round or after the last.
 
-        With the last broadcast.
+        With the first broadcast or the last.
 
         Returns:
             An empty update, the entry, and the personal state that the entry was made of.

@@ -55,11 +55,14 @@ class PoolPolicy:
         select: `nearest` by l2 distance from the client's own newest entry, `random`, or `all`.
         exclude_self: Whether the client's own entries are left out.
         minimum: Smallest pool that is served from; None for the platform's rule 2(k+1).
-        fixed: Whether the pool is made once: all clients `contribute` after the last round, and
-            fetch all entries before `personalise`, in one order for all, own entry included
-            (PM-MoE's second phase). `client_update` is handed no experts then, and gives no entry.
+        fixed: Whether the pool is made once, of what all clients `contribute`; `client_update`
+            gives no entry then.
         trains: Whether `contribute` trains, which is a release of its own under `dp_sgd`; for
             `fixed` only.
+        when: For `fixed` only. `after` the last round: all entries are fetched before
+            `personalise`, in one order for all, own entry included (PM-MoE's second phase), and
+            `client_update` is handed no experts. `before` the first round: the clients of all
+            rounds are handed entries, as `k`, `select` and `exclude_self` say (CCST's styles).
     """
 
     spec: Mapping[str, TensorSpec]
@@ -69,3 +72,14 @@ class PoolPolicy:
     minimum: int | None = None
     fixed: bool = False
     trains: bool = False
+    when: Literal["before", "after"] = "after"
+
+    @property
+    def opens(self) -> bool:
+        """Whether the pool is made once, before the first round."""
+        return self.fixed and self.when == "before"
+
+    @property
+    def closes(self) -> bool:
+        """Whether the pool is made once, after the last round."""
+        return self.fixed and self.when == "after"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from platform.agreement.reading import Agreed
 from platform.protection.ledger_rows import as_releases
-from platform.rounds.phases import in_rounds
+from platform.rounds.phases import COLLECTION, in_rounds
 from privacy import Release, RunningLedger, UnsupportedEvent, affordable_rounds
 
 
@@ -65,20 +65,34 @@ def rounds_to_come(agreed: Agreed) -> Coming | None:
     """
     if agreed.summary is not None or agreed.config.phase_two_of is not None:
         return None
-    config, records = agreed.config, agreed.spending
+    records, training = agreed.spending, _training_rounds(agreed)
     trained = in_rounds([row.document for row in records.rounds])
     reached = max((int(document["round"]) for document in trained), default=0)
     newest = records.attempt
     if newest is not None and newest.is_open:
         # It is charged already.
         reached = max(reached, newest.round_number)
-    return Coming(max(config.rounds - reached, 0), tuple(_releases_of_a_round(agreed)))
+    coming = sum(number > reached for number in training)
+    return Coming(coming, tuple(_releases_of_a_round(agreed, training)))
 
 
-def _releases_of_a_round(agreed: Agreed) -> Sequence[Release]:
+def _training_rounds(agreed: Agreed) -> range:
+    """Return the numbers of the rounds that train.
+
+    From 2 where a pool is made once before them, and from 1 where nothing says so yet.
+    """
+    records, rounds = agreed.spending, agreed.config.rounds
+    newest = records.attempt
+    phases = {row.round_number: row.document.get("phase") for row in records.rounds}
+    opening = newest is not None and newest.round_number == 1 and newest.plan.get("collects")
+    first = 2 if phases.get(1) == COLLECTION or opening else 1
+    return range(first, first + rounds)
+
+
+def _releases_of_a_round(agreed: Agreed, training: range) -> Sequence[Release]:
     config = agreed.config
-    # What follows the last round is the collection of a pool that is made once.
-    rows = [row for row in agreed.spending.ledger if row.round_number <= config.rounds]
+    # What is before or after them is the collection of a pool that is made once.
+    rows = [row for row in agreed.spending.ledger if row.round_number in training]
     if not rows:
         return ()
     first = max(rows, key=lambda row: (row.round_number, row.attempt))

@@ -38,16 +38,17 @@ def round_disagreements(records: RunRecords, kept: int) -> Iterator[str]:
 
 
 def _gaps(records: RunRecords) -> Iterator[str]:
-    """Yield rounds are 1, 2, ...; a collection comes after all of them, and may come early."""
+    """Yield rounds are 1, 2, ...; a collection is round 1, or comes after all, and may be early."""
     phases = [(row.round_number, row.document.get("phase", ROUNDS)) for row in records.rounds]
     trained = [number for number, phase in phases if phase != COLLECTION]
-    for expected, number in enumerate(trained, start=1):
+    collected = [number for number, phase in phases if phase == COLLECTION]
+    for expected, number in enumerate(trained, start=2 if collected[:1] == [1] else 1):
         if number != expected:
             yield f"round {expected} has no row, but round {number} has one"
             return
-    collected = [number for number, phase in phases if phase == COLLECTION]
-    if len(collected) > 1 or (collected and trained and collected[0] < trained[-1]):
-        yield f"round {collected[0]} is a collection, but is not the last row"
+    is_within = collected[:1] != [1] and collected and trained and collected[0] < trained[-1]
+    if len(collected) > 1 or is_within:
+        yield f"round {collected[0]} is a collection, but is neither the first row nor the last"
 
 
 def _differences(row: RoundRecord, item: TrailEntry) -> Iterator[str]:

@@ -267,7 +267,7 @@ def own_randomness(config: RunConfig) -> Randomness:
 
 
 def _safeguards(settings: HolderSettings, config: RunConfig, terms: RunTerms) -> Safeguards:
-    rounds = terms.protection.collects_at or config.rounds
+    rounds = terms.last_round
     expected = expectations_of(
         terms.method,
         rounds=rounds,

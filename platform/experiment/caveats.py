@@ -219,7 +219,7 @@ def _pool(run: Run, documents: Sequence[Mapping[str, Any]], *, is_made: bool) ->
             " deleted, and when"
         )
     if rules.policy.fixed:
-        yield from _fixed_pool(run, is_made=is_made)
+        yield from _fixed_pool(run, opens=rules.policy.opens, is_made=is_made)
         return
     if run.terms.protection.masked and not run.terms.protection.has_own_entry_noise:
         yield (
@@ -246,8 +246,13 @@ def _was_collected(run: Run, documents: Sequence[Mapping[str, Any]]) -> bool:
     return has_collection(documents) or any(row.round_number == number for row in rows)
 
 
-def _fixed_pool(run: Run, *, is_made: bool) -> Iterator[str]:
-    if is_made:
+def _fixed_pool(run: Run, *, opens: bool, is_made: bool) -> Iterator[str]:
+    if opens:
+        yield (
+            "each pool entry is a summary of its owner's data, made before the first round and "
+            "handed to the clients of all rounds: only epsilon bounds what it tells of that data"
+        )
+    elif is_made:
         yield (
             "each pool entry is a model of its owner's data, made after the last round: it tells "
             "of that data, such as its classes, and only epsilon bounds how much"

@@ -209,8 +209,8 @@ def measure_round(
 
     On the clients' own images only, unless this round may be chosen and then needs all numbers.
     """
-    every, rounds = run.terms.config.evaluation.every, run.terms.config.rounds
-    if round_number % every and round_number < rounds:
+    every, last = run.terms.config.evaluation.every, run.terms.training_rounds[-1]
+    if (round_number - run.terms.protection.first_round + 1) % every and round_number < last:
         return {"accuracy": NO_ACCURACY, "validation": NO_ACCURACY, "protocol": None}
     found = examine_round(plan, run, after)
     return {

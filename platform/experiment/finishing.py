@@ -119,7 +119,7 @@ def _before(
     The last round's, measured now where nobody did.
     """
     known: Mapping[str, Any] = documents[-1]["accuracy"] if documents else NO_ACCURACY
-    collects = run.terms.protection.collects_at is not None
+    collects = run.terms.fetches_at_end
     if known["mean"] is not None or not collects or run.source_id:
         return known
     found = examine_before(plan, run, progress)

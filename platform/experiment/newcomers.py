@@ -69,11 +69,9 @@ def _counted(
 ) -> tuple[Tally, Tally]:
     """Return what one client finds on its test images, before and after it personalises."""
     untrained = ClientView(broadcast, (), first_state(profile))
-    rounds = simulation.run.terms.config.rounds
+    last = simulation.run.terms.training_rounds[-1]
     make_trainer = simulation.population.make_trainer
-    personal = personalise(
-        profile, make_trainer, untrained, round_number=rounds + 1, remember=forget
-    )
+    personal = personalise(profile, make_trainer, untrained, round_number=last + 1, remember=forget)
     trained = ClientView(broadcast, (), personal)
     before, after = (
         profile.measured.tally(profile.method, view, LOCAL) for view in (untrained, trained)

@@ -93,7 +93,7 @@ def require_fitting_pool(database: Database, config: RunConfig, method: Method) 
     source, policy = str(config.phase_two_of), method.pool_policy()
     with database.unit_of_work(read_only=True) as uow:
         entries, latest = uow.pool.entries(source), uow.states.latest(source)
-    if policy is None or not policy.fixed or not entries or latest is None:
+    if policy is None or not policy.closes or not entries or latest is None:
         raise ConfigError(
             f"phase_two_of: run {source} has no pool that was made once, after its last round; "
             "valid: a finished run that has one"

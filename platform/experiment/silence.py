@@ -70,8 +70,8 @@ def measure_silence(
 ) -> Silence | None:
     """Return what the same run reaches where nobody says anything, under the same protocol.
 
-    None where nobody asks for it, where nothing is shared, where the pool is made once, after the
-    last round, and in a second phase.
+    None where nobody asks for it, where nothing is shared, where the pool is made once, and in a
+    second phase.
 
     Args:
         simulation: The run.

@@ -113,7 +113,7 @@ def build_population(
         limits=terms.budget.limits,
         expected=expectations_of(
             learning.method,
-            rounds=protection.collects_at or config.rounds,
+            rounds=protection.last_round(config.rounds),
             clients=config.task.clients + config.canaries,
             generations=config.pool.generations,
         ),

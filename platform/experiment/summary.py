@@ -149,12 +149,12 @@ def _phases(
     documents: Sequence[Mapping[str, Any]],
     findings: Findings,
 ) -> dict[str, Any] | None:
-    """Say what the second phase changed and took, where the pool is made once.
+    """Say what the second phase changed and took, where the pool is made once, after the rounds.
 
     No second is of measuring. The share is that of the collection and of what followed it in the
     training rounds' seconds; None where nobody timed the whole of it.
     """
-    if run.terms.protection.collects_at is None:
+    if not run.terms.fetches_at_end:
         return None
     trained = in_rounds(documents)
     training = sum(map(_working_seconds, trained))

@@ -39,7 +39,8 @@ class Expectations:
         broadcast: The arrays of every broadcast.
         expert: The arrays of every expert.
         experts: Most experts that are handed out in a round; 0 where none are.
-        fetched: The arrays of each entry of a pool that is made once, None without such a pool.
+        fetched: The arrays of each entry of a pool that is made once, after the last round; None
+            without such a pool.
         rounds: The last round in which anything is asked for, the collection included.
         clients: Clients of the federation.
         generations: Most rounds whose pool entries are alive; 0 where clients are handed none.
@@ -90,9 +91,10 @@ def expectations_of(
     )
     if policy is None:
         return known
-    if policy.fixed:
-        # Nothing of a pool that is made once is handed out in a round.
+    if policy.closes:
+        # Nothing of a pool that is made once, after the last round, is handed out in one.
         return replace(known, fetched=entry)
+    generations = 1 if policy.opens else generations
     most = clients * generations if policy.select == "all" else policy.k
     return replace(known, expert=entry, experts=min(most, MAX_EXPERTS), generations=generations)
 
@@ -232,7 +234,8 @@ def _require_norm(protection: Protection, round_number: int, norm: float | None)
         return
     if not (math.isfinite(norm) and norm > 0.0):
         raise ProtocolError("message: the clipping norm is not a length")
-    moves, way = round_number - 1, (math.log(norm) - math.log(start)) / adaptive.learning_rate
+    moves = round_number - protection.first_round
+    way = (math.log(norm) - math.log(start)) / adaptive.learning_rate
     lowest, highest = (adaptive.quantile - 1.0) * moves, adaptive.quantile * moves
     if not lowest - _ROUNDING <= way <= highest + _ROUNDING:
         raise ProtocolError("message: the clipping norm cannot have come about in so few rounds")

@@ -164,7 +164,7 @@ def audit_failures(game: FailureGame) -> FailureAudit:
 def _parts(game: FailureGame) -> Iterator[tuple[int, Protection]]:
     """Yield a round of the run and, where there is one, the collection; with their numbers."""
     protection = game.run.terms.protection
-    yield 1, protection
+    yield protection.first_round, protection
     if protection.collection is not None and protection.collects_at is not None:
         yield protection.collects_at, protection.collection
 
@@ -180,7 +180,8 @@ def _messages(game: FailureGame, protection: Protection) -> Iterator[_Told]:
     for wanted in np.unique(game.profile.data.arrays["labels"])[:CLASSES].tolist():
         yield _Told(f"a broadcast against class {wanted}", _against(honest, wanted, count))
     policy = method.pool_policy()
-    if policy is None or protection.pool_spec is None or policy.fixed:
+    collects = protection is game.run.terms.protection.collection
+    if policy is None or policy.closes or collects:
         return
     base = entry_base(honest, policy.spec)
     for size in (HUGE, LARGE):

@@ -159,7 +159,7 @@ def _setting(game: RecordGame) -> _Setting:
     broadcast = method.broadcast(method.init_server(rng), profile.name)
     policy = method.pool_policy()
     entries: list[Arrays] = []
-    for _ in range(0 if policy is None or policy.fixed else policy.k):
+    for _ in range(0 if policy is None or policy.closes else policy.k):
         entries.append(
             {
                 name: broadcast.get(name, np.zeros(tensor.shape, np.float32))

@@ -235,13 +235,14 @@ def _sums(config: RunConfig) -> Sums | None:
 def _with_collection(config: RunConfig, method: Method, multiplier: float | None) -> Protection:
     """Return how a run's uploads are protected.
 
-    And its pool where that is made once, after the rounds.
+    And its pool where that is made once, before the rounds or after them.
     """
     policy, protection = method.pool_policy(), _protection(config, method, multiplier)
     if policy is None or not policy.fixed:
         return protection
     collection = _collection(config, policy, multiplier)
-    return dataclasses.replace(protection, collection=collection, collects_at=config.rounds + 1)
+    number = 1 if policy.opens else config.rounds + 1
+    return dataclasses.replace(protection, collection=collection, collects_at=number)
 
 
 def _collection(config: RunConfig, policy: PoolPolicy, multiplier: float | None) -> Protection:
@@ -270,7 +271,7 @@ def _collection(config: RunConfig, policy: PoolPolicy, multiplier: float | None)
 def _protection(config: RunConfig, method: Method, multiplier: float | None) -> Protection:
     policy = method.pool_policy()
     if policy is not None and policy.fixed:
-        # No entry leaves anybody before the collection.
+        # No entry leaves anybody but in the collection.
         policy = None
     extras = extras_of(config)
     masked = config.secure_aggregation.enabled and bool(method.shared_spec())

@@ -117,7 +117,7 @@ def _require_fixed_pool(config: RunConfig, policy: PoolPolicy) -> None:
         others = ", or independent" if config.mechanism.clips_uploads else ""
         raise ConfigError(
             f"pool.noise: 'same' has no meaning with {config.method.name}, whose entries are made "
-            f"once, after the last sum; valid: null{others}"
+            f"once, beside no sum; valid: null{others}"
         )
     if clients >= least:
         return

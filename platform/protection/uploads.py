@@ -73,16 +73,16 @@ class EntryProtection:
 
 @dataclass(frozen=True, kw_only=True)
 class Protection:
-    """How one round protects what leaves a client, and how the round after all others does.
+    """How one round protects what leaves a client, and how the collection of a pool does.
 
     Attributes:
         sums: What is done to the vector that is summed, and to the sum.
         entries: What is done to a pool entry, None without a pool.
         training: Noise in local steps; uploads and entries are only carried then.
         charged: Whether a round is; not where all that leaves was released before, as noised steps.
-        collection: The protection of the round in which a pool is made once, after all others;
-            None without such a pool.
-        collects_at: Number of that round.
+        collection: The protection of the round in which a pool is made once, before all others or
+            after them; None without such a pool.
+        collects_at: Number of that round: 1 before all others.
     """
 
     sums: SumProtection
@@ -169,17 +169,28 @@ class Protection:
         own = None if self.entries is None else self.entries.mechanism
         return self.mechanism if own is None else own
 
+    @property
+    def first_round(self) -> int:
+        """Number of the first round that trains: 2 where the pool is made before it."""
+        return 2 if self.collects_at == 1 else 1
+
+    def last_round(self, rounds: int) -> int:
+        """Return the last number under which anything is asked for, of so many training rounds."""
+        return rounds if self.collects_at is None else rounds + 1
+
     def in_round(self, round_number: int) -> Protection:
         """Return the protection of this round: the collection's in its round, else this one.
 
         Raises:
-            ProtocolError: If the round would follow the collection, after which nothing is sent.
+            ProtocolError: If the round would follow a collection after which nothing is sent.
         """
-        if self.collection is None or self.collects_at is None or round_number < self.collects_at:
+        if self.collection is None or self.collects_at is None:
             return self
-        if round_number > self.collects_at:
+        if round_number == self.collects_at:
+            return self.collection
+        if round_number > self.collects_at > 1:
             raise ProtocolError("message: the pool is made already, and nothing is sent after it")
-        return self.collection
+        return self
 
     def at(self, clipping_norm: float | None) -> Protection:
         """Return the protection of a round with this clipping norm.

@@ -155,6 +155,8 @@ class Attempts:
         there = set(self.run.roll.present)
         empty = [client for client in cohort if client not in there]
         fixed: dict[str, Any] = {"cohort": list(cohort), "empty": empty, "graph_seed": seed.hex()}
+        if round_number == self.run.terms.protection.collects_at:
+            fixed["collects"] = True
         following = self._following(round_number, cohort)
         if following is not None:
             seed = following.graph_seed
@@ -178,9 +180,10 @@ class Attempts:
         Only of who is asked anyway, and nothing of who is drawn where that is a secret.
         """
         terms, number = self.run.terms, round_number + 1
-        if number > terms.config.rounds or terms.config.has_secret_cohorts:
+        if number not in terms.training_rounds or terms.config.has_secret_cohorts:
             return None
-        if not terms.protection.in_round(number).masked:
+        if not all(terms.protection.in_round(n).masked for n in (round_number, number)):
+            # Keys are asked for with the last message of a sum under masks.
             return None
         invited = self._cohort(number, 1)
         if not set(invited) <= set(cohort) & set(self.run.roll.present):
@@ -259,7 +262,7 @@ class Attempts:
 
     def _experts(self, plan: RoundPlan) -> Experts:
         run, rules = self.run, self.run.terms.pool_rules
-        if rules is None or rules.policy.fixed:
+        if rules is None or rules.policy.closes or plan.facts.collects:
             return lambda asked: [() for _ in asked]
         rng = stream(run.terms.config.seed, "experts", plan.round_number)
 

@@ -54,6 +54,8 @@ class Federation:
     def run_rounds(self) -> Progress:
         """Run the rounds that are missing, and the collection where the pool is made once.
 
+        Without the entries of a collection that comes before them no round is held.
+
         Raises:
             RunStopped: If a round was aborted; the run can be resumed.
         """
@@ -61,10 +63,13 @@ class Federation:
             return self._run_rounds()
 
     def _run_rounds(self) -> Progress:
-        run, rounds = self._run, self._run.terms.config.rounds
+        run, training = self._run, self._run.terms.training_rounds
         progress = self._begin()
-        self._observer.run_started(run.run_id, rounds, min(progress.completed, rounds))
+        over = sum(number <= progress.completed for number in training)
+        self._observer.run_started(run.run_id, len(training), over)
         number = run.terms.protection.collects_at
+        if number == 1:
+            return self._hold_rounds(progress)
         collecting = self._attempts.newest_at(number)
         if collecting is not None:
             # The rounds were over when it was opened, also where not all of them had been held.
@@ -76,10 +81,12 @@ class Federation:
         return self._collection(number, progress)
 
     def _hold_rounds(self, progress: Progress) -> Progress:
-        for round_number in range(progress.completed + 1, self._run.terms.config.rounds + 1):
+        collects_at, last = self._run.terms.protection.collects_at, self._run.terms.training_rounds
+        for round_number in range(progress.completed + 1, last.stop):
             self._admit()
+            hold = self._opening if round_number == collects_at else self._round
             try:
-                progress = self._round(round_number, progress)
+                progress = hold(round_number, progress)
             except (BudgetExhausted, TooFewLeft) as error:
                 reason = f"ended before round {round_number}: {error}"
                 return replace(progress, ended_early=reason)
@@ -125,8 +132,21 @@ class Federation:
         after = replace(progress, state=state, clipping_norm=norm)
         return self._keep(plan, outcome, after, entries, started=started)
 
+    def _opening(self, number: int, progress: Progress) -> Progress:
+        """Make the pool that the rounds are held with, from all clients; the server state stays.
+
+        Like any round it must have a result before the next is held.
+        """
+        started = self._run.clock()
+        protection = self._run.terms.protection.in_round(number)
+        plan, outcome = self._attempts.carry_out(number, progress, protection)
+        if isinstance(outcome, RoundAborted):
+            self._give_up(plan, outcome, progress)
+        entries = self._open_entries(protection, outcome, progress.state)
+        return self._keep(plan, outcome, progress, entries, started=started)
+
     def _collection(self, number: int, progress: Progress) -> Progress:
-        """Return the round in which the pool is made, from all clients; the server state stays.
+        """Make the pool after the last round, from all clients; the server state stays.
 
         A run goes on without a pool where this fails; only the ledger says whether a run that
         ended early can afford it.
@@ -191,7 +211,7 @@ class Federation:
     def _give_up(self, plan: RoundPlan, error: RoundAborted, progress: Progress) -> NoReturn:
         """Stop a run whose round was aborted; one that may not be repeated has no result."""
         run_id, number = self._run.run_id, plan.round_number
-        is_lost = not may_repeat(self._run.terms.protection, error)
+        is_lost = not may_repeat(self._run.terms.protection.in_round(number), error)
         if is_lost:
             outcome = RoundOutcome(summed=_NOTHING)
             now = self._run.clock()
@@ -240,7 +260,8 @@ class Federation:
         settled = self._settled(plan, outcome)
         pseudonyms = [run.roll.pseudonyms[client] for client in settled]
         channels = run.terms.protection.in_round(number).channels
-        blob = None if plan.facts.collects else encode_arrays(state)
+        # A collection leaves the state as it was; the first round's row is where it is found again.
+        blob = None if plan.facts.collects and number > 1 else encode_arrays(state)
         stored = {**document, "survivors": list(outcome.survivors)}
         with run.records.write() as uow:
             if blob is not None:

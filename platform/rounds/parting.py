@@ -39,7 +39,7 @@ def personalise(run: Run, progress: Progress) -> float | None:
         ClientsSilent: If a client cannot be heard.
     """
     started, left = run.clock(), run.roll.left
-    claims = _claims(run, progress) if _has_fixed_pool(run) else {}
+    claims = _claims(run, progress) if run.terms.fetches_at_end else {}
     questions = _partings(run, progress, claims)
     done = ask_all(run.transport, "personalise", questions, decode_personalised, left=left)
     is_whole = all([answer.is_new for _, answer in done])
@@ -78,14 +78,10 @@ def _envelope(run: Run, progress: Progress, client: ClientId) -> Envelope:
     return Envelope(run.run_id, *run.terms.final_attempt, progress.committed.get(client))
 
 
-def _has_fixed_pool(run: Run) -> bool:
-    return run.terms.pool_rules is not None and run.terms.protection.collects_at is not None
-
-
 def _pool(run: Run) -> FixedPool | None:
     """Return what all clients fetch after the last round, where the pool is made once."""
     rules, number = run.terms.pool_rules, run.terms.protection.collects_at
-    if rules is None or number is None:
+    if rules is None or number is None or not run.terms.fetches_at_end:
         return None
     with run.records.read() as uow:
         return fixed_pool(uow.pool.entries(run.source), number, rules.minimum)

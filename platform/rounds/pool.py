@@ -60,21 +60,25 @@ class ResidentPool:
 
         Returns:
             For each client at most K experts, none where the pool is too small or the client has
-            no live entry (it counts as first-time).
+            no live entry (it counts as first-time, but for a pool that is made once, of which it
+            would never have one).
         """
+        policy = self._rules.policy
         picked: list[list[int]] = [[] for _ in asked]
         searches: dict[int, Search] = {}
         for position, handles in enumerate(asked):
             newest = next((self._rows[name][-1] for name in handles if name in self._rows), None)
-            if newest is None or len(self._payloads) < self._rules.minimum:
+            is_first_time = newest is None and not policy.fixed
+            if is_first_time or len(self._payloads) < self._rules.minimum:
                 continue
             candidates = self._candidates(handles)
-            if self._rules.policy.select == "nearest" and len(candidates) > self._rules.policy.k:
+            is_search = policy.select == "nearest" and len(candidates) > policy.k
+            if is_search and newest is not None:
                 searches[position] = Search(newest, candidates)
             else:
                 picked[position] = self._unsearched(candidates, rng)
         if searches:
-            found = self._neighbours.nearest(list(searches.values()), self._rules.policy.k)
+            found = self._neighbours.nearest(list(searches.values()), policy.k)
             for position, rows in zip(searches, found, strict=True):
                 picked[position] = rows.tolist()
         experts = {row: decode_arrays(self._payloads[row]) for row in set().union(*picked)}

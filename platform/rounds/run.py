@@ -51,8 +51,23 @@ class RunTerms:
     @property
     def final_attempt(self) -> Attempt:
         """Where personalised state is kept: one round past the last, the collection included."""
-        last = self.protection.collects_at
-        return ((self.config.rounds if last is None else last) + 1, 0)
+        return (self.last_round + 1, 0)
+
+    @property
+    def fetches_at_end(self) -> bool:
+        """Whether clients fetch a pool that was made once, after the last round."""
+        return self.pool_rules is not None and self.pool_rules.policy.closes
+
+    @property
+    def training_rounds(self) -> range:
+        """The numbers of the rounds that train; a collection is none of them."""
+        first = self.protection.first_round
+        return range(first, first + self.config.rounds)
+
+    @property
+    def last_round(self) -> int:
+        """The last number under which anything is asked for, the collection included."""
+        return self.protection.last_round(self.config.rounds)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -172,7 +172,7 @@ class Stage:
         terms = self.protection.terms
         return a_plan(
             RUN,
-            (1, 1),
+            (self.protection.first_round, 1),
             NAMES,
             planned=self.config.cohort_size,
             terms=None

@@ -179,9 +179,9 @@ def draw_experts(method: Method, count: int | None = None) -> tuple[Arrays, ...]
 
 
 def handed_out(method: Method) -> tuple[Arrays, ...]:
-    """The experts of a round; of a pool that is made once a client refuses any."""
+    """The experts of a round; of a pool that is made after them a client refuses any."""
     policy = method.pool_policy()
-    return () if policy is None or policy.fixed else draw_experts(method)
+    return () if policy is None or policy.closes else draw_experts(method)
 
 
 def frozen(arrays: Arrays) -> Arrays:

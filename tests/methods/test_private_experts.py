@@ -325,7 +325,7 @@ class Elsewhere(OverMethod):
         (lambda task: zero_shot.build(zero_shot.Config(), task), "shares nothing"),
         (lambda task: fedpgp.build(fedpgp.Config(), task), "keeps what was trained"),
         (lambda task: mixing(task, select="random"), "drawn from at random"),
-        (lambda task: Fixed(mixing(task)), "made once, after the rounds"),
+        (lambda task: Fixed(mixing(task)), "made once"),
         (lambda task: Elsewhere(mixing(task)), "pool entries are something else"),
         (
             lambda task: promptfl.build(

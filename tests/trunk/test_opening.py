@@ -1,0 +1,293 @@
+"""A pool that is made once, before the first round: charged once, and there in all rounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from platform.agreement.forecasts import rounds_to_come
+from platform.agreement.reading import Agreed, read_records
+from platform.bootstrap import plan_run
+from platform.errors import ConfigError, RunStopped
+from platform.experiment.finishing import execute
+from platform.experiment.simulation import Simulation
+from platform.experiment.twins import train_twin
+from platform.parties.client import Client
+from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
+from platform.rounds.exchange import Exchange
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
+from platform.rounds.spending import Spending
+from platform.wire.codec import decode_arrays
+from platform.wire.experts import handle
+from tests.trunk._runs import (
+    FIXED,
+    NONE,
+    RECORDS,
+    Command,
+    Crash,
+    Finished,
+    Storage,
+    comparable,
+    crash_at,
+    gaussian_epsilon,
+    of_clients,
+    opened,
+)
+from tests.trunk.conftest import MakeStorage
+from tests.trunk.test_collection import entries, lose_in, personal
+
+OPENING = ("method={name: opening}", "evaluation.local_twins=false", "rounds=2")
+PLAIN = (*OPENING, NONE)
+ALL = "cohort.dropout_rate=0"
+KEYS = "SELECT round_number, channel, count(*) FROM ledger GROUP BY 1, 2 ORDER BY 1, 2"
+
+
+@pytest.fixture(scope="module")
+def whole(make_storage: MakeStorage) -> Finished:
+    """Nothing lost, no noise; for reading only."""
+    return make_storage("whole").gathering().run(*PLAIN, ALL)
+
+
+@pytest.fixture(scope="module")
+def lossy(make_storage: MakeStorage) -> Finished:
+    """One of five lost in every round, no noise; for reading only."""
+    return make_storage("lossy-opening").gathering().run(*PLAIN)
+
+
+@pytest.fixture(scope="module")
+def noised(make_storage: MakeStorage) -> Finished:
+    """One of five lost in every round, upload noise of the operating system, epsilon 8."""
+    fresh = ("privacy.noise_source=os", "pool.clipping_norm=0.5")
+    return make_storage("noised-opening").gathering().run(*OPENING, *fresh)
+
+
+def entries_by_owner(run: Finished) -> dict[str, np.ndarray]:
+    owners = {handle(secret, run.run_id, 1): name for name, (_, secret) in run.identities().items()}
+    return {owners[name]: entry["mean"] for _, name, entry in entries(run)}
+
+
+def test_all_rounds_have_everybodys_entry_but_the_own(whole: Finished) -> None:
+    found = entries(whole)
+    assert [generation for generation, _, _ in found] == [1] * 5
+    mine = entries_by_owner(whole)
+    total = np.sum(list(mine.values()), axis=0)
+    for name, state in personal(whole).items():
+        assert int(state["handed"]) == 4
+        np.testing.assert_allclose(state["others"], total - mine[name], atol=1e-6)
+    phases = [(d["round"], d["phase"]) for d in whole.summary["rounds"]]
+    assert phases == [(1, "collection"), (2, "rounds"), (3, "rounds")]
+    assert whole.summary["phases"] is None
+
+
+def test_entries_are_what_clients_contributed(storage: Storage, whole: Finished) -> None:
+    with opened(storage.gathering().create(*PLAIN, ALL)) as simulation:
+        data = {n: c.profile.data.arrays["features"] for n, c in of(simulation).items()}
+    for name, entry in entries_by_owner(whole).items():
+        np.testing.assert_allclose(entry, data[name].mean(0), atol=1e-6)
+
+
+def of(simulation: Simulation) -> dict[str, Client]:
+    return dict(simulation.population.clients)
+
+
+def test_a_client_without_an_entry_is_handed_the_others(lossy: Finished) -> None:
+    mine, survivors = entries_by_owner(lossy), lossy.survivors()
+    assert set(mine) == set(survivors[1]) and len(mine) == 4
+    total = np.sum(list(mine.values()), axis=0)
+    trained = {*survivors[2], *survivors[3]}
+    assert trained - set(mine), "nobody who was lost in the collection takes part: no test"
+    for name, state in personal(lossy).items():
+        if name in trained:
+            assert int(state["handed"]) == (3 if name in mine else 4)
+            expected = total - mine.get(name, np.zeros_like(total))
+            np.testing.assert_allclose(state["others"], expected, atol=1e-6)
+
+
+def test_the_ledger_has_one_entry_and_then_the_sums(noised: Finished) -> None:
+    rows = noised.storage.rows(
+        "SELECT round_number, channel, clipping_norm, standard_deviation, count(*) FROM ledger"
+        " GROUP BY 1, 2, 3, 4 ORDER BY 1"
+    )
+    z = noised.noise_multiplier
+    assert [row[:3] for row in rows] == [(1, "pool", 0.5), (2, "sum", 1.0), (3, "sum", 1.0)]
+    assert [row[4] for row in rows] == [5, 5, 5]
+    assert [row[3] for row in rows] == pytest.approx([0.5 * z, z, z], rel=1e-9)
+    for number, document in enumerate(noised.summary["rounds"], start=1):
+        for adversary in ("server", "peers", "observer"):
+            expected = gaussian_epsilon(z, number)
+            assert document["epsilon"][adversary] == pytest.approx(expected, rel=1e-6)
+    assert 7.99 < gaussian_epsilon(z, 3) <= 8.0
+    text = " ".join(noised.summary["warnings"])
+    assert "made before the first round" in text and "charged once" in text
+    assert "2(K+1)" not in text
+
+
+def test_an_entry_carries_its_noise_and_clients_keep_the_same_books(noised: Finished) -> None:
+    values = np.concatenate([entry["mean"] for _, _, entry in entries(noised)])
+    assert values.std() == pytest.approx(0.5 * noised.noise_multiplier, rel=0.15)
+    books = of_clients(noised.folder, "SELECT client, round_number, channel, status FROM ledger")
+    for client, kept in books.items():
+        expected = [(1, "pool", "released")] + [(n, "sum", "released") for n in (2, 3)]
+        lost = [n for n, survivors in noised.survivors().items() if client not in survivors]
+        assert sorted(kept) == [row for row in expected if row[0] not in lost]
+
+
+def test_the_charge_is_written_before_anything_is_asked(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(storage.gathering().create(*OPENING)) as simulation:
+        crash_at(monkeypatch, Exchange, "__call__", 1)
+        with pytest.raises(Crash):
+            execute(simulation, SilentObserver())
+    assert storage.rows("SELECT round_number, channel, status, count(*) FROM ledger") == [
+        (1, "pool", "reserved", 5)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "nth", "after"),
+    [
+        (Spending, "reserve", 1, True),
+        (Client, "_train", 2, True),
+        (Client, "_disclose", 3, True),
+        (Federation, "_commit_pool", 1, False),
+        (Federation, "_commit", 1, True),
+        (Client, "_train", 6, True),
+        (Federation, "_commit", 2, False),
+    ],
+)
+def test_a_run_that_was_killed_ends_as_if_nothing_had_happened(
+    storage: Storage,
+    monkeypatch: pytest.MonkeyPatch,
+    lossy: Finished,
+    owner: Any,
+    name: str,
+    nth: int,
+    after: bool,
+) -> None:
+    place = storage.gathering()
+    with monkeypatch.context() as patch, opened(place.create(*PLAIN)) as simulation:
+        crash_at(patch, owner, name, nth, after=after)
+        with pytest.raises(Crash):
+            execute(simulation, SilentObserver())
+    resumed = place.resume(simulation.run_id)
+    assert comparable(resumed.summary) == comparable(lossy.summary)
+    assert storage.rows(KEYS) == [(1, "pool", 5), (2, "sum", 5), (3, "sum", 5)]
+    assert resumed.survivors() == lossy.survivors()
+    theirs = {name: decode_arrays(part) for name, (part, _) in lossy.personal_parts().items()}
+    for client, (part, _) in resumed.personal_parts().items():
+        mine = decode_arrays(part)
+        assert all(np.array_equal(mine[n], theirs[client][n]) for n in theirs[client])
+    assert np.array_equal(resumed.state()["weight"], lossy.state()["weight"])
+
+
+def test_an_interrupted_collection_with_fresh_noise_pays_once(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, fresh = storage.gathering(), (*OPENING, "privacy.noise_source=os")
+    with monkeypatch.context() as patch, opened(place.create(*fresh)) as simulation:
+        crash_at(patch, Client, "_disclose", 2, after=True)
+        with pytest.raises(Crash):
+            execute(simulation, SilentObserver())
+    resumed = place.resume(simulation.run_id)
+    assert storage.rows(KEYS) == [(1, "pool", 5), (2, "sum", 5), (3, "sum", 5)]
+    assert len(entries(resumed)) == 4
+    assert 7.9 < resumed.summary["final"]["epsilon"]["server"] <= 8.0
+
+
+def test_without_enough_entries_no_round_is_held(storage: Storage) -> None:
+    place = storage.gathering()
+    with opened(place.create(*PLAIN, "cohort.retries=1")) as simulation:
+        with pytest.raises(RunStopped, match=r"round 1 was aborted.*pool\.minimum"):
+            execute(lose_in(simulation, 1, 1), SilentObserver())
+    assert storage.rows("SELECT count(*) FROM rounds") == [(0,)]
+    # Both attempts may have left clients and stay charged; the run can be gone on with.
+    assert storage.rows(KEYS) == [(1, "pool", 10)]
+    resumed = place.resume(simulation.run_id)
+    assert storage.rows(KEYS) == [(1, "pool", 15), (2, "sum", 5), (3, "sum", 5)]
+    assert len(entries(resumed)) == 4
+
+
+def test_what_the_budget_does_not_allow_is_not_asked_for(storage: Storage) -> None:
+    dear = ("privacy.noise_multiplier=0.5", "privacy.target_epsilon=null")
+    config = (*OPENING, *dear, "privacy.lifetime_budget=1.0")
+    run = storage.gathering().run(*config)
+    assert storage.rows("SELECT count(*) FROM ledger") == [(0,)]
+    assert "ended before round 1" in run.summary["warnings"][0]
+
+
+def test_what_is_still_to_come_counts_the_rounds(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the collection is open, and after it, both rounds are to come; then one is."""
+    place, found = storage.gathering(), []
+    with opened(place.create(*OPENING)) as simulation:
+        for name, nth, after in (("_commit", 1, False), ("_commit", 1, True), ("_commit", 1, True)):
+            with monkeypatch.context() as patch:
+                crash_at(patch, Federation, name, nth, after=after)
+                with pytest.raises(Crash):
+                    execute(simulation, SilentObserver())
+            with simulation.database.unit_of_work(read_only=True) as uow:
+                records = read_records(uow, simulation.run_id)
+            coming = rounds_to_come(Agreed(simulation.run.terms.config, records, records, None))
+            found.append((coming.rounds, {release.key.channel for release in coming.releases}))
+    assert found == [(2, set()), (2, set()), (1, {"sum"})]
+
+
+def test_a_rounds_purpose_is_a_matter_of_its_number(storage: Storage) -> None:
+    with opened(storage.gathering().create(*PLAIN)) as simulation:
+        protection = simulation.run.terms.protection
+        assert protection.in_round(1).channels == ("pool",)
+        assert not protection.in_round(1).layout.spec
+        for number in (2, 3, 4):
+            assert protection.in_round(number) is protection
+        assert protection.channels == ("sum",) and protection.pool_spec is None
+        expected = next(iter(of(simulation).values())).profile.safeguards.expected
+        assert (expected.rounds, expected.experts, expected.generations) == (3, 5, 1)
+        assert expected.fetched is None
+
+
+def test_an_entry_of_bare_data_is_refused_under_noised_steps(storage: Storage) -> None:
+    """Nothing of a record may leave by another way than the trainer: the run fails closed."""
+    with opened(storage.gathering().create(*OPENING, *RECORDS)) as simulation:
+        with pytest.raises(RunStopped, match="read outside the trainer"):
+            execute(simulation, SilentObserver())
+    assert storage.rows("SELECT count(*) FROM pool") == [(0,)]
+
+
+def test_local_twins_train_in_the_rounds_only(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[tuple[list[int], int]] = []
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        trained.append((args[3], kwargs["final_round"]))
+        return train_twin(*args, **kwargs)
+
+    monkeypatch.setattr("platform.experiment.twins.train_twin", noted)
+    storage.gathering().run(*PLAIN, ALL, "evaluation.local_twins=true")
+    assert trained == [([2, 3], 4)] * 5
+
+
+def test_an_audit_reaches_the_collection_and_the_rounds(storage: Storage) -> None:
+    config = storage.config(*OPENING, *FIXED, "pool.clipping_norm=3.0")
+    plan = plan_run(config, SilentObserver(), storage.gathering().surroundings)
+    audits = audit_run(AuditPlan(plan, 200), lambda *_: None)
+    assert [(audit.channel, audit.reasons) for audit in audits] == [("sum", ()), ("pool", ())]
+    assert audit_failing(AuditPlan(plan, 200)).reasons == ()
+
+
+def test_there_is_no_second_phase(storage: Storage) -> None:
+    place = storage.gathering()
+    run = place.run(*PLAIN, ALL)
+    with pytest.raises(ConfigError, match="no pool that was made once, after its last round"):
+        place.create(*PLAIN, ALL, f"phase_two_of={run.run_id}")
+
+
+def test_a_report_marks_the_collection(noised: Finished, sotto: Command) -> None:
+    answer = sotto("report", noised.run_id, "--storage", noised.storage.url)
+    assert answer.code == 0
+    assert sum(line.endswith(" collection") for line in answer.out.splitlines()) == 1
