@@ -22,13 +22,14 @@ statistics, which CLIP's ResNets have, keeps those that CLIP was trained with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 TEMPLATE: Final = "a photo of a {}."
 _PREFIX: Final = "extractor."
 _BLOCKS: Final = "transformer.resblocks."
+_FIRST: Final = "conv1"
+
+Change = Callable[[Tensor], Tensor]
+"""Of a first feature map (B, W, h, w)."""
 
 
 @dataclass(frozen=True)
@@ -111,15 +116,63 @@ class ClipTower:
 
     def features(self, parameters: Parameters, inputs: Tensor) -> Tensor:
         """Return features of length one, (B, D)."""
-        changed = {} if self.rank is None else self._added(parameters)
-        if self.rank is None:
-            changed = {name: parameters[f"{_PREFIX}{name}"] for name in self._names()}
-        found: Tensor = functional_call(self.backbone.image_module, changed, (inputs,))
+        module = self.backbone.image_module
+        found: Tensor = functional_call(module, self._trained(parameters), (inputs,))
+        return functional.normalize(found, dim=-1)
+
+    @property
+    def first_width(self) -> int:
+        """W, the channels of the first feature map.
+
+        Raises:
+            BackboneError: The tower does not begin with a convolution.
+        """
+        return self._first().out_channels
+
+    def first_map(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """Return what the first convolution gives, (B, W, h, w): a transformer's patch embeddings.
+
+        Raises:
+            BackboneError: The tower does not begin with one.
+        """
+        prefix, trained = f"{_FIRST}.", self._trained(parameters)
+        own = {n.removeprefix(prefix): w for n, w in trained.items() if n.startswith(prefix)}
+        found: Tensor = functional_call(self._first(), own, (inputs,))
+        return found
+
+    def features_after(self, parameters: Parameters, inputs: Tensor, change: Change) -> Tensor:
+        """Return features (B, D) of what the first map is changed to.
+
+        Raises:
+            BackboneError: The tower does not begin with a convolution.
+        """
+        # A copy for this call, as the module is everybody's; the layers are shared.
+        module = copy.copy(self.backbone.image_module)
+        module._modules = {**module._modules, _FIRST: _Changed(self._first(), change)}
+        trained = {
+            name.replace(f"{_FIRST}.", f"{_FIRST}.layer.") if name.startswith(_FIRST) else name: w
+            for name, w in self._trained(parameters).items()
+        }
+        found: Tensor = functional_call(module, trained, (inputs,))
         return functional.normalize(found, dim=-1)
 
     def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
         """Return the pixels."""
         return inputs.flatten(1)
+
+    def _trained(self, parameters: Parameters) -> dict[str, Tensor]:
+        if self.rank is not None:
+            return self._added(parameters)
+        return {name: parameters[f"{_PREFIX}{name}"] for name in self._names()}
+
+    def _first(self) -> nn.Conv2d:
+        first = getattr(self.backbone.image_module, _FIRST, None)
+        if not isinstance(first, nn.Conv2d):
+            raise BackboneError(
+                f"task.model.name: the image tower of {self.backbone.name!r} does not begin with a "
+                "convolution; valid are CLIP's vision transformers and ResNets"
+            )
+        return first
 
     def _added(self, parameters: Parameters) -> dict[str, Tensor]:
         return {
@@ -139,3 +192,15 @@ class ClipTower:
                 "blocks to add to; valid is null"
             )
         return found
+
+
+class _Changed(nn.Module):
+    """A layer whose output is changed."""
+
+    def __init__(self, layer: nn.Module, change: Change) -> None:
+        super().__init__()
+        self.layer, self._change = layer, change
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the changed output."""
+        return self._change(self.layer(inputs))

@@ -1,0 +1,284 @@
+"""CCST: clients swap the styles of their images once, and train on their images in others' styles.
+
+Chen et al. 2023, "Federated Domain Generalization for Image Recognition via Cross-Client Style
+Transfer" (WACV). By its published code (JeremyCJM/CCST, commit 87c3e44), as the text was not at
+hand. A client's *overall* style is the mean and the standard deviation of each channel of a feature
+map over all positions of all its images. Before the first round each client gives its own (the
+collection, `PoolPolicy.when`); then every image is restyled to others' styles by
+
+    AdaIN(f) = s_sd (f - mean f) / sd f + s_mean,    sd f unbiased, over the image's own positions
+
+and FedAvg with uniform weights goes over what that gave. Each image draws `styles` of the clients'
+styles without replacement, its owner's meaning the image as it is, so the training set has that
+many times its rows. It is drawn once: a client keeps the seed. A constant of 1e-5 is added to each
+variance. Restyled images stay with the client; what is predicted on is not restyled.
+
+Where this departs from the code:
+
+- Its maps are VGG-19's up to relu4_1, and a decoder turns them back into pixels. Neither network's
+  weights can be shipped. `space: patches` restyles the first feature map of CLIP's image tower (a
+  transformer's patch embeddings) within the network in training, without a decoder. Styles are
+  those of the first broadcast; with `lora_rank` that layer never moves. `space: pixels` restyles
+  the three colours of the pixels as the network takes them.
+- A style travels as mean and second moment, which are means over images, and the standard deviation
+  is made of them by whoever receives it. `pool.clipping_norm` bounds both as one vector.
+- *Single* styles, each image's own statistics for everybody, would be a release for each image:
+  no noise on a client's one entry covers that, so they are refused.
+
+A style is seen without noised steps, so no record has a bound of its own: no `dp_sgd`. And an image
+is in several rows, so a bound on the gradient of one does not bound what the image does. Without
+others' styles the method is FedAvg with uniform weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge
+from numpy.typing import NDArray
+from torch import Tensor
+
+from methods.errors import MethodError
+from methods.fedavg import FedAvg
+from methods.interface.defaults import CLIENT_ONLY
+from methods.interface.method import (
+    Arrays,
+    ClientView,
+    Examples,
+    LocalResult,
+    Method,
+    PoolPolicy,
+    Task,
+    TensorSpec,
+    Trainer,
+    Unit,
+    Weighting,
+)
+from methods.networks.extractors import NetworkConfig
+from methods.networks.layers import Parameters
+from methods.networks.towers import ClipTower
+
+MEAN, SQUARE = "style.mean", "style.square"
+"""Names of an entry's arrays, (W,) each."""
+TARGET_MEAN, TARGET_DEVIATION, IS_OWN = "style_mean", "style_deviation", "is_own_style"
+DRAW = "draw"
+EPSILON = 1e-5
+COLOURS = 3
+AT_ONCE = 64
+"""Images whose maps are held at once; changes memory only."""
+
+VARIANTS = ({"network": "cnn", "space": "pixels", "lora_rank": None},)
+
+
+@dataclass(frozen=True)
+class Config(NetworkConfig):
+    """Options.
+
+    Attributes:
+        space: What is restyled: `patches`, the first map of CLIP's image tower, or `pixels`.
+        style: A client's `overall` style; `single` styles of its images are refused.
+        styles: K, how many styles each image is given, its own client's among those drawn from.
+    """
+
+    space: Literal["patches", "pixels"] = "patches"
+    style: Literal["overall", "single"] = "overall"
+    styles: Annotated[int, Ge(1)] = 3
+
+
+@dataclass(frozen=True)
+class Ccst(FedAvg):
+    """Cross-client style transfer.
+
+    Attributes:
+        population: Number of clients.
+        units: A client only.
+    """
+
+    config: Config
+    population: int = field(default=1, kw_only=True)
+    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
+    couples_examples: bool = field(default=True, kw_only=True)
+    has_personal_state: bool = field(default=True, init=False)
+
+    def shared_spec(self) -> Mapping[str, TensorSpec]:
+        """Return the whole network, all clients weighing alike."""
+        spec = super().shared_spec()
+        return {n: replace(tensor, weighting=Weighting.UNIFORM) for n, tensor in spec.items()}
+
+    def pool_policy(self) -> PoolPolicy:
+        """Return all clients' styles, made once, before the first round."""
+        style = TensorSpec((self.style_width,))
+        return PoolPolicy(
+            {MEAN: style, SQUARE: style}, self.population, select="all", fixed=True, when="before"
+        )
+
+    @property
+    def style_width(self) -> int:
+        """W, the channels of what is restyled."""
+        if self.config.space == "pixels":
+            return COLOURS
+        return self._tower.first_width
+
+    def init_client(
+        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
+    ) -> Arrays:
+        """Return the seed of the client's draws."""
+        return {DRAW: np.array(client_rng.integers(2**62), np.int64)}
+
+    def contribute(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Return the client's overall style under the first broadcast."""
+        images, model = data.arrays["pixels"], self.tensors(view.broadcast)
+        sums = np.zeros((2, self.style_width))
+        with torch.no_grad():
+            for first in range(0, len(images), AT_ONCE):
+                batch = self.tensors({"pixels": images[first : first + AT_ONCE]})
+                found = self.map_of(model, self.extractor.inputs(batch)).to(torch.float64)
+                # Each image has as many positions, so the mean of means is that over positions.
+                moments = [(found**power).mean((-2, -1)).sum(0) for power in (1, 2)]
+                sums += torch.stack(moments).cpu().numpy()
+        mean, square = (sums / len(images)).astype(np.float32)
+        return LocalResult({}, {MEAN: mean, SQUARE: square}, view.personal)
+
+    def client_update(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Train the network on the images in others' styles and their own."""
+        styled = Examples(self.restyled(data.arrays, view))
+        trained = self.train(view, styled, trainer, rng, names=tuple(self.shared_layers))
+        update = self.result(view, trained).update
+        return LocalResult(update, None, {DRAW: view.personal[DRAW]})
+
+    def restyled(self, arrays: Arrays, view: ClientView) -> dict[str, NDArray[np.generic]]:
+        """Return K rows for each example, each with the style that it is to have.
+
+        Fewer where there are fewer styles; the examples as they are where there are none but the
+        client's own.
+        """
+        count, others = len(arrays["labels"]), len(view.experts)
+        drawn = drawn_styles(count, others, self.config.styles, int(view.personal[DRAW]))
+        if not others:
+            return dict(arrays)
+        # The own style is the last, and its numbers are never used.
+        blank = {MEAN: np.zeros(self.style_width), SQUARE: np.ones(self.style_width)}
+        styles = [*view.experts, blank]
+        means, deviations = (
+            np.stack([part(style) for style in styles]).astype(np.float32)
+            for part in (lambda style: style[MEAN], deviation_of)
+        )
+        picked, each = drawn.ravel(), drawn.shape[1]
+        return {
+            **{name: np.repeat(array, each, axis=0) for name, array in arrays.items()},
+            TARGET_MEAN: means[picked],
+            TARGET_DEVIATION: deviations[picked],
+            IS_OWN: picked == others,
+        }
+
+    def map_of(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """Return what is restyled of a network's inputs, (B, W, h, w)."""
+        if self.config.space == "pixels":
+            return inputs
+        return self._tower.first_map(parameters, inputs)
+
+    def features(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return features (B, D), in the styles that the batch asks for, if it does."""
+        if TARGET_MEAN not in batch:
+            return super().features(parameters, batch)
+        inputs = self.extractor.inputs(batch)
+
+        def change(found: Tensor) -> Tensor:
+            return styled(found, batch[TARGET_MEAN], batch[TARGET_DEVIATION], batch[IS_OWN])
+
+        if self.config.space == "pixels":
+            return self.extractor.features(parameters, change(inputs))
+        return self._tower.features_after(parameters, inputs, change)
+
+    @property
+    def _tower(self) -> ClipTower:
+        if not isinstance(self.extractor, ClipTower):
+            raise MethodError(
+                "method.space: 'patches' needs a first layer that has learned something before the "
+                f"first round, and network {self.config.network!r} has not; valid: pixels, or "
+                "network clip"
+            )
+        return self.extractor
+
+
+def drawn_styles(count: int, others: int, styles: int, seed: int) -> NDArray[np.int64]:
+    """Return which styles each image gets, without replacement.
+
+    Args:
+        count: Images.
+        others: Other clients' styles, numbered from 0; the own one follows them.
+        styles: K.
+        seed: Of the draws, the same in all rounds.
+
+    Returns:
+        (count, min(K, others + 1)).
+    """
+    rng = np.random.default_rng(seed)
+    order = rng.random((count, others + 1)).argsort(axis=1)
+    return order[:, : min(styles, others + 1)]
+
+
+def deviation_of(style: Arrays) -> NDArray[np.float64]:
+    """Return standard deviations (W,) from a style's moments, which may carry noise."""
+    mean = np.asarray(style[MEAN], np.float64)
+    variance = np.asarray(style[SQUARE], np.float64) - mean**2
+    return np.asarray(np.sqrt(np.maximum(variance, 0.0) + EPSILON))
+
+
+def styled(found: Tensor, mean: Tensor, deviation: Tensor, is_own: Tensor) -> Tensor:
+    """Return maps in given styles (AdaIN).
+
+    Args:
+        found: Maps (B, W, h, w).
+        mean: Each image's style, (B, W).
+        deviation: The same, (B, W).
+        is_own: Which images stay as they are, (B,).
+
+    Returns:
+        (B, W, h, w).
+    """
+    centred = found - found.mean((-2, -1), keepdim=True)
+    spread = (found.var((-2, -1), keepdim=True) + EPSILON).sqrt()
+    there = deviation[..., None, None] * centred / spread + mean[..., None, None]
+    return torch.where(is_own[..., None, None, None], found, there)
+
+
+def build(config: Config, task: Task) -> Method:
+    """Build the method.
+
+    Raises:
+        BackboneError: If the network needs a CLIP model and the task has none, or its tower does
+            not begin with a convolution.
+        MethodError: If styles are single, the network takes no images, or its first layer starts
+            untrained.
+    """
+    if config.style == "single":
+        raise MethodError(
+            "method.style: 'single' hands each image's own statistics to all clients, a release "
+            "for each image that no bound on a client's one entry covers; valid: overall"
+        )
+    if config.network not in ("cnn", "clip"):
+        raise MethodError(
+            f"method.network: {config.network!r} takes no images, whose styles ccst exchanges; "
+            "valid: cnn, clip"
+        )
+    method = replace(Ccst.built(config, task), population=task.population)
+    # Refused here, before anything asks.
+    _ = method.style_width
+    return method
