@@ -11,6 +11,7 @@ from tests.trunk._runs import FIXED, RECORDS, Storage
 NETWORK = "network: cnn, image_size: 16, channels: [2, 3]"
 METHODS = {
     "ccst": f"method={{name: ccst, {NETWORK}, space: pixels}}",
+    "elcfs": f"method={{name: elcfs, {NETWORK}}}",
 }
 SHORT = ("rounds=2", "evaluation.local_twins=false")
 
@@ -29,7 +30,7 @@ def test_a_run_pays_once_and_all_rounds_have_the_entries(storage: Storage, name:
     assert run.summary["final"]["accuracy"]["mean"] is not None
 
 
-ENTRY = {"ccst": ("style.mean", "style.square")}
+ENTRY = {"ccst": ("style.mean", "style.square"), "elcfs": ("amplitude",)}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -41,6 +42,8 @@ def test_noised_steps_do_not_cover_what_is_swapped(storage: Storage, name: str) 
 
 REFUSED = {
     f"method={{name: ccst, {NETWORK}, space: pixels, style: single}}": "method.style: 'single'",
+    f"method={{name: elcfs, {NETWORK}, spectrum: per_image}}": "method.spectrum: 'per_image'",
+    f"method={{name: elcfs, {NETWORK}, spectrum: full}}": "method.spectrum: 'full'",
 }
 
 

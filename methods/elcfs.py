@@ -1,0 +1,251 @@
+"""ELCFS: clients swap low frequencies once; a step on images as they are must do on mixed ones.
+
+Liu et al. 2021, "FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic
+Learning in Continuous Frequency Space" (CVPR). By its published code (liuquande/FedDG-ELCFS, commit
+0a281e4), as the text was not at hand. With A and P the amplitude and the phase of an image's
+two-dimensional Fourier transform, in each colour, and A_j another client's amplitude,
+
+    A' = (1 - lambda) A + lambda A_j    on the (2b + 1)^2 lowest frequencies, b = floor(L min(h, w))
+    x' = Re F^-1(A' e^(iP)), held within 0..255
+    theta' = theta - beta clamp(grad l(x; theta), -c, c)
+    loss = l(x; theta) + l(x'; theta')
+
+whose gradient takes that of theta' for that of theta: first order, as there. Weights go by number
+of examples.
+
+Where this departs from the code:
+
+- It segments, with a contrast of boundary and background in the loss. Images here have one label
+  each and no boundary, so the contrast is dropped, as CCST's port of it does.
+- Its clients swap whole amplitude spectra of an eighth of their images, which with the phases are
+  the images and without them near them. Here each client gives one block before the first round
+  (the collection, `PoolPolicy.when`): the mean over its images of the (2b + 1)^2 lowest
+  frequencies, which are all that is ever mixed in. Spectra of single images, whole or not, are
+  refused.
+- A block is of pixels in [0, 1] and divided by h w, so that its first number is a colour's mean and
+  its norm is at most sqrt 3 (Parseval). What noise makes negative counts as zero.
+- Each image draws its client j and its lambda once a round, not once a batch.
+
+The training code has L = 0 and lambda = 1: x' moves each colour's mean alone. `band` and `mix:
+uniform` have more of it; the code's demonstration has L = 0.003.
+
+theta' is a step on the whole batch, so an example's loss depends on the others, and a block is seen
+without noised steps: no `dp_sgd`. Without others' blocks the method is FedAvg.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Lt
+from torch import Tensor
+
+from methods.errors import MethodError
+from methods.fedavg import FedAvg
+from methods.interface.defaults import CLIENT_ONLY
+from methods.interface.method import (
+    ClientView,
+    Examples,
+    LocalResult,
+    Method,
+    Objective,
+    PoolPolicy,
+    Task,
+    TensorSpec,
+    Trainer,
+    Unit,
+)
+from methods.networks.extractors import NetworkConfig
+from methods.networks.layers import Parameters
+from methods.networks.method import BatchObjective
+
+BLOCK = "amplitude"
+"""Name of an entry's array, (3, 2b + 1, 2b + 1)."""
+TARGET, SHARE = "other_amplitude", "share"
+COLOURS, WHITE = 3, 255.0
+AT_ONCE = 64
+"""Images whose spectra are held at once; changes memory only."""
+
+VARIANTS = ({"band": 0.1, "mix": "uniform"},)
+
+
+@dataclass(frozen=True)
+class Config(NetworkConfig):
+    """Options.
+
+    Attributes:
+        spectrum: What a client gives: `client_mean`, one block. Spectra of single images are
+            refused, their lowest frequencies (`per_image`) and all of them (`full`).
+        band: L, the half-width of the block as a share of an image's side.
+        mix: lambda: 1 (`full`), or drawn evenly from 0 to 1 (`uniform`).
+        inner_rate: beta, the rate of the step that theta' is made by.
+        inner_clip: c, the largest coordinate of that step's gradient.
+    """
+
+    spectrum: Literal["client_mean", "per_image", "full"] = "client_mean"
+    band: Annotated[float, Ge(0.0), Lt(0.5)] = 0.0
+    mix: Literal["full", "uniform"] = "full"
+    inner_rate: Annotated[float, Ge(0.0)] = 1e-3
+    inner_clip: Annotated[float, Gt(0.0)] = 100.0
+
+
+@dataclass(frozen=True)
+class Elcfs(FedAvg):
+    """Episodic learning in frequency space.
+
+    Attributes:
+        side: Of the images.
+        population: Number of clients.
+        units: A client only.
+    """
+
+    config: Config
+    side: int = field(default=1, kw_only=True)
+    population: int = field(default=1, kw_only=True)
+    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
+    couples_examples: bool = field(default=True, kw_only=True)
+
+    @property
+    def half_width(self) -> int:
+        """B, the half-width of a block."""
+        return math.floor(self.config.band * self.side)
+
+    def pool_policy(self) -> PoolPolicy:
+        """Return all clients' blocks, made once, before the first round."""
+        width = 2 * self.half_width + 1
+        return PoolPolicy(
+            {BLOCK: TensorSpec((COLOURS, width, width))},
+            self.population,
+            select="all",
+            fixed=True,
+            when="before",
+        )
+
+    def contribute(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Return the mean of the client's low frequencies."""
+        images, total = data.arrays["pixels"], torch.zeros(())
+        for first in range(0, len(images), AT_ONCE):
+            pixels = torch.from_numpy(np.array(images[first : first + AT_ONCE])).to(torch.float64)
+            total = total + low_amplitudes(pixels, self.half_width).sum(0)
+        mean = (total / len(images)).numpy().astype(np.float32)
+        return LocalResult({}, {BLOCK: mean}, view.personal)
+
+    def client_update(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Train the network on the images, and what each step makes of it on mixed ones."""
+        arrays = dict(data.arrays)
+        if view.experts:
+            count = data.num_examples
+            blocks = np.stack([np.maximum(expert[BLOCK], 0.0) for expert in view.experts])
+            arrays[TARGET] = blocks[rng.integers(len(blocks), size=count)].astype(np.float32)
+            uniform = self.config.mix == "uniform"
+            shares = rng.random(count) if uniform else np.ones(count)
+            arrays[SHARE] = shares.astype(np.float32)
+        trained = self.train(view, Examples(arrays), trainer, rng, names=tuple(self.shared_layers))
+        return self.result(view, trained)
+
+    def objective(self, view: ClientView) -> Objective:
+        """Return cross-entropy, and that of a step on mixed images where there are others'."""
+        return BatchObjective(self.episodic if view.experts else self.cross_entropies)
+
+    def episodic(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return loss of each example, (B,)."""
+        plain = self.cross_entropies(parameters, batch)
+        moving = {name: value for name, value in parameters.items() if value.requires_grad}
+        # Without a graph of its own: the step is a constant, and theta' moves as theta does.
+        gradients = torch.autograd.grad(
+            plain.mean(),
+            list(moving.values()),
+            retain_graph=True,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        rate, most = self.config.inner_rate, self.config.inner_clip
+        stepped = {
+            name: value - rate * gradient.clamp(-most, most)
+            for (name, value), gradient in zip(moving.items(), gradients, strict=True)
+        }
+        mixed = {**batch, "pixels": mixed_in(batch["pixels"], batch[TARGET], batch[SHARE])}
+        return plain + self.cross_entropies({**parameters, **stepped}, mixed)
+
+
+def low_amplitudes(pixels: Tensor, half_width: int) -> Tensor:
+    """Return amplitudes of the lowest frequencies.
+
+    Args:
+        pixels: (B, 3, h, w), 0 to 255.
+        half_width: b.
+
+    Returns:
+        (B, 3, 2b + 1, 2b + 1), of pixels in [0, 1] and divided by h w; frequency 0 in the middle.
+    """
+    rows, columns = _lowest(pixels, half_width)
+    spectrum = torch.fft.fft2(pixels / WHITE, norm="forward")
+    lowest: Tensor = spectrum[..., rows, columns]
+    return lowest.abs()
+
+
+def mixed_in(pixels: Tensor, amplitudes: Tensor, shares: Tensor) -> Tensor:
+    """Return images with others' low frequencies mixed in.
+
+    Args:
+        pixels: (B, 3, h, w), 0 to 255.
+        amplitudes: Of another client for each image, as `low_amplitudes` has them.
+        shares: lambda of each image, (B,).
+
+    Returns:
+        (B, 3, h, w), 0 to 255, not rounded.
+    """
+    rows, columns = _lowest(pixels, amplitudes.shape[-1] // 2)
+    spectrum = torch.fft.fft2(pixels / WHITE, norm="forward")
+    lowest = spectrum[..., rows, columns]
+    share = shares[:, None, None, None]
+    amplitude = (1.0 - share) * lowest.abs() + share * amplitudes
+    spectrum[..., rows, columns] = torch.polar(amplitude.to(lowest.real.dtype), lowest.angle())
+    mixed: Tensor = torch.fft.ifft2(spectrum, norm="forward").real
+    return (WHITE * mixed).clamp(0.0, WHITE)
+
+
+def _lowest(pixels: Tensor, half_width: int) -> tuple[Tensor, Tensor]:
+    """Return where the frequencies from -b to b are in a spectrum, rows and columns."""
+    near = torch.arange(-half_width, half_width + 1, device=pixels.device)
+    height, width = pixels.shape[-2:]
+    return (near % height)[:, None], (near % width)[None, :]
+
+
+def build(config: Config, task: Task) -> Method:
+    """Build the method.
+
+    Raises:
+        BackboneError: If the network needs a CLIP model and the task has none.
+        MethodError: If spectra are those of single images, or the network takes none.
+    """
+    if config.spectrum != "client_mean":
+        raise MethodError(
+            f"method.spectrum: {config.spectrum!r} hands spectra of single images to all clients, "
+            "near the images themselves and a release for each, which no bound on a client's one "
+            "entry covers; valid: client_mean"
+        )
+    if config.network not in ("cnn", "clip"):
+        raise MethodError(
+            f"method.network: {config.network!r} takes no images, whose spectra elcfs exchanges; "
+            "valid: cnn, clip"
+        )
+    method = Elcfs.built(config, task)
+    side = method.pixel_size or (0 if task.backbone is None else task.backbone.image_size)
+    return replace(method, side=side, population=task.population)
