@@ -291,3 +291,16 @@ def test_a_report_marks_the_collection(noised: Finished, sotto: Command) -> None
     answer = sotto("report", noised.run_id, "--storage", noised.storage.url)
     assert answer.code == 0
     assert sum(line.endswith(" collection") for line in answer.out.splitlines()) == 1
+
+
+def test_a_norm_that_adapts_begins_with_the_rounds(storage: Storage) -> None:
+    """The collection has a norm of its own, and the first that trains the configured one."""
+    adaptive = "privacy.adaptive_clipping={quantile: 0.5, learning_rate: 0.3, flag_ratio: 0.2}"
+    run = storage.gathering().run(*OPENING, *FIXED, adaptive, "pool.clipping_norm=3.0")
+    query = "SELECT clipping_norm, standard_deviation FROM ledger WHERE channel = 'pool' GROUP BY 1"
+    assert storage.rows(query) == [(3.0, 12.0)]
+    norms = [document["clipping_norm"] for document in run.summary["rounds"]]
+    assert norms[:2] == [None, 1.0] and norms[2] != 1.0
+    assert run.summary["final"]["epsilon"]["server"] == pytest.approx(
+        gaussian_epsilon(4.0, 3), rel=1e-6
+    )
