@@ -164,6 +164,7 @@ def test_another_seed_gives_another_run(storage: Storage, plain_run: Finished) -
 
 
 SMALL = ["method.network=features", "method.feature_width=8"]
+CNN = ["method.network=cnn", "method.image_size=16", "method.channels=[2, 3]"]
 CHANGES = {
     "lg_fedavg": SMALL,
     "scaffold": SMALL,
@@ -173,6 +174,8 @@ CHANGES = {
     "feddistill": SMALL,
     "fedpcl": SMALL,
     "pm_moe": ["method.base_options.network=features", "method.gate_rounds=1"],
+    "ccst": [*CNN, "method.space=pixels"],
+    "elcfs": CNN,
     "fedclip": ["privacy.per_sample_clipping_norm=null"],
     "fedcocoop": [],
     "fedmaple": [],
