@@ -52,7 +52,10 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters trained with one learning rate; None takes `training.learning_rate`."""
+    """Parameters trained with one learning rate; None takes `training.learning_rate`.
+
+    A schedule over rounds multiplies either.
+    """
 
     names: tuple[str, ...]
     learning_rate: float | None = None
@@ -63,7 +66,7 @@ class Trainer(Protocol):
 
     @property
     def learning_rate(self) -> float:
-        """The configured learning rate, for corrections that depend on it (SCAFFOLD)."""
+        """The learning rate of this round, for corrections that depend on it (SCAFFOLD)."""
         ...
 
     @property

@@ -11,6 +11,7 @@ from platform.cli.output import console, epsilon, fraction, print_json, printabl
 from platform.cli.watching import heading, round_line
 from platform.config.federation_rules import HELD
 from platform.experiment.canary_notes import canary_warnings, lower_text
+from platform.experiment.optimisers import optimizer_words
 from platform.reports.warnings import claim_warnings, unfinished_words
 from platform.rounds.phases import in_rounds
 
@@ -107,6 +108,7 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("method, data", f"{summary['method']} on {summary['dataset']}"),
         *([("second phase of", first)] if (first := summary.get("phase_two_of")) else []),
         *[(name, text) for name, text in summary.get("evaluation", {}).items()],
+        *_optimizer(summary.get("training")),
         _accuracy(summary),
         *_phases(summary.get("phases")),
         *_protocol("", final.get("protocol")),
@@ -122,6 +124,11 @@ def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         *([("beside it", _accountants(summary))] if summary["unit"] else []),
         ("audit head", f"{head['count']}:{head['hash']}"),
     ]
+
+
+def _optimizer(training: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return the optimiser in words; summaries of earlier versions do not have it."""
+    return [] if training is None else [("local training", optimizer_words(training))]
 
 
 def _accuracy(summary: Mapping[str, Any]) -> tuple[str, str]:

@@ -16,8 +16,8 @@ from platform.config.sections import (
     SeedConfig,
     StorageConfig,
     TaskConfig,
-    TrainingConfig,
 )
+from platform.config.training_section import ScheduleConfig, TrainingConfig
 
 __all__ = [
     "PACKAGED_CONFIGS",
@@ -30,6 +30,7 @@ __all__ = [
     "PrivacyConfig",
     "PublicDataConfig",
     "RunConfig",
+    "ScheduleConfig",
     "SecureAggregationConfig",
     "SeedConfig",
     "Sources",

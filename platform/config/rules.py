@@ -12,6 +12,7 @@ from platform.config.federation_rules import federation_problems
 from platform.config.group_rules import group_problems
 from platform.config.privacy_rules import privacy_problems, unknown_mechanism
 from platform.config.schema import RunSections
+from platform.config.training_rules import training_problems
 from storage import InvalidRecordError
 from storage.address import require_no_password
 
@@ -48,7 +49,7 @@ def _problems(config: RunSections) -> Iterator[str]:
     yield from _partition(config)
     yield from _senses(config)
     yield from _protocol(config)
-    yield from _training(config)
+    yield from training_problems(config)
     yield from _cohort(config)
     yield from _secure_aggregation(config)
     yield from group_problems(config)
@@ -156,15 +157,6 @@ def _protocol(config: RunSections) -> Iterator[str]:
         yield (
             f"task.partition.kind: {kind} does not fit evaluation.protocol = leave_one_domain_out, "
             "whose clients hold one source domain each; valid: domain or domain_dirichlet"
-        )
-
-
-def _training(config: RunSections) -> Iterator[str]:
-    section = config.training
-    if section.optimizer != "sgd" and section.momentum:
-        yield (
-            f"training.momentum: {section.momentum} has no meaning with training.optimizer = "
-            f"{section.optimizer}; valid: 0"
         )
 
 

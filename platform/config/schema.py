@@ -23,8 +23,8 @@ from platform.config.sections import (
     SeedConfig,
     StorageConfig,
     TaskConfig,
-    TrainingConfig,
 )
+from platform.config.training_section import TrainingConfig
 from platform.mechanisms import BUILT_IN, EntryNoise, Mechanism, Mechanisms, NoiseDistribution
 from privacy import Relation
 

@@ -6,9 +6,9 @@ Every section is frozen and refuses unknown keys. The text below a key is what u
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 PositiveInt = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -181,31 +181,6 @@ class MethodConfig(BaseModel):
     def options(self) -> dict[str, Any]:
         """The method's own: everything but the name and the server's optimiser."""
         return dict(self.model_extra or {})
-
-
-class TrainingConfig(Section):
-    """Local training, with an optimiser that starts anew in every round."""
-
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
-    """Of local training; starts anew in every round."""
-    local_epochs: PositiveInt | None = None
-    """Amount of local training in a round: exactly one of this and `local_steps`."""
-    local_steps: PositiveInt | None = None
-    """Amount of local training in a round: exactly one of this and `local_epochs`."""
-    batch_size: PositiveInt = 16
-    """Examples a step."""
-    learning_rate: Positive = 0.002
-    """Of the prompts; a method may name other rates in its own section."""
-    momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Of `sgd` only."""
-    weight_decay: NonNegative = 0.0
-    """Of the optimiser."""
-
-    @model_validator(mode="after")
-    def _one_amount(self) -> Self:
-        if (self.local_epochs is None) == (self.local_steps is None):
-            raise ValueError("give exactly one of local_epochs and local_steps")
-        return self
 
 
 class CohortConfig(Section):

@@ -137,6 +137,14 @@ def on_public_images(config: RunConfig, dataset: str | None, root: str | None) -
     return config.model_copy(update={"task": task.model_copy(update=changed)})
 
 
+def _of_whole_run(config: RunConfig) -> dict[str, Any] | None:
+    """Return the schedule by which fewer rounds train like the first ones of the run."""
+    schedule = config.training.schedule
+    if schedule is None or schedule.kind != "cosine":
+        return None if schedule is None else schedule.model_dump(mode="json")
+    return {**schedule.model_dump(mode="json"), "rounds": schedule.rounds or config.rounds}
+
+
 def rehearsal_config(
     config: RunConfig, rounds: int | None, url: str, sources: Sources
 ) -> RunConfig:
@@ -163,6 +171,7 @@ def rehearsal_config(
         )
     tree: dict[str, Any] = config.model_dump(mode="json")
     tree["rounds"] = config.rounds if rounds is None else min(rounds, config.rounds)
+    tree["training"]["schedule"] = _of_whole_run(config)
     tree["cohort"] = {"size": min(config.cohort_size, MOST_UPLOADS), "minimum": 1, "retries": 0}
     tree["secure_aggregation"] = {}
     # Of private experts a client moves one; what that takes is as long as any one prompt's update.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -157,9 +157,11 @@ def build_population(
 
 def trainer_factory(config: RunConfig, device: str, protection: Protection) -> TrainerFactory:
     """Make trainers: with noise under `dp_sgd` where noise is given, else plain."""
-    plan, training = _training_plan(config), protection.training
+    whole, training = _training_plan(config), protection.training
 
-    def make_trainer(noise: NoiseSource | None) -> LocalTrainer:
+    def make_trainer(noise: NoiseSource | None, *, round_number: int | None = None) -> LocalTrainer:
+        factor = config.training.factor(round_number, config.rounds)
+        plan = replace(whole, rate_factor=factor)
         if training is None or noise is None:
             return LocalTrainer(plan, config.privacy.per_sample_clipping_norm, device)
         return LocalTrainer(plan, None, device, training, noise)
@@ -195,4 +197,6 @@ def _training_plan(config: RunConfig) -> TrainingPlan:
         momentum=section.momentum,
         weight_decay=section.weight_decay,
         optimizer=section.optimizer,
+        betas=section.effective_betas,
+        eps=section.effective_eps,
     )

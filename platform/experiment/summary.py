@@ -18,6 +18,7 @@ from methods.interface.subspace import subspace_of
 from platform.disk.files import write_text
 from platform.experiment.evaluation import Examined, Measured, accuracy_document
 from platform.experiment.newcomers import Newcomers
+from platform.experiment.optimisers import optimizer_document
 from platform.experiment.selection import best_on_validation, evaluation_document
 from platform.experiment.silence import Silence
 from platform.parties.scoring import LOCAL
@@ -126,6 +127,7 @@ def summary_document(
         "phases": _phases(run, rounds, findings),
         "best_on_validation": best_on_validation(config, rounds),
         "evaluation": evaluation_document(config),
+        "training": optimizer_document(config),
         **({} if findings.canaries is None else {"canaries": dict(findings.canaries)}),
         "warnings": list(warnings),
     }

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -21,8 +20,18 @@ from privacy.secure_aggregation import Credentials
 from privacy.training import LocalTrainer
 from privacy.transparency import NoteKey
 
-TrainerFactory = Callable[[NoiseSource | None], LocalTrainer]
-"""Makes a trainer: with noise for what is released under `dp_sgd`, else the plain one."""
+
+class TrainerFactory(Protocol):
+    """Makes a trainer."""
+
+    def __call__(
+        self, noise: NoiseSource | None, *, round_number: int | None = None
+    ) -> LocalTrainer:
+        """Return one with noise for what is released under `dp_sgd`, else the plain one.
+
+        At the rates of a round, or at those of what is trained after the last (None).
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -144,13 +153,12 @@ def train(
     protection, rng = profile.protection.in_round(round_number), batches_of(profile, round_number)
     collects = protection is profile.protection.collection
     work = profile.method.contribute if collects else profile.method.client_update
-    mechanism = protection.training
+    mechanism, scheduled = protection.training, None if collects else round_number
     if mechanism is None:
-        return work(view, profile.data, make_trainer(None), rng)
+        return work(view, profile.data, make_trainer(None, round_number=scheduled), rng)
     steps = mechanism.steps if protection.charged else 0
-    return train_privately(
-        work, view, profile.data, trainer=make_trainer(noise), steps=steps, rng=rng
-    )
+    trainer = make_trainer(noise, round_number=scheduled)
+    return train_privately(work, view, profile.data, trainer=trainer, steps=steps, rng=rng)
 
 
 def noise_of(

@@ -167,6 +167,9 @@ def _setting(game: RecordGame) -> _Setting:
                 for name, tensor in (policy.spec if policy is not None else {}).items()
             }
         )
+    # The game has more rounds than the run, and all of them must be alike.
+    training = config.training.model_copy(update={"schedule": None})
+    config = config.model_copy(update={"training": training})
     make_trainer = trainer_factory(config, game.run.learning.device, profile.protection)
     return _Setting(make_trainer, broadcast, tuple(entries), first_state(profile))
 

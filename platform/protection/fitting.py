@@ -16,6 +16,9 @@ from privacy import AdaptiveClipping, GroupCounts, NoisedMetric
 FREE_RATIO, CHARGED_RATIO = 1.0, 0.25
 """A group's count over C, where it costs nothing and where it costs 3% of what the update does."""
 
+LEAST_PLAIN_FACTOR = 1e-4
+"""Of a round's learning rates, where a method divides by them."""
+
 
 def require_fitting(config: RunConfig, method: Method) -> None:
     """Refuse what the method gives no meaning to.
@@ -85,6 +88,15 @@ def _require_steps(config: RunConfig, method: Method) -> None:
         raise ConfigError(
             f"training.momentum: {training.momentum} adds earlier steps to each, while {name} "
             "counts on the learning rate times a gradient; valid: 0"
+        )
+    # Each step follows from the round's own rate, so a schedule changes no formula; what is lost
+    # is digits of a round's change, which such a method divides by that rate.
+    schedule = training.schedule
+    if schedule is not None and schedule.least(config.rounds) < LEAST_PLAIN_FACTOR:
+        raise ConfigError(
+            f"training.schedule: a round has less than {LEAST_PLAIN_FACTOR:g} of the rates, and "
+            f"{name} divides by its rate what single precision would have rounded away; valid: "
+            "factors above that, such as with training.schedule.final"
         )
 
 

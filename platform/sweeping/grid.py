@@ -34,6 +34,8 @@ OWN_OPTIONS: Final = {
     "device": "--device",
     "storage.url": "--storage",
 }
+LATER: Final = ("training.betas", "training.eps", "training.schedule")
+"""Keys that came after cells had identities: null, they are no part of one."""
 OPENING, CLOSING, QUOTES = "[{(", "]})", "\"'"
 
 
@@ -127,15 +129,28 @@ def describe(config: str, method: str, seed: int, axes: Axes) -> str:
 def identity(tree: Mapping[str, Any], code: str | None = None) -> str:
     """Return SHA-256 of a configuration without where it is stored, in hexadecimal.
 
-    A database that was moved keeps its runs, and the cache's bound changes no result.
+    A database that was moved keeps its runs, and the cache's bound changes no result. A key that
+    came later changes no identity while it is null, so runs of before and folders that are named by
+    identities are found again.
 
     Args:
         tree: The configuration.
         code: SHA-256 of the method's file where it comes from outside, else None.
     """
-    kept = {name: value for name, value in tree.items() if name != "storage"}
+    kept: Mapping[str, Any] = {name: part for name, part in tree.items() if name != "storage"}
+    for key in LATER:
+        kept = _without_null(kept, key.split("."))
     text = json.dumps(kept, sort_keys=True) + (code or "")
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_null(tree: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
+    """Return a tree without the value at a path, where that is null."""
+    first, *rest = path
+    inner = tree.get(first)
+    if rest and isinstance(inner, Mapping):
+        return {**tree, first: _without_null(inner, rest)}
+    return tree if rest or inner is not None else {k: v for k, v in tree.items() if k != first}
 
 
 def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:

@@ -69,6 +69,8 @@ def _group_document(records: Sequence[Record]) -> dict[str, Any]:
         "method": first.method,
         "axes": dict(first.axes),
         "protocol": first.protocol,
+        # Seeds of one group differ in nothing else.
+        "training": first.training,
         "seeds": [record.seed for record in records],
         "runs": [record.run_id for record in records],
         # Of all runs: the first may lack what others have measured.

@@ -16,6 +16,7 @@ from platform.rounds.documents import ADVERSARIES
 from platform.sweeping.grid import Cell, Grid
 from platform.sweeping.statistics import HELD_OUT, Label, Spread, label_of, score, short, spread_of
 from platform.sweeping.tidy import BEST, LAST, NEW_CLIENTS, PRIVACY, SELECTIONS, Record
+from platform.sweeping.training_notes import training_notes
 
 MEASURES: Final = {
     "client_mean": (("local", "accuracy"),),
@@ -106,6 +107,7 @@ class Table:
         rows: In the order of the command line.
         is_private: Whether a mechanism is on anywhere, so that epsilons are shown.
         warnings: What the runs' reports say so that their numbers are not misread, all together.
+        training: The optimisers of the runs in words, and whose each is where there are several.
     """
 
     caption: str
@@ -114,6 +116,7 @@ class Table:
     rows: tuple[Row, ...]
     is_private: bool
     warnings: tuple[str, ...] = ()
+    training: tuple[str, ...] = ()
 
 
 def build_tables(grid: Grid, records: Sequence[Record]) -> list[Table]:
@@ -163,6 +166,7 @@ def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
         rows=tuple(_with_best(rows)),
         is_private=is_private,
         warnings=tuple(dict.fromkeys(warning for record in records for warning in record.warnings)),
+        training=training_notes(records),
     )
 
 

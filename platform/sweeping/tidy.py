@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from platform.experiment.caveats import ENDED_EARLY
+from platform.experiment.optimisers import optimizer_document
 from platform.experiment.selection import BESIDE
 from platform.rounds.documents import ADVERSARIES
 from platform.rounds.phases import in_rounds
@@ -56,6 +57,7 @@ class Record:
         chosen_round: By validation, None where none was chosen.
         chosen_how: In words, empty where none was chosen.
         warnings: Of the run's report.
+        training: The optimiser that it trained with, as `optimizer_document` states it.
     """
 
     config: str
@@ -72,6 +74,7 @@ class Record:
     chosen_round: int | None = None
     chosen_how: str = ""
     warnings: tuple[str, ...] = ()
+    training: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def ended_early(self) -> bool:
@@ -108,6 +111,7 @@ def record_of(outcome: Outcome) -> Record:
         chosen_round=best.get("round"),
         chosen_how=summary.get("evaluation", {}).get("selection", "").partition(BESIDE)[2],
         warnings=tuple(summary.get("warnings", ())),
+        training=optimizer_document(cell.run),
     )
 
 

@@ -43,6 +43,9 @@ def _markdown_lines(table: Table) -> Iterator[str]:
         axes = (escaped(value) for _, value in row.label.axes)
         method = f"`{row.label.method}`{f' {EARLY}' if row.ended_early else ''}"
         yield _markdown_row((method, *axes, *numbers, *_privacy(table, row)))
+    if table.training:
+        yield from ("", "Local training:", "")
+        yield from (f"- {escaped(line)}" for line in table.training)
     if table.warnings:
         yield from ("", "Warnings of the runs:", "")
         yield from (f"- {escaped(warning)}" for warning in table.warnings)
@@ -98,6 +101,7 @@ def _latex_table(table: Table) -> str:
         *(_latex_row(table, row) for row in table.rows),
         r"    \bottomrule",
         r"  \end{tabular}",
+        *(f"  % Local training: {line}" for line in table.training),
         r"\end{table}",
         "",
     ]

@@ -24,8 +24,11 @@ class TrainingPlan:
         momentum: In [0, 1); SGD's alone.
         weight_decay: L2 penalty's factor (AdamW: the decoupled decay's). It depends on no data and
             is added after clipping.
-        optimizer: `sgd`, or `adam` or `adamw` with torch's own betas and epsilon. Under `dp_sgd`
-            they see noised gradients only, so what is guaranteed is the same.
+        optimizer: `sgd`, or `adam` or `adamw`. Under `dp_sgd` they see noised gradients only, so
+            what is guaranteed is the same.
+        betas: Adam's and AdamW's decay of the mean gradient and of the mean square, each in [0, 1).
+        eps: Adam's and AdamW's term beside the root of the mean square.
+        rate_factor: What all learning rates are multiplied by, those of groups included; above 0.
     """
 
     local_steps: int | None = None
@@ -35,6 +38,9 @@ class TrainingPlan:
     momentum: float = 0.0
     weight_decay: float = 0.0
     optimizer: OptimizerName = "sgd"
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    rate_factor: float = 1.0
 
     def __post_init__(self) -> None:
         if (self.local_steps is None) == (self.local_epochs is None):
@@ -50,6 +56,7 @@ class TrainingPlan:
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"momentum is {self.momentum}; valid is at least 0 and below 1")
         require_not_negative("weight_decay", self.weight_decay)
+        require_positive("rate_factor", self.rate_factor)
         self._require_optimizer()
 
     def _require_optimizer(self) -> None:
@@ -60,6 +67,10 @@ class TrainingPlan:
             raise ValueError(
                 f"momentum is {self.momentum} with optimizer {self.optimizer!r}; valid is 0"
             )
+        require_positive("eps", self.eps)
+        for beta in self.betas:
+            if not 0.0 <= beta < 1.0:
+                raise ValueError(f"betas are {self.betas}; valid is at least 0 and below 1")
 
     def steps_for(self, num_examples: int) -> int:
         """Return number of optimiser steps of one fit over this many examples (at least 1)."""

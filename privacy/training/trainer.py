@@ -102,8 +102,8 @@ class LocalTrainer:
 
     @property
     def learning_rate(self) -> float:
-        """The plan's step size, for corrections that depend on it."""
-        return self.plan.learning_rate
+        """The step size that is in force, for corrections that depend on it."""
+        return self.plan.rate_factor * self.plan.learning_rate
 
     @property
     def charged_steps(self) -> int | None:
@@ -268,18 +268,19 @@ def _variables(
 def _optimizer(
     plan: TrainingPlan, variables: Variables, groups: Sequence[ParameterGroup]
 ) -> torch.optim.Optimizer:
-    default, decay = plan.learning_rate, plan.weight_decay
+    default, decay = plan.rate_factor * plan.learning_rate, plan.weight_decay
     parameters = [
         {
             "params": [variables.trained[name] for name in group.names],
-            "lr": default if group.learning_rate is None else group.learning_rate,
+            "lr": plan.rate_factor
+            * (plan.learning_rate if group.learning_rate is None else group.learning_rate),
         }
         for group in groups
     ]
     if plan.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=default, momentum=plan.momentum, weight_decay=decay)
     kind = torch.optim.Adam if plan.optimizer == "adam" else torch.optim.AdamW
-    return kind(parameters, lr=default, weight_decay=decay)
+    return kind(parameters, lr=default, betas=plan.betas, eps=plan.eps, weight_decay=decay)
 
 
 def _to_tensor(array: NDArray[Any], device: str | torch.device) -> Tensor:

@@ -96,7 +96,8 @@ def step(
         for i in range(EXPERTS if policy else 0)
         if policy
     )
-    trainer = LocalTrainer(TrainingPlan(**config.training.model_dump()), None, "cpu")
+    plan = config.training.model_dump(exclude={"schedule"}, exclude_none=True)
+    trainer = LocalTrainer(TrainingPlan(**plan), None, "cpu")
     view = ClientView(method.broadcast(state, name), experts, personal)
     result = method.client_update(view, examples, trainer, rngs[3])
     view = ClientView(view.broadcast, experts, result.personal)

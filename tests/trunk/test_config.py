@@ -96,7 +96,7 @@ def test_unknown_keys_list_what_is_known():
     message = refused(MINIMAL, "training.lr=1.0")
     assert message == (
         "training.lr: is not a known key; valid keys: optimizer, local_epochs, local_steps, "
-        "batch_size, learning_rate, momentum, weight_decay"
+        "batch_size, learning_rate, momentum, weight_decay, betas, eps, schedule"
     )
 
 

@@ -69,7 +69,37 @@ def test_the_table_to_the_letter() -> None:
         "|---|---:|\n"
         "| `coop` | 72.00 ± 2.00 |\n"
         "| `promptfl` | **83.00 ± 2.65** |\n"
+        "\n"
+        "Local training:\n"
+        "\n"
+        "- sgd, learning rate 0.02, momentum 0, weight decay 0, 4 steps a round in batches of 8; "
+        "constant rates\n"
     )
+
+
+def test_rows_of_several_optimisers_say_whose_each_is() -> None:
+    own = ("coop:training.optimizer=adamw", "coop:training.betas=[0.9, 0.98]")
+    grid, outcomes = three_seeds(method_settings=own)
+    (table,) = tables_of(grid, outcomes)
+    rest = "weight decay 0, 4 steps a round in batches of 8; constant rates"
+    assert table.training == (
+        f"coop: adamw, learning rate 0.02, betas 0.9 and 0.98, eps 1e-08, {rest}",
+        f"promptfl: sgd, learning rate 0.02, momentum 0, {rest}",
+    )
+    assert f"  % Local training: {table.training[0]}\n" in latex([table])
+    found = {g["method"]: g["training"] for g in document(grid, outcomes, Path("o"))["cells"]}
+    assert found["coop"]["betas"] == [0.9, 0.98]
+    assert found["promptfl"]["momentum"] == 0.0
+
+
+def test_a_method_of_several_optimisers_is_named_with_its_values() -> None:
+    grid = grid_of("training.momentum=0,0.9")
+    outcomes = outcomes_of(grid, lambda cell: summary(0.5))
+    (table,) = tables_of(grid, outcomes)
+    assert [line.partition(": sgd")[0] for line in table.training] == [
+        "promptfl in comparison, training.momentum=0",
+        "promptfl in comparison, training.momentum=0.9",
+    ]
 
 
 def test_the_same_in_latex() -> None:

@@ -1,0 +1,281 @@
+"""Rates over rounds: factors by hand, runs against runs of single rounds, resuming, refusals."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from platform.config import RunConfig, ScheduleConfig, Sources, TrainingConfig
+from platform.errors import ConfigError
+from platform.experiment.finishing import execute
+from platform.experiment.optimisers import optimizer_document, optimizer_words
+from platform.experiment.rehearsal import rehearsal_config
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
+from platform.sweeping.grid import identity
+from platform.sweeping.known_runs import known_runs
+from platform.wire.codec import decode_arrays
+from privacy.training import LocalTrainer
+from tests.trunk._networks import PIXELS
+from tests.trunk._runs import (
+    FIXED,
+    NO_POOL,
+    NONE,
+    RECORDS,
+    Command,
+    Crash,
+    Storage,
+    comparable,
+    crash_at,
+    opened,
+)
+
+FALLING = "training.schedule={kind: exponential, gamma: 0.5}"
+SCAFFOLD = (
+    *PIXELS,
+    "method={name: scaffold, network: cnn, image_size: 16, channels: [2, 3], feature_width: 8}",
+    "training={local_steps: 2, batch_size: 4, learning_rate: 0.05}",
+    "rounds=3",
+)
+PLAIN = (*NO_POOL, NONE, "secure_aggregation.enabled=false", "cohort.dropout_rate=0")
+
+
+def factors(count: int, section: dict[str, Any]) -> list[float]:
+    schedule = ScheduleConfig(**section)
+    return [schedule.factor(number, count) for number in range(1, count + 1)]
+
+
+@pytest.mark.parametrize(
+    ("section", "wanted"),
+    [
+        ({}, [1.0, 1.0, 1.0, 1.0]),
+        # 0.8^round, the first round being number 0 (TRIP's code).
+        ({"kind": "exponential", "gamma": 0.8}, [1.0, 0.8, 0.64, 0.512]),
+        # (1 + cos(pi t / 4)) / 2 for t = 0, 1, 2, 3
+        ({"kind": "cosine"}, [1.0, 0.853553, 0.5, 0.146447]),
+        ({"kind": "cosine", "final": 0.2}, [1.0, 0.882843, 0.6, 0.317157]),
+        # Half of eight rounds: t / 8
+        ({"kind": "cosine", "rounds": 8}, [1.0, 0.961940, 0.853553, 0.691342]),
+        ({"warm_up_rounds": 3}, [0.25, 0.5, 0.75, 1.0]),
+        ({"warm_up_rounds": 2, "warm_up_factor": 0.005}, [0.005, 0.005, 1.0, 1.0]),
+        # The cosine has the two rounds after warm-up: (1 + cos 0) / 2 and (1 + cos(pi / 2)) / 2
+        ({"kind": "cosine", "warm_up_rounds": 2, "warm_up_factor": 0.1}, [0.1, 0.1, 1.0, 0.5]),
+        ({"kind": "exponential", "gamma": 0.5, "warm_up_rounds": 1}, [0.5, 1.0, 0.5, 0.25]),
+    ],
+)
+def test_factors_by_hand(section: dict[str, Any], wanted: list[float]) -> None:
+    assert factors(4, section) == pytest.approx(wanted, abs=1e-6)
+
+
+def test_the_cosine_is_torchs() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10, eta_min=0.1)
+    for mine in factors(10, {"kind": "cosine", "final": 0.1}):
+        assert mine == pytest.approx(theirs.get_last_lr()[0], rel=1e-12)
+        optimizer.step()
+        theirs.step()
+
+
+def test_after_the_last_round_rates_are_as_they_are() -> None:
+    schedule = ScheduleConfig(kind="exponential", gamma=0.5)
+    training = TrainingConfig(local_steps=1, schedule=schedule)
+    assert training.factor(3, 3) == 0.25
+    assert training.factor(None, 3) == 1.0
+
+
+# --- whole runs ---------------------------------------------------------------------------------
+
+
+def context(storage: Storage, *overrides: str) -> np.ndarray[Any, Any]:
+    return storage.run(*PLAIN, *overrides).state()["context"]
+
+
+def rates_of(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The rate of every fit from here on."""
+    seen, original = [], LocalTrainer.fit
+
+    def watching(self: LocalTrainer, *arguments: Any, **named: Any) -> Any:
+        seen.append(self.learning_rate)
+        return original(self, *arguments, **named)
+
+    monkeypatch.setattr(LocalTrainer, "fit", watching)
+    return seen
+
+
+def test_a_first_round_is_that_of_its_own_rate(storage: Storage) -> None:
+    """Half the rate by warm-up, or by itself: the same bits."""
+    halved = ("rounds=2", "training.schedule={warm_up_rounds: 1}")
+    whole = storage.run(*PLAIN, *halved, "training.learning_rate=0.1").run_id
+    itself = storage.run(*PLAIN, "rounds=2", "training.learning_rate=0.05").run_id
+    query = "SELECT blob FROM states WHERE run_id = ? AND round_number = 1"
+    assert storage.rows(query, whole) == storage.rows(query, itself)
+    last = query.replace("= 1", "= 2")
+    assert storage.rows(last, whole) != storage.rows(last, itself)
+
+
+def test_every_round_twins_and_silence_follow_it_and_what_comes_after_does_not(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = rates_of(monkeypatch)
+    tuned = ("method.name=promptfl_ft", "method.context_tokens=2", "method.finetune_steps=1")
+    storage.run(*PLAIN, *tuned, FALLING)
+    rounds = [0.05] * 5 + [0.025] * 5 + [0.0125] * 5
+    # Five clients personalise, then each twin has its three rounds and its own personalising.
+    assert rates[:15] == pytest.approx(rounds)
+    assert rates[15:20] == [0.05] * 5
+    assert rates[20:] == pytest.approx([0.05, 0.025, 0.0125, 0.05] * 5)
+
+
+@pytest.mark.parametrize("overrides", [PLAIN, (*NO_POOL, *RECORDS)], ids=["none", "dp_sgd"])
+def test_a_resumed_run_is_the_same(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, overrides: tuple[str, ...]
+) -> None:
+    whole = storage.run(*overrides, FALLING)
+    with monkeypatch.context() as patch, opened(storage.create(*overrides, FALLING)) as begun:
+        crash_at(patch, Federation, "_commit", 2, after=True)
+        with pytest.raises(Crash):
+            execute(begun, SilentObserver())
+    resumed = storage.resume(begun.run_id)
+    assert np.array_equal(resumed.state()["context"], whole.state()["context"])
+    assert comparable(resumed.summary)["final"] == comparable(whole.summary)["final"]
+
+
+def test_noise_is_charged_as_without(storage: Storage) -> None:
+    """The rates are a function of the round's number, which everybody knows."""
+    plain = storage.run(*NO_POOL, *FIXED).summary["final"]["epsilon"]
+    assert storage.run(*NO_POOL, *FIXED, FALLING).summary["final"]["epsilon"] == plain
+
+
+def test_scaffold_divides_by_its_rounds_rate(storage: Storage) -> None:
+    """Half the rate by warm-up, or by itself: the same variates, (x - y) / (K rate)."""
+    halved = ("rounds=2", "training.schedule={warm_up_rounds: 1}", "training.learning_rate=0.1")
+    whole = storage.run(*SCAFFOLD, *halved).run_id
+    itself = storage.run(*SCAFFOLD, "rounds=2", "training.learning_rate=0.05").run_id
+    query = "SELECT blob FROM states WHERE run_id = ? AND round_number = 1"
+    ((blob,),) = storage.rows(query, whole)
+    assert storage.rows(query, itself) == [(blob,)]
+    variates = {name: v for name, v in decode_arrays(blob).items() if "control" in name}
+    assert any(np.abs(array).max() > 0.0 for array in variates.values())
+
+
+def test_a_dry_run_has_the_first_rates_of_the_run(storage: Storage) -> None:
+    config = storage.config(*PLAIN, "rounds=10", "training.schedule={kind: cosine}")
+    dry = rehearsal_config(config, 2, storage.url, Sources())
+    assert dry.rounds == 2
+    for number in (1, 2):
+        assert dry.training.factor(number, 2) == config.training.factor(number, 10)
+
+
+def test_runs_of_before_these_keys_go_on_and_are_found(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dump = RunConfig.model_dump
+
+    def older(self: RunConfig, **options: Any) -> dict[str, Any]:
+        tree = dump(self, **options)
+        for key in ("betas", "eps", "schedule"):
+            del tree["training"][key]
+        return tree
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunConfig, "model_dump", older)
+        with opened(storage.create(*PLAIN)) as begun:
+            crash_at(patch, Federation, "_commit", 2, after=True)
+            with pytest.raises(Crash):
+                execute(begun, SilentObserver())
+    ((text,),) = storage.rows("SELECT config_json FROM runs")
+    assert "schedule" not in text
+    config = storage.config(*PLAIN)
+    assert known_runs(storage.url)[identity(config.model_dump(mode="json"))].run_id == begun.run_id
+    resumed = storage.resume(begun.run_id)
+    assert np.array_equal(resumed.state()["context"], context(storage))
+    changed = storage.config(*PLAIN, FALLING)
+    assert identity(changed.model_dump(mode="json")) not in known_runs(storage.url)
+
+
+# --- what is said -------------------------------------------------------------------------------
+
+
+def test_a_report_names_the_optimiser(storage: Storage, sotto: Command) -> None:
+    run = storage.run(*PLAIN, FALLING, "training.momentum=0.9")
+    assert run.summary["training"] == {
+        **{"optimizer": "sgd", "learning_rate": 0.05, "momentum": 0.9, "weight_decay": 0.0},
+        **{"batch_size": 4, "local_steps": 1},
+        "schedule": {
+            **{"kind": "exponential", "gamma": 0.5, "warm_up_rounds": 0},
+            **{"first_factor": 1.0, "last_factor": 0.25},
+        },
+    }
+    words = (
+        "sgd, learning rate 0.05, momentum 0.9, weight decay 0, 1 steps a round in batches of 4; "
+        "exponential rates, times 0.5 a round, factor 1 in round 1, 0.25 in the last"
+    )
+    assert optimizer_words(run.summary["training"]) == words
+    shown = sotto("report", run.run_id, "--storage", storage.url).out
+    assert "local training" in shown
+    assert "exponential rates, times 0.5 a round" in " ".join(shown.replace("│", " ").split())
+
+
+def test_defaults_are_stated_as_what_they_are(storage: Storage) -> None:
+    document = optimizer_document(storage.config(*PLAIN, "training.optimizer=adamw"))
+    assert (document["betas"], document["eps"]) == ([0.9, 0.999], 1e-8)
+    assert "momentum" not in document
+    assert document["schedule"] == {"kind": "constant", "first_factor": 1.0, "last_factor": 1.0}
+
+
+# --- what is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (
+            ("training.betas=[0.9, 0.98]",),
+            "training.betas: (0.9, 0.98) has no meaning with training.optimizer = sgd; valid: null",
+        ),
+        (("training.eps=1.0e-7",), "training.eps: 1e-07 has no meaning with training.optimizer"),
+        (("training.optimizer=adam", "training.betas=[1.0, 0.9]"), "training.betas.0: 1.0 is not"),
+        (("training.optimizer=adam", "training.betas=[0.9]"), "training.betas"),
+        (("training.schedule={kind: exponential}",), "training.schedule.gamma: null does not say"),
+        (("training.schedule={gamma: 0.5}",), "training.schedule.gamma: 0.5 has no meaning with"),
+        (("training.schedule={final: 0.5}",), "training.schedule.final: 0.5 has no meaning with"),
+        (("training.schedule={rounds: 9}",), "training.schedule.rounds: 9 has no meaning with"),
+        (
+            ("training.schedule={kind: cosine, rounds: 2}",),
+            "training.schedule.rounds: 2 end before the run does",
+        ),
+        (
+            ("training.schedule={warm_up_rounds: 3}",),
+            "training.schedule.warm_up_rounds: 3 leave no round after them",
+        ),
+        (
+            ("training.schedule={warm_up_factor: 0.5}",),
+            "training.schedule.warm_up_factor: 0.5 has no meaning with",
+        ),
+        (
+            ("training.schedule={kind: exponential, gamma: 1.0e-20}",),
+            "training.schedule.gamma: 1e-20 leaves nothing of the rates in round 3",
+        ),
+        (("training.schedule={kind: step}",), "training.schedule.kind: 'step' is not valid"),
+        (("training.schedule={gama: 1}",), "training.schedule.gama: is not a known key; valid"),
+    ],
+)
+def test_what_has_no_meaning_is_one_sentence(
+    storage: Storage, overrides: tuple[str, ...], sentence: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        storage.config(*overrides)
+    assert str(caught.value).startswith(sentence)
+
+
+def test_plain_sgd_keeps_its_digits(storage: Storage) -> None:
+    steep = "training.schedule={kind: exponential, gamma: 0.009}"
+    with pytest.raises(ConfigError, match=r"training\.schedule: a round has less than 0\.0001 of"):
+        storage.create(*SCAFFOLD, steep)
+    with opened(storage.create(*PLAIN, steep)):
+        pass
+    assert math.isfinite(storage.run(*SCAFFOLD, FALLING).summary["final"]["accuracy"]["mean"])
