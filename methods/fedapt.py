@@ -14,8 +14,9 @@ how the keys are mixed for this image,
 
 The equations are taken from the published code. What is ours: the context is generic in place of
 class-specific, as a prediction must exist for any class names; the key is the example's domain's,
-which is the client's own where each client holds one domain, as there; and the query sees features
-of length one, whose small answers `query_learning_rate` can make up for.
+which is the client's own where each client holds one domain, as there; the query sees features of
+length one, whose small answers `query_learning_rate` can make up for; and clients are weighted by
+their examples, where that code weighs all alike (`weighting: uniform`).
 
 Every mechanism is admitted: keys are constants, an example's two losses depend on it alone, and
 all that is trained is shared. A step encodes each class under every domain's prompt, as nobody but
@@ -26,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -47,6 +48,7 @@ from methods.interface.method import (
     Task,
     TensorSpec,
     Trainer,
+    Weighting,
 )
 from methods.networks.starts import linear_start
 from methods.prompts.prompt import (
@@ -73,11 +75,13 @@ class Config(PromptConfig):
         temperature: Of the mixture of keys; towards 0 each image gets one domain's key.
         domain_weight: Weight of the query's loss; 0 leaves the query as it was drawn.
         query_learning_rate: Learning rate of the query, or None for `training.learning_rate`.
+        weighting: How clients are weighted in the mean: by their examples, or all alike.
     """
 
     temperature: Annotated[float, Gt(0.0)] = 0.01
     domain_weight: Annotated[float, Ge(0.0)] = 1.0
     query_learning_rate: Annotated[float, Ge(0.0)] | None = None
+    weighting: Literal["examples", "uniform"] = "examples"
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,9 @@ class FedAPT(PromptMethod):
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """Return prompt and query; the keys are sent but never learned."""
-        return {CONTEXT: self.encoder.spec, QUERY: TensorSpec((self.domains, self._width))}
+        weighting = Weighting(self.config.weighting)
+        shapes = {CONTEXT: self.encoder.spec.shape, QUERY: (self.domains, self._width)}
+        return {name: TensorSpec(shape, weighting=weighting) for name, shape in shapes.items()}
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
         """Return fresh context; query uniform in +-1/sqrt(d), without bias.

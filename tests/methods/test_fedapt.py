@@ -10,7 +10,17 @@ import pytest
 import torch
 from torch.nn import functional
 
-from methods import Aggregate, ClientView, Examples, MethodError, Registry, Task, fedapt, promptfl
+from methods import (
+    Aggregate,
+    ClientView,
+    Examples,
+    MethodError,
+    Registry,
+    Task,
+    Weighting,
+    fedapt,
+    promptfl,
+)
 from methods.fedapt import (
     CONTEXTS_AT_ONCE,
     KEYS,
@@ -270,3 +280,19 @@ def test_one_domain_is_enough(task, examples):
 def test_options_out_of_range_are_refused(name, value):
     with pytest.raises(ConfigError, match=rf"^method\.{name}: "):
         validate_options(Registry(), MethodConfig(name="fedapt", **{name: value}))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, Weighting.EXAMPLES),
+        ({"weighting": "examples"}, Weighting.EXAMPLES),
+        ({"weighting": "uniform"}, Weighting.UNIFORM),
+    ],
+)
+def test_the_weighting_of_clients(three, options, expected):
+    specs = build(three, **options).shared_spec()
+    assert {name: spec.weighting for name, spec in specs.items()} == {
+        CONTEXT: expected,
+        QUERY: expected,
+    }
