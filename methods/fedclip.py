@@ -119,6 +119,11 @@ class FedClip(AveragedMethod):
     classes: tuple[str, ...]
     units: frozenset[Unit] = field(default=ALL_UNITS, kw_only=True)
 
+    @property
+    def learns_one_class(self) -> bool:
+        """Not by the symmetric loss: all captions of a batch are the same then."""
+        return self.config.loss == "cross_entropy"
+
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """Return weights and biases of both layers."""
         size, weighting = self.captions.backbone.embed_dim, Weighting(self.config.weighting)

@@ -70,6 +70,11 @@ class FedRoD(ModularMethod):
     units: frozenset[Unit] = field(default=ALL_UNITS, kw_only=True)
 
     @property
+    def learns_one_class(self) -> bool:
+        """Not by the balanced softmax: over a single class it is one, whatever is shared."""
+        return self.config.generic_loss == "cross_entropy"
+
+    @property
     def shared_layers(self) -> Layers:
         """The extractor and the generic head."""
         generic = linear_layers(GENERIC, self.extractor.width, len(self.classes))

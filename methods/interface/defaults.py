@@ -46,6 +46,11 @@ class MethodDefaults:
         return True
 
     @property
+    def learns_one_class(self) -> bool:
+        """The loss is over all the task's classes."""
+        return True
+
+    @property
     def anchored(self) -> bool:
         """A broadcast is where training starts, and no more."""
         return False

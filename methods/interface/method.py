@@ -219,6 +219,15 @@ class Method(Protocol):
         ...
 
     @property
+    def learns_one_class(self) -> bool:
+        """Whether what it shares learns to tell a class from others by examples of it alone.
+
+        A loss over all the task's classes does; one that only contrasts the examples at hand, or
+        the classes among them, does not.
+        """
+        ...
+
+    @property
     def anchored(self) -> bool:
         """Whether training depends on the broadcast otherwise than as its start (a proximal term).
 

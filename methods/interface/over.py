@@ -80,6 +80,11 @@ class OverMethod:
         return self.base.learns
 
     @property
+    def learns_one_class(self) -> bool:
+        """The base's."""
+        return self.base.learns_one_class
+
+    @property
     def anchored(self) -> bool:
         """The base's."""
         return self.base.anchored

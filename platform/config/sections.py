@@ -84,6 +84,12 @@ class PartitionConfig(Section):
     disjoint classes. A client that comes to have no test image is left out of accuracy on own ones.
     """
 
+    fewest_classes: PositiveInt | None = None
+    """Of how many classes a client has training images at least; null: two under few shots (as one
+    class alone tells nothing of others), else one. 1 lets few-shot clients hold a single class, as
+    one of FedPGP's ten on OxfordPets does, where the method learns from it.
+    """
+
     @property
     def concentration(self) -> float:
         """Alpha of the Dirichlet distribution, by default that of pFedMoAP, or of PM-MoE."""
@@ -121,7 +127,8 @@ class TaskConfig(Section):
     `domain_dirichlet` per class (of each domain) **in all**, shared out among the clients, so that
     the volume is that of `pathological`; under `shared_ratio` per class in all, training and test
     images together. A number that no class can serve is refused, and so are clients with shots of a
-    single class. `null` with `task.partition.images_per_client`.
+    single class, unless `task.partition.fewest_classes` is 1. `null` with
+    `task.partition.images_per_client`.
     """
     validation_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of every client's training images, class by class, that it does not train on but

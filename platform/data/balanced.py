@@ -26,11 +26,14 @@ class Portion:
         shared_classes: The share of classes that all clients own under `pathological`.
         classes: Classes of a client there, which others own as well; None for disjoint ones.
         images: Training images of a client under `iid`, whatever their class; None for shots.
+        fewest_classes: Of how many classes a client has training images at least, under any kind;
+            None for two under few shots, else one.
     """
 
     shared_classes: float = 0.0
     classes: int | None = None
     images: int | None = None
+    fewest_classes: int | None = None
 
     @property
     def may_lack_tests(self) -> bool:

@@ -141,7 +141,10 @@ def _plan(config: RunConfig, dataset: Dataset, dealt: Dealt) -> PartitionPlan:
     shares = DirichletShares(section.concentration, section.fewest or 1)
     ratio = SharedRatio(section.shared_ratio or 0.0, section.concentration, section.fewest)
     portion = Portion(
-        section.shared_classes or 0.0, section.classes_per_client, section.images_per_client
+        section.shared_classes or 0.0,
+        section.classes_per_client,
+        section.images_per_client,
+        section.fewest_classes,
     )
     return PartitionPlan(
         kind=section.kind,

@@ -215,6 +215,8 @@ def _cap(plan: PartitionPlan, sizes: Counts) -> Counts:
 
 
 def _fewest_classes(plan: PartitionPlan) -> int:
+    if plan.portion.fewest_classes is not None:
+        return plan.portion.fewest_classes
     return 1 if plan.shots is None else _FEW_SHOT_CLASSES
 
 
@@ -242,6 +244,8 @@ def _require_classes(plan: PartitionPlan, shared: int) -> None:
     if plan.clients <= most and shared + own >= fewest:
         return
     why = "" if fewest == 1 else ", two a client, since a few shots of one class teach nothing"
+    if plan.portion.fewest_classes is not None:
+        why = f" with task.partition.fewest_classes = {fewest}"
     valid = f"1 to {most}" if most else "a data set with more classes"
     of = f"{left} of {plan.classes} classes" if shared else f"{plan.classes} classes"
     raise ConfigError(
@@ -309,6 +313,10 @@ def _require_images(plan: PartitionPlan, clients: Sequence[ClientIndices]) -> No
 
 
 def _require_few_shot_classes(plan: PartitionPlan, held: Sequence[Indices]) -> None:
+    asked = plan.portion.fewest_classes
+    if asked is not None:
+        _require_asked_classes(asked, held)
+        return
     few, name = plan.shots, "task.shots"
     use = "fewer clients, or null for all images"
     if plan.portion.images is not None:
@@ -322,4 +330,13 @@ def _require_few_shot_classes(plan: PartitionPlan, held: Sequence[Indices]) -> N
             raise ConfigError(
                 f"{name}: {few} would leave client {client} of {len(held)} with training images of "
                 f"one class only, which teach nothing about any other; use {use}"
+            )
+
+
+def _require_asked_classes(asked: int, held: Sequence[Indices]) -> None:
+    for client, labels in enumerate(held):
+        if (found := len(np.unique(labels))) < asked:
+            raise ConfigError(
+                f"task.partition.fewest_classes: {asked} is more than client {client} of "
+                f"{len(held)} comes to have training images of; valid here: 1 to {found}"
             )

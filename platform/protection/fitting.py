@@ -42,6 +42,12 @@ def require_fitting(config: RunConfig, method: Method) -> None:
             f"cohort.sampling: poisson amplifies nothing with {config.method.name}, whose pool "
             "entries show who was drawn; valid: fixed_size"
         )
+    if config.task.partition.fewest_classes == 1 and not method.learns_one_class:
+        raise ConfigError(
+            f"task.partition.fewest_classes: 1 allows clients of a single class, from which "
+            f"{config.method.name} learns nothing with these options, as its loss compares the "
+            "classes at hand only; valid: null, or 2"
+        )
     _require_pool(config, method, extras)
     _require_steps(config, method)
     _require_auditable(config, method)

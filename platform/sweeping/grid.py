@@ -34,7 +34,12 @@ OWN_OPTIONS: Final = {
     "device": "--device",
     "storage.url": "--storage",
 }
-LATER: Final = ("training.betas", "training.eps", "training.schedule")
+LATER: Final = (
+    "training.betas",
+    "training.eps",
+    "training.schedule",
+    "task.partition.fewest_classes",
+)
 """Keys that came after cells had identities: null, they are no part of one."""
 OPENING, CLOSING, QUOTES = "[{(", "]})", "\"'"
 

@@ -171,6 +171,17 @@ def test_an_example_is_prepared_alone_and_always_in_the_same_way(method: Method)
     assert not set(whole) & {"labels", "domains"}
 
 
+def test_examples_of_one_class_move_what_is_shared_unless_it_is_announced(method: Method):
+    broadcast, personal = start(method)
+    data = dict(draw_examples(method, 0).arrays)
+    data["labels"] = np.full_like(data["labels"], 2)
+    view = ClientView(broadcast, handed_out(method), personal)
+    update = method.client_update(view, Examples(frozen(data)), local_trainer(), rng()).update
+    assert all(np.isfinite(array).all() for array in update.values())
+    if update and method.learns and method.learns_one_class:
+        assert any(np.any(array) for array in update.values())
+
+
 def test_a_loss_of_a_whole_batch_is_not_trained_on_records(method: Method):
     if method.couples_examples:
         assert "record" not in method.units

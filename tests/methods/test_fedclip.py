@@ -260,3 +260,12 @@ def test_a_template_without_its_place_is_refused(task, template):
 def test_an_unknown_loss_is_refused():
     with pytest.raises(ConfigError, match=r"^method\.loss: "):
         validate_options(Registry(), MethodConfig(name="fedclip", loss="contrastive"))
+
+
+@pytest.mark.parametrize("cosine", [0.0, 50.0])
+def test_one_class_alone_teaches_the_symmetric_loss_nothing(task, cosine):
+    """All captions are one: however near the images are to it, the loss is log 3."""
+    losses = symmetric_losses(torch.full((3, 3), cosine))
+    assert losses.tolist() == pytest.approx([math.log(3.0)] * 3, abs=1e-5)
+    assert not build(task).learns_one_class
+    assert build(task, loss="cross_entropy").learns_one_class

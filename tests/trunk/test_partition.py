@@ -204,6 +204,28 @@ def test_all_classes_shared_is_iid():
     assert counts == [[3, 3, 3, 3]] * 3
 
 
+def test_one_class_clients_where_they_are_asked_for():
+    """FedPGP's OxfordPets: 19 base classes among ten clients are nine times two and one."""
+    alone = Portion(fewest_classes=1)
+    clients = deal("pathological", 10, 19, shots=16, train=16, portion=alone)
+    assert sorted(len(client.train) for client in clients) == [16] + [32] * 9
+    assert len(deal("iid", 2, 1, portion=alone)[0].train) == 3
+    assert refused("pathological", 11, 10, portion=alone).endswith("valid: 1 to 10")
+
+
+def test_more_classes_may_be_asked_for():
+    three = Portion(fewest_classes=3)
+    assert refused("pathological", 5, 12, portion=three) == (
+        "task.clients: 5 is more than a pathological partition can deal 12 classes out to with "
+        "task.partition.fewest_classes = 3; valid: 1 to 4"
+    )
+    assert len(deal("pathological", 4, 12, shots=None, train=3, portion=three)) == 4
+    assert refused("iid", 2, 2, portion=three) == (
+        "task.partition.fewest_classes: 3 is more than client 0 of 2 comes to have training images "
+        "of; valid here: 1 to 2"
+    )
+
+
 def test_a_class_with_fewer_images_than_shots_gives_what_it_has():
     """Classes of 5, 2 and 1 images, 3 shots: all of the small ones, as published loaders do."""
     train, test = np.repeat([0, 1, 2], [5, 2, 1]), labels(3, 2)
