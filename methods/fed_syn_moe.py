@@ -9,13 +9,18 @@ the cross-entropy of the mixture, and changes of the shared network are averaged
 The paper says no more than that. Decided here: the gate is fed the shared extractor's features, as
 the gates over heads are; gradients pass through them; the learning rate is one for all unless
 `gate_rate` says otherwise. One fit trains everything, so one bound holds for all of it.
+
+`wiring: published` is that of the paper's published code (`serverfedmoe.py` and `clientfedmoe.py`
+of PM-MOE at commit ed9d2f18): the gate weighs the features of two extractors, the shared and a
+local one, before one personal head; the extractor alone is shared; the gate is fed the flattened
+pixels (of texts the mean embedding), and is drawn anew whenever a client begins to train.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -43,7 +48,7 @@ LOCAL = "local."
 """What the names of the local network's arrays begin with."""
 
 
-VARIANTS = ({"network": "features", "activation": "prelu"},)
+VARIANTS = ({"network": "features", "activation": "prelu"}, {"wiring": "published"})
 
 
 @dataclass(frozen=True)
@@ -52,32 +57,43 @@ class Config(NetworkConfig, GateConfig):
 
     Attributes:
         gate_rate: The gate's learning rate; None for `training.learning_rate`.
+        wiring: Two whole networks under a gate that is kept, or two extractors before one personal
+            head under a gate that is drawn anew, as published.
     """
 
     gate_rate: Annotated[float, Gt(0.0)] | None = None
+    wiring: Literal["paper", "published"] = "paper"
 
 
 @dataclass(frozen=True)
 class FedSynMoE(SplitMethod):
-    """A shared and a local network under a gate."""
+    """A shared and a local network under a gate, or as published extractors alone."""
 
     config: Config
     has_personal_state: bool = field(default=True, init=False)
 
     @property
+    def is_published(self) -> bool:
+        """Whether the wiring is the published code's."""
+        return self.config.wiring == "published"
+
+    @property
     def gate(self) -> Gate:
         """Weighs the local network, then the shared one."""
-        return Gate(self.extractor.width, 2, self.config)
+        fed = self.extractor.flat_width if self.is_published else self.extractor.width
+        return Gate(fed, 2, self.config)
 
     @property
     def shared_layers(self) -> Layers:
-        """One whole network."""
-        return {**self.extractor.layers, **self.head_layers}
+        """One whole network, or as published its extractor."""
+        layers = self.extractor.layers
+        return dict(layers) if self.is_published else {**layers, **self.head_layers}
 
     @property
     def local_layers(self) -> Layers:
-        """The other."""
-        return {f"{LOCAL}{name}": layer for name, layer in self.shared_layers.items()}
+        """The other, and as published the head of both."""
+        local = {f"{LOCAL}{name}": layer for name, layer in self.shared_layers.items()}
+        return {**local, **self.head_layers} if self.is_published else local
 
     @property
     def personal_layers(self) -> Layers:
@@ -98,10 +114,12 @@ class FedSynMoE(SplitMethod):
         rng: np.random.Generator,
     ) -> LocalResult:
         """Train both networks and the gate together."""
-        gate = tuple(self.gate.layers)
+        gate, model = tuple(self.gate.layers), self.model_of(view)
+        if self.is_published:
+            model |= self.gate.start(rng)
         trained = trainer.fit(
             self.objective(view),
-            self.model_of(view),
+            model,
             data.arrays,
             groups=(
                 ParameterGroup((*self.shared_layers, *self.local_layers)),
@@ -115,15 +133,22 @@ class FedSynMoE(SplitMethod):
         """Return logits (B, C) of the mixture."""
         own = {n.removeprefix(LOCAL): v for n, v in parameters.items() if n.startswith(LOCAL)}
         features = self.features(parameters, batch)
+        weights = self.weights(parameters, batch, features)
+        if self.is_published:
+            both = torch.stack((self.features(own, batch), features), dim=-2)
+            return linear(parameters, HEAD, mixed(weights, both))
         each = (super().logits(own, batch), linear(parameters, HEAD, features))
-        return mixed(self.weights(parameters, features), torch.stack(each, dim=-2))
+        return mixed(weights, torch.stack(each, dim=-2))
 
-    def weights(self, parameters: Parameters, features: Tensor) -> Tensor:
+    def weights(self, parameters: Parameters, batch: Parameters, features: Tensor) -> Tensor:
         """Return weights (B, 2) of the local and the shared network.
 
-        From the shared features (B, D).
+        From the shared features (B, D), or as published from the example as one vector.
         """
-        return self.gate.scores(parameters, features).softmax(-1)
+        fed = features
+        if self.is_published:
+            fed = self.extractor.flat(parameters, self.extractor.inputs(batch))
+        return self.gate.scores(parameters, fed).softmax(-1)
 
     def expert_weights(
         self,
@@ -134,8 +159,8 @@ class FedSynMoE(SplitMethod):
         """Return weights (n, 2): of the local network, then of the shared one."""
         parameters = self.tensors(self.whole_model_of(view))
         with torch.no_grad():
-            features = self.features(parameters, self.tensors(batch))
-            weights = self.weights(parameters, features)
+            examples = self.tensors(batch)
+            weights = self.weights(parameters, examples, self.features(parameters, examples))
         return weights.cpu().numpy().astype(np.float32)
 
 

@@ -173,3 +173,76 @@ def test_it_learns():
     )
     got = method.predict(after, prepared, CLASSES).argmax(1)
     assert (got == labels).mean() > 0.7
+
+
+# --- the published wiring -----------------------------------------------------------------------
+
+
+def extracted(view: ClientView, batch, *, local: bool) -> np.ndarray:
+    """Logits of one of the two extractors below the personal head, as FedAvg's own."""
+    prefix, arrays = (LOCAL, view.personal) if local else ("", view.broadcast)
+    network = {n.removeprefix(prefix): v for n, v in arrays.items() if f"{prefix}extractor." in n}
+    head = {n: v for n, v in view.personal.items() if n.startswith("head.")}
+    plain = fedavg.build(fedavg.Config(**SMALL), TASK)
+    return plain.predict(ClientView({**network, **head}), batch, CLASSES)
+
+
+def test_published_the_mixture_is_of_features_before_one_head():
+    """Scores log 3 and 0 again: a linear head of a mixture is the mixture of its outputs."""
+    method = build(wiring="published")
+    view, batch = first(method), draw_batch(method, 4)
+    view = saying(view, np.log(3.0), 0.0)
+    expected = 0.75 * extracted(view, batch, local=True)
+    expected += 0.25 * extracted(view, batch, local=False)
+    np.testing.assert_allclose(method.predict(view, batch, CLASSES), expected, atol=1e-5)
+    # Not those of whole networks: the head's bias counts once, whatever the weights add up to.
+    weights = method.expert_weights(view, batch, CLASSES)
+    np.testing.assert_allclose(weights, [[0.75, 0.25]] * 5, atol=1e-6)
+
+
+def test_published_the_extractor_alone_is_shared():
+    method = build(wiring="published")
+    view = first(method)
+    assert set(view.broadcast) == set(method.extractor.layers)
+    assert {n for n in view.personal if n.startswith(LOCAL)} == {
+        f"{LOCAL}{n}" for n in view.broadcast
+    }
+    assert {n for n in view.personal if n.startswith("head.")} == {"head.weight", "head.bias"}
+    # Three colours of 16 x 16 pixels.
+    assert view.personal["moe.1.weight"].shape == (128, 768)
+
+
+def test_published_the_gate_sees_pixels_alone():
+    method = build(wiring="published")
+    view, batch = first(method), draw_batch(method, 4)
+    before = method.expert_weights(view, batch, CLASSES)
+    moved = dataclasses.replace(view, broadcast={n: 2 * v for n, v in view.broadcast.items()})
+    np.testing.assert_array_equal(method.expert_weights(moved, batch, CLASSES), before)
+    assert np.abs(before - before[0]).max() > 1e-4
+
+
+def test_published_the_gate_is_drawn_anew_and_the_rest_goes_on():
+    """With a rate of next to nothing what is left of a gate is the draw it began with."""
+    method = build(wiring="published")
+    view, data = first(method), draw_examples(method, 0)
+    still = trainer(learning_rate=1e-9)
+    one, same, other = (method.client_update(view, data, still, rng(s)).personal for s in (3, 3, 4))
+    for name in ("moe.1.weight", "moe.4.weight"):
+        assert np.abs(one[name] - view.personal[name]).max() > 1e-3
+        assert np.abs(one[name] - other[name]).max() > 1e-3
+        np.testing.assert_array_equal(one[name], same[name])
+    for name in ("head.weight", "local.extractor.fc.weight"):
+        np.testing.assert_allclose(one[name], view.personal[name], atol=1e-6)
+    kept = build().client_update(first(build()), data, still, rng()).personal
+    np.testing.assert_allclose(
+        kept["moe.1.weight"], first(build()).personal["moe.1.weight"], atol=1e-6
+    )
+
+
+def test_published_all_of_it_is_trained_in_one_fit():
+    method = build(wiring="published")
+    view, noted = first(method), RecordingTrainer()
+    method.client_update(view, draw_examples(method, 0), noted, rng())
+    assert noted.fits == 1
+    networks, gate = noted.groups
+    assert set(networks.names) | set(gate.names) == {*view.broadcast, *view.personal}
