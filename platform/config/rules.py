@@ -20,6 +20,8 @@ _RANDOM = ("dirichlet", "domain_dirichlet", "shared_ratio")
 KINDS_WITH = {
     "alpha": _RANDOM,
     "minimum": _RANDOM,
+    "minimum_test": ("dirichlet", "domain_dirichlet"),
+    "slices": ("pathological",),
     "shared_classes": ("pathological",),
     "shared_ratio": ("shared_ratio",),
     "images_per_client": ("iid",),
@@ -108,6 +110,12 @@ def _many_clients(config: RunSections) -> Iterator[str]:
             f"task.partition.shared_classes: {section.shared_classes} has no meaning with "
             f"task.partition.classes_per_client = {section.classes_per_client}, where all classes "
             "are shared; valid: null"
+        )
+    if section.classes_per_client is not None and section.slices is not None:
+        yield (
+            f"task.partition.slices: {section.slices} has no meaning with "
+            f"task.partition.classes_per_client = {section.classes_per_client}, where classes are "
+            "drawn one by one; valid: null"
         )
 
 

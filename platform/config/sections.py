@@ -63,6 +63,15 @@ class PartitionConfig(Section):
     as published. Only under the random kinds, which draw up to 100 times (for each domain) until it
     holds.
     """
+    minimum_test: PositiveInt | None = None
+    """Fewest test images of a client under `dirichlet` and `domain_dirichlet`; null: 1. Published
+    loops ask for as many as of training images: 10 on CIFAR, 2 on domains.
+    """
+    slices: Literal["even", "rounded"] | None = None
+    """How disjoint classes are cut where clients do not divide them: `even` slices differ by one;
+    `rounded`, as in published code of pFedMoAP and FedPGP, are C / N classes, rounded, and what is
+    left for the last client; only under `pathological`. Null: even.
+    """
     shared_classes: Fraction | None = None
     """Share of the classes, rounded to whole ones, that all clients own, their images being
     disjoint; the others are dealt out as ever (FedPGP's repeat rate); only under `pathological`.

@@ -8,6 +8,7 @@ handful of images each. Here classes are shared, images are not.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +29,14 @@ class Portion:
         images: Training images of a client under `iid`, whatever their class; None for shots.
         fewest_classes: Of how many classes a client has training images at least, under any kind;
             None for two under few shots, else one.
+        slices: How `pathological` cuts disjoint classes where clients do not divide them.
     """
 
     shared_classes: float = 0.0
     classes: int | None = None
     images: int | None = None
     fewest_classes: int | None = None
+    slices: Literal["even", "rounded"] = "even"
 
     @property
     def may_lack_tests(self) -> bool:

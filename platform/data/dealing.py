@@ -138,13 +138,15 @@ def _plan(config: RunConfig, dataset: Dataset, dealt: Dealt) -> PartitionPlan:
     by_domain = section.kind in DEALS_BY_DOMAIN
     keys = len(dealt.classes) * (len(domains) if by_domain else 1)
     # Only `shared_ratio` has no fewest of its own, and it does not look at these.
-    shares = DirichletShares(section.concentration, section.fewest or 1)
+    tests = section.minimum_test or 1
+    shares = DirichletShares(section.concentration, section.fewest or 1, minimum_test=tests)
     ratio = SharedRatio(section.shared_ratio or 0.0, section.concentration, section.fewest)
     portion = Portion(
         section.shared_classes or 0.0,
         section.classes_per_client,
         section.images_per_client,
         section.fewest_classes,
+        section.slices or "even",
     )
     return PartitionPlan(
         kind=section.kind,

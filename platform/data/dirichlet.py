@@ -34,11 +34,13 @@ class DirichletShares:
         minimum: Fewest training images of a client.
         fewest_classes: Of how many classes a client has training images at least. A few shots of
             one class teach nothing about any other.
+        minimum_test: Fewest test images of a client; published loops ask for `minimum` of them too.
     """
 
     alpha: float = 0.5
     minimum: int = 2
     fewest_classes: int = 1
+    minimum_test: int = 1
 
 
 def dirichlet_counts(
@@ -71,9 +73,10 @@ def dirichlet_counts(
         if drawn is None:
             continue
         train, test = drawn
-        if has_enough(shares, train) and test.sum(axis=0).min() >= 1:
+        if has_enough(shares, train) and test.sum(axis=0).min() >= shares.minimum_test:
             return train, test
-    what = f"{shares.minimum} training images{_of_classes(shares)} and a test image"
+    tests = "a test image" if shares.minimum_test == 1 else f"{shares.minimum_test} test images"
+    what = f"{shares.minimum} training images{_of_classes(shares)} and {tests}"
     raise never_enough(shares, what, f"{clients} {whose}")
 
 

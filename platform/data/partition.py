@@ -76,8 +76,9 @@ def class_map(plan: PartitionPlan, rng: np.random.Generator) -> tuple[tuple[int,
     """Return the classes of each client, ascending; not where clients get random shares of all.
 
     Pathological: a shuffle of all classes, the first ones for everybody if some are shared, the
-    rest cut into even, disjoint slices (pFedMoAP, section 5.1; FedPGP's code for shared classes);
-    or so many of them for each, in balance.
+    rest cut into even, disjoint slices (pFedMoAP, section 5.1; FedPGP's code for shared classes),
+    or rounded ones with the rest for the last client (both papers' code); or so many of them for
+    each, in balance.
 
     Raises:
         ConfigError: If there are too few classes for so many clients.
@@ -93,7 +94,8 @@ def class_map(plan: PartitionPlan, rng: np.random.Generator) -> tuple[tuple[int,
     _require_classes(plan, shared)
     order = rng.permutation(plan.classes)
     common = order[:shared].tolist()
-    return tuple(tuple(sorted((*common, *own))) for own in _slices(order[shared:], plan.clients))
+    cut = _slices if plan.portion.slices == "even" else _rounded_slices
+    return tuple(tuple(sorted((*common, *own))) for own in cut(order[shared:], plan.clients))
 
 
 def partition(
@@ -232,6 +234,18 @@ def _shared(plan: PartitionPlan) -> int:
 
 def _slices(order: Indices, clients: int) -> tuple[tuple[int, ...], ...]:
     parts = np.array_split(order, clients)
+    return tuple(tuple(sorted(int(c) for c in part)) for part in parts)
+
+
+def _rounded_slices(order: Indices, clients: int) -> tuple[tuple[int, ...], ...]:
+    """Return slices of C / N classes, rounded (halves to even), and what is left for the last."""
+    each = round(len(order) / clients)
+    if each * (clients - 1) >= len(order):
+        raise ConfigError(
+            f"task.partition.slices: rounded gives each of {clients} clients {each} of "
+            f"{len(order)} classes and leaves none for the last one; valid: even"
+        )
+    parts = np.split(order, np.arange(1, clients) * each)
     return tuple(tuple(sorted(int(c) for c in part)) for part in parts)
 
 

@@ -39,6 +39,8 @@ LATER: Final = (
     "training.eps",
     "training.schedule",
     "task.partition.fewest_classes",
+    "task.partition.minimum_test",
+    "task.partition.slices",
 )
 """Keys that came after cells had identities: null, they are no part of one."""
 OPENING, CLOSING, QUOTES = "[{(", "]})", "\"'"

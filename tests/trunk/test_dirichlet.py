@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from platform.data.dirichlet import DRAWS, DirichletShares, dirichlet_counts
 from platform.data.partition import PartitionPlan, partition
 from platform.errors import ConfigError
+from tests.trunk._runs import NO_POOL, NONE, Storage
 
 
 class Given:
@@ -180,6 +181,19 @@ def test_a_class_with_fewer_images_than_shots_gives_all_it_has():
     assert np.bincount(train[rows]).tolist() == [6, 4]
 
 
+def test_a_least_number_of_test_images_by_hand():
+    """Of four test images 3/4 and 1/4 leave the second client one, halves leave it two."""
+    drawn = [Given([0.75, 0.25], [0.5, 0.5]) for _ in range(2)]
+    for rng, least, expected in ((drawn[0], 1, [3, 1]), (drawn[1], 2, [2, 2])):
+        shares = DirichletShares(0.5, 1, minimum_test=least)
+        _, test = dirichlet_counts(shares, np.array([8]), np.array([4]), 2, rng=rng)
+        assert test.tolist() == [expected]
+    with pytest.raises(ConfigError, match="1 training images and 3 test images for each of 2"):
+        shares = DirichletShares(0.5, 1, minimum_test=3)
+        rng = np.random.default_rng(0)
+        dirichlet_counts(shares, np.array([8]), np.array([4]), 2, rng=rng)
+
+
 # --- clients with a single class -----------------------------------------------------------------
 
 
@@ -222,3 +236,13 @@ def test_classes_without_training_images_leave_their_test_images_to_somebody():
     train, test = counts(rng, [4, 0], [4, 4], 2)
     assert train.tolist() == [[2, 2], [0, 0]]
     assert test.tolist() == [[2, 2], [1, 3]]
+
+
+def test_keys_of_least_numbers_reach_the_draw(storage: Storage):
+    """Twenty classes of six test images are 24 for each of five, and never 25."""
+    spread = ("task.partition.kind=dirichlet", "task.partition.alpha=5.0", "task.clients=5")
+    plan = (*NO_POOL, NONE, *spread, "task.shots=4")
+    hands = storage.run(*plan, "task.partition.minimum_test=15").summary["final"]["accuracy"]
+    assert len(hands["per_client"]) == 5
+    with pytest.raises(ConfigError, match="and 25 test images for each of 5 clients"):
+        storage.run(*plan, "task.partition.minimum_test=25")

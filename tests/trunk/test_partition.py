@@ -213,6 +213,43 @@ def test_one_class_clients_where_they_are_asked_for():
     assert refused("pathological", 11, 10, portion=alone).endswith("valid: 1 to 10")
 
 
+def rounded(clients: int, classes: int, **portion) -> list[int]:
+    plan = PartitionPlan(
+        kind="pathological",
+        clients=clients,
+        classes=classes,
+        shots=None,
+        portion=Portion(slices="rounded", **portion),
+    )
+    owned = class_map(plan, np.random.default_rng(0))
+    assert {c for own in owned for c in own} == set(range(classes))
+    return [len(own) for own in owned]
+
+
+@pytest.mark.parametrize(
+    ("classes", "each", "last"),
+    # Flowers102, Pets, Food101, DTD, and FedPGP's 24 base classes of DTD, among ten clients.
+    [(102, 10, 12), (37, 4, 1), (101, 10, 11), (47, 5, 2), (24, 2, 6), (100, 10, 10), (25, 2, 7)],
+)
+def test_published_slices_are_rounded_and_the_rest_is_the_last_clients(classes, each, last):
+    assert rounded(10, classes) == [each] * 9 + [last]
+
+
+def test_published_slices_of_what_is_not_shared():
+    """Of 12 classes 2 are everybody's; 10 among 4 are 2 (2.5 to even), 2, 2 and 4."""
+    assert rounded(4, 12, shared_classes=1 / 6) == [4, 4, 4, 6]
+    assert rounded(1, 5) == [5]
+
+
+def test_published_slices_that_leave_nothing_are_refused():
+    plan = {"shots": None, "train": 6, "portion": Portion(slices="rounded")}
+    # Eleven times two of 23 leaves one, but of 15 among ten 2 x 9 is more than there are.
+    assert refused("pathological", 10, 15, **plan) == (
+        "task.partition.slices: rounded gives each of 10 clients 2 of 15 classes and leaves none "
+        "for the last one; valid: even"
+    )
+
+
 def test_more_classes_may_be_asked_for():
     three = Portion(fewest_classes=3)
     assert refused("pathological", 5, 12, portion=three) == (

@@ -324,6 +324,16 @@ def test_clients_that_do_not_divide_among_domains_are_refused(
             "task.partition.shared_ratio: 0.2 has no meaning with task.partition.kind = "
             "pathological; valid: null, or the kind shared_ratio",
         ),
+        (
+            ("task.partition.minimum_test=2",),
+            "task.partition.minimum_test: 2 has no meaning with task.partition.kind = "
+            "pathological; valid: null, or the kind dirichlet or domain_dirichlet",
+        ),
+        (
+            ("task.partition.slices=rounded", "task.partition.classes_per_client=2"),
+            "task.partition.slices: rounded has no meaning with task.partition.classes_per_client "
+            "= 2, where classes are drawn one by one; valid: null",
+        ),
     ],
 )
 def test_partition_keys_that_do_not_fit_are_refused(overrides: tuple[str, ...], sentence: str):
