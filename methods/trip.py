@@ -14,7 +14,8 @@ it the multipliers hardly move, and capacities hold by discarding tokens alone. 
 sum over classes that is taken here.
 
 The published code departs from the paper; its choices are options: `clustering: published` (plain
-distances, multipliers that only fall, other rounding of capacities), `expert_init: equal`, and
+distances, multipliers that only fall, other rounding of capacities, clusters that run empty
+together seated at one token), `expert_init: equal`, and
 `average_rounds`, with which predictions use a mean of the server's prompts over rounds, weighted by
 Beta(0.2, 0.2). Its teacher of 67 templates is not here: `template` is one. The parameter-free
 image-level router of section V-F is not here either: it clusters the images of a batch, which ties

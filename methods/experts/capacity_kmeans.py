@@ -40,7 +40,8 @@ class Rules:
         capacity_factor: alpha; no cluster keeps more than alpha T / M of T tokens.
         multiplier_step: Step eta of the multipliers theta, in units of the cost.
         variant: `published` costs plain distances, moves theta by what clusters kept (so only
-            downwards, and below zero), and gives the first T mod M clusters one token more.
+            downwards, and below zero), gives the first T mod M clusters one token more, and seats
+            all clusters that ran empty together at one token, the farthest.
     """
 
     capacity_factor: float
@@ -184,7 +185,7 @@ def _round(active: _Active, capacities: Ints, rules: Rules) -> None:
     members = active.labels[:, None, :] == np.arange(clusters)[:, None]
     active.weights = members * (1 / np.maximum(sizes, 1)).astype(np.float32)[:, :, None]
     if (sizes == 0).any():
-        _seat_empty(active, distances, sizes)
+        _seat_empty(active, distances, sizes, apart=rules.variant == "paper")
 
 
 def _distances(products: Floats, weights: Floats) -> Floats:
@@ -230,13 +231,16 @@ def _keys(cheapest: Ints, costs: Floats) -> Ints:
     return (cheapest << (32 + INDEX_BITS)) | (ordered << INDEX_BITS) | np.arange(costs.shape[1])
 
 
-def _seat_empty(active: _Active, distances: Floats, sizes: Ints) -> None:
-    """Seat each empty cluster at a token that is far from all centroids, the farthest first."""
+def _seat_empty(active: _Active, distances: Floats, sizes: Ints, *, apart: bool) -> None:
+    """Seat each empty cluster at a token that is far from all centroids, the farthest first.
+
+    Not apart, all empty clusters of an image at the farthest.
+    """
     rows = np.flatnonzero((sizes == 0).any(axis=1))
     order = np.argsort(-distances[rows].min(axis=1), axis=1, kind="stable")
     rank = (sizes[rows] == 0).cumsum(axis=1) - 1
     image, cluster_index = np.nonzero(sizes[rows] == 0)
-    token = order[image, rank[image, cluster_index]]
+    token = order[image, rank[image, cluster_index] if apart else 0]
     active.weights[rows[image], cluster_index, token] = 1.0
     active.multipliers[rows[image], cluster_index] = 0.0
 

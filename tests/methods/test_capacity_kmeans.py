@@ -60,7 +60,8 @@ def one_by_one(tokens, seats, rules: Rules):
         else:
             theta = theta + rules.multiplier_step * (sizes - room)
         before = centroids.copy()
-        far = iter(np.argsort(-squares.min(axis=1), kind="stable"))
+        order = np.argsort(-squares.min(axis=1), kind="stable")
+        far = iter(order if rules.variant == "paper" else order[:1].repeat(len(seats)))
         for m, group in enumerate(members):
             centroids[m] = tokens[group].mean(axis=0) if group else tokens[next(far)]
             theta[m] = theta[m] if group else 0.0
@@ -137,6 +138,20 @@ def test_two_empty_clusters_are_seated_apart():
     """Three seats at 0 of tokens 0, 0, 0, 5, 9: the next two are 9, then 5."""
     found = cluster(products(line(0, 0, 0, 5, 9)), np.array([0, 1, 2]), Rules(3.0, 0.0))
     assert found.labels.tolist() == [[0, 0, 0, 2, 1]]
+
+
+def test_published_two_empty_clusters_are_seated_together():
+    """As above, but both at 9: the first of them keeps it, and the other is seated at 5 later.
+
+    Round one empties the second and third cluster, both go to 9. Round two gives 9 (and 5, which is
+    nearer to 9 than to 0) to the second, whose mean is 7, and empties the third again, alone: the
+    token farthest from 0 and 9 is 5. There it stays, and 9 is the second's.
+    """
+    tokens = products(line(0, 0, 0, 5, 9))
+    found = cluster(tokens, np.array([0, 1, 2]), Rules(3.0, 0.0, "published"))
+    assert found.labels.tolist() == [[0, 0, 0, 2, 1]]
+    apart = cluster(tokens, np.array([0, 1, 2]), Rules(3.0, 0.0))
+    assert found.rounds.tolist() == [apart.rounds[0] + 1]
 
 
 def test_tokens_that_are_all_alike_have_clusters_too():
