@@ -339,6 +339,19 @@ def test_each_option_of_the_transport_counts(task, patched):
         assert np.abs(other - logits[0]).max() > 1e-3
 
 
+@pytest.mark.parametrize(("kind", "cosine"), [(np.float32, -0.05), (np.float16, 0.7)])
+def test_at_the_few_shot_scripts_entropy_the_published_kernel_is_zero(kind, cosine):
+    """Then 1 / (K u) is infinite, and times K no number; e^-10.5 and e^-3 at 0.1 are numbers."""
+    with np.errstate(divide="ignore", invalid="ignore", under="ignore"):
+        kernel = np.exp(kind(cosine - 1.0) / kind(0.01))
+        assert kernel == 0.0
+        assert np.isnan(kernel * (kind(1.0) / kernel))
+    assert np.exp(kind(cosine - 1.0) / kind(0.1)) > 0.0
+    alike = plans(np.full((2, 5, 1), cosine), entropy=0.01)
+    # Equal cosines: 0.4 for each prompt, the same of each of five patches.
+    np.testing.assert_allclose(alike, np.full((2, 5, 1), 0.08), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("mass", 0.0), ("mass", 1.1), ("entropy", 0.0), ("prompts", 0)]
 )
