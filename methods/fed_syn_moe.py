@@ -27,6 +27,7 @@ import torch
 from annotated_types import Gt
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from methods.interface.method import (
     Arrays,
@@ -39,9 +40,9 @@ from methods.interface.method import (
     Trainer,
 )
 from methods.networks.extractors import NetworkConfig
-from methods.networks.gate import Gate, GateConfig
+from methods.networks.gate import Drop, Gate, GateConfig
 from methods.networks.layers import Layers, Parameters, linear, start
-from methods.networks.method import HEAD, SplitMethod
+from methods.networks.method import HEAD, BatchObjective, SplitMethod
 from methods.networks.mixture import mixed
 
 LOCAL = "local."
@@ -117,8 +118,14 @@ class FedSynMoE(SplitMethod):
         gate, model = tuple(self.gate.layers), self.model_of(view)
         if self.is_published:
             model |= self.gate.start(rng)
+        drop = self.gate.drop(rng)
+
+        def losses(parameters: Parameters, batch: Parameters) -> Tensor:
+            logits = self.logits(parameters, batch, drop)
+            return functional.cross_entropy(logits, batch["labels"], reduction="none")
+
         trained = trainer.fit(
-            self.objective(view),
+            BatchObjective(losses),
             model,
             data.arrays,
             groups=(
@@ -129,18 +136,20 @@ class FedSynMoE(SplitMethod):
         )
         return self.result(view, trained)
 
-    def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:
+    def logits(self, parameters: Parameters, batch: Parameters, drop: Drop | None = None) -> Tensor:
         """Return logits (B, C) of the mixture."""
         own = {n.removeprefix(LOCAL): v for n, v in parameters.items() if n.startswith(LOCAL)}
         features = self.features(parameters, batch)
-        weights = self.weights(parameters, batch, features)
+        weights = self.weights(parameters, batch, features, drop)
         if self.is_published:
             both = torch.stack((self.features(own, batch), features), dim=-2)
             return linear(parameters, HEAD, mixed(weights, both))
         each = (super().logits(own, batch), linear(parameters, HEAD, features))
         return mixed(weights, torch.stack(each, dim=-2))
 
-    def weights(self, parameters: Parameters, batch: Parameters, features: Tensor) -> Tensor:
+    def weights(
+        self, parameters: Parameters, batch: Parameters, features: Tensor, drop: Drop | None = None
+    ) -> Tensor:
         """Return weights (B, 2) of the local and the shared network.
 
         From the shared features (B, D), or as published from the example as one vector.
@@ -148,7 +157,7 @@ class FedSynMoE(SplitMethod):
         fed = features
         if self.is_published:
             fed = self.extractor.flat(parameters, self.extractor.inputs(batch))
-        return self.gate.scores(parameters, fed).softmax(-1)
+        return self.gate.scores(parameters, fed, drop).softmax(-1)
 
     def expert_weights(
         self,

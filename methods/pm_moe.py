@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import ModuleType
 from typing import Annotated, Any, Literal
 
@@ -231,8 +232,9 @@ class PMMoE(OverMethod):
         rng: np.random.Generator,
     ) -> Arrays:
         start = mixture.gate.start(rng)
+        losses = partial(mixture.cross_entropies, drop=mixture.gate.drop(rng))
         trained = trainer.fit(
-            BatchObjective(mixture.cross_entropies),
+            BatchObjective(losses),
             {**self.base.whole_model_of(view), **start},
             {**mixture.seen(data.arrays), "labels": data.arrays["labels"]},
             groups=(ParameterGroup(tuple(start), self.config.gate_rate),),

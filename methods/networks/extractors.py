@@ -41,6 +41,8 @@ class NetworkConfig:
         feature_width: Width D of the features; None for 512 (`cnn`), 32 (`fasttext`), or as wide
             as the CLIP features (`features`).
         buckets: Words that fastText tells apart: its table has as many rows.
+        fasttext: Features of texts: a linear layer on the mean embedding of a text's words; or, as
+            PFLlib's code, the log-softmax of it on the sum of embeddings over the padded length.
         lora_rank: With `clip`, the rank of what is added to each matrix of the tower; None trains
             the tower itself.
     """
@@ -50,6 +52,7 @@ class NetworkConfig:
     channels: tuple[Annotated[int, Ge(1)], Annotated[int, Ge(1)]] = (32, 64)
     feature_width: Annotated[int, Ge(1)] | None = None
     buckets: Annotated[int, Ge(2)] = 98_635
+    fasttext: Literal["plain", "published"] = "plain"
     lora_rank: Annotated[int, Ge(1)] | None = None
 
 
@@ -177,10 +180,13 @@ class FastText(_FreshHead):
     Attributes:
         buckets: Rows of the table; row 0 is for padding and counts for nothing.
         width: D, also the width of an embedding.
+        published: Whether padding counts in the mean, as zeros (PFLlib's embedding holds its row
+            for padding at zero), and features are log-softmax of the linear layer.
     """
 
     buckets: int
     width: int
+    published: bool = False
     needs: frozenset[Need] = frozenset({"text"})
     pixel_size: int | None = None
 
@@ -207,13 +213,18 @@ class FastText(_FreshHead):
 
     def features(self, parameters: Parameters, inputs: Tensor) -> Tensor:
         """Return features (B, D)."""
-        return linear(parameters, "extractor.fc", self.flat(parameters, inputs))
+        features = linear(parameters, "extractor.fc", self.flat(parameters, inputs))
+        return functional.log_softmax(features, dim=-1) if self.published else features
 
     def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
-        """Return mean embedding (B, D) of each text's words; zero without words."""
+        """Return mean embedding (B, D) of each text's words; zero without words.
+
+        As published of all places of the padded text, of which those without a word are zero.
+        """
         known = (inputs > 0).to(torch.float32).unsqueeze(-1)
         rows = functional.embedding(inputs, parameters["extractor.embedding"])
-        mean: Tensor = (rows * known).sum(-2) / known.sum(-2).clamp(min=1.0)
+        count = float(inputs.shape[-1]) if self.published else known.sum(-2).clamp(min=1.0)
+        mean: Tensor = (rows * known).sum(-2) / count
         return mean
 
 
@@ -276,7 +287,8 @@ def build_extractor(config: NetworkConfig, task: Task) -> Extractor:
     if config.network == "cnn":
         return Cnn(config.image_size, config.channels, config.feature_width or 512)
     if config.network == "fasttext":
-        return FastText(config.buckets, config.feature_width or 32)
+        published = config.fasttext == "published"
+        return FastText(config.buckets, config.feature_width or 32, published)
     if task.backbone is None:
         raise BackboneError(
             f"method.network: {config.network!r} works on a CLIP model, and task.model is null; "

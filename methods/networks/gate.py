@@ -4,7 +4,7 @@ Feng et al. 2025, "PM-MoE: Mixture of Experts on Private Model Parameters for Pe
 Learning" (WWW), "Analysis of Gating Network Parameters": one to four linear layers of its widths,
 its seven activations, its six initialisations. The paper names the initialisations and no more;
 where one needs a number it is written here. Its published code has ReLU behind the first layer and
-drops a tenth of each hidden layer out, of which the paper says nothing: neither is built.
+drops a tenth of each hidden layer out, of which the paper says nothing: `first_relu`, `dropout`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge, Le
+import torch
+from annotated_types import Ge, Le, Lt
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -23,6 +24,8 @@ from torch.nn import functional
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
 from methods.networks.starts import linear_start
 
+Drop = Callable[[Tensor], Tensor]
+"""From a hidden layer's outputs (..., H) to the same with some of them zero."""
 GATE = "moe."
 """What the names of a gate's arrays begin with."""
 PRELU_START = 0.25
@@ -37,6 +40,9 @@ class GateConfig:
         gate_layers: Linear layers; the hidden ones are 128, 256 and 128 wide.
         activation: Behind each hidden layer.
         initialisation: How the weights start; biases start as torch's.
+        first_relu: Whether ReLU is behind the first layer, whatever is behind the others.
+        dropout: Share of each hidden layer's outputs that a step of training leaves out, the others
+            being scaled up. Where gradients are taken example by example, the same for all of them.
     """
 
     gate_layers: Annotated[int, Ge(1), Le(4)] = 4
@@ -44,6 +50,8 @@ class GateConfig:
     initialisation: Literal["uniform", "normal", "xavier", "kaiming", "orthogonal", "spectral"] = (
         "orthogonal"
     )
+    first_relu: bool = False
+    dropout: Annotated[float, Ge(0.0), Lt(1.0)] = 0.0
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,7 @@ class Gate:
         layers: dict[str, Layer] = {}
         for number, (inputs, outputs) in enumerate(self._sizes(), 1):
             layers.update(linear_layers(f"{GATE}{number}", inputs, outputs))
-            if self.config.activation == "prelu" and number < self.config.gate_layers:
+            if self._activation(number) == "prelu" and number < self.config.gate_layers:
                 layers[f"{GATE}{number}.slope"] = Layer((1,), 0)
         return layers
 
@@ -88,17 +96,40 @@ class Gate:
                 arrays[name] = layer.start(rng)
         return arrays
 
-    def scores(self, parameters: Parameters, rows: Tensor) -> Tensor:
-        """Return scores (B, E) of rows (B, G), before the softmax."""
+    def scores(self, parameters: Parameters, rows: Tensor, drop: Drop | None = None) -> Tensor:
+        """Return scores (B, E) of rows (B, G), before the softmax.
+
+        Args:
+            parameters: The gate's arrays, among others.
+            rows: What it is fed.
+            drop: Leaves out some of a hidden layer's outputs, in training; None for none.
+        """
         for number in range(1, self.config.gate_layers):
-            name = f"{GATE}{number}"
-            rows = self._activate(linear(parameters, name, rows), parameters, f"{name}.slope")
+            rows = self._activate(linear(parameters, f"{GATE}{number}", rows), parameters, number)
+            rows = rows if drop is None else drop(rows)
         return linear(parameters, f"{GATE}{self.config.gate_layers}", rows)
 
-    def _activate(self, rows: Tensor, parameters: Parameters, slope: str) -> Tensor:
-        if self.config.activation == "prelu":
-            return functional.prelu(rows, parameters[slope])
-        return _ACTIVATIONS[self.config.activation](rows)
+    def drop(self, rng: np.random.Generator) -> Drop | None:
+        """Return what training leaves out, drawn from a generator of its own; None for nothing."""
+        rate = self.config.dropout
+        if not rate:
+            return None
+        own = np.random.default_rng(rng.integers(2**63))
+
+        def drop(rows: Tensor) -> Tensor:
+            kept = torch.from_numpy(own.random(tuple(rows.shape)) >= rate)
+            return rows * (kept.to(rows) / (1.0 - rate))
+
+        return drop
+
+    def _activation(self, number: int) -> str:
+        return "relu" if self.config.first_relu and number == 1 else self.config.activation
+
+    def _activate(self, rows: Tensor, parameters: Parameters, number: int) -> Tensor:
+        name = self._activation(number)
+        if name == "prelu":
+            return functional.prelu(rows, parameters[f"{GATE}{number}.slope"])
+        return _ACTIVATIONS[name](rows)
 
     def _sizes(self) -> list[tuple[int, int]]:
         return list(zip(self.widths, self.widths[1:], strict=False))

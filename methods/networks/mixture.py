@@ -22,7 +22,7 @@ from methods.errors import MethodError
 from methods.interface.method import Arrays
 from methods.networks.blocks import blocks
 from methods.networks.energy import kept_experts
-from methods.networks.gate import Gate
+from methods.networks.gate import Drop, Gate
 from methods.networks.layers import Layers, Parameters
 from methods.networks.modular import FED, GATED, ModularMethod
 
@@ -87,24 +87,27 @@ class Mixture:
         chunk = 1 if is_image else None
         return expert_outputs(self.base.module_output, self.modules, fed, chunk)
 
-    def weights(self, parameters: Parameters, seen: Parameters) -> Tensor:
+    def weights(self, parameters: Parameters, seen: Parameters, drop: Drop | None = None) -> Tensor:
         """Return what each expert counts for each example, (B, E)."""
-        scores = self.gate.scores(parameters, seen[GATED])
+        scores = self.gate.scores(parameters, seen[GATED], drop)
         return shares(scores, seen[KEPT], self.top_k, renormalise=self.renormalise)
 
-    def logits(self, parameters: Parameters, seen: Parameters) -> Tensor:
+    def logits(self, parameters: Parameters, seen: Parameters, drop: Drop | None = None) -> Tensor:
         """Return logits (B, C) with the mixture in the module's place.
 
         Args:
             parameters: The client's network and its gate.
             seen: What `seen` made of the examples.
+            drop: What the gate leaves out, in training.
         """
-        output = mixed(self.weights(parameters, seen), seen[OUTPUTS])
+        output = mixed(self.weights(parameters, seen, drop), seen[OUTPUTS])
         return self.base.combine(parameters, seen, output)
 
-    def cross_entropies(self, parameters: Parameters, seen: Parameters) -> Tensor:
+    def cross_entropies(
+        self, parameters: Parameters, seen: Parameters, drop: Drop | None = None
+    ) -> Tensor:
         """Return cross-entropy of each example, (B,)."""
-        logits = self.logits(parameters, seen)
+        logits = self.logits(parameters, seen, drop)
         return functional.cross_entropy(logits, seen["labels"], reduction="none")
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from methods.interface.method import ParameterGroup
 from methods.networks.gate import Gate, GateConfig
 from methods.networks.method import BatchObjective
 from methods.networks.mixture import shares
@@ -222,3 +223,83 @@ def test_untrained_top_k_weights_add_up_to_little():
     weights = shares(scores, torch.ones_like(scores, dtype=torch.bool), 4, renormalise=False)
     assert 0.2 < float(weights.sum(1).mean()) < 0.27
     assert (weights > 0).sum(1).unique().tolist() == [4]
+
+
+# --- as published -------------------------------------------------------------------------------
+
+
+def test_published_relu_is_behind_the_first_layer_alone():
+    """Against torch's own layers: ReLU, then LeakyReLU twice."""
+    gate = Gate(9, 5, GateConfig(first_relu=True))
+    arrays = gate.start(rng())
+    rows = torch.from_numpy(3 * rng(1).normal(size=(6, 9)).astype(np.float32))
+    hidden = rows
+    for number, activation in ((1, nn.ReLU()), (2, nn.LeakyReLU()), (3, nn.LeakyReLU())):
+        weight, bias = (torch.from_numpy(arrays[f"moe.{number}.{k}"]) for k in ("weight", "bias"))
+        hidden = activation(hidden @ weight.T + bias)
+    weight, bias = (torch.from_numpy(arrays[f"moe.4.{k}"]) for k in ("weight", "bias"))
+    expected = hidden @ weight.T + bias
+    torch.testing.assert_close(gate.scores(tensors(arrays), rows), expected, rtol=1e-4, atol=1e-5)
+    plain = Gate(9, 5, GateConfig()).scores(tensors(arrays), rows)
+    assert (plain - expected).abs().max() > 1e-3
+
+
+def test_published_relu_has_no_slope():
+    layers = Gate(9, 5, GateConfig(first_relu=True, activation="prelu")).layers
+    assert [name for name in layers if name.endswith(".slope")] == ["moe.2.slope", "moe.3.slope"]
+
+
+def test_dropout_leaves_out_a_share_and_keeps_the_mean():
+    drop = Gate(9, 5, GateConfig(dropout=0.2)).drop(rng())
+    assert drop is not None
+    left = drop(torch.ones(400, 500))
+    # 200,000 draws: one deviation of the share is 0.0009, of the mean 0.0011.
+    assert sorted(set(left.flatten().tolist())) == [0.0, 1.25]
+    assert float((left == 0.0).float().mean()) == pytest.approx(0.2, abs=0.005)
+    assert float(left.mean()) == pytest.approx(1.0, abs=0.006)
+    assert not torch.equal(left, drop(torch.ones(400, 500)))
+
+
+def test_dropout_is_behind_each_hidden_layer_and_never_at_the_end():
+    """Scores of a gate whose hidden layers are all left out are its last biases."""
+    gate = Gate(9, 5, GateConfig())
+    arrays = gate.start(rng())
+    rows, seen = torch.ones(2, 9), []
+
+    def nothing(hidden: torch.Tensor) -> torch.Tensor:
+        seen.append(hidden.shape[-1])
+        return hidden * 0.0
+
+    scores = gate.scores(tensors(arrays), rows, nothing)
+    assert seen == [128, 256, 128]
+    np.testing.assert_allclose(scores, np.stack([arrays["moe.4.bias"]] * 2), atol=1e-7)
+
+
+def test_without_dropout_no_generator_is_touched():
+    untouched, given = rng(), rng()
+    assert Gate(9, 5, GateConfig()).drop(given) is None
+    assert given.random() == untouched.random()
+
+
+@pytest.mark.parametrize("clipping", [None, 1.0])
+def test_a_gate_with_dropout_learns(clipping):
+    """Also example by example, where all examples of a step lose the same outputs."""
+    gate = Gate(6, 2, GateConfig(gate_layers=3, dropout=0.1, first_relu=True))
+    labels = np.arange(40) % 2
+    rows = (2.0 * labels[:, None] - 1.0 + 0.1 * rng(1).normal(size=(40, 6))).astype(np.float32)
+    drop = gate.drop(rng(2))
+
+    def losses(parameters, batch):
+        scores = gate.scores(parameters, batch["rows"], drop)
+        return nn.functional.cross_entropy(scores, batch["labels"], reduction="none")
+
+    learner = trainer(steps=60, batch_size=10, learning_rate=0.1, clipping=clipping)
+    trained = learner.fit(
+        BatchObjective(losses),
+        gate.start(rng()),
+        {"rows": rows, "labels": labels},
+        groups=(ParameterGroup(tuple(gate.layers)),),
+        rng=rng(),
+    )
+    found = gate.scores(tensors(trained), torch.from_numpy(rows)).argmax(1)
+    assert (found.numpy() == labels).mean() > 0.95

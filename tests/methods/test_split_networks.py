@@ -110,6 +110,26 @@ def test_fasttext_is_the_mean_of_its_words_embeddings():
         torch.testing.assert_close(extractor.features(parameters, words), layer(flat))
 
 
+def test_fasttext_as_published_by_hand():
+    """Two words of 200 places: (2 + 4)/200 and (6 + 2)/200; then x and -x, and log-softmax."""
+    config = NetworkConfig(network="fasttext", buckets=3, feature_width=2, fasttext="published")
+    extractor = build_extractor(config, TASK)
+    words = torch.zeros(1, 200, dtype=torch.int64)
+    words[0, :2] = torch.tensor([1, 2])
+    parameters = {
+        # Row 0 is for padding: whatever is in it counts as zero.
+        "extractor.embedding": torch.tensor([[9.0, 9.0], [2.0, 6.0], [4.0, 2.0]]),
+        "extractor.fc.weight": torch.tensor([[1.0, 0.0], [-1.0, 0.0]]),
+        "extractor.fc.bias": torch.tensor([0.47, -0.47]),
+    }
+    torch.testing.assert_close(extractor.flat(parameters, words), torch.tensor([[0.03, 0.04]]))
+    # x = 0.03 + 0.47 = 0.5: -log(1 + e^-1) and -1 more.
+    expected = torch.tensor([[-0.313262, -1.313262]])
+    torch.testing.assert_close(extractor.features(parameters, words), expected, atol=1e-5, rtol=0.0)
+    plain = build_extractor(NetworkConfig(network="fasttext", buckets=3, feature_width=2), TASK)
+    torch.testing.assert_close(plain.flat(parameters, words), torch.tensor([[3.0, 4.0]]))
+
+
 @pytest.mark.parametrize("network", ["cnn", "fasttext"])
 def test_each_examples_gradient_is_that_of_the_example_alone(network: str):
     """What `dp_sgd` clips: one backward pass an example is the oracle."""
