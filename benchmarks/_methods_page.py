@@ -11,6 +11,9 @@ from _grid import Row
 from _scores import interval, spread
 from matplotlib.figure import Figure
 
+from methods import Registry
+from platform.sweeping.tables import OURS
+
 OWN = {
     "pathological": "## Pathological: ten clients with two classes each",
     "senses": "## Senses: three clients in each of four senses, one image of each name",
@@ -18,7 +21,7 @@ OWN = {
 READING = (
     "A difference smaller than the deviations beside it says nothing. Beyond the common",
     "budget, the two numbers of `pfedprompt`'s memory were chosen on training images of",
-    "`shapes`, as its paper's were not at hand.",
+    "`shapes`, as its paper's were not at hand: its rows (‡) are a reading of ours.",
 )
 NOISE_PARTS = ("none", "0.0507", "0.1015", "epsilon 8")
 
@@ -200,8 +203,12 @@ def _table(
         if of:
             seconds = f"{statistics.mean(float(row['seconds']) for row in of):.0f}"
             rate = "-" if method == "zero_shot" else rates[suite, method]
-            lines.append(f"| {' | '.join((f'`{method}`', *cells(of), seconds, rate))} |")
+            lines.append(f"| {' | '.join((_named(method), *cells(of), seconds, rate))} |")
     return lines
+
+
+def _named(method: str) -> str:
+    return f"`{method}`{f' {OURS}' if Registry().reading(method) else ''}"
 
 
 def _noise_table(final: Sequence[Row]) -> list[str]:
@@ -212,7 +219,7 @@ def _noise_table(final: Sequence[Row]) -> list[str]:
             spent = of[0]["epsilon_server"]
             shown = spent if spent == "inf" else f"{float(spent):.1f}"
             numbers = (spread(scores(of, name)) for name in ("own", "worst"))
-            lines.append(f"| {' | '.join((f'`{method}`', part, shown, *numbers))} |")
+            lines.append(f"| {' | '.join((_named(method), part, shown, *numbers))} |")
     return lines
 
 

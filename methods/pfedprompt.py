@@ -46,6 +46,8 @@ from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tenso
 
 FEATURES, LABELS = "memory.features", "memory.labels"
 
+READING = "the paper was not at hand; the form of its attention and two numbers are ours"
+
 
 @dataclass(frozen=True)
 class Config(PromptConfig):

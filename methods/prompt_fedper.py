@@ -45,6 +45,8 @@ from methods.prompts.prompt import (
 
 PERSONAL = "personal_context"
 
+READING = "papers do not say which part of the prompt is shared; here it is the first half"
+
 
 @dataclass(frozen=True)
 class Config(PromptConfig):

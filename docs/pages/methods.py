@@ -21,6 +21,7 @@ from platform.config import PACKAGED_CONFIGS, MethodConfig
 from platform.data.shapes import CLASSES, DOMAINS
 from platform.experiment.method_building import is_admitted, validate_options
 from platform.mechanisms import BUILT_IN
+from platform.sweeping.tables import OURS
 
 BESIDE = Path(__file__).resolve().parents[1] / "methods.md"
 HEAD = (
@@ -43,6 +44,8 @@ def page(folder: Path) -> str:
             table([HEAD, *(row(registry, name, task) for name in names)]),
             "Numbers are for the shipped tiny CLIP (token width 128) and the presets' options; for "
             "ViT-B/16 a context of 16 tokens has 8,192.\n",
+            f"{OURS} A reading of ours, where the paper leaves the method open or was not at hand:",
+            "its numbers are not the paper's method's.\n",
             *(section(registry, name) for name in names),
         )
     )
@@ -59,7 +62,7 @@ def row(registry: Registry, name: str, task: Task) -> tuple[str, ...]:
     if method.visibility is Visibility.PER_CLIENT:
         shared.append("seen one by one")
     return (
-        f"[`{name}`](#{name})",
+        f"[`{name}`](#{name})" + (f" {OURS}" if registry.reading(name) else ""),
         ", ".join(shared) or "nothing",
         str(sum(math.prod(spec.shape) for spec in method.shared_spec().values())),
         "yes" if method.has_personal_state else "no",

@@ -12,8 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from docs.pages.markdown import merged, table
+from methods import Registry
 from platform.config import PACKAGED_CONFIGS, RunConfig, load_config
 from platform.data.catalogue import dataset_info
+from platform.sweeping.tables import OURS
 
 PAPERS = Path(__file__).resolve().parents[1] / "papers"
 ORDER = ("pfedmoap", "fedpgp", "trip", "pm-moe")
@@ -21,6 +23,8 @@ CONFIGS = PACKAGED_CONFIGS / "papers"
 DATA = PAPERS / "data.csv"
 HELD_OUT = "task.held_out_domain"
 SWEEP = re.compile(r"```sweep\n(.*?)```", re.DOTALL)
+METHOD = re.compile(r"`(\w+)`")
+REGISTRY = Registry(installed=False)
 NUMBERS = re.compile(r"^\[[^\]]*\]\(([^)]*\.csv)\)\n", re.MULTILINE)
 
 
@@ -95,7 +99,13 @@ def _numbers(path: Path) -> Iterator[Sequence[str]]:
     head, *rows = _rows(path)
     yield head[0], *(cell for column in head[1:] for cell in (column, "ours"))
     for row in rows:
-        yield row[0], *(cell for number in row[1:] for cell in (number, ""))
+        yield marked(row[0]), *(cell for number in row[1:] for cell in (number, ""))
+
+
+def marked(row: str) -> str:
+    """Return a row's name with a mark where its method here is our reading of what a paper says."""
+    names = (name for name in METHOD.findall(row) if name in REGISTRY.available())
+    return f"{row} {OURS}" if any(map(REGISTRY.reading, names)) else row
 
 
 def _data_sets() -> Iterator[Sequence[str]]:

@@ -115,6 +115,23 @@ class Registry:
         """
         return tuple(getattr(self._module(name), "VARIANTS", ()))
 
+    def reading(self, name: str) -> str | None:
+        """Return why a method is a reading of its paper by its implementer, None if it is not.
+
+        A module says so as `READING`: what the paper leaves open that the method's numbers hang on.
+
+        Raises:
+            UnknownMethod: If there is none of this name.
+            BrokenMethod: If its module cannot be used, or says so other than in words.
+        """
+        reading = getattr(self._module(name), "READING", None)
+        if reading is not None and not isinstance(reading, str):
+            raise BrokenMethod(
+                f"method.name: {name!r} is {self._source(name).where} and has a READING of type "
+                f"{type(reading).__name__}; valid: words, or none"
+            )
+        return reading
+
     def origin(self, name: str) -> Origin | None:
         """Return which code a method from outside is, None for one of this package.
 

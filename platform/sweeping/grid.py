@@ -81,6 +81,7 @@ class Cell:
         axes: Its values on the axes.
         run: The whole configuration, paths absolute.
         code: SHA-256 of the method's file where it comes from outside, else None.
+        reading: Why the method is its implementer's reading of a paper; None where it is not.
     """
 
     config: str
@@ -88,6 +89,7 @@ class Cell:
     axes: Axes
     run: RunConfig = field(repr=False)
     code: str | None = None
+    reading: str | None = None
 
     @property
     def seed(self) -> int:
@@ -294,6 +296,7 @@ class _Builder:
             axes=axes,
             run=run,
             code=code_of(origin_document(self.registry, method)),
+            reading=self.registry.reading(method),
         )
 
 

@@ -42,6 +42,8 @@ SELECTED: Final = {
     ),
 }
 EARLY: Final = "†"
+OURS: Final = "‡"
+"""Of a row whose method is a reading of ours, where its paper leaves it open."""
 EPSILONS: Final = (
     "epsilon of the worst run of a row, rounded up; epsilon of one run: whoever sees several rows "
     "on the same clients sees their composition"
@@ -87,6 +89,7 @@ class Row:
         epsilon: The largest by adversary, infinity without a guarantee; None without a run.
         delta: Of the epsilons, None where no mechanism is on.
         ended_early: Whether a budget ended one of its runs before the last round.
+        is_reading: Whether the method is its implementer's reading of a paper.
     """
 
     label: Label
@@ -94,6 +97,13 @@ class Row:
     epsilon: tuple[float, ...] | None = None
     delta: float | None = None
     ended_early: bool = False
+    is_reading: bool = False
+
+    @property
+    def marks(self) -> str:
+        """What stands behind the method's name."""
+        found = ((self.ended_early, EARLY), (self.is_reading, OURS))
+        return "".join(f" {mark}" for is_marked, mark in found if is_marked)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +167,14 @@ def _table(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
     labels = list(dict.fromkeys(label_of(cell) for cell in cells))
     # Stable, so that the points of a method stay in the order of the command line.
     labels.sort(key=lambda label: grid.methods.index(label.method))
-    rows = [_row(label, slots, grid, records, selection=selection) for label in labels]
+    readings = {cell.method: cell.reading for cell in cells if cell.reading}
+    rows = [
+        replace(
+            _row(label, slots, grid, records, selection=selection),
+            is_reading=label.method in readings,
+        )
+        for label in labels
+    ]
     is_private = any(record.privacy.get("unit") for record in records)
     return Table(
         caption=_caption(cells, records, protocol, selection),
@@ -280,6 +297,8 @@ def _caption(
         parts.append(f"{len(cells) - len(records)} of {len(cells)} runs are missing")
     if any(record.ended_early for record in records):
         parts.append(f"{EARLY} a run of the row ended early")
+    readings = dict.fromkeys((cell.method, cell.reading) for cell in cells if cell.reading)
+    parts += [f"{OURS} {method} is a reading of ours: {why}" for method, why in readings]
     return "; ".join(parts) + "."
 
 

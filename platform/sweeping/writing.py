@@ -8,7 +8,6 @@ from typing import Final
 
 from platform.experiment.markdown_text import escaped
 from platform.sweeping.tables import (
-    EARLY,
     Column,
     Number,
     Row,
@@ -21,7 +20,8 @@ PRIVACY_COLUMNS: Final = ("epsilon (server / peers / observer)", "delta")
 _LATEX: Final = {
     **{character: f"\\{character}" for character in "&%$#_{}"},
     **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-    **{"±": r"$\pm$", "∞": r"$\infty$", "†": r"$\dagger$", "<": r"$<$", ">": r"$>$"},
+    **{"±": r"$\pm$", "∞": r"$\infty$", "<": r"$<$", ">": r"$>$"},
+    **{"†": r"$\dagger$", "‡": r"$\ddagger$"},
 }
 
 
@@ -41,7 +41,7 @@ def _markdown_lines(table: Table) -> Iterator[str]:
     for row in table.rows:
         numbers = (_bold(number) for number in row.numbers)
         axes = (escaped(value) for _, value in row.label.axes)
-        method = f"`{row.label.method}`{f' {EARLY}' if row.ended_early else ''}"
+        method = f"`{row.label.method}`{row.marks}"
         yield _markdown_row((method, *axes, *numbers, *_privacy(table, row)))
     if table.training:
         yield from ("", "Local training:", "")
@@ -126,7 +126,7 @@ def _latex_head(table: Table, left: int, private: Sequence[str]) -> Iterator[str
 
 
 def _latex_row(table: Table, row: Row) -> str:
-    method = f"{row.label.method}{f' {EARLY}' if row.ended_early else ''}"
+    method = f"{row.label.method}{row.marks}"
     cells = [escape(text) for text in (method, *(value for _, value in row.label.axes))]
     for number in row.numbers:
         text = escape(shown_number(number))

@@ -102,6 +102,19 @@ def test_a_method_of_several_optimisers_is_named_with_its_values() -> None:
     ]
 
 
+def test_rows_by_readings_of_ours_are_marked() -> None:
+    grid = grid_of(methods=("pfedprompt", "promptfl"))
+    (table,) = tables_of(grid, outcomes_of(grid, lambda cell: summary(0.5)))
+    assert [row.marks for row in table.rows] == [" ‡", ""]
+    assert table.caption.endswith(
+        "; ‡ pfedprompt is a reading of ours: the paper was not at hand; the form of its attention "
+        "and two numbers are ours."
+    )
+    assert "| `pfedprompt` ‡ |" in markdown([table])
+    assert "| `promptfl` |" in markdown([table])
+    assert r"    pfedprompt $\ddagger$ & " in latex([table])
+
+
 def test_the_same_in_latex() -> None:
     text = latex(tables_of(*three_seeds()))
     assert text.startswith("% Needs \\usepackage{booktabs}.\n\\begin{table}\n")
