@@ -36,7 +36,13 @@ class Surroundings:
     images: Stream = Stream.FEDERATION
 
     @classmethod
-    def with_methods(cls, folder: Path | None) -> Self:
-        """Return what there is, with the methods of a folder that the user named."""
+    def with_methods(cls, folder: Path | None, *, as_published: bool = False) -> Self:
+        """Return what there is, with the methods of a folder that the user named.
+
+        Args:
+            folder: None for nowhere.
+            as_published: Whether configurations are read with the settings of published runs.
+        """
         registry = Registry(folder=folder)
-        return cls(registry=registry, sources=Sources(registry=registry))
+        sources = Sources(registry=registry, as_published=as_published)
+        return cls(registry=registry, sources=sources)

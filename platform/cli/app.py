@@ -18,7 +18,7 @@ from platform.cli.cache_commands import cache_app
 from platform.cli.ending import end_with
 from platform.cli.enrolment_commands import enrolment_app
 from platform.cli.federation_commands import federation_app
-from platform.cli.options import ABOUT, DEFAULT_STORAGE, Json, Storage
+from platform.cli.options import ABOUT, DEFAULT_STORAGE, Json, Reference, Storage
 from platform.cli.page_commands import page_app
 from platform.cli.report_commands import report_app
 
@@ -84,6 +84,7 @@ def run(
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     seed: Annotated[int | None, typer.Option(help="The run's seed.")] = None,
+    reference: Reference = False,
     methods_: MethodsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
@@ -93,8 +94,10 @@ def run(
     from platform.cli.running import resume_command, run_command, second_phase_command
     from platform.errors import ConfigError
 
-    surroundings = Surroundings.with_methods(methods_)
+    surroundings = Surroundings.with_methods(methods_, as_published=reference)
     overrides = list(set_ or [])
+    if reference and config is None:
+        raise ConfigError("--reference: needs a CONFIG, that of a paper's table")
     if device is not None:
         overrides.append(f"device={device}")
     if seed is not None:
@@ -163,6 +166,7 @@ def sweep(
             "Slurm's; scheduler=tcp://HOST:8786 of Dask's."
         ),
     ] = None,
+    reference: Reference = False,
     methods_: MethodsOption = None,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
@@ -181,7 +185,9 @@ def sweep(
         storage=storage,
     )
     where = ClusterOptions(on, tuple(cluster or ()))
-    sweep_command(options, where, jobs=jobs, output=output, as_json=as_json)
+    sweep_command(
+        *(options, where), jobs=jobs, output=output, as_published=reference, as_json=as_json
+    )
 
 
 @app.command()
@@ -201,13 +207,16 @@ def configs(
         list[str] | None, typer.Option("--set", help="Override a key of CONFIG. Repeatable.")
     ] = None,
     keys: Annotated[bool, typer.Option("--keys", help="List all keys and what they mean.")] = False,
+    reference: Reference = False,
     methods_: MethodsOption = None,
     as_json: Json = False,
 ) -> None:
     """List the packaged configurations, show one in full, or list all keys."""
     from platform.cli.configs import configs_command
 
-    configs_command(config, list(set_ or []), methods_, keys=keys, as_json=as_json)
+    configs_command(
+        *(config, list(set_ or []), methods_), keys=keys, as_published=reference, as_json=as_json
+    )
 
 
 @app.command()

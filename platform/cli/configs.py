@@ -20,6 +20,7 @@ def configs_command(
     folder: Path | None,
     *,
     keys: bool,
+    as_published: bool,
     as_json: bool,
 ) -> None:
     """List configurations or keys, or show one configuration with all that it extends.
@@ -29,15 +30,18 @@ def configs_command(
         overrides: Of its keys.
         folder: Where the user's own methods lie, if anywhere.
         keys: Whether to list the keys.
+        as_published: Whether to show it with the settings of a published run.
         as_json: Whether a program reads it.
 
     Raises:
         ConfigError: If options do not go together, or the configuration is none.
     """
     if config is not None and not keys:
-        sources = Sources(registry=Registry(folder=folder))
+        sources = Sources(registry=Registry(folder=folder), as_published=as_published)
         _show(load_config(config, overrides, sources), as_json=as_json)
         return
+    if as_published:
+        raise ConfigError("--reference: needs a CONFIG, that of a paper's table")
     if config is not None or overrides:
         raise ConfigError("configs: --set needs a CONFIG, and --keys takes neither")
     if keys:

@@ -12,6 +12,13 @@ ABOUT: Final = (
 )
 DEFAULT_STORAGE: Final = "sqlite:///runs/sotto.db"
 
+Reference = Annotated[
+    bool,
+    typer.Option(
+        "--reference",
+        help="Take all settings of the published run of a paper's table (configs/references).",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else to stdout.")]
 Storage = Annotated[
     str, typer.Option("--storage", help="The coordinator's database, as storage.url states it.")

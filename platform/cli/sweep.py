@@ -10,10 +10,12 @@ from pathlib import Path
 import typer
 from rich.progress import TaskID, TextColumn
 
+from methods import Registry
 from platform.cli import exit_codes
 from platform.cli.interrupting import farewell, interruptible
 from platform.cli.options import DEFAULT_STORAGE
 from platform.cli.output import WithBar, console, epsilon, fraction, print_json, printable
+from platform.config import Sources
 from platform.errors import ConfigError
 from platform.experiment.environment import resolve_device
 from platform.sweeping.clusters import Cluster, cluster_of
@@ -102,6 +104,7 @@ def sweep_command(
     *,
     jobs: int | None,
     output: Path | None,
+    as_published: bool,
     as_json: bool,
 ) -> None:
     """Run what is missing of a grid and write its tables.
@@ -110,7 +113,8 @@ def sweep_command(
         ConfigError: If a cell is not valid, or another sweep works in the folder; nothing starts.
     """
     cluster = _cluster(cluster_options, options.storage)
-    grid = build_grid(options.request())
+    sources = Sources(registry=Registry(folder=options.folder), as_published=as_published)
+    grid = build_grid(options.request(), sources)
     folder = output or _default_output(grid)
     with only_sweep_in(folder):
         try:

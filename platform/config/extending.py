@@ -68,7 +68,7 @@ def change(tree: Mapping[str, Any], changes: Mapping[str, Any], sources: Sources
             changed["method"] = read_preset(name, sources)
     if isinstance(privacy, dict) and sources.mechanisms.claims_nothing(privacy.get("mechanism")):
         changed = without_noise_keys(changed)
-    return _merge(changed, changes)
+    return merged(changed, changes)
 
 
 def without_noise_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,14 +80,15 @@ def without_noise_keys(tree: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _merge(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(tree)
+def merged(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tree with changes merged into its sections, key by key."""
+    result = dict(tree)
     for key, value in changes.items():
-        before = merged.get(key)
+        before = result.get(key)
         if isinstance(before, dict) and isinstance(value, dict):
-            value = _merge(before, value)
-        merged[key] = value
-    return merged
+            value = merged(before, value)
+        result[key] = value
+    return result
 
 
 def _base(name: Any, chain: list[Path], sources: Sources) -> Path:

@@ -29,18 +29,26 @@ class Sources:
         presets: Those of this package's methods.
         registry: Knows where the presets of methods from outside lie.
         mechanisms: The privacy mechanisms that there are.
+        references: Settings of published runs, of the tables among the packaged configurations.
+        as_published: Whether files are read with these settings.
     """
 
     configs: Path = PACKAGED_CONFIGS
     presets: Path = PACKAGED_CONFIGS / "methods"
     registry: Registry = field(default_factory=Registry)
     mechanisms: Mechanisms = BUILT_IN
+    references: Path = PACKAGED_CONFIGS / "references"
+    as_published: bool = False
 
 
 def packaged_names(sources: Sources) -> Iterator[str]:
-    """Yield the name of every packaged configuration, in order; presets of methods are none."""
+    """Yield the name of every packaged configuration, in order.
+
+    Presets of methods are none, nor are settings of published runs.
+    """
+    parts = (sources.presets, sources.references)
     for path in sorted(sources.configs.rglob("*.yaml")):
-        if not path.is_relative_to(sources.presets):
+        if not any(map(path.is_relative_to, parts)):
             yield path.relative_to(sources.configs).with_suffix("").as_posix()
 
 

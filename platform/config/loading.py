@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 from platform.config.extending import read_whole, without_noise_keys
 from platform.config.files import Sources, find_config, read_preset
 from platform.config.plain_yaml import DEEPEST, dump_yaml, read_yaml, yaml_problem
+from platform.config.references import with_published
 from platform.config.run import RunConfig
 from platform.config.schema import MECHANISMS
 from platform.errors import ConfigError
@@ -41,7 +42,15 @@ def load_config(
         ConfigError: Naming the field, its value and what is valid.
     """
     where = sources or Sources()
-    return parse_config(read_whole(find_config(path, where), where), overrides, where)
+    file = find_config(path, where)
+    tree = read_whole(file, where)
+    if not where.as_published:
+        return parse_config(tree, overrides, where)
+    # Which settings are the published run's depends on the method; overrides are of what they give.
+    naming = [text for text in overrides if text.startswith("method.name=")]
+    named = _apply(tree, [_parse_override(text) for text in naming], where)
+    rest = [text for text in overrides if text not in naming]
+    return parse_config(with_published(named, file, where), rest, where)
 
 
 def parse_config(

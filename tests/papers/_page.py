@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from docs.pages.reproduce import page
+from platform.config import Sources
 from platform.sweeping.grid import Grid, SweepRequest, build_grid, parse_names, parse_seeds
 from tests.papers._published import PAPERS
 
@@ -40,11 +41,15 @@ class Command:
 
     def grid(self) -> Grid:
         """The grid for the first seed; the others differ in nothing else."""
-        return _grid(self)
+        return _grid(self, as_published=False)
+
+    def published_grid(self) -> Grid:
+        """The same with `--reference`."""
+        return _grid(self, as_published=True)
 
 
 @cache
-def _grid(command: Command) -> Grid:
+def _grid(command: Command, *, as_published: bool) -> Grid:
     methods = command.all("--method")
     return build_grid(
         SweepRequest(
@@ -53,7 +58,8 @@ def _grid(command: Command) -> Grid:
             seeds=command.seeds[:1],
             settings=command.all("--set"),
             method_settings=command.all("--for"),
-        )
+        ),
+        Sources(as_published=as_published),
     )
 
 

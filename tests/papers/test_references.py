@@ -1,0 +1,220 @@
+"""`--reference`: the published settings of every table are whole, and some of them by hand."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from methods import Registry
+from platform.config import PACKAGED_CONFIGS, RunConfig, Sources, load_config
+from platform.errors import ConfigError
+from platform.experiment.method_building import validate_options
+from tests.papers import _pm_moe
+from tests.papers._page import Command, commands
+from tests.papers._published import TABLES
+from tests.trunk._runs import Command as Sotto
+from tests.trunk._runs import command_line
+
+REFERENCES = PACKAGED_CONFIGS / "references"
+PUBLISHED = Sources(as_published=True)
+NAMES = sorted({*TABLES, *_pm_moe.TABLES})
+
+
+def load(name: str, *overrides: str, method: str | None = None) -> RunConfig:
+    named = () if method is None else (f"method.name={method}",)
+    return load_config(Path("papers") / name, (*named, *overrides), PUBLISHED)
+
+
+def optimiser(run: RunConfig) -> tuple[Any, ...]:
+    training = run.training
+    return training.optimizer, training.learning_rate, training.momentum, training.weight_decay
+
+
+def without_name(run: RunConfig) -> dict[str, Any]:
+    return {key: value for key, value in run.model_dump().items() if key != "name"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_table_has_settings_that_its_method_takes(name: str) -> None:
+    run, plain = load(name), load_config(Path("papers") / name)
+    validate_options(Registry(), run.method)
+    assert run.name == f"{plain.name}-published"
+
+
+@pytest.mark.parametrize("command", commands(), ids=lambda command: command.output)
+def test_every_command_of_the_page_takes_it(command: Command) -> None:
+    """Each cell is valid, and has the seed, method and axes of the cell without."""
+    plain, published = command.grid(), command.published_grid()
+    for one, other in zip(plain.cells, published.cells, strict=True):
+        assert (one.method, one.seed, one.axes) == (other.method, other.seed, other.axes)
+        assert one.identity != other.identity
+        assert other.run.task.clients == one.run.task.clients
+
+
+def test_every_file_is_some_tables() -> None:
+    found = {path.relative_to(REFERENCES).with_suffix("") for path in REFERENCES.rglob("*.yaml")}
+    tables = {Path(name.rpartition("-")[0]) for name in NAMES}
+    assert {path for path in found if path.name.count("-") == 1} == tables
+    assert {path.as_posix() for path in found - tables} <= set(NAMES)
+    assert len(tables) == 29
+
+
+# --- by hand ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["1-pacs", "2-office_home", "3-vlcs", "4-domainnet", "6-pacs"])
+def test_trip(table: str) -> None:
+    run = load(f"trip/table-{table}")
+    assert optimiser(run) == ("adamw", 5e-4, 0.0, 0.01)
+    assert (run.training.betas, run.training.eps) == ((0.9, 0.98), 1e-7)
+    # The rate of the fifteenth round: 0.8 to the power of fourteen.
+    assert run.training.factor(15, 15) == pytest.approx(0.0439804651)
+    options = run.method.options
+    assert [options[key] for key in ("experts", "context_tokens", "beta")] == [8, 32, 1.0]
+    assert (options["expert_init"], options["clustering"]) == ("equal", "published")
+    assert options["average_rounds"] == run.rounds == 15
+
+
+def test_trips_baselines() -> None:
+    runs = {m: load("trip/table-2-office_home", method=m) for m in ("promptfl", "fedotp", "fedapt")}
+    assert optimiser(runs["promptfl"]) == ("sgd", 0.002, 0.9, 5e-4)
+    assert optimiser(runs["fedotp"]) == ("sgd", 0.001, 0.9, 5e-4)
+    assert optimiser(runs["fedapt"]) == ("sgd", 0.01, 0.9, 1e-5)
+    assert all(run.training.betas is run.training.schedule is None for run in runs.values())
+    clip = load("trip/table-2-office_home", method="fedclip")
+    assert optimiser(clip) == ("adam", 5e-5, 0.0, 0.2)
+    assert (clip.training.betas, clip.training.eps) == ((0.9, 0.98), 1e-6)
+    assert (clip.method.options["weighting"], clip.method.options["loss"]) == (
+        "uniform",
+        "symmetric",
+    )
+
+
+def test_a_later_table_changes_what_an_earlier_one_says() -> None:
+    fewer, whole = (load(f"trip/table-{n}-pacs") for n in (5, 1))
+    assert (fewer.method.options["experts"], whole.method.options["experts"]) == (4, 8)
+    changed = {**fewer.model_dump(), "name": "", "method": {}}
+    assert changed == {**whole.model_dump(), "name": "", "method": {}}
+
+
+def test_few_shots_are_dealt_out_as_published() -> None:
+    for name in ("pfedmoap/table-7-oxford_pets", "fedpgp/table-10-oxford_pets"):
+        partition, seeds = load(name).task.partition, load(name).seeds
+        assert (partition.slices, partition.fewest_classes) == ("rounded", 1)
+        # The same classes and shots for all seeds.
+        assert (seeds.class_map, seeds.shots) == (2023, 2023)
+    partition = load("pfedmoap/table-2-cifar10").task.partition
+    assert (partition.kind, partition.minimum, partition.minimum_test) == ("dirichlet", 10, 10)
+    partition = load("pfedmoap/table-4-office_caltech10").task.partition
+    assert (partition.minimum, partition.minimum_test) == (2, 2)
+
+
+def test_pfedmoap_and_fedpgp() -> None:
+    options = load("pfedmoap/table-1-dtd").method.options
+    assert [options[key] for key in ("select", "gate_scale", "gate_pool", "moe_similarity")] == [
+        *("random", "10", "stride", "dot")
+    ]
+    assert load("pfedmoap/table-1-dtd", method="fedotp").method.options["entropy"] == 0.01
+    assert load("pfedmoap/table-3-domainnet10", method="prompt_fedprox").method.options["mu"] == 0.0
+    options = load("fedpgp/table-5-cifar100").method.options
+    assert (options["mu"], options["clip_reference"], options["bottleneck"]) == (
+        *(0.5, "placeholder", 8),
+    )
+
+
+def test_pm_moe() -> None:
+    def options(method: str, data: str = "mnist") -> dict[str, Any]:
+        return load(f"pm-moe/table-1-{data}", method=method).method.options
+
+    assert options("moon")["mu"] == options("fedprox")["mu"] == 0.0
+    babu = options("fedbabu")
+    assert (babu["fine_tune"], babu["fine_tuning_rounds"]) == ("all", 50)
+    gen = options("fedgen")
+    assert [gen[key] for key in ("noise_width", "hidden_width", "generator_rate")] == [
+        *(512, 512, 0.005)
+    ]
+    assert (gen["generator_steps"], gen["noise"], gen["ensemble"]) == (1000, "uniform", "mean")
+    assert load("pm-moe/table-1-mnist", method="fedrep").training.local_epochs == 2
+    assert load("pm-moe/table-1-mnist").task.validation_share == 0.0
+    assert (options("dbe")["fasttext"], options("dbe", "ag_news")["fasttext"]) == (
+        *("plain", "published"),
+    )
+    assert (options("dbe")["mean_weight"], options("dbe", "ag_news")["mean_weight"]) == (25.0, 0.05)
+    gate = load("pm-moe/table-3-ag_news").method.options
+    assert (gate["gamma"], gate["first_relu"], gate["dropout"]) == (0.0, True, 0.1)
+    assert dict(gate["base_options"]) == {"network": "fasttext", "fasttext": "published"}
+    both = load("pm-moe/table-4-ag_news").method.options
+    assert (both["wiring"], both["fasttext"], both["dropout"]) == ("published", "published", 0.1)
+
+
+# --- how it goes with other settings --------------------------------------------------------------
+
+
+def test_overrides_come_last_and_the_order_on_the_command_line_is_free() -> None:
+    name, changes = "trip/table-1-pacs", ("method.name=fedclip", "training.weight_decay=0.5")
+    for order in itertools.permutations(changes):
+        run = load_config(Path("papers") / name, order, PUBLISHED)
+        assert (run.training.weight_decay, run.training.learning_rate) == (0.5, 5e-5)
+    assert load(name, "name=mine").name == "mine"
+
+
+def test_without_it_nothing_of_it_is_read() -> None:
+    plain = load_config(Path("papers/trip/table-1-pacs"))
+    nowhere = Sources(references=Path("nowhere"))
+    assert without_name(load_config(Path("papers/trip/table-1-pacs"), (), nowhere)) == (
+        without_name(plain)
+    )
+    assert plain.method.options["experts"] == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "method", "sentence"),
+    [
+        ("papers/trip/table-1-pacs", "coop", "trip/table-1 has no published settings of 'coop'; "),
+        ("quickstart", None, "has no published settings; valid: a packaged configuration of a"),
+    ],
+)
+def test_what_has_no_published_settings(config: str, method: str | None, sentence: str) -> None:
+    named = () if method is None else (f"method.name={method}",)
+    with pytest.raises(ConfigError, match=sentence):
+        load_config(Path(config), named, PUBLISHED)
+
+
+def test_a_file_of_ones_own_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "table-1-pacs.yaml"
+    path.write_text("extends: papers/trip/table-1-pacs\n")
+    with pytest.raises(ConfigError, match=r"^--reference: CONFIG "):
+        load_config(path, (), PUBLISHED)
+
+
+def test_an_unknown_key_of_a_reference_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "trip").mkdir()
+    (tmp_path / "trip" / "table-1.yaml").write_text("methods: {trip: {}}\nevery: {}\n")
+    with pytest.raises(ConfigError, match="has 'every'; valid keys: same_as, all, methods"):
+        load_config(
+            *(Path("papers/trip/table-1-pacs"), ()),
+            Sources(references=tmp_path, as_published=True),
+        )
+
+
+@pytest.fixture
+def sotto(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Sotto:
+    return command_line(monkeypatch, capsys)
+
+
+def test_the_commands(sotto: Sotto) -> None:
+    shown = sotto("configs", "papers/trip/table-1-pacs", "--reference", "--json").document
+    assert (shown["name"], shown["method"]["experts"]) == ("trip-table-1-pacs-published", 8)
+    for command in ("run", "configs"):
+        refused = sotto(command, "--reference")
+        assert (refused.code, refused.err) == (
+            *(2, "error: --reference: needs a CONFIG, that of a paper's table\n"),
+        )
+    for command, coop in (("run", "--set=method.name=coop"), ("sweep", "--method=coop")):
+        refused = sotto(command, "papers/trip/table-1-pacs", "--reference", coop)
+        assert "trip/table-1 has no published settings of 'coop'" in refused.err
+        refused = sotto(command, "quickstart", "--reference")
+        assert refused.err.startswith("error: --reference: CONFIG ")
