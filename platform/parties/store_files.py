@@ -43,6 +43,13 @@ def stores_file(config: RunConfig, run_folder: Path) -> Path:
     return stores_folder(config, run_folder) / STORES
 
 
+DEALS: Final = (
+    *("shared_classes", "shared_ratio", "images_per_client", "classes_per_client"),
+    *("fewest_classes", "minimum_test", "slices"),
+)
+"""Keys of a partition that are named where they say something."""
+
+
 def _dealing(config: RunConfig) -> dict[str, Any]:
     """Return what deals out the data.
 
@@ -54,7 +61,7 @@ def _dealing(config: RunConfig) -> dict[str, Any]:
     data["partition"] = {"kind": section.kind}
     if section.kind in KINDS_WITH["alpha"]:
         data["partition"] |= {"alpha": section.concentration, "minimum": section.fewest}
-    for name in ("shared_classes", "shared_ratio", "images_per_client", "classes_per_client"):
+    for name in DEALS:
         if getattr(section, name) is not None:
             data["partition"][name] = getattr(section, name)
     # Validation images stay with the client who holds them, so they make it no other client.
