@@ -18,7 +18,7 @@ from storage.address import require_no_password
 
 _RANDOM = ("dirichlet", "domain_dirichlet", "shared_ratio")
 KINDS_WITH = {
-    "alpha": _RANDOM,
+    "alpha": (*_RANDOM, "hierarchical_dirichlet"),
     "minimum": _RANDOM,
     "minimum_test": ("dirichlet", "domain_dirichlet"),
     "slices": ("pathological",),
@@ -84,6 +84,11 @@ def _partition(config: RunSections) -> Iterator[str]:
         yield (
             f"task.partition.kind: {section.kind} does not fit task.dataset = {OWNED}, whose "
             "folders say who has what; valid: domain"
+        )
+    if section.kind == "hierarchical_dirichlet" and config.task.shots is not None:
+        yield (
+            f"task.shots: {config.task.shots} does not fit task.partition.kind = "
+            "hierarchical_dirichlet, which deals out all images; valid: null"
         )
     yield from _many_clients(config)
     by_client = section.images_per_client is not None

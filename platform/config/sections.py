@@ -41,7 +41,13 @@ class PartitionConfig(Section):
     """How the training and test images are dealt out to clients."""
 
     kind: Literal[
-        "pathological", "iid", "dirichlet", "domain", "domain_dirichlet", "shared_ratio"
+        "pathological",
+        "iid",
+        "dirichlet",
+        "domain",
+        "domain_dirichlet",
+        "shared_ratio",
+        "hierarchical_dirichlet",
     ] = "pathological"
     """`pathological`: disjoint classes, evenly; `iid`: all classes everywhere; `dirichlet`: of each
     class random shares, the same for training and test images; `domain`: the i-th client holds the
@@ -50,12 +56,16 @@ class PartitionConfig(Section):
     `domain_dirichlet`: as many clients on each domain, in domain order, and random shares within
     it, so `task.clients` is a multiple of their number (pFedMoAP, section 5.1); `shared_ratio`:
     training and test images are one pool, dealt out by `shared_ratio`, of which each client then
-    keeps three quarters for training (PM-MoE; a shuffle by `seeds.split`, not class by class).
+    keeps three quarters for training (PM-MoE; a shuffle by `seeds.split`, not class by class);
+    `hierarchical_dirichlet`: of `cifar100`, training and test images are one pool, of which each
+    client draws as many, by random shares of superclasses and, within each, nearly even shares of
+    classes, and tests with the test images among its own (published code's `noniid-labeldir100`).
     `datasets --show CONFIG` shows who has what.
     """
     alpha: Positive | None = None
     """Concentration of the Dirichlet distribution, small is unequal; only under `dirichlet`,
-    `domain_dirichlet` and `shared_ratio`. Null: 0.5, and 0.1 under `shared_ratio`.
+    `domain_dirichlet`, `hierarchical_dirichlet` and `shared_ratio`. Null: 0.5, and 0.1 under
+    `shared_ratio`.
     """
     minimum: PositiveInt | None = None
     """Fewest training images of a client, who has a test image as well; null: 2. Under

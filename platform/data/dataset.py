@@ -62,6 +62,8 @@ class Dataset:
         test: Examples that no client trains on.
         validation: Rows of `train` that files hold back: who has them validates with them.
         recognised: What was made of files whose layout nobody told, a sentence each.
+        superclasses: Of each class, in label order, which of its superclasses it belongs to; none
+            where the data set has none.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Dataset:
     test: Split
     validation: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
     recognised: tuple[str, ...] = ()
+    superclasses: tuple[int, ...] = ()
 
     @property
     def modality(self) -> Modality:

@@ -13,7 +13,13 @@ from platform.data.balanced import Portion
 from platform.data.dataset import Dataset, Split
 from platform.data.dirichlet import DirichletShares
 from platform.data.images import Indices
-from platform.data.partition import ClientIndices, PartitionPlan, merged_partition, partition
+from platform.data.partition import (
+    ClientIndices,
+    PartitionPlan,
+    merged_partition,
+    partition,
+    pooled_partition,
+)
 from platform.data.shared_ratio import SharedRatio
 from platform.data.soundness import require_every_class
 from platform.errors import ConfigError
@@ -103,12 +109,24 @@ def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> Hands:
         shares = merged_partition(
             plan, train, split_rng=lambda position: stream(split, "own split", position), **rngs
         )
+    elif plan.kind == "hierarchical_dirichlet":
+        superclasses = _superclasses(dataset)[: len(dealt.classes)]
+        shares = pooled_partition(plan, train, test, superclasses, **rngs)
     else:
         shares = partition(plan, train, test, **rngs)
     clients = [ClientIndices(rows[0][c.train], rows[1][c.test]) for c in shares]
     if plan.kind == "domain":
         clients = _with_held_back(dataset, dealt, clients)
     return _with_new(config, clients, len(dealt.domains))
+
+
+def _superclasses(dataset: Dataset) -> tuple[int, ...]:
+    if not dataset.superclasses:
+        raise ConfigError(
+            f"task.partition.kind: hierarchical_dirichlet shares out superclasses, and "
+            f"{dataset.name} has none; valid: dirichlet, or the data set cifar100"
+        )
+    return dataset.superclasses
 
 
 def _require_whole_domains(config: RunConfig, domains: int) -> None:

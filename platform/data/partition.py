@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from platform.data.balanced import Portion, balanced_classes, random_counts
 from platform.data.dirichlet import Counts, DirichletShares, dirichlet_counts
+from platform.data.pachinko import pachinko_counts
 from platform.data.shared_ratio import SharedRatio, shared_ratio_counts, split_own
 from platform.errors import ConfigError
 
@@ -109,7 +110,7 @@ def partition(
     """Deal out the images; no image goes to two clients.
 
     Args:
-        plan: Who gets how many; of any kind but `shared_ratio`.
+        plan: Who gets how many; of any kind but `shared_ratio` and `hierarchical_dirichlet`.
         train_labels: Class of each training image, (n,), below `plan.classes`.
         test_labels: Class of each test image, (m,).
         class_rng: Draws how many images of each class a client gets.
@@ -168,6 +169,43 @@ def merged_partition(
         for position, hand in enumerate(hands)
     )
     _require_few_shot_classes(plan, [labels[client.train] for client in clients])
+    return clients
+
+
+def pooled_partition(
+    plan: PartitionPlan,
+    train_labels: Indices,
+    test_labels: Indices,
+    superclasses: Sequence[int],
+    *,
+    class_rng: np.random.Generator,
+    shot_rng: np.random.Generator,
+) -> tuple[ClientIndices, ...]:
+    """Deal out training and test images as one pool, of which each stays what it is.
+
+    Args:
+        plan: Who gets how many; of the kind `hierarchical_dirichlet`.
+        train_labels: Class of each training image, (n,), below `plan.classes`.
+        test_labels: Class of each test image, (m,).
+        superclasses: Of each class.
+        class_rng: Draws how many images of each class a client gets.
+        shot_rng: Draws which ones.
+
+    Raises:
+        ConfigError: If a client would get too few.
+    """
+    labels, first = np.concatenate([train_labels, test_labels]), len(train_labels)
+    sizes = np.bincount(labels, minlength=plan.classes)
+    alpha = plan.shares.alpha
+    counts = pachinko_counts(sizes, superclasses, plan.clients, alpha, rng=class_rng)
+    hands: list[list[Indices]] = [[] for _ in range(plan.clients)]
+    for rows, count in zip(_by_class(labels, sizes), counts, strict=True):
+        _deal(shot_rng.permutation(rows), count, hands)
+    clients = tuple(
+        ClientIndices(rows[rows < first], rows[rows >= first] - first) for rows in map(_join, hands)
+    )
+    _require_images(plan, clients)
+    _require_few_shot_classes(plan, [train_labels[client.train] for client in clients])
     return clients
 
 

@@ -110,6 +110,10 @@ def test_few_shots_are_dealt_out_as_published() -> None:
     assert (partition.kind, partition.minimum, partition.minimum_test) == ("dirichlet", 10, 10)
     partition = load("pfedmoap/table-4-office_caltech10").task.partition
     assert (partition.minimum, partition.minimum_test) == (2, 2)
+    for name, alpha in (("pfedmoap/table-2-cifar100", 0.5), ("fedpgp/table-5-cifar100", 0.3)):
+        partition, seeds = load(name).task.partition, load(name).seeds
+        assert (partition.kind, partition.alpha) == ("hierarchical_dirichlet", alpha)
+        assert (partition.minimum, partition.minimum_test, seeds.shots) == (None, None, 12345)
 
 
 def test_pfedmoap_and_fedpgp() -> None:

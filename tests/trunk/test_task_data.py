@@ -178,7 +178,13 @@ def refused(*overrides: str) -> str:
         (
             ("task.partition.alpha=0.3",),
             "task.partition.alpha: 0.3 has no meaning with task.partition.kind = pathological; "
-            "valid: null, or the kind dirichlet or domain_dirichlet or shared_ratio",
+            "valid: null, or the kind dirichlet or domain_dirichlet or shared_ratio or "
+            "hierarchical_dirichlet",
+        ),
+        (
+            ("task.partition.kind=hierarchical_dirichlet", "task.shots=4"),
+            "task.shots: 4 does not fit task.partition.kind = hierarchical_dirichlet, which deals "
+            "out all images; valid: null",
         ),
         (
             ("task.partition.kind=iid", "task.partition.minimum=3"),

@@ -37,6 +37,29 @@ _TEN: Final = (
     *("airplane", "automobile", "bird", "cat", "deer"),
     *("dog", "frog", "horse", "ship", "truck"),
 )
+_SUPERCLASSES: Final = (
+    ("beaver", "dolphin", "otter", "seal", "whale"),
+    ("aquarium fish", "flatfish", "ray", "shark", "trout"),
+    ("orchid", "poppy", "rose", "sunflower", "tulip"),
+    ("bottle", "bowl", "can", "cup", "plate"),
+    ("apple", "mushroom", "orange", "pear", "sweet pepper"),
+    ("clock", "keyboard", "lamp", "telephone", "television"),
+    ("bed", "chair", "couch", "table", "wardrobe"),
+    ("bee", "beetle", "butterfly", "caterpillar", "cockroach"),
+    ("bear", "leopard", "lion", "tiger", "wolf"),
+    ("bridge", "castle", "house", "road", "skyscraper"),
+    ("cloud", "forest", "mountain", "plain", "sea"),
+    ("camel", "cattle", "chimpanzee", "elephant", "kangaroo"),
+    ("fox", "porcupine", "possum", "raccoon", "skunk"),
+    ("crab", "lobster", "snail", "spider", "worm"),
+    ("baby", "boy", "girl", "man", "woman"),
+    ("crocodile", "dinosaur", "lizard", "snake", "turtle"),
+    ("hamster", "mouse", "rabbit", "shrew", "squirrel"),
+    ("maple tree", "oak tree", "palm tree", "pine tree", "willow tree"),
+    ("bicycle", "bus", "motorcycle", "pickup truck", "train"),
+    ("lawn mower", "rocket", "streetcar", "tank", "tractor"),
+)
+"""CIFAR-100's, as its page lists them, of five classes each."""
 _BATCHES: Final = tuple(f"data_batch_{number}" for number in range(1, 6))
 
 INFOS = (
@@ -152,7 +175,20 @@ def load(name: str, request: DataRequest) -> Dataset:
     train = _split(version, [folder / file for file in version.train], classes, read)
     test = _split(version, [folder / version.test], classes, read)
     require_examples(name, classes, train.labels, test.labels)
-    return Dataset(name=name, classes=classes, domains=domains, train=train, test=test)
+    return Dataset(
+        name=name,
+        classes=classes,
+        domains=domains,
+        train=train,
+        test=test,
+        superclasses=_superclasses_of(classes) if name == "cifar100" else (),
+    )
+
+
+def _superclasses_of(classes: Sequence[str]) -> tuple[int, ...]:
+    """Return the superclass of each class; none where a file names classes of its own."""
+    of = {label: index for index, own in enumerate(_SUPERCLASSES) for label in own}
+    return tuple(of[label] for label in classes) if set(classes) <= set(of) else ()
 
 
 def _split(
