@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import re
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from _scores import half_width, spread
 from scipy import stats
+
+from methods import Registry
+from platform.sweeping.tables import OURS
+
+METHOD = re.compile(r"`(\w+)`")
 
 WORDS = (
     "# The papers' tables in small",
@@ -20,7 +26,8 @@ WORDS = (
     "data sets, or the column that it averages itself. A learning rate is the best of three on",
     "seed 100. *Tau* is Kendall's (tau-b) between both columns; *out of order* names pairs that",
     "the paper orders otherwise and that differ here by more than noise: the 95% t interval of",
-    "their difference, paired by seed, leaves zero out.",
+    "their difference, paired by seed, leaves zero out. A row with ‡ is a reading of ours, where",
+    "the paper leaves the method open or was not at hand.",
     "",
 )
 
@@ -71,7 +78,7 @@ def _table(rows: Sequence[Result]) -> Iterator[str]:
     theirs, ours = _ranks([row.paper for row in rows]), _ranks([row.mean for row in rows])
     for row, their, our in zip(rows, theirs, ours, strict=True):
         shown = f"{row.rate:g} | {row.paper:.2f} | {their:g} | {spread(row.scores)} | {our:g}"
-        yield f"| {row.label} | {shown} |"
+        yield f"| {_marked(row.label)} | {shown} |"
     yield from ("", f"Kendall's tau: {_tau(rows)}.")
     for better, worse in _swapped(rows):
         gap = [a - b for a, b in zip(better.scores, worse.scores, strict=True)]
@@ -80,6 +87,13 @@ def _table(rows: Sequence[Result]) -> Iterator[str]:
             f"above {worse.label}, which the paper has {worse.paper - better.paper:.2f} higher."
         )
     yield ""
+
+
+def _marked(label: str) -> str:
+    """The label, with a mark where the method is our reading of what a paper says."""
+    registry = Registry(installed=False)
+    names = (name for name in METHOD.findall(label) if name in registry.available())
+    return f"{label} {OURS}" if any(map(registry.reading, names)) else label
 
 
 def _ranks(values: Sequence[float]) -> list[float]:

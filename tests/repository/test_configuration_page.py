@@ -72,6 +72,7 @@ def test_defaults_are_what_a_configuration_gets():
     given = ("name", "method.name", "training.local_steps", "task.model")
     # Their sections are not there by default.
     apart = ("privacy.adaptive_clipping.", "public_data.", "federation.", "audit.")
+    apart += ("training.schedule.",)
     for key in KEYS:
         if key.name in given or key.name.startswith(apart):
             continue
