@@ -20,7 +20,7 @@ PACKAGED_CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 _SENTENCE_END: Final = re.compile(r"\.\s+(?=[A-Z`])")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sources:
     """What a configuration is read with.
 

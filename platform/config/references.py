@@ -1,11 +1,11 @@
 """All settings of a published run at once, where its code does otherwise than its paper says.
 
-`configs/references/PAPER/table-N.yaml` belongs to the configurations `papers/PAPER/table-N-DATA`,
-and `table-N-DATA.yaml` to one of them alone. `all` is what changes for every method; `methods` is
-what changes for each that the table has, also where nothing does; `same_as` names a table of the
-same paper whose changes come first. Changes are made as `extends` makes them, after the method's
-preset and before overrides. A configuration so changed has another name, as no table should mix
-both.
+In a paper's folder of `configs/references`, `table-N.yaml` belongs to the configurations of that
+paper's table, `table-N-DATA`, and `table-N-DATA.yaml` to one of them alone. `all` is what changes
+for every method; `methods` is what changes for each that the table has, also where nothing does;
+`same_as` names a table of the same paper whose changes come first. Changes are made as `extends`
+makes them, after the method's preset and before overrides. A configuration so changed has another
+name, as no table should mix both.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from platform.errors import ConfigError
 Indices = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Portion:
     """What a client gets, where it is neither shots of every class nor of classes of its own.
 

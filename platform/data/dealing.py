@@ -160,11 +160,11 @@ def _plan(config: RunConfig, dataset: Dataset, dealt: Dealt) -> PartitionPlan:
     shares = DirichletShares(section.concentration, section.fewest or 1, minimum_test=tests)
     ratio = SharedRatio(section.shared_ratio or 0.0, section.concentration, section.fewest)
     portion = Portion(
-        section.shared_classes or 0.0,
-        section.classes_per_client,
-        section.images_per_client,
-        section.fewest_classes,
-        section.slices or "even",
+        shared_classes=section.shared_classes or 0.0,
+        classes=section.classes_per_client,
+        images=section.images_per_client,
+        fewest_classes=section.fewest_classes,
+        slices=section.slices or "even",
     )
     return PartitionPlan(
         kind=section.kind,

@@ -151,7 +151,7 @@ def test_one_class_clients_are_refused_under_few_shot():
 def test_shared_classes_by_hand():
     """Half of 6 classes is 3 for both clients, 3 shots each; the other 3 are two and one."""
     train, test = labels(6, 6), labels(6, 5)
-    clients = deal("pathological", 2, 6, portion=Portion(0.5), test=5)
+    clients = deal("pathological", 2, 6, portion=Portion(shared_classes=0.5), test=5)
     counts = np.array(counted(clients, train, 6))
     shared = (counts == 3).all(axis=0)
     assert shared.sum() == 3
@@ -166,7 +166,9 @@ def test_shared_classes_by_hand():
 
 
 def test_the_class_map_s_seed_draws_the_shared_classes():
-    plan = PartitionPlan(kind="pathological", clients=3, classes=12, shots=2, portion=Portion(0.25))
+    plan = PartitionPlan(
+        kind="pathological", clients=3, classes=12, shots=2, portion=Portion(shared_classes=0.25)
+    )
     maps = [class_map(plan, np.random.default_rng(seed)) for seed in (0, 0, 1)]
     common = [set.intersection(*map(set, owned)) for owned in maps]
     assert maps[0] == maps[1] != maps[2]
@@ -180,27 +182,35 @@ def test_pets_among_twenty_clients_need_shared_classes():
     """FedPGP on 37 breeds: a tenth is 4 for all, and 33 among 20 clients are one or two each."""
     assert refused("pathological", 20, 37).endswith("valid: 1 to 18")
     owned = class_map(
-        PartitionPlan(kind="pathological", clients=20, classes=37, shots=16, portion=Portion(0.1)),
+        PartitionPlan(
+            kind="pathological",
+            clients=20,
+            classes=37,
+            shots=16,
+            portion=Portion(shared_classes=0.1),
+        ),
         np.random.default_rng(0),
     )
     assert sorted(len(classes) for classes in owned) == [5] * 7 + [6] * 13
 
 
 def test_shared_classes_that_cannot_be_met_are_refused():
-    assert refused("pathological", 2, 6, portion=Portion(0.05)) == (
+    assert refused("pathological", 2, 6, portion=Portion(shared_classes=0.05)) == (
         "task.partition.shared_classes: 0.05 of 6 classes is less than half a class; valid: null, "
         "or from 0.17"
     )
     # One of eight is for all, so one of the other seven is enough for each of seven clients.
-    sentence = refused("pathological", 8, 8, portion=Portion(0.125))
+    sentence = refused("pathological", 8, 8, portion=Portion(shared_classes=0.125))
     assert "can deal 7 of 8 classes out to, two a client" in sentence
     assert sentence.endswith("valid: 1 to 7")
-    assert len(deal("pathological", 7, 8, portion=Portion(0.125))) == 7
+    assert len(deal("pathological", 7, 8, portion=Portion(shared_classes=0.125))) == 7
 
 
 def test_all_classes_shared_is_iid():
     """Every class belongs to everybody, as under iid; the order of drawing is another."""
-    counts = counted(deal("pathological", 3, 4, portion=Portion(1.0)), labels(4, 9), 4)
+    counts = counted(
+        deal("pathological", 3, 4, portion=Portion(shared_classes=1.0)), labels(4, 9), 4
+    )
     assert counts == [[3, 3, 3, 3]] * 3
 
 
