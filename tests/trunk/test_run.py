@@ -51,6 +51,7 @@ SUMMARY_KEYS = [
         "phases",
         "best_on_validation",
         "evaluation",
+        "training",
         "warnings",
     ),
     "audit_head",
