@@ -134,6 +134,11 @@ class FedTPG(AveragedMethod):
         """Inverse temperature of the model."""
         return self.encoder.backbone.logit_scale
 
+    @property
+    def learns_one_class(self) -> bool:
+        """Not over a client's own classes: of a single one the loss is zero, whatever the net."""
+        return self.config.names == "all"
+
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """Return queries, attention and feed-forward layer; clients count alike."""
         shapes = shapes_of(self.config, self._width, self.encoder.backbone.embed_dim)
