@@ -153,7 +153,9 @@ def train(
     protection, rng = profile.protection.in_round(round_number), batches_of(profile, round_number)
     collects = protection is profile.protection.collection
     work = profile.method.contribute if collects else profile.method.client_update
-    mechanism, scheduled = protection.training, None if collects else round_number
+    # Rates follow the rounds that train, which a collection before them is none of.
+    nth = round_number - profile.protection.first_round + 1
+    mechanism, scheduled = protection.training, None if collects else nth
     if mechanism is None:
         return work(view, profile.data, make_trainer(None, round_number=scheduled), rng)
     steps = mechanism.steps if protection.charged else 0

@@ -22,6 +22,7 @@ from platform.rounds.observing import SilentObserver
 from platform.rounds.spending import Spending
 from platform.wire.codec import decode_arrays
 from platform.wire.experts import handle
+from privacy.training import LocalTrainer
 from tests.trunk._runs import (
     FIXED,
     NONE,
@@ -304,3 +305,19 @@ def test_a_norm_that_adapts_begins_with_the_rounds(storage: Storage) -> None:
     assert run.summary["final"]["epsilon"]["server"] == pytest.approx(
         gaussian_epsilon(4.0, 3), rel=1e-6
     )
+
+
+def test_rates_follow_the_rounds_that_train(
+    make_storage: MakeStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Halved from round to round, of which the collection is none: all of the rate, then half."""
+    rates, original = [], LocalTrainer.fit
+
+    def watching(self: LocalTrainer, *arguments: Any, **named: Any) -> Any:
+        rates.append(self.learning_rate)
+        return original(self, *arguments, **named)
+
+    monkeypatch.setattr(LocalTrainer, "fit", watching)
+    falling = ("training.schedule={kind: exponential, gamma: 0.5}", "training.learning_rate=0.04")
+    make_storage("falling").gathering().run(*PLAIN, ALL, *falling)
+    assert rates == pytest.approx([0.04] * 5 + [0.02] * 5)
