@@ -51,6 +51,11 @@ class MethodDefaults:
         return True
 
     @property
+    def centralised(self) -> bool:
+        """There is a federation."""
+        return False
+
+    @property
     def anchored(self) -> bool:
         """A broadcast is where training starts, and no more."""
         return False

@@ -228,6 +228,14 @@ class Method(Protocol):
         ...
 
     @property
+    def centralised(self) -> bool:
+        """Whether one party holds all data, so that there is no federation and nothing is shared.
+
+        Refused with more than one client.
+        """
+        ...
+
+    @property
     def anchored(self) -> bool:
         """Whether training depends on the broadcast otherwise than as its start (a proximal term).
 

@@ -85,6 +85,11 @@ class OverMethod:
         return self.base.learns_one_class
 
     @property
+    def centralised(self) -> bool:
+        """The base's."""
+        return self.base.centralised
+
+    @property
     def anchored(self) -> bool:
         """The base's."""
         return self.base.anchored

@@ -27,6 +27,11 @@ def require_fitting(config: RunConfig, method: Method) -> None:
         ConfigError: With the first contradiction as one sentence.
     """
     extras, spec = extras_of(config), method.shared_spec()
+    if method.centralised and config.task.clients != 1:
+        raise ConfigError(
+            f"task.clients: {config.task.clients} parties share the data out, while "
+            f"{config.method.name} is centralised: one party holds all of it; valid: 1"
+        )
     if extras.adaptive is not None and not spec:
         raise ConfigError(
             f"privacy.adaptive_clipping: {config.method.name} shares nothing whose norm could be "

@@ -1,0 +1,371 @@
+"""SWAD: weights averaged at every step over a flat valley; centralised, with no federation.
+
+Cha et al. 2021, "SWAD: Domain Generalization by Seeking Flat Minima" (NeurIPS), here by its
+published code (khanrc/swad, commit 252190e: swad.py, trainer.py, config.yaml). One party holds all
+data, so nothing is shared. A round is a *segment*, the steps between two evaluations: its weights
+are averaged over every step, and at its end the validation loss of the *current* weights is
+measured on examples that the party holds out of training.
+
+- The valley begins where the oldest of the last N_s losses is their minimum (the first on ties).
+  Losses up to their mean times 1 + r belong to it; it ends when the last N_e are all above.
+- `bookkeeping: published` counts segments as the code does. It starts the average as a copy of the
+  segment that the valley begins with, at count 0, so that the next one overwrites it; and it looks
+  back further than that segment where N_e is above N_s, so that some count twice. `plain` counts
+  each segment from the valley's first to its last once.
+- Without a valley the result is the last segment. A prediction after any round is what the result
+  would be if training had ended there.
+
+Departures: an optimiser's moments start anew with each segment, as with each round here, and the
+examples held out are drawn class by class. Where no class has two examples, losses are those of the
+training examples. No network here has statistics of batches that would have to be made anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Lt
+from numpy.typing import NDArray
+from torch import Tensor
+
+from methods.interface.defaults import CLIENT_ONLY
+from methods.interface.method import (
+    Arrays,
+    ClientView,
+    Examples,
+    LocalResult,
+    Method,
+    ParameterGroup,
+    Task,
+    Trainer,
+    Unit,
+)
+from methods.networks.blocks import blocks
+from methods.networks.extractors import NetworkConfig
+from methods.networks.layers import Layers
+from methods.networks.method import SplitMethod
+
+VARIANTS = ({"network": "features"}, {"network": "clip"}, {"bookkeeping": "plain"})
+
+SPLIT: Final = "swad.split"
+LOSSES: Final = "swad.losses"
+COUNT: Final = "swad.count"
+SUM: Final = "swad.sum."
+"""Prefix: the settled segments' sum, or a copy of the valley's first one while the count is 0."""
+RECENT: Final = "swad.recent."
+"""Prefix: the last max(N_s, N_e) segments, oldest first, zeros before there are as many."""
+ROWS: Final = 256
+
+
+@dataclass(frozen=True)
+class Config(NetworkConfig):
+    """Options.
+
+    Attributes:
+        optimum_patience: N_s, the losses whose oldest must be the minimum for the valley to begin.
+        overfit_patience: N_e, the losses that must all be too high for it to end.
+        tolerance: r.
+        validation_share: Share of each class that is held out of training, rounded up; the last
+            example of a class is not.
+        bookkeeping: How often each segment counts; see the head of the file.
+    """
+
+    optimum_patience: Annotated[int, Ge(1)] = 3
+    overfit_patience: Annotated[int, Ge(1)] = 6
+    tolerance: Annotated[float, Ge(0.0)] = 0.3
+    validation_share: Annotated[float, Gt(0.0), Lt(1.0)] = 0.2
+    bookkeeping: Literal["published", "plain"] = "published"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How often each segment counts, the first segment first.
+
+    Attributes:
+        settled: By what is known so far, whatever follows.
+        final: If training ended now; all zero where the copy of `first` is the result.
+        first: The valley's first segment, None as long as there is none.
+    """
+
+    settled: tuple[int, ...]
+    final: tuple[int, ...]
+    first: int | None
+
+
+def count_segments(losses: Sequence[float], config: Config) -> Counts:
+    """Return how often each segment counts, from the losses at their ends alone.
+
+    Args:
+        losses: Validation loss at the end of each segment, one at least.
+        config: N_s, N_e, r, and by which bookkeeping.
+    """
+    end = len(losses)
+    at = _converged_at(losses, config.optimum_patience)
+    if at is None:
+        last = (*(0 for _ in losses[1:]), 1)
+        return Counts((0,) * end, last, None)
+    start = at - config.optimum_patience
+    threshold = math.fsum(losses[start:at]) / config.optimum_patience * (1.0 + config.tolerance)
+    count = _published if config.bookkeeping == "published" else _plain
+    settled, final = count(losses, at, config, threshold)
+    return Counts(
+        tuple(settled.count(one) for one in range(end)),
+        tuple(final.count(one) for one in range(end)),
+        start,
+    )
+
+
+def _converged_at(losses: Sequence[float], patience: int) -> int | None:
+    """Return after how many segments the valley is seen to have begun."""
+    for seen in range(patience, len(losses) + 1):
+        window = losses[seen - patience : seen]
+        if window[0] == min(window):
+            return seen
+    return None
+
+
+def _published(
+    losses: Sequence[float], at: int, config: Config, threshold: float
+) -> tuple[list[int], list[int]]:
+    """Return the segments that the published code adds: so far, and if training ended now."""
+    ahead, first = config.overfit_patience, at - config.optimum_patience
+    added = _looked_back(losses, at, config, threshold)
+    for seen in range(at + 1, len(losses) + 1):
+        head = max(seen - ahead, 0)
+        if head < first:
+            continue
+        if min(losses[head:seen]) > threshold:
+            return added, added
+        added.append(head)
+    head = max(len(losses) - ahead, 0) + 1
+    final = list(added)
+    while head < len(losses) and min(losses[head:]) <= threshold:
+        final.append(head)
+        head += 1
+    return added, final
+
+
+def _looked_back(losses: Sequence[float], at: int, config: Config, threshold: float) -> list[int]:
+    """Return the segments that are added in the round that shows the valley to have begun."""
+    ahead, first = config.overfit_patience, at - config.optimum_patience
+    if ahead <= config.optimum_patience:
+        return list(range(first + 1, first + 1 + config.optimum_patience - ahead))
+    queue = range(max(at - ahead, 0), at)[: ahead - config.optimum_patience + 1]
+    above = [place for place, one in enumerate(queue) if losses[one] > threshold]
+    start = above[-1] + 1 if above else 0
+    return list(queue[start + 1 :])
+
+
+def _plain(
+    losses: Sequence[float], at: int, config: Config, threshold: float
+) -> tuple[list[int], list[int]]:
+    """Return the segments from the valley's first to its last: those that are sure, and all."""
+    ahead, first = config.overfit_patience, at - config.optimum_patience
+    for seen in range(at + 1, len(losses) + 1):
+        if seen >= ahead and min(losses[seen - ahead : seen]) > threshold:
+            found = list(range(first, seen - ahead))
+            return found, found
+    return list(range(first, len(losses) - ahead + 1)), list(range(first, len(losses)))
+
+
+@dataclass(frozen=True)
+class Swad(SplitMethod):
+    """One network, its weights of every step averaged where they are flat."""
+
+    config: Config
+    has_personal_state: bool = field(default=True, init=False)
+    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
+
+    @property
+    def centralised(self) -> bool:
+        """One party holds all data."""
+        return True
+
+    @property
+    def shared_layers(self) -> Layers:
+        """Nothing is shared."""
+        return {}
+
+    @property
+    def personal_layers(self) -> Layers:
+        """The whole network."""
+        return {**self.extractor.layers, **self.head_layers}
+
+    @property
+    def _kept(self) -> int:
+        return max(self.config.optimum_patience, self.config.overfit_patience)
+
+    def init_client(
+        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
+    ) -> Arrays:
+        """Return a fresh network without a past, and what the held-out examples are drawn by."""
+        network = super().init_client(shared_rng, client_rng)
+        none = {f"{SUM}{name}": np.zeros(value.shape) for name, value in network.items()}
+        recent = {
+            f"{RECENT}{name}": np.zeros((self._kept, *value.shape), np.float32)
+            for name, value in network.items()
+        }
+        past = {
+            SPLIT: np.array(client_rng.integers(2**62), np.int64),
+            LOSSES: np.zeros(0, np.float64),
+            COUNT: np.array(0, np.int64),
+        }
+        return {**network, **none, **recent, **past}
+
+    def client_update(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Train one segment on and measure it."""
+        held = held_out(
+            data.arrays["labels"], self.config.validation_share, int(view.personal[SPLIT])
+        )
+        network = self.model_of(view)
+        mean = _StepMean({})
+        trained = trainer.fit(
+            self.objective(view),
+            network,
+            {name: array[~held] for name, array in data.arrays.items()},
+            groups=(ParameterGroup(tuple(network)),),
+            rng=rng,
+            after_step=mean.add,
+        )
+        rows = held if held.any() else ~held
+        loss = self._loss(trained, {name: array[rows] for name, array in data.arrays.items()})
+        segment = mean.values(trained)
+        personal = self._remembered(view.personal, segment, loss)
+        return LocalResult({}, None, {**personal, **trained}, {"validation_loss": loss})
+
+    def predict(
+        self,
+        view: ClientView,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32]:
+        """Return logits (n, len(classes)) of the average, as if training had ended now.
+
+        Raises:
+            MethodError: If a class is not one of the task's, or there is no personal part.
+        """
+        self.whole_model_of(view)
+        averaged = ClientView({}, (), self.average(view.personal))
+        return super().predict(averaged, batch, classes)
+
+    def average(self, personal: Arrays) -> dict[str, NDArray[np.float32]]:
+        """Return the averaged network; the fresh one before the first segment."""
+        names, losses = self.personal_layers, personal[LOSSES].tolist()
+        if not losses:
+            return {name: personal[name] for name in names}
+        counts = count_segments(losses, self.config)
+        extra = [a - b for a, b in zip(counts.final, counts.settled, strict=True)]
+        return {
+            name: _mean(
+                *_added(personal[f"{SUM}{name}"], int(personal[COUNT]), self._due(extra, recent))
+            )
+            for name in names
+            for recent in (personal[f"{RECENT}{name}"],)
+        }
+
+    def _remembered(self, personal: Arrays, segment: Arrays, loss: float) -> dict[str, Any]:
+        """Return the past with one segment more."""
+        losses = [*personal[LOSSES].tolist(), loss]
+        now = count_segments(losses, self.config)
+        before = (*self._settled(losses[:-1]), 0)
+        more = [a - b for a, b in zip(now.settled, before, strict=True)]
+        begins = now.first is not None and len(losses) == now.first + self.config.optimum_patience
+        found: dict[str, Any] = {LOSSES: np.array(losses), SPLIT: personal[SPLIT]}
+        for name, value in segment.items():
+            recent = np.concatenate([personal[f"{RECENT}{name}"][1:], value[None]])
+            total = personal[f"{SUM}{name}"]
+            if begins:
+                total = recent[-self.config.optimum_patience].astype(np.float64)
+            due = self._due(more, recent)
+            found[f"{SUM}{name}"], count = _added(total, int(personal[COUNT]), due)
+            found[f"{RECENT}{name}"], found[COUNT] = recent, np.array(count, np.int64)
+        return found
+
+    def _settled(self, losses: Sequence[float]) -> tuple[int, ...]:
+        return count_segments(losses, self.config).settled if losses else ()
+
+    def _due(self, counts: Sequence[int], recent: NDArray[Any]) -> list[tuple[int, NDArray[Any]]]:
+        """Return what is to be added, with its count, from the segments that are kept."""
+        last = counts[-self._kept :]
+        return [(n, one) for n, one in zip(last, recent[-len(last) :], strict=True) if n]
+
+    def _loss(self, network: Arrays, arrays: Arrays) -> float:
+        """Return mean cross-entropy."""
+        parameters, found = self.tensors(network), []
+        with torch.no_grad():
+            for block in blocks(arrays, ROWS):
+                found += self.cross_entropies(parameters, self.tensors(block)).tolist()
+        return math.fsum(found) / len(found)
+
+
+def _added(
+    total: NDArray[Any], count: int, due: Sequence[tuple[int, NDArray[Any]]]
+) -> tuple[NDArray[np.float64], int]:
+    """Return sum and count with segments added; the first of all overwrites a copy."""
+    for number, segment in due:
+        total = number * segment.astype(np.float64) + (total if count else 0.0)
+        count += number
+    return total, count
+
+
+def _mean(total: NDArray[np.float64], count: int) -> NDArray[np.float32]:
+    return np.asarray(total / max(count, 1), np.float32)
+
+
+def held_out(labels: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
+    """Return which examples are held out of training, (n,), the same for the same seed.
+
+    Args:
+        labels: Of the examples (n,).
+        share: Of each class, rounded up; never the last example of a class.
+        seed: What they are drawn by.
+    """
+    rng, held = np.random.default_rng(seed), np.zeros(len(labels), bool)
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        number = min(math.ceil(share * len(rows)), len(rows) - 1)
+        held[rng.permutation(rows)[:number]] = True
+    return held
+
+
+class _StepMean:
+    """The mean of what is trained over all steps of a fit."""
+
+    def __init__(self, sums: dict[str, Tensor]) -> None:
+        self._sums, self._steps = sums, 0
+
+    def add(self, trained: Mapping[str, Tensor]) -> None:
+        """Add the tensors after a step, and change none."""
+        for name, value in trained.items():
+            now = value.to(torch.float64, copy=True)
+            self._sums[name] = self._sums[name] + now if self._steps else now
+        self._steps += 1
+
+    def values(self, last: Arrays) -> dict[str, NDArray[np.float32]]:
+        """Return the mean, or the last values where no step was taken."""
+        return {
+            name: (self._sums[name] / self._steps).cpu().numpy().astype(np.float32)
+            if name in self._sums
+            else np.asarray(value)
+            for name, value in last.items()
+        }
+
+
+def build(config: Config, task: Task) -> Method:
+    """Build the method.
+
+    Raises:
+        BackboneError: If the network needs a CLIP model and the task has none.
+    """
+    return Swad.built(config, task)
