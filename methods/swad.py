@@ -69,7 +69,7 @@ class Config(NetworkConfig):
     Attributes:
         optimum_patience: N_s, the losses whose oldest must be the minimum for the valley to begin.
         overfit_patience: N_e, the losses that must all be too high for it to end.
-        tolerance: r.
+        tolerance: r, by how much of their mean losses in the valley may be above it.
         validation_share: Share of each class that is held out of training, rounded up; the last
             example of a class is not.
         bookkeeping: How often each segment counts; see the head of the file.

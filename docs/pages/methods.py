@@ -43,7 +43,8 @@ def page(folder: Path) -> str:
             f"Choosing one, mechanisms, ablations: [methods.md]({beside}).\n",
             table([HEAD, *(row(registry, name, task) for name in names)]),
             "Numbers are for the shipped tiny CLIP (token width 128) and the presets' options; for "
-            "ViT-B/16 a context of 16 tokens has 8,192.\n",
+            "ViT-B/16 a context of 16 tokens has 8,192. Centralised: one party holds all data, no "
+            "federation.\n",
             f"{OURS} A reading of ours, where the paper leaves the method open or was not at hand:",
             "its numbers are not the paper's method's.\n",
             *(section(registry, name) for name in names),
@@ -63,7 +64,7 @@ def row(registry: Registry, name: str, task: Task) -> tuple[str, ...]:
         shared.append("seen one by one")
     return (
         f"[`{name}`](#{name})" + (f" {OURS}" if registry.reading(name) else ""),
-        ", ".join(shared) or "nothing",
+        ", ".join(shared) or ("nothing (centralised)" if method.centralised else "nothing"),
         str(sum(math.prod(spec.shape) for spec in method.shared_spec().values())),
         "yes" if method.has_personal_state else "no",
         ", ".join(sorted(method.needs)),

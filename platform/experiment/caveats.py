@@ -19,6 +19,8 @@ from storage.address import names_server
 OF_RUN: Final = "the run "
 ENDED_EARLY: Final = f"{OF_RUN}ended before round "
 """What the warning begins with that a run ended before its last round."""
+CENTRALISED: Final = "centralised: one party holds all data, no federation"
+"""What the warning begins with that there was no federation."""
 NO_POOL: Final = "the pool was not made, and clients personalised without experts: "
 """What the warning begins with that a collection failed."""
 
@@ -45,6 +47,7 @@ def run_warnings(
     return [
         *canary_warnings(canaries),
         *([f"{OF_RUN}{ended_early}"] if ended_early else []),
+        *_centralised(run),
         *_lost(documents),
         *([f"{NO_POOL}{uncollected}"] if uncollected else []),
         *_restored(run),
@@ -61,6 +64,14 @@ def run_warnings(
         *_attempts(run),
         *_selection(run, documents),
     ]
+
+
+def _centralised(run: Run) -> Iterator[str]:
+    if run.terms.method.centralised:
+        yield (
+            f"{CENTRALISED}: {run.terms.config.method.name} does not keep data where they are, so "
+            "its numbers are no federated method's"
+        )
 
 
 def _lost(documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:

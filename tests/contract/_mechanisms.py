@@ -234,6 +234,8 @@ def why_refused(case: Case, method: Method, asked: Asked) -> str | None:
         return "privacy.mechanism: "
     if method.visibility is Visibility.PER_CLIENT and asked.masks:
         return "secure_aggregation.enabled: true hides each client's update"
+    if method.centralised:
+        return f"task.clients: {len(NAMES)} parties share the data out"
     if asked.decoupled and not method.decouples:
         return "privacy.personal: "
     return None

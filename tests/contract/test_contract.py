@@ -435,6 +435,16 @@ def test_a_broadcast_has_the_same_arrays_in_every_round(method: Method):
     assert looks(state, "client-0") == looks(state, "new") == looks(state, None) == first
 
 
+def test_one_party_that_holds_all_data_sends_nothing_and_says_so(case: Case, method: Method):
+    """In the title too, which is what a list of methods shows of it."""
+    told = "centralised" in case.registry.info(case.method).title
+    assert told == method.centralised
+    if method.centralised:
+        assert method.has_personal_state
+        assert not method.shared_spec() and method.pool_policy() is None
+        assert method.init_server(rng(1)) == {}
+
+
 def test_a_method_that_keeps_nothing_says_so_truly(method: Method):
     if not method.has_personal_state:
         assert method.init_client(rng(1), rng(2)) == {}

@@ -49,6 +49,7 @@ class Honest:
     decouples: bool = False
     couples_examples: bool = False
     plain_sgd: bool = False
+    centralised: bool = False
 
     def shared_spec(self):
         return {"weight": TensorSpec(SHAPE)}

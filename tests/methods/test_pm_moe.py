@@ -159,7 +159,7 @@ def test_rounds_are_the_bases_to_the_bit(base):
         assert all(np.array_equal(got[n], expected[n]) for n in expected)
     for name in (
         *("needs", "pixel_size", "visibility", "units", "couples_examples"),
-        *("has_personal_state", "decouples", "plain_sgd"),
+        *("has_personal_state", "decouples", "plain_sgd", "centralised"),
         *("learns", "anchored", "averaged", "closed_classes"),
     ):
         assert getattr(method, name) == getattr(method.base, name)

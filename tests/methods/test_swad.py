@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from methods import ClientView, MethodError, fedavg, swad
 from methods.fedavg import FedAvg
 from methods.swad import Config, Swad, count_segments, held_out
+from platform.wire.codec import decode_arrays, encode_arrays
 from tests.methods._tiny_networks import some_examples, tiny
 from tests.methods._training import trainer
 
@@ -187,6 +188,22 @@ def test_what_is_kept_stays_bounded():
         personal = method.client_update(view, data, trainer(), rng(3)).personal
         sizes.append(sum(value.size for value in personal.values()))
     assert set(np.diff(sizes)) == {1}
+
+
+def test_rounds_that_go_on_from_stored_state_have_the_same_bits():
+    """Through the beginning of a valley and beyond."""
+    method, data = tiny(Swad, swad, 3, 4, tolerance=5.0), some_examples(12, 3)
+    kept = stored = method.init_client(rng(1), rng(2))
+    for number in range(9):
+        kept, stored = (
+            method.client_update(
+                ClientView({}, personal=one), data, trainer(learning_rate=3.0), rng(number)
+            ).personal
+            for one in (kept, decode_arrays(encode_arrays(stored)))
+        )
+    assert int(kept[swad.COUNT]) > 1
+    assert kept.keys() == stored.keys()
+    assert all(np.array_equal(kept[name], stored[name]) for name in kept)
 
 
 def test_examples_that_are_held_out():

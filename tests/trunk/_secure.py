@@ -43,6 +43,7 @@ class Numbered:
     visibility: Visibility = Visibility.AGGREGATE_ONLY
     units: frozenset = frozenset({"client"})
     plain_sgd: bool = False
+    centralised: bool = False
 
     def shared_spec(self):
         return {"x": TensorSpec((self.length,), weighting=Weighting.SUM)}
