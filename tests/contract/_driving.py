@@ -136,7 +136,7 @@ def make_clients(
             safeguards=Safeguards(simulated=True, shows_failures=True),
         )
         store = open_client_store(folder / f"{name}.db")
-        clients[name] = Client(profile, store, lambda noise: local_trainer(learning_rate=0.1))
+        clients[name] = Client(profile, store, lambda noise, **_: local_trainer(learning_rate=0.1))
     return clients
 
 

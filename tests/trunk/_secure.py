@@ -177,7 +177,7 @@ def cohort(
             safeguards=Safeguards(credentials=(credentials or {}).get(client, own), simulated=True),
         )
         store = open_client_store(folder / f"{client}.db")
-        clients[client] = Client(profile, store, lambda noise: IdleTrainer())
+        clients[client] = Client(profile, store, lambda noise, **_: IdleTrainer())
     return Cohort(clients, protection, terms)
 
 
