@@ -155,6 +155,7 @@ def test_pool_entry_un_noised_under_dp_sgd_is_refuted(plans, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("method", [(), PROMPT_FL], ids=["pfedmoap", "promptfl"])
 @pytest.mark.parametrize(
     "overrides",
