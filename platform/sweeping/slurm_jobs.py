@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from platform.errors import ConfigError
 from platform.sweeping.clusters import Jobs
+
+_LOGGING: Final = "SUBMITIT_LOG_LEVEL"
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ def slurm_jobs(engine: str, settings: Mapping[str, Any], folder: Path) -> Iterat
         ConfigError: If there is no Slurm here, or submitit is not installed.
     """
     try:
-        import submitit
+        submitit = _submitit()
     except ImportError as error:
         raise ConfigError(
             f"--on: needs {error.name}, which is not installed; valid after "
@@ -71,3 +74,20 @@ def slurm_jobs(engine: str, settings: Mapping[str, Any], folder: Path) -> Iterat
     except (RuntimeError, ValueError, TypeError) as error:
         raise ConfigError(f"--on: {engine} cannot be used here: {error}") from error
     yield SlurmJobs(executor)
+
+
+def _submitit() -> Any:
+    """Import it, without its settings of logging: they close all handlers that this process has.
+
+    A handler of another library may close its stream with it, which may be standard error.
+    """
+    before = os.environ.get(_LOGGING)
+    os.environ[_LOGGING] = "NOCONFIG"
+    try:
+        import submitit
+    finally:
+        if before is None:
+            del os.environ[_LOGGING]
+        else:
+            os.environ[_LOGGING] = before
+    return submitit

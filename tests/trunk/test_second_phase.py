@@ -167,7 +167,7 @@ def test_an_interrupted_one_is_resumed(
 def test_commands_know_it(
     place: Storage, first: Finished, sotto: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(Surroundings, "with_methods", lambda folder: place.surroundings)
+    monkeypatch.setattr(Surroundings, "with_methods", lambda _, **__: place.surroundings)
     asked = ("--phase-two-of", first.run_id, "--set", "method.scale=5.0", "--storage", place.url)
     answer = sotto("run", *asked, "--json")
     assert answer.code == 0, answer.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -288,3 +289,22 @@ def test_what_a_job_returns_is_never_read(
     (outcome,) = submitted(grid_of(small), place, Told())
     assert outcome.error is None
     assert comparable(outcome.summary)["rounds"]
+
+
+def test_a_scheduler_leaves_logging_as_it_is(place: Path) -> None:
+    """A handler that is closed may close its stream, which may be this process' standard error."""
+    script = (
+        "import logging, sys\n"
+        "from pathlib import Path\n"
+        "class Handler(logging.StreamHandler):\n"
+        "    def close(self):\n"
+        "        raise SystemExit('closed')\n"
+        "handler = Handler()\n"
+        "from platform.sweeping.slurm_jobs import slurm_jobs\n"
+        f"with slurm_jobs('local', {{}}, Path({str(place)!r})):\n"
+        "    logging._handlerList.clear()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
