@@ -272,10 +272,23 @@ class SplitMethod(MethodDefaults):
         Raises:
             MethodError: If one is not among them.
         """
-        for name in classes:
-            if name not in self.classes:
-                raise MethodError(
-                    f"classes: {name!r} is none that the network has an output for; valid: "
-                    f"{', '.join(self.classes)}"
-                )
-        return [self.classes.index(name) for name in classes]
+        return columns_of(classes, self.classes)
+
+
+def columns_of(classes: Sequence[str], known: Sequence[str]) -> list[int]:
+    """Return positions of classes among a head's outputs.
+
+    Args:
+        classes: What is asked about.
+        known: Classes of the outputs.
+
+    Raises:
+        MethodError: If one is not among them.
+    """
+    for name in classes:
+        if name not in known:
+            raise MethodError(
+                f"classes: {name!r} is none that the network has an output for; valid: "
+                f"{', '.join(known)}"
+            )
+    return [known.index(name) for name in classes]

@@ -154,7 +154,11 @@ class DeepImageEncoder:
         return embedded
 
     def image_features(self, patches: Tensor, prompts: Tensor) -> Tensor:
-        """Return L2-normalised image features (n, d), differentiable in the prompts.
+        """Return L2-normalised image features (n, d), differentiable in the prompts."""
+        return functional.normalize(self.pooled_features(patches, prompts), dim=-1)
+
+    def pooled_features(self, patches: Tensor, prompts: Tensor) -> Tensor:
+        """Return image features (n, d) of any length.
 
         The prompts have no positions, but the first layer's pass the norm before it like all that
         enters there (the published code). They take no part in the pooling, which in CLIP is the
@@ -173,7 +177,7 @@ class DeepImageEncoder:
                 state = _beside(_first_rows(block, state, size), prompts[index + 1])
             else:
                 state = _first_rows(block, state, state.shape[1])
-        return functional.normalize(self.tower.pool(state), dim=-1)
+        return self.tower.pool(state)
 
     @property
     def _pools_one(self) -> bool:

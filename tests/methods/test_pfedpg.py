@@ -1,0 +1,229 @@
+"""pFedPG: the generator and its step by hand and by differences, and prompts inside the tower."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from methods import Aggregate, ClientView, Examples, MethodError, Visibility, fedmaple, pfedpg
+from methods.pfedpg import BASE, DESCRIPTOR, MATRICES, PATCHES, PROMPTS, SEED, Config, generated
+from tests.methods._training import RecordingTrainer, trainer
+
+WIDTH = 32
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def build(task, **options):
+    return pfedpg.build(Config(**{"context_tokens": 3, **options}), task)
+
+
+def images(method, count: int = 8):
+    side = method.backbone.image_size
+    return rng(5).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
+
+
+def draw(method, count: int = 8) -> Examples:
+    """Images at random, as `prepare` leaves them, and labels."""
+    pixels = images(method, count)
+    labels = rng(6).integers(0, len(method.classes), count)
+    return Examples({**method.prepare({"pixels": pixels}), "labels": labels})
+
+
+def aggregate(individual) -> Aggregate:
+    return Aggregate({}, float(len(individual)), len(individual), 4, individual)
+
+
+def doubles(**arrays) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(value, dtype=torch.float64) for name, value in arrays.items()}
+
+
+def test_attention_by_hand():
+    """l = 2, identity matrices; d = (1, 0) and P_base rows (0, 0), (sqrt(2) ln 3, 4).
+
+    Logits are 0 and ln 3, so weights 1/4 and 3/4: P = (0.75 sqrt(2) ln 3, 3).
+    """
+    eye = np.eye(2)
+    phi = {
+        **doubles(base=[[0.0, 0.0], [math.sqrt(2.0) * math.log(3.0), 4.0]]),
+        **doubles(query=eye, key=eye, value=eye, out=eye),
+        DESCRIPTOR: torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64),
+    }
+    expected = [0.75 * math.sqrt(2.0) * math.log(3.0), 3.0]
+    np.testing.assert_allclose(generated(phi), [expected, expected])
+    # W_V doubles, W_O swaps.
+    phi["value"], phi["out"] = 2.0 * phi["value"], phi["out"].flip(0)
+    np.testing.assert_allclose(generated(phi)[0], [6.0, 2.0 * expected[0]])
+    row = {**phi, DESCRIPTOR: phi[DESCRIPTOR][:1]}
+    shifted = phi[BASE] + torch.tensor([[6.0, 2.0 * expected[0]]], dtype=torch.float64)
+    np.testing.assert_allclose(generated(row, residual=True), shifted)
+
+
+def test_it_is_torchs_multi_head_attention():
+    draws = rng(2)
+    phi = doubles(
+        **{n: draws.normal(size=(8, 8)) for n in MATRICES}, base=draws.normal(size=(5, 8))
+    )
+    phi[DESCRIPTOR] = torch.tensor(draws.normal(size=(5, 8)))
+    layer = torch.nn.MultiheadAttention(8, 4, bias=False).double()
+    with torch.no_grad():
+        layer.in_proj_weight.copy_(torch.cat([phi[n].T for n in MATRICES[:3]]))
+        layer.out_proj.weight.copy_(phi["out"].T)
+        expected, _ = layer(phi[DESCRIPTOR], phi[BASE], phi[BASE])
+    np.testing.assert_allclose(generated(phi, 4), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{}, {"descriptor": "row", "heads": 2}])
+def test_the_step_is_the_chain_rule_by_differences(task, options):
+    """Every array moves by alpha times the slope of sum <dP, P(phi)>, and up it."""
+    method = build(task, server_rate=1.0, **options)
+    state, changes = method.init_server(rng(1)), {}
+    # Prompts as they start are so small that attention is even, and a slope in it unseen.
+    state = {n: v if n == SEED else v * (30.0 if n == BASE else 1.0) for n, v in state.items()}
+    rows = 3 if method.config.descriptor == "tokens" else 1
+    for index, name in enumerate("ab"):
+        state[f"{DESCRIPTOR}{name}"] = rng(index).normal(size=(rows, WIDTH)).astype(np.float32)
+        changes[name] = {PROMPTS: rng(7 + index).normal(size=(3, WIDTH)).astype(np.float32)}
+    after = method.server_update(state, aggregate(changes), (), rng())
+
+    def wanted(arrays) -> float:
+        sent = {c: method.broadcast(arrays, c)[PROMPTS].astype(np.float64) for c in changes}
+        return sum(float((changes[c][PROMPTS] * sent[c]).sum()) for c in changes)
+
+    for name in (BASE, *MATRICES, f"{DESCRIPTOR}a", f"{DESCRIPTOR}b"):
+        direction = rng(11).normal(size=state[name].shape)
+        up, down = (
+            {**state, name: (state[name] + sign * 1e-2 * direction).astype(np.float32)}
+            for sign in (1.0, -1.0)
+        )
+        slope = (wanted(up) - wanted(down)) / 2e-2
+        moved = after[name].astype(np.float64) - state[name]
+        assert (moved * direction).sum() == pytest.approx(slope, rel=2e-2, abs=2e-2), name
+    assert after[SEED] == state[SEED]
+
+
+def test_prompts_go_where_clients_took_them(task):
+    """A client's next prompt is nearer to what it asked for; others' descriptors stay."""
+    method = build(task, server_rate=0.1)
+    state = method.init_server(rng(1))
+    before = method.broadcast(state, "a")[PROMPTS]
+    change = rng(3).normal(size=before.shape).astype(np.float32)
+    after = method.server_update(state, aggregate({"a": {PROMPTS: change}}), (), rng())
+    moved = method.broadcast(after, "a")[PROMPTS] - before
+    assert (moved * change).sum() > 0.0
+    assert {n for n in after if n.startswith(DESCRIPTOR)} == {f"{DESCRIPTOR}a"}
+    # Two clients move the base by the sum of what each moves it by.
+    both = {"a": {PROMPTS: change}, "b": {PROMPTS: -2.0 * change}}
+    other = method.server_update(state, aggregate({"b": both["b"]}), (), rng())
+    together = method.server_update(state, aggregate(both), (), rng())
+    np.testing.assert_allclose(
+        together[BASE] - state[BASE],
+        (after[BASE] - state[BASE]) + (other[BASE] - state[BASE]),
+        atol=1e-7,
+    )
+
+
+def test_descriptors_start_from_names_and_are_kept(task):
+    method = build(task, descriptor="row")
+    state = method.init_server(rng(1))
+    first, again, other = (method.broadcast(state, name)[PROMPTS] for name in "aab")
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 0.0
+    resown = {**state, SEED: np.array(int(state[SEED]) + 1)}
+    assert np.abs(first - method.broadcast(resown, "a")[PROMPTS]).max() > 0.0
+    assert method.broadcast(state)[PROMPTS].shape == (3, WIDTH)
+    assert method.server_update(state, aggregate({}), (), rng()).keys() == state.keys()
+
+
+def test_prompts_stand_beside_the_patches(task):
+    """Oracle: the image tower of FedMaPLe with one layer of prompts, whose features are unit."""
+    method = build(task)
+    data, state = draw(method), method.init_server(rng(1))
+    maple = fedmaple.build(fedmaple.Config(depth=1), task)
+    np.testing.assert_array_equal(
+        data.arrays[PATCHES],
+        maple.prepare({"pixels": images(method)})[PATCHES],
+    )
+    head = method.init_client(rng(2), rng(3))
+    prompts = torch.tensor(20.0 * method.broadcast(state, "a")[PROMPTS])
+    view = ClientView({PROMPTS: prompts.numpy()}, personal=head)
+    got = method.predict(view, data.arrays, task.classes)
+    with torch.no_grad():
+        patches = torch.tensor(data.arrays[PATCHES])
+        unit = maple.image.image_features(patches, prompts[None])
+        features = method.image.pooled_features(patches, prompts[None])
+    np.testing.assert_allclose(functional.normalize(features, dim=-1), unit, atol=1e-6)
+    expected = features.numpy() @ head["head.weight"].T + head["head.bias"]
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+    np.testing.assert_array_equal(method.predict(view, data.arrays, task.classes[1:3]), got[:, 1:3])
+    none = ClientView({PROMPTS: np.zeros_like(prompts.numpy())}, personal=head)
+    assert np.abs(method.predict(none, data.arrays, task.classes) - got).max() > 1e-4
+
+
+def test_prompts_and_head_are_trained_together(task):
+    method, taken = build(task), RecordingTrainer()
+    view = ClientView(
+        method.broadcast(method.init_server(rng(1)), "a"),
+        personal=method.init_client(rng(2), rng(3)),
+    )
+    method.client_update(view, draw(method), taken, rng())
+    assert {n for group in taken.groups for n in group.names} == {PROMPTS, *view.personal}
+    result = method.client_update(view, draw(method), trainer(steps=5, learning_rate=0.1), rng(3))
+    assert set(result.update) == {PROMPTS}
+    assert np.abs(result.update[PROMPTS]).max() > 0.0
+    assert set(result.personal) == set(view.personal)
+    trained = ClientView(
+        {PROMPTS: view.broadcast[PROMPTS] + result.update[PROMPTS]}, personal=result.personal
+    )
+
+    def loss(seen: ClientView) -> float:
+        data = draw(method).arrays
+        logits = torch.tensor(method.predict(seen, data, task.classes))
+        return float(functional.cross_entropy(logits, torch.tensor(data["labels"])))
+
+    assert loss(trained) < loss(view)
+
+
+def test_after_rounds_each_prompt_is_where_its_client_first_wanted_it(task):
+    """Two clients whose images differ, five rounds."""
+    method = build(task, server_rate=1.0)
+    state, heads = method.init_server(rng(1)), {n: method.init_client(rng(2), rng(3)) for n in "ab"}
+    data = {"a": draw(method, 8), "b": draw(method, 6)}
+    wanted = []
+    for number in range(5):
+        results = {
+            name: method.client_update(
+                ClientView(method.broadcast(state, name), personal=heads[name]),
+                data[name],
+                trainer(steps=3, learning_rate=0.1),
+                rng(number),
+            )
+            for name in "ab"
+        }
+        wanted.append({n: r.update for n, r in results.items()})
+        state = method.server_update(state, aggregate(wanted[-1]), (), rng())
+        heads = {n: r.personal for n, r in results.items()}
+    fresh = method.init_server(rng(1))
+    for name in "ab":
+        moved = method.broadcast(state, name)[PROMPTS] - method.broadcast(fresh, name)[PROMPTS]
+        assert (moved * wanted[0][name][PROMPTS]).sum() > 0.0
+
+
+def test_what_it_says_of_itself(task):
+    method = build(task)
+    assert method.visibility is Visibility.PER_CLIENT
+    assert method.units == {"client", "record"}
+    assert method.averaged == frozenset()
+    state = method.init_server(rng(1))
+    with pytest.raises(MethodError, match=r"aggregate\.individual is None"):
+        method.server_update(state, Aggregate({}, 1.0, 1, 2), (), rng())
+    with pytest.raises(MethodError, match="client: none"):
+        method.predict(ClientView(method.broadcast(state)), draw(method, 2).arrays, task.classes)
+    with pytest.raises(MethodError, match=r"method\.heads: 5 do not divide .* 32; valid"):
+        build(task, heads=5)
