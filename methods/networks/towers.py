@@ -25,10 +25,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
+from open_clip.transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -45,6 +46,7 @@ TEMPLATE: Final = "a photo of a {}."
 _PREFIX: Final = "extractor."
 _BLOCKS: Final = "transformer.resblocks."
 _FIRST: Final = "conv1"
+_TRANSFORMER: Final = "transformer"
 
 Change = Callable[[Tensor], Tensor]
 """Of a first feature map (B, W, h, w)."""
@@ -156,6 +158,55 @@ class ClipTower:
         found: Tensor = functional_call(module, trained, (inputs,))
         return functional.normalize(found, dim=-1)
 
+    @property
+    def token_width(self) -> int:
+        """Width w of a transformer's tokens.
+
+        Raises:
+            BackboneError: The tower takes no tokens beside those of its patches.
+        """
+        self.require_tokens()
+        return self.backbone.image_tower.token_width
+
+    def features_beside(self, parameters: Parameters, inputs: Tensor, prompts: Tensor) -> Tensor:
+        """Return features (B, D) where every layer sees prompts beside the patches.
+
+        They have no position, pass no norm before the first layer, and are not pooled.
+
+        Args:
+            parameters: The network's.
+            inputs: (B, 3, S, S).
+            prompts: (B, l, w), of each image.
+
+        Raises:
+            BackboneError: The tower takes no tokens beside those of its patches.
+        """
+        self.require_tokens()
+        module = copy.copy(self.backbone.image_module)
+        inner = module._modules[_TRANSFORMER]
+        module._modules = {**module._modules, _TRANSFORMER: _Beside(inner, prompts)}
+        trained = {
+            name.replace(_TRANSFORMER, f"{_TRANSFORMER}.layer", 1)
+            if name.startswith(f"{_TRANSFORMER}.")
+            else name: w
+            for name, w in self._trained(parameters).items()
+        }
+        found: Tensor = functional_call(module, trained, (inputs,))
+        return functional.normalize(found, dim=-1)
+
+    def require_tokens(self) -> None:
+        """Require a tower that takes tokens beside those of its patches.
+
+        Raises:
+            BackboneError: It does not.
+        """
+        module = self.backbone.image_module
+        if not isinstance(module, VisionTransformer) or module.attn_pool is not None:
+            raise BackboneError(
+                f"task.model.name: the image tower of {self.backbone.name!r} takes no prompts; "
+                "valid are open_clip's vision transformers without attentional pooling"
+            )
+
     def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
         """Return the pixels."""
         return inputs.flatten(1)
@@ -204,3 +255,16 @@ class _Changed(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the changed output."""
         return self._change(self.layer(inputs))
+
+
+class _Beside(nn.Module):
+    """Layers that see more tokens than they are fed and return."""
+
+    def __init__(self, layer: Any, prompts: Tensor) -> None:
+        super().__init__()
+        self.layer, self._prompts = layer, prompts
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return what is made of the tokens (B, T, w) that are fed."""
+        whole: Tensor = self.layer(torch.cat((inputs, self._prompts), dim=1))
+        return whole[:, : inputs.shape[1]]

@@ -1,0 +1,224 @@
+"""DoPrompt: a prompt of each domain, mixed for an image of another one; centralised.
+
+Zheng et al. 2022, "Prompt Vision Transformer for Domain Generalization" (arXiv 2208.08914), here by
+its published code (zhengzangw/DoPrompt, commit a580930: algorithms.py). One party holds all data,
+so nothing is shared. A vision transformer is trained whole, with L prompts P_d of each training
+domain d beside its patches. With z the feature of an image without prompts, held, an adapter gives
+each of the L places a distribution over domains, and
+
+    w = softmax(adapter(z)) (L, D),    P(x)_l = sum_d w_ld P_dl,
+    loss = CE(x; P_own) + CE(x; P(x)) + lambda mean_ld BCE(w_ld, [d = own]),
+
+whose sum is stepped along once. A prediction is made with P(x), so an image's domain is never asked
+for. Labels of domains are needed in training.
+
+Departures: the transformer is CLIP's image tower, and z is its feature of length one; the head
+starts as CLIP's text features (`methods.networks.towers`). The adapter's inner layer is four times
+as wide as z, and its activation is GELU, as in the tower's blocks. Weight decay is one for all,
+where that code has four; the four learning rates are options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Final, Literal, cast
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Le
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from methods.interface.defaults import CLIENT_ONLY
+from methods.interface.method import (
+    Arrays,
+    ClientView,
+    Examples,
+    LocalResult,
+    Method,
+    ParameterGroup,
+    Task,
+    Trainer,
+    Unit,
+)
+from methods.networks.extractors import NetworkConfig
+from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
+from methods.networks.method import HEAD, BatchObjective, SplitMethod
+from methods.networks.towers import ClipTower
+from methods.prompts.prompt import CONTEXT_STANDARD_DEVIATION
+
+PROMPTS: Final = "prompts"
+ADAPTER: Final = ("adapter.inner", "adapter.outer")
+EXPANSION: Final = 4
+
+VARIANTS = ({"lora_rank": 1, "context_tokens": 2},)
+
+
+@dataclass(frozen=True)
+class Config(NetworkConfig):
+    """Options.
+
+    Attributes:
+        network: CLIP's image tower.
+        context_tokens: L, prompts of a domain.
+        domain_weight: lambda, factor of what tells the adapter an image's domain.
+        adapter_learning_rate: Of the adapter; None for `training.learning_rate`, which prompts
+            have.
+        tower_learning_rate: Of the image tower; None for that too.
+        head_learning_rate: Of the head; None for that too.
+    """
+
+    network: Literal["clip"] = "clip"
+    context_tokens: Annotated[int, Ge(1), Le(64)] = 4
+    domain_weight: Annotated[float, Ge(0.0)] = 1.0
+    adapter_learning_rate: Annotated[float, Gt(0.0)] | None = 1e-4
+    tower_learning_rate: Annotated[float, Gt(0.0)] | None = 5e-6
+    head_learning_rate: Annotated[float, Gt(0.0)] | None = 5e-4
+
+
+@dataclass(frozen=True)
+class DoPrompt(SplitMethod):
+    """A tower with prompts of domains.
+
+    Attributes:
+        domains: Number D of training domains.
+    """
+
+    config: Config
+    domains: int = field(default=1, kw_only=True)
+    has_personal_state: bool = field(default=True, init=False)
+    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
+
+    @property
+    def centralised(self) -> bool:
+        """One party holds all data."""
+        return True
+
+    @property
+    def tower(self) -> ClipTower:
+        """The image tower."""
+        return cast("ClipTower", self.extractor)
+
+    @property
+    def shared_layers(self) -> Layers:
+        """Nothing is shared."""
+        return {}
+
+    @property
+    def personal_layers(self) -> Layers:
+        """Tower, head, prompts (D, L, w) and adapter."""
+        given, places = self.tower.width, self.config.context_tokens
+        inner, outer = ADAPTER
+        return {
+            **self.extractor.layers,
+            **self.head_layers,
+            PROMPTS: Layer((self.domains, places, self.tower.token_width), 0),
+            **linear_layers(inner, given, EXPANSION * given),
+            **linear_layers(outer, EXPANSION * given, places * self.domains),
+        }
+
+    def init_client(
+        self, shared_rng: np.random.Generator, client_rng: np.random.Generator
+    ) -> Arrays:
+        """Return the tower as CLIP left it, a fresh adapter, and prompts N(0, 0.02^2)."""
+        network = super().init_client(shared_rng, client_rng)
+        drawn = shared_rng.normal(0.0, CONTEXT_STANDARD_DEVIATION, network[PROMPTS].shape)
+        return {**network, PROMPTS: drawn.astype(np.float32)}
+
+    def client_update(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Train all of it, by four learning rates."""
+        config, layers = self.config, self.personal_layers
+        adapter = tuple(name for name in layers if name.startswith(ADAPTER))
+        trained = trainer.fit(
+            BatchObjective(self.losses),
+            self.model_of(view),
+            data.arrays,
+            groups=(
+                ParameterGroup((PROMPTS,)),
+                ParameterGroup(adapter, config.adapter_learning_rate),
+                ParameterGroup(tuple(self.extractor.layers), config.tower_learning_rate),
+                ParameterGroup(tuple(self.head_layers), config.head_learning_rate),
+            ),
+            rng=rng,
+        )
+        return self.result(view, trained)
+
+    def losses(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return the loss of each example, (B,)."""
+        inputs, own = self.tower.inputs(batch), batch["domains"]
+        shares = self.shares(parameters, inputs)
+        found = self._cross_entropy(parameters, inputs, parameters[PROMPTS][own], batch["labels"])
+        found = found + self._cross_entropy(
+            parameters, inputs, mixed(shares, parameters[PROMPTS]), batch["labels"]
+        )
+        # Not by torch's one-hot, which looks at values and so has no rule for examples one by one.
+        every = torch.arange(self.domains, device=own.device)
+        known = (own[:, None] == every).to(shares.dtype).unsqueeze(1)
+        told = functional.binary_cross_entropy(shares, known.expand_as(shares), reduction="none")
+        return found + self.config.domain_weight * told.mean((1, 2))
+
+    def shares(self, parameters: Parameters, inputs: Tensor) -> Tensor:
+        """Return w, each place's distribution over domains, (B, L, D)."""
+        # Detached and not without a graph: torch's other path has no rule for examples one by one.
+        feature = self.tower.features(parameters, inputs).detach()
+        inner, outer = ADAPTER
+        hidden = functional.gelu(linear(parameters, inner, feature))
+        logits = linear(parameters, outer, hidden)
+        return logits.reshape(len(logits), -1, self.domains).softmax(-1)
+
+    def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return logits (B, C), each image under its own mixture."""
+        inputs = self.tower.inputs(batch)
+        prompts = mixed(self.shares(parameters, inputs), parameters[PROMPTS])
+        return self._beside(parameters, inputs, prompts)
+
+    def predict(
+        self,
+        view: ClientView,
+        batch: Arrays,
+        classes: Sequence[str],
+    ) -> NDArray[np.float32]:
+        """Return logits (n, len(classes)), by no domain.
+
+        Raises:
+            MethodError: If a class is not one of the task's, or there is no personal part.
+        """
+        return super().predict(view, {"pixels": batch["pixels"]}, classes)
+
+    def _beside(self, parameters: Parameters, inputs: Tensor, prompts: Tensor) -> Tensor:
+        return linear(parameters, HEAD, self.tower.features_beside(parameters, inputs, prompts))
+
+    def _cross_entropy(
+        self, parameters: Parameters, inputs: Tensor, prompts: Tensor, labels: Tensor
+    ) -> Tensor:
+        logits = self._beside(parameters, inputs, prompts)
+        return functional.cross_entropy(logits, labels, reduction="none")
+
+
+def mixed(shares: Tensor, prompts: Tensor) -> Tensor:
+    """Return each image's prompts P(x), (B, L, w).
+
+    Args:
+        shares: w, (B, L, D).
+        prompts: (D, L, w).
+    """
+    return torch.einsum("bld,dlw->blw", shares, prompts)
+
+
+def build(config: Config, task: Task) -> Method:
+    """Build the method.
+
+    Raises:
+        BackboneError: If the task has no CLIP model, or its image tower takes no prompts.
+    """
+    method = replace(DoPrompt.built(config, task), domains=len(task.domains))
+    method.tower.require_tokens()
+    return replace(method, needs=method.needs | {"domains"})
