@@ -168,7 +168,17 @@ class ClipTower:
         self.require_tokens()
         return self.backbone.image_tower.token_width
 
-    def features_beside(self, parameters: Parameters, inputs: Tensor, prompts: Tensor) -> Tensor:
+    @property
+    def depth(self) -> int:
+        """Number of a transformer's layers.
+
+        Raises:
+            BackboneError: The tower takes no tokens beside those of its patches.
+        """
+        self.require_tokens()
+        return len(self.backbone.image_module.transformer.resblocks)  # type: ignore[union-attr, arg-type]
+
+    def features_beside(self, parameters: Parameters, inputs: Tensor, *prompts: Tensor) -> Tensor:
         """Return features (B, D) where every layer sees prompts beside the patches.
 
         They have no position, pass no norm before the first layer, and are not pooled.
@@ -176,7 +186,8 @@ class ClipTower:
         Args:
             parameters: The network's.
             inputs: (B, 3, S, S).
-            prompts: (B, l, w), of each image.
+            prompts: (B, l, w), of each image, for the first layer; further ones take the place of
+                what the second layer would go on with, and so on.
 
         Raises:
             BackboneError: The tower takes no tokens beside those of its patches.
@@ -260,11 +271,25 @@ class _Changed(nn.Module):
 class _Beside(nn.Module):
     """Layers that see more tokens than they are fed and return."""
 
-    def __init__(self, layer: Any, prompts: Tensor) -> None:
+    def __init__(self, layer: Any, prompts: Sequence[Tensor]) -> None:
         super().__init__()
         self.layer, self._prompts = layer, prompts
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return what is made of the tokens (B, T, w) that are fed."""
-        whole: Tensor = self.layer(torch.cat((inputs, self._prompts), dim=1))
-        return whole[:, : inputs.shape[1]]
+        rows, first, later = inputs.shape[1], self._prompts[0], self._prompts[1:]
+        state = torch.cat((inputs, first), dim=1)
+        if not later:
+            whole: Tensor = self.layer(state)
+            return whole[:, :rows]
+        for index, block in enumerate(self.layer.resblocks):
+            if 0 < index <= len(later):
+                state = torch.cat((state[:, :rows], later[index - 1]), dim=1)
+            state = self._through(block, state)
+        return state[:, :rows]
+
+    def _through(self, block: Any, state: Tensor) -> Tensor:
+        found: Tensor = (
+            block(state) if self.layer.batch_first else block(state.transpose(0, 1)).transpose(0, 1)
+        )
+        return found

@@ -192,7 +192,7 @@ def sharing_methods() -> list[str]:
 
     Of those on small networks only some: the contract suite masks a round of each.
     """
-    others = {"coop", "zero_shot", "prompt_fedamp", "pfedpg", "swad", "doprompt"}
+    others = {"coop", "zero_shot", "prompt_fedamp", "pfedpg", "swad", "doprompt", "hcvp"}
     others |= {"fedavg", "fedprox", "moon", "ditto", "fed_syn_moe", "fedper", "fedrep", "fedrod"}
     others |= {"fedbabu", "gpfl", "fedcp", "dbe", "fedsr", "feddg_ga", "fedadg"}
     names = [name for name in Registry().available() if name not in others]
