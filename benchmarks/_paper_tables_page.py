@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from _scores import half_width, spread
@@ -56,8 +56,8 @@ class Result:
         return statistics.mean(self.scores)
 
 
-def page(found: Sequence[Result]) -> Iterator[str]:
-    """The page, table by table."""
+def page(found: Sequence[Result], reasons: Mapping[str, str]) -> Iterator[str]:
+    """The page, table by table, each with why its ranks differ where that is known."""
     yield from WORDS
     tables = [
         [row for row in found if row.table == name]
@@ -70,6 +70,8 @@ def page(found: Sequence[Result]) -> Iterator[str]:
     yield ""
     for rows in tables:
         yield from _table(rows)
+        if rows[0].table in reasons:
+            yield from (reasons[rows[0].table], "")
 
 
 def _table(rows: Sequence[Result]) -> Iterator[str]:
