@@ -24,7 +24,7 @@ def require_one_sentence(answer: Answer, *words: str) -> None:
 ISSUE: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "unknown method": (
         ["method.name=fedavgg"],
-        ["method.name", "'fedavgg'", "dbe, ditto, dp_fpl, elcfs, fed_syn_moe", "lite, zero_shot"],
+        ["method.name", "'fedavgg'", "valid: ", ", promptfl, promptfl_ft, ", "lite, zero_shot"],
     ),
     "unknown key": (["roundz=3"], ["roundz", "not a known key", "rounds", "privacy"]),
     "unknown key in a section": (

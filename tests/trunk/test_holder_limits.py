@@ -216,7 +216,7 @@ def test_a_method_from_outside_has_to_be_named(monkeypatch):
     monkeypatch.setattr("methods.interface.registry.installed_modules", lambda: iter([outside]))
     config = run().model_copy(update={"method": MethodConfig(name="outside")})
     (sentence,) = reasons(holder(), config)
-    assert sentence.startswith("method.name: outside is not among limits.methods = ccst, coop, ")
+    assert sentence.startswith("method.name: outside is not among limits.methods = ")
     assert reasons(holder(methods=("outside",)), config) == ()
 
 

@@ -196,7 +196,7 @@ CHANGED: dict[str, tuple[str, Any, str]] = {
     "unknown method": (
         "limits.methods",
         ["promptfll"],
-        "limits.methods: 'promptfll' is unknown; valid: ccst, coop, ",
+        "limits.methods: 'promptfll' is unknown; valid: ",
     ),
     "a path for a method": ("limits.methods", ["../x"], "limits.methods: '../x' is unknown; "),
     "no method": ("limits.methods", [], "limits.methods: () is not valid; "),
