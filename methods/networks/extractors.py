@@ -10,7 +10,7 @@ are its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
 
@@ -23,7 +23,7 @@ from torch.nn import functional
 from methods.errors import BackboneError, MethodError
 from methods.interface.method import Arrays, Need, Task
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
-from methods.networks.towers import ClipTower
+from methods.networks.towers import Change, ClipTower
 from methods.networks.words import word_numbers
 
 KERNEL = 5
@@ -143,12 +143,11 @@ class Cnn(_FreshHead):
     @property
     def layers(self) -> Layers:
         """Both convolutions and the linear layer."""
-        first, second = self.channels
-        side = ((self.size - KERNEL + 1) // 2 - KERNEL + 1) // 2
+        (first, _), (second, positions) = self.map_sizes
         return {
             **_convolution("extractor.conv1", 3, first),
             **_convolution("extractor.conv2", first, second),
-            **linear_layers("extractor.fc", second * side**2, self.width),
+            **linear_layers("extractor.fc", second * positions, self.width),
         }
 
     def prepare(self, arrays: Arrays) -> Arrays:
@@ -161,9 +160,31 @@ class Cnn(_FreshHead):
 
     def features(self, parameters: Parameters, inputs: Tensor) -> Tensor:
         """Return features (B, D)."""
-        hidden = _convolve(parameters, "extractor.conv1", inputs)
-        hidden = _convolve(parameters, "extractor.conv2", hidden)
-        return functional.relu(linear(parameters, "extractor.fc", hidden.flatten(1)))
+        return self.through(parameters, inputs, {})[0]
+
+    @property
+    def map_sizes(self) -> tuple[tuple[int, int], ...]:
+        """Channels and positions of what each convolution gives."""
+        first = (self.size - KERNEL + 1) // 2
+        second = (first - KERNEL + 1) // 2
+        return (self.channels[0], first**2), (self.channels[1], second**2)
+
+    def through(
+        self, parameters: Parameters, inputs: Tensor, changes: Mapping[int, Change]
+    ) -> tuple[Tensor, Tensor]:
+        """Return features (B, D) and the last map (B, W, h, w), maps being changed on the way.
+
+        Args:
+            parameters: The network's.
+            inputs: (B, 3, S, S).
+            changes: Of what a convolution gives, by its number, from 1.
+        """
+        hidden = inputs
+        for layer, name in enumerate(("conv1", "conv2"), start=1):
+            hidden = _convolve(parameters, f"extractor.{name}", hidden)
+            hidden = changes[layer](hidden) if layer in changes else hidden
+        flat = linear(parameters, "extractor.fc", hidden.flatten(1))
+        return functional.relu(flat), hidden
 
     def flat(self, parameters: Parameters, inputs: Tensor) -> Tensor:
         """Return the pixels."""

@@ -23,6 +23,7 @@ statistics, which CLIP's ResNets have, keeps those that CLIP was trained with.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -49,7 +50,7 @@ _FIRST: Final = "conv1"
 _TRANSFORMER: Final = "transformer"
 
 Change = Callable[[Tensor], Tensor]
-"""Of a first feature map (B, W, h, w)."""
+"""Of a feature map (B, W, h, w)."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,51 @@ class ClipTower:
         found: Tensor = functional_call(module, trained, (inputs,))
         return functional.normalize(found, dim=-1)
 
+    @property
+    def map_sizes(self) -> tuple[tuple[int, int], ...]:
+        """Width and number of the patches' tokens after each of a transformer's layers.
+
+        Raises:
+            BackboneError: The tower takes no tokens beside those of its patches.
+        """
+        return ((self.token_width, math.prod(self._grid)),) * self.depth
+
+    def through(
+        self, parameters: Parameters, inputs: Tensor, changes: Mapping[int, Change]
+    ) -> tuple[Tensor, Tensor]:
+        """Return features (B, D) and the last map (B, D, h, w), maps being changed on the way.
+
+        A map is of the patches' tokens. The last is projected as features are, each of its tokens
+        to length one.
+
+        Args:
+            parameters: The network's.
+            inputs: (B, 3, S, S).
+            changes: Of the map (B, w, h, w') after a layer of the transformer, by its number, from
+                1.
+
+        Raises:
+            BackboneError: The tower takes no tokens beside those of its patches.
+        """
+        self.require_tokens()
+        module = copy.copy(self.backbone.image_module)
+        module._modules = dict(module._modules)
+        module.output_tokens = True  # type: ignore[assignment]
+        module._modules[_TRANSFORMER] = _changed_after(
+            module._modules[_TRANSFORMER], changes, self._grid
+        )
+        trained = self._trained(parameters)
+        found, tokens = functional_call(module, trained, (inputs,))
+        if module.proj is not None:
+            tokens = tokens @ trained.get("proj", module.proj)
+        last = functional.normalize(tokens, dim=-1).transpose(1, 2)
+        return functional.normalize(found, dim=-1), last.reshape(*last.shape[:2], *self._grid)
+
+    @property
+    def _grid(self) -> tuple[int, int]:
+        height, width = self.backbone.image_module.grid_size  # type: ignore[misc]
+        return int(height), int(width)
+
     def require_tokens(self) -> None:
         """Require a tower that takes tokens beside those of its patches.
 
@@ -266,6 +312,36 @@ class _Changed(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the changed output."""
         return self._change(self.layer(inputs))
+
+
+def _changed_after(transformer: Any, changes: Mapping[int, Change], grid: tuple[int, int]) -> Any:
+    """Return a transformer whose patches are changed after some of its layers, numbered from 1.
+
+    A copy, as the module is everybody's; its layers keep their names and their parameters.
+    """
+
+    def with_change(block: Any, change: Change) -> Any:
+        changed, as_it_was = copy.copy(block), block.forward
+
+        def forward(*given: Any, **named: Any) -> Tensor:
+            state: Tensor = as_it_was(*given, **named)
+            rows = state if transformer.batch_first else state.transpose(0, 1)
+            # The class token, which is no patch, comes first.
+            patches = rows[:, 1:].transpose(1, 2)
+            there = change(patches.reshape(*patches.shape[:2], *grid)).flatten(2).transpose(1, 2)
+            rows = torch.cat((rows[:, :1], there), dim=1)
+            return rows if transformer.batch_first else rows.transpose(0, 1)
+
+        changed.forward = forward
+        return changed
+
+    copied = copy.copy(transformer)
+    blocks = [
+        with_change(block, changes[number]) if number in changes else block
+        for number, block in enumerate(transformer.resblocks, start=1)
+    ]
+    copied._modules = {**transformer._modules, "resblocks": nn.ModuleList(blocks)}
+    return copied
 
 
 class _Beside(nn.Module):

@@ -177,6 +177,7 @@ CHANGES = {
     "pm_moe": ["method.base_options.network=features", "method.gate_rounds=1"],
     "ccst": [*CNN, "method.space=pixels"],
     "elcfs": CNN,
+    "stablefdg": CNN,
     "dp_fpl": ["method.context_tokens=2", "method.rank=2"],
     "fedtpg": [],
     "fedclip": ["privacy.per_sample_clipping_norm=null"],

@@ -1,0 +1,404 @@
+"""StableFDG: clients train in each other's styles and beyond them, and look where classes agree.
+
+Park et al. 2023, "StableFDG: Style and Attention Based Learning for Federated Domain
+Generalization" (NeurIPS). By its published code (savertm/StableFDG_github, commit 77eac35; of the
+paper's text only the abstract was at hand). A *style* is what an image's feature map has as mean
+mu and standard deviation sigma of each channel, over its positions. In each round a client sends,
+of the broadcast model's first map, mean and deviation over its images of both: 4 W numbers. It is
+handed another client's, which stands for another domain, and trains with
+
+- *sharing*, after layer 1, in half of the batches: maps are renormalised, in the order of the batch
+  to ceil(B/2) centres of its own styles (k-means++ and one step of k-means), then to floor(B/2)
+  styles drawn from the other's N(mean, deviation^2), negative sigmas being cut to 0;
+- *exploration*, after each of the first layers, in half of the batches: where it first happens, as
+  many rows are added as there are, always to the classes with the fewest, and moved away from
+  the batch's mean style,  mu + a (mu - mean mu),  sigma likewise; then all styles are mixed in
+  pairs, each with l ~ Beta(m, m) (MixStyle, Zhou et al. 2021). Later layers only mix;
+- a *highlighter* of the last map x (B, W, positions). Queries and keys are 1x1 convolutions of it,
+  each of length one at each position; with q' the mean of q and that of the class' next row,
+
+      attention = softmax over positions j of mean_i q'_i . k_j,   attended = sum_j attention_j x_j,
+
+  which the head gets beside the features. In a prediction q' is the image's own.
+
+The loss is the cross-entropy of all rows; the server takes the plain mean. Departures:
+
+- styles come from the cohort, not from everybody, and each client is handed one of those at random;
+- the head's columns for what is attended start at zero, so training starts where FedAvg's does;
+  the code's values v are in no result and are not made; its scale of queries is lost when they get
+  length one; a class of one row in a batch is its own next (the code fetches a further image);
+- with `network: clip` a layer is one of the transformer, its map the patches' tokens; the last map
+  is projected as features are. CLIP's feature, not the map's mean, is what stands beside
+  what is attended, and after the last layer only the highlighter sees the patches. With `cnn`
+  layers are its two convolutions. Maps of one position are left out;
+- an extrapolated sigma may be negative, as in the code, which has its guard commented out.
+
+A style is a statistic of all images that no noised step covers, and batches join examples: no
+`dp_sgd`. Each entry is clipped, noised and charged in each round. Without both probabilities and
+without the highlighter it is FedAvg with uniform weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Annotated, Final
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Le
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from methods.errors import MethodError
+from methods.fedavg import FedAvg
+from methods.interface.defaults import CLIENT_ONLY
+from methods.interface.method import (
+    Arrays,
+    ClientView,
+    Examples,
+    LocalResult,
+    Method,
+    ParameterGroup,
+    PoolPolicy,
+    Task,
+    TensorSpec,
+    Trainer,
+    Unit,
+    Weighting,
+)
+from methods.networks.blocks import blocks
+from methods.networks.draws import Draws
+from methods.networks.extractors import Cnn, NetworkConfig
+from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
+from methods.networks.method import HEAD, BatchObjective
+from methods.networks.towers import Change, ClipTower
+
+MEAN, MEAN_DEVIATION = "style.mean", "style.mean_deviation"
+SPREAD, SPREAD_DEVIATION = "style.spread", "style.spread_deviation"
+"""Names of an entry's arrays, (W,) each."""
+QUERY, KEY, ATTENDED = "highlighter.query", "highlighter.key", "attended.weight"
+EPSILON: Final = 1e-6
+AT_ONCE = 64
+"""Images whose maps are held at once; changes memory only."""
+
+VARIANTS = (
+    {"network": "cnn", "explored_layers": 2, "attention_width": None},
+    {"network": "cnn", "sharing_probability": 1.0, "exploration_probability": 0.0},
+    {"network": "clip", "exploration_probability": 1.0, "lora_rank": 1},
+)
+Probability = Annotated[float, Ge(0.0), Le(1.0)]
+
+
+@dataclass(frozen=True)
+class Config(NetworkConfig):
+    """Options.
+
+    Attributes:
+        sharing_probability: How many of the batches train in others' styles.
+        exploration_probability: How many explore styles after one layer.
+        explored_layers: After how many of the first layers styles are explored; all of fewer.
+        extrapolation: a, how far beyond the batch's mean style.
+        mixing: m, of Beta(m, m).
+        attention_width: Width of queries and keys; null leaves the highlighter out.
+    """
+
+    sharing_probability: Probability = 0.5
+    exploration_probability: Probability = 0.5
+    explored_layers: Annotated[int, Ge(0)] = 3
+    extrapolation: Annotated[float, Ge(0.0)] = 3.0
+    mixing: Annotated[float, Gt(0.0)] = 0.1
+    attention_width: Annotated[int, Ge(1)] | None = 30
+
+
+@dataclass(frozen=True)
+class StableFDG(FedAvg):
+    """Styles that are shared and explored, and attention to what a class has in common.
+
+    Attributes:
+        units: A client only.
+    """
+
+    config: Config
+    units: frozenset[Unit] = field(default=CLIENT_ONLY, init=False)
+    couples_examples: bool = field(default=True, kw_only=True)
+
+    @property
+    def staged(self) -> Cnn | ClipTower:
+        """The network, whose maps can be changed on their way.
+
+        Raises:
+            MethodError: It has none.
+        """
+        if not isinstance(self.extractor, Cnn | ClipTower):
+            raise MethodError(
+                f"method.network: {self.config.network!r} takes no images, whose styles stablefdg "
+                "exchanges; valid: cnn, clip"
+            )
+        return self.extractor
+
+    @property
+    def shared_layers(self) -> Layers:
+        """The whole network, with what highlights."""
+        width, last = self.config.attention_width, self._last_width
+        if width is None:
+            return super().shared_layers
+        return {
+            **super().shared_layers,
+            **linear_layers(QUERY, last, width),
+            **linear_layers(KEY, last, width),
+            ATTENDED: Layer((len(self.classes), last), 0),
+        }
+
+    @property
+    def _last_width(self) -> int:
+        # A tower's last map is projected to the width of its features.
+        network = self.staged
+        return network.width if isinstance(network, ClipTower) else network.map_sizes[-1][0]
+
+    @property
+    def style_width(self) -> int:
+        """W, channels of the first map."""
+        return self.staged.map_sizes[0][0]
+
+    @property
+    def explored(self) -> tuple[int, ...]:
+        """Layers after which styles are explored, from 1."""
+        sizes = self.staged.map_sizes[: self.config.explored_layers]
+        return tuple(layer for layer, (_, places) in enumerate(sizes, start=1) if places > 1)
+
+    def shared_spec(self) -> Mapping[str, TensorSpec]:
+        """Return the whole network, all clients weighing alike."""
+        spec = super().shared_spec()
+        return {n: replace(tensor, weighting=Weighting.UNIFORM) for n, tensor in spec.items()}
+
+    def pool_policy(self) -> PoolPolicy:
+        """Return one other client's style, at random."""
+        style = TensorSpec((self.style_width,))
+        names = (MEAN, MEAN_DEVIATION, SPREAD, SPREAD_DEVIATION)
+        return PoolPolicy(dict.fromkeys(names, style), 1, select="random")
+
+    def client_update(
+        self,
+        view: ClientView,
+        data: Examples,
+        trainer: Trainer,
+        rng: np.random.Generator,
+    ) -> LocalResult:
+        """Return the styles under the broadcast, and what training with another's gave."""
+        entry = self.styles_of(view.broadcast, data)
+        draws, other = Draws(rng), view.experts[0] if view.experts else None
+        trained = trainer.fit(
+            BatchObjective(partial(self.styled_losses, draws, other)),
+            self.model_of(view),
+            data.arrays,
+            groups=(ParameterGroup(tuple(self.shared_layers)),),
+            rng=rng,
+            after_step=draws.advance,
+        )
+        return replace(self.result(view, trained), pool_entry=entry)
+
+    def styles_of(self, broadcast: Arrays, data: Examples) -> Arrays:
+        """Return mean and deviation over a client's images of their styles, (W,) each."""
+        model, found = self.tensors(broadcast), []
+
+        def keep(seen: Tensor) -> Tensor:
+            found.append(torch.cat(style_of(seen), dim=1).flatten(1).to(torch.float64))
+            return seen
+
+        with torch.no_grad():
+            for block in blocks({"pixels": data.arrays["pixels"]}, AT_ONCE):
+                inputs = self.extractor.inputs(self.tensors(block))
+                self.staged.through(model, inputs, {1: keep})
+        styles = torch.cat(found)
+        parts = [
+            part.float().cpu().numpy() for part in (styles.mean(0), styles.std(0, correction=0))
+        ]
+        (mean, spread), (mean_deviation, spread_deviation) = (np.split(part, 2) for part in parts)
+        return {
+            MEAN: mean,
+            MEAN_DEVIATION: mean_deviation,
+            SPREAD: spread,
+            SPREAD_DEVIATION: spread_deviation,
+        }
+
+    def styled_losses(
+        self, draws: Draws, other: Arrays | None, parameters: Parameters, batch: Parameters
+    ) -> Tensor:
+        """Return a loss of each example, (B,), whose mean is that of all rows."""
+        # All rows of a step draw by its one key: they are joined anyway.
+        rng = np.random.default_rng(draws.key)
+        labels = batch["labels"]
+        shares = other is not None and rng.random() < self.config.sharing_probability
+        often = self.config.exploration_probability
+        active = [layer for layer in self.explored if rng.random() < often]
+        count = len(labels)
+        # Added before the first layer: until they are changed such rows go the way of their source.
+        added = balancing_rows(labels.cpu().numpy(), count, rng) if active else np.arange(0)
+        rows = torch.from_numpy(np.concatenate((np.arange(count), added))).to(labels.device)
+        changes: dict[int, Change] = {
+            layer: partial(self.explore, rng=rng, count=count if layer == active[0] else None)
+            for layer in active
+        }
+        if shares and other is not None:
+            share = partial(shared, rows=rows, count=count, other=other, rng=rng)
+            changes[1] = _one_after_the_other(share, changes.get(1))
+        inputs = self.extractor.inputs(batch)[rows]
+        logits = self._logits(parameters, inputs, changes, next_of_class(labels[rows]))
+        losses = functional.cross_entropy(logits, labels[rows], reduction="none")
+        return losses.view(-1, count).mean(0)
+
+    def explore(self, found: Tensor, *, rng: np.random.Generator, count: int | None) -> Tensor:
+        """Return maps with styles mixed in pairs, those from `count` on extrapolated before."""
+        mean, deviation = style_of(found)
+        unit = (found - mean) / deviation
+        styles = [
+            part if count is None else beyond(part, count, self.config.extrapolation)
+            for part in (mean.detach(), deviation.detach())
+        ]
+        drawn = rng.beta(self.config.mixing, self.config.mixing, (len(found), 1, 1, 1))
+        share = torch.from_numpy(drawn).to(found)
+        order = torch.from_numpy(rng.permutation(len(found))).to(found.device)
+        mean, deviation = (share * part + (1.0 - share) * part[order] for part in styles)
+        return unit * deviation + mean
+
+    def logits(self, parameters: Parameters, batch: Parameters) -> Tensor:
+        """Return logits (B, C)."""
+        inputs = self.extractor.inputs(batch)
+        return self._logits(parameters, inputs, {}, torch.arange(len(inputs), device=inputs.device))
+
+    def _logits(
+        self,
+        parameters: Parameters,
+        inputs: Tensor,
+        changes: Mapping[int, Change],
+        following: Tensor,
+    ) -> Tensor:
+        features, last = self.staged.through(parameters, inputs, changes)
+        found = linear(parameters, HEAD, features)
+        if self.config.attention_width is None:
+            return found
+        attended = highlighted(parameters, last, following)
+        return found + functional.linear(attended, parameters[ATTENDED])
+
+
+def style_of(found: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation of each channel of maps (B, W, h, w): (B, W, 1, 1)."""
+    spread = (found.var((-2, -1), keepdim=True) + EPSILON).sqrt()
+    return found.mean((-2, -1), keepdim=True), spread
+
+
+def shared(
+    found: Tensor, *, rows: Tensor, count: int, other: Arrays, rng: np.random.Generator
+) -> Tensor:
+    """Return maps in styles that are the client's own for one half and another's for the rest.
+
+    Args:
+        found: Maps (N, W, h, w), the first `count` of them different.
+        rows: Which of those each is, (N,).
+        count: B.
+        other: Mean and deviation of another client's styles, which may carry noise.
+        rng: Draws.
+
+    Returns:
+        (N, W, h, w).
+    """
+    found = found[:count]
+    mean, spread = (part.detach() for part in style_of(found))
+    own = torch.cat((mean, spread), dim=1).flatten(1).cpu().double().numpy()
+    drawn = count // 2
+    centres = centres_of(own, count - drawn, rng)
+    width = len(other[MEAN])
+    means = rng.normal(other[MEAN], np.maximum(other[MEAN_DEVIATION], 0.0), (drawn, width))
+    spreads = rng.normal(other[SPREAD], np.maximum(other[SPREAD_DEVIATION], 0.0), (drawn, width))
+    styles = np.concatenate((centres, np.hstack((means, np.maximum(spreads, 0.0)))))
+    there = torch.from_numpy(styles).to(found)[..., None, None]
+    return ((found - mean) / spread * there[:, width:] + there[:, :width])[rows]
+
+
+def centres_of(
+    styles: NDArray[np.float64], count: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Return centres (count, 2 W) of styles (n, 2 W): k-means++ and one step of k-means."""
+    # Imported late: it takes longer to import than everything else here.
+    from sklearn.cluster import kmeans_plusplus
+
+    centres, _ = kmeans_plusplus(styles, count, random_state=int(rng.integers(2**31)))
+    nearest = ((styles[:, None] - centres) ** 2).sum(-1).argmin(1)
+    found = [styles[nearest == at] for at in range(count)]
+    means = [part.mean(0) if len(part) else centres[at] for at, part in enumerate(found)]
+    return np.stack(means)
+
+
+def beyond(part: Tensor, count: int, extrapolation: float) -> Tensor:
+    """Return means or deviations (N, W, 1, 1), from `count` on further from the others' mean."""
+    added = part[count:]
+    return torch.cat((part[:count], added + extrapolation * (added - part[:count].mean(0))))
+
+
+def balancing_rows(
+    labels: NDArray[np.int64], count: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return `count` further rows of a batch, each of a class with the fewest rows till then.
+
+    Classes of as few rows take turns in a random order; a class's row is drawn uniformly.
+    """
+    classes, sizes = np.unique(labels, return_counts=True)
+    picked: list[int] = []
+    while len(picked) < count:
+        few = np.flatnonzero(sizes == sizes.min())
+        turn = rng.permutation(few)[: count - len(picked)]
+        picked += [int(rng.choice(np.flatnonzero(labels == classes[at]))) for at in turn]
+        sizes[turn] += 1
+    return np.array(picked, np.int64)
+
+
+def next_of_class(labels: Tensor) -> Tensor:
+    """Return for each row (B,) the next one of its class, the first after the last."""
+    found = torch.arange(len(labels), device=labels.device)
+    for label in set(labels.tolist()):
+        rows = (labels == label).nonzero().flatten()
+        found[rows] = rows.roll(-1)
+    return found
+
+
+def highlighted(parameters: Parameters, last: Tensor, following: Tensor) -> Tensor:
+    """Return what each image's map attends to, (B, W).
+
+    Args:
+        parameters: The network's.
+        last: Maps (B, W, h, w).
+        following: Whose queries join each row's, (B,).
+    """
+    flat = last.flatten(2).transpose(1, 2)
+    query, key = (
+        functional.normalize(linear(parameters, name, flat), dim=-1) for name in (QUERY, KEY)
+    )
+    # The mean over queries of products is the product with their mean.
+    asked = ((query + query[following]) / 2).mean(1, keepdim=True)
+    attention = (asked @ key.transpose(1, 2)).softmax(-1)
+    return (attention @ flat).squeeze(1)
+
+
+def _one_after_the_other(first: Change, then: Change | None) -> Callable[[Tensor], Tensor]:
+    return first if then is None else lambda found: then(first(found))
+
+
+def build(config: Config, task: Task) -> Method:
+    """Build the method.
+
+    Raises:
+        BackboneError: If the network needs a CLIP model and the task has none, or its tower is no
+            transformer of patches.
+        MethodError: If the network takes no images, or its first map has one position, hence no
+            style.
+    """
+    method = StableFDG.built(config, task)
+    if method.staged.map_sizes[0][1] < 2:
+        raise MethodError(
+            "method.network: its first map has one position, which has no spread, and so no style; "
+            "valid: a network whose first map has more"
+        )
+    return method
