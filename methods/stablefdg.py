@@ -142,7 +142,7 @@ class StableFDG(FedAvg):
     @property
     def shared_layers(self) -> Layers:
         """The whole network, with what highlights."""
-        width, last = self.config.attention_width, self._last_width
+        width, last = self.attention_width, self._last_width
         if width is None:
             return super().shared_layers
         return {
@@ -151,6 +151,12 @@ class StableFDG(FedAvg):
             **linear_layers(KEY, last, width),
             ATTENDED: Layer((len(self.classes), last), 0),
         }
+
+    @property
+    def attention_width(self) -> int | None:
+        """Width of queries and keys, None where nothing is highlighted."""
+        _, places = self.staged.map_sizes[-1]
+        return self.config.attention_width if places > 1 else None
 
     @property
     def _last_width(self) -> int:
@@ -278,7 +284,7 @@ class StableFDG(FedAvg):
     ) -> Tensor:
         features, last = self.staged.through(parameters, inputs, changes)
         found = linear(parameters, HEAD, features)
-        if self.config.attention_width is None:
+        if self.attention_width is None:
             return found
         attended = highlighted(parameters, last, following)
         return found + functional.linear(attended, parameters[ATTENDED])

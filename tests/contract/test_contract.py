@@ -276,6 +276,9 @@ def test_a_pool_entry_is_absolute(method: Method):
 @pytest.mark.parametrize("clipping", [None, 0.5])
 @pytest.mark.parametrize("experts", [None, 0])
 def test_one_seed_gives_one_result(method: Method, clipping, experts):
+    if clipping is not None and method.couples_examples:
+        # Refused before a run: there is no gradient of one example alone.
+        return
     first = train(method, clipping=clipping, experts=experts)
     second = train(method, clipping=clipping, experts=experts)
     assert same_results(first, second)

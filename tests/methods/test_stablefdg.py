@@ -391,6 +391,9 @@ def test_maps_of_one_position_have_no_style(task: Task):
     """A side of 16 leaves 6 x 6 after the first convolution, and one place after the second."""
     small = build(task, **{**CNN, "image_size": 16})
     assert small.explored == (1,)
+    # Of one place all attention is on it, whatever the query.
+    assert small.attention_width is None and ATTENDED not in small.shared_spec()
+    assert ATTENDED in build(task, **CNN).shared_spec()
     assert build(task, **CNN).explored == (1, 2)
     assert build(task, **CNN, explored_layers=1).explored == (1,)
     assert build(task, **CNN, explored_layers=0).explored == ()
