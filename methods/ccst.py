@@ -71,6 +71,10 @@ COLOURS = 3
 AT_ONCE = 64
 """Images whose maps are held at once; changes memory only."""
 
+READING = (
+    "restyled are the first map of CLIP's image tower, or pixels, where the authors restyle maps "
+    "of VGG-19 and decode them to images"
+)
 VARIANTS = ({"network": "cnn", "space": "pixels", "lora_rank": None},)
 
 

@@ -61,6 +61,7 @@ DOMAIN_PROMPT, TASK_PROMPT, MODULATION = "domain_prompt", "task_prompt", "modula
 NOTHING: Final = 1e-7
 """What is added to both sums, so that none is zero."""
 
+READING = "the frozen map is CLIP's own image tower's, where the authors have a ResNet-50's"
 VARIANTS = (
     {"modulation": "layers", "domain_contrast": 0.5, "task_contrast": 0.5, "class_contrast": 0.5},
     {"modulation": "separate", "lora_rank": 1},

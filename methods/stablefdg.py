@@ -84,6 +84,9 @@ EPSILON: Final = 1e-6
 AT_ONCE = 64
 """Images whose maps are held at once; changes memory only."""
 
+READING = (
+    "the authors have it on ResNets; what a layer and the last map of a transformer are is ours"
+)
 VARIANTS = (
     {"network": "cnn", "explored_layers": 2, "attention_width": None},
     {"network": "cnn", "sharing_probability": 1.0, "exploration_probability": 0.0},
