@@ -16,7 +16,9 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import statistics
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,15 +198,19 @@ def finals(
 
 
 def measure(row: Row, folder: str) -> Row:
-    """One run's number in percent, that before a second phase, and its seconds."""
+    """One run's number in percent, that before a second phase, and its processor seconds.
+
+    Those are this process' own, so that whatever else a machine does hardly counts.
+    """
+    started = time.process_time()
     settings = [*row["settings"].split(BETWEEN), f"seed={row['seed']}"]
-    summary, seconds = summarise_run(row["config"], settings, folder)
+    summary, _ = summarise_run(row["config"], settings, folder)
     before = (summary.get("phases") or {}).get("before")
     return {
         **row,
         "after": _percent(summary["final"]),
         "before": "" if before is None else f"{100 * before['mean']:.3f}",
-        "seconds": f"{seconds:.1f}",
+        "seconds": f"{time.process_time() - started:.1f}",
     }
 
 
@@ -281,9 +287,23 @@ def main() -> None:
     complete = _complete(every, found, options.seeds)
     rates = chosen_rates(_tuned_with(complete, every), found)
     text = "\n".join(
-        [*page(results(complete, rates, found, options.seeds), reasons()), *provenance()]
+        [
+            *page(results(complete, rates, found, options.seeds), reasons()),
+            cost(found),
+            "",
+            *provenance(),
+        ]
     )
     OUTPUT.with_suffix(".md").write_text(text, encoding="utf-8")
+
+
+def cost(rows: Sequence[Row]) -> str:
+    """What the runs took together, and the longest of them."""
+    seconds = [float(row["seconds"]) for row in rows]
+    return (
+        f"{len(rows)} runs took {sum(seconds) / 60:.0f} processor minutes together, "
+        f"{statistics.median(seconds):.1f} s in the middle and {max(seconds):.1f} s at most."
+    )
 
 
 def _tuned_with(some: Sequence[Line], every: Sequence[Line]) -> list[Line]:
