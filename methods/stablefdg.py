@@ -43,7 +43,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -74,13 +74,18 @@ from methods.networks.draws import Draws
 from methods.networks.extractors import Cnn, NetworkConfig
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
 from methods.networks.method import HEAD, BatchObjective
+from methods.networks.styles import (
+    MEAN,
+    MEAN_DEVIATION,
+    SPREAD,
+    SPREAD_DEVIATION,
+    beyond,
+    shared,
+    style_of,
+)
 from methods.networks.towers import Change, ClipTower
 
-MEAN, MEAN_DEVIATION = "style.mean", "style.mean_deviation"
-SPREAD, SPREAD_DEVIATION = "style.spread", "style.spread_deviation"
-"""Names of an entry's arrays, (W,) each."""
 QUERY, KEY, ATTENDED = "highlighter.query", "highlighter.key", "attended.weight"
-EPSILON: Final = 1e-6
 AT_ONCE = 64
 """Images whose maps are held at once; changes memory only."""
 
@@ -291,60 +296,6 @@ class StableFDG(FedAvg):
             return found
         attended = highlighted(parameters, last, following)
         return found + functional.linear(attended, parameters[ATTENDED])
-
-
-def style_of(found: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation of each channel of maps (B, W, h, w): (B, W, 1, 1)."""
-    spread = (found.var((-2, -1), keepdim=True) + EPSILON).sqrt()
-    return found.mean((-2, -1), keepdim=True), spread
-
-
-def shared(
-    found: Tensor, *, rows: Tensor, count: int, other: Arrays, rng: np.random.Generator
-) -> Tensor:
-    """Return maps in styles that are the client's own for one half and another's for the rest.
-
-    Args:
-        found: Maps (N, W, h, w), the first `count` of them different.
-        rows: Which of those each is, (N,).
-        count: B.
-        other: Mean and deviation of another client's styles, which may carry noise.
-        rng: Draws.
-
-    Returns:
-        (N, W, h, w).
-    """
-    found = found[:count]
-    mean, spread = (part.detach() for part in style_of(found))
-    own = torch.cat((mean, spread), dim=1).flatten(1).cpu().double().numpy()
-    drawn = count // 2
-    centres = centres_of(own, count - drawn, rng)
-    width = len(other[MEAN])
-    means = rng.normal(other[MEAN], np.maximum(other[MEAN_DEVIATION], 0.0), (drawn, width))
-    spreads = rng.normal(other[SPREAD], np.maximum(other[SPREAD_DEVIATION], 0.0), (drawn, width))
-    styles = np.concatenate((centres, np.hstack((means, np.maximum(spreads, 0.0)))))
-    there = torch.from_numpy(styles).to(found)[..., None, None]
-    return ((found - mean) / spread * there[:, width:] + there[:, :width])[rows]
-
-
-def centres_of(
-    styles: NDArray[np.float64], count: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """Return centres (count, 2 W) of styles (n, 2 W): k-means++ and one step of k-means."""
-    # Imported late: it takes longer to import than everything else here.
-    from sklearn.cluster import kmeans_plusplus
-
-    centres, _ = kmeans_plusplus(styles, count, random_state=int(rng.integers(2**31)))
-    nearest = ((styles[:, None] - centres) ** 2).sum(-1).argmin(1)
-    found = [styles[nearest == at] for at in range(count)]
-    means = [part.mean(0) if len(part) else centres[at] for at, part in enumerate(found)]
-    return np.stack(means)
-
-
-def beyond(part: Tensor, count: int, extrapolation: float) -> Tensor:
-    """Return means or deviations (N, W, 1, 1), from `count` on further from the others' mean."""
-    added = part[count:]
-    return torch.cat((part[:count], added + extrapolation * (added - part[:count].mean(0))))
 
 
 def balancing_rows(
