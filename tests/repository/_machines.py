@@ -18,6 +18,13 @@ from tests.repository._source import ROOT
 IMAGE = ROOT / "build" / "machine"
 BOOT = Path(__file__).with_name("_machine.sh")
 STARTING = 120.0
+WHY = """
+systemctl --failed --no-pager || true
+systemctl show -p Id,Result,ExecMainStatus,ExecStartPre 'sotto-*' || true
+journalctl --sync || true
+journalctl --no-pager --lines 60
+"""
+"""What became of units, and what they said: it is nowhere else, and goes with the machine."""
 MISSING = (
     None
     if os.geteuid() == 0 and (IMAGE / "sbin" / "init").exists()
@@ -54,7 +61,11 @@ class Machine:
     def must(self, script: str, account: str = "root", seconds: float = 600.0) -> str:
         """What a script printed, which must succeed."""
         code, said = self.run(script, account, seconds)
-        assert code == 0, f"on {self.name}, as {account}:\n{script}\n-> {code}\n{said}"
+        if code:
+            _, why = self.run(WHY, seconds=60.0)
+            raise AssertionError(
+                f"on {self.name}, as {account}:\n{script}\n-> {code}\n{said}\n{why}"
+            )
         return said
 
     def write(self, path: str, content: bytes) -> None:
