@@ -79,6 +79,7 @@ def _draw_classes(axes: Axes, held: Sequence[Holding], classes: Sequence[str]) -
     shown = np.ma.masked_equal(counts, 0.0)
     image = axes.imshow(shown, aspect="auto", cmap=SHADES, interpolation="nearest", vmin=0.0)
     bar = axes.figure.colorbar(image, ax=axes, location="left", shrink=0.8, pad=0.02)
+    bar.ax.yaxis.get_major_locator().set_params(integer=True)
     bar.set_label("training examples", fontsize=8)
     names = [_short(holding) for holding in held]
     axes.set_yticks(*_ticks(names), fontsize=_SMALL)

@@ -52,7 +52,7 @@ class DotPicture:
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="x", alpha=0.3)
         figure.suptitle(wrapped(self.title, 6.6, FONT_SIZE + 1.0), fontsize=FONT_SIZE + 1.0)
-        axes.set_xlabel(wrapped(f"{self.across} (upright: the mean)", _AXES))
+        axes.set_xlabel(wrapped(f"{self.across}\n(upright line: the mean)", _AXES))
         _spread_limits(axes, [value for values in self.values for value in values])
         return fitted(figure, {axes: (_AXES, tall)})
 

@@ -241,7 +241,7 @@ class _Reach:
         """Return a place beyond the highest value, by a share of the axis."""
         low, high = self._ends()
         if self.is_logarithmic:
-            return high * (high / low) ** share
+            return float(high * (high / low) ** share)
         return high + share * (high - low)
 
     def _ticks(self, axis: Any) -> list[float]:

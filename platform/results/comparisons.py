@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -110,7 +111,8 @@ def _curves(runs: Runs) -> Picture | None:
     rows = [_panels(groups, (ROUND, up), _accuracies)]
     for names, one in adversaries_alike(runs).items():
         label = Scale(f"epsilon for {names}\nat delta {_delta(runs)}", "amount")
-        rows.append(_panels(groups, (ROUND, label), partial(_spendings, one)))
+        below = _panels(groups, (ROUND, label), partial(_spendings, one))
+        rows.append(tuple(replace(panel, title="") for panel in below) if rows[0] else below)
     whole = [row for row in rows if len(row) == max(map(len, rows))]
     title = "Accuracy and epsilon over rounds"
     if len(whole[0]) > _PANELS_A_ROW:
@@ -136,7 +138,11 @@ def _over_rounds(
     """Return a number over seeds for every round that any of the runs has it of."""
     values = {run.run_id: dict(curve(run)) for run in runs}
     rounds = sorted({number for of in values.values() for number in of})
-    spreads = {n: spread_of(runs, lambda run, n=n: values[run.run_id].get(n)) for n in rounds}
+
+    def of_round(number: int) -> Callable[[RunNumbers], float | None]:
+        return lambda run: values[run.run_id].get(number)
+
+    spreads = {number: spread_of(runs, of_round(number)) for number in rounds}
     return {number: spread for number, spread in spreads.items() if spread is not None}
 
 
@@ -164,7 +170,7 @@ def _tradeoff(runs: Runs, name: str, measured: str) -> Picture | None:
     up, groups = Scale(f"{measured}\n({LAST})", "percent"), _groups(runs, PRICED)
     panels: tuple[Panel, ...] = ()
     for names, one in adversaries_alike(runs).items():
-        across = Scale(f"epsilon for {names} at delta {_delta(runs)}", "amount")
+        across = Scale(f"epsilon for {names}\nat delta {_delta(runs)}", "amount")
         panels += _panels(groups, (across, up), partial(_traded, one))
     return _picture(name, "Accuracy against epsilon", panels)
 
@@ -254,8 +260,8 @@ def _experts(runs: Runs) -> Picture | None:
             rows[row] = tuple(_bar(_weight(of, index)) for index in range(most))
     return CellPicture(
         name="experts",
-        title=f"Weights of experts, {WEIGHTS}{_over_seeds(carrying)}",
-        across=EXPERTS,
+        title=f"Weights of experts, {WEIGHTS}{_over_seeds(carrying)}\n({EXPERTS})",
+        across="expert",
         columns=tuple(str(index) for index in range(most)),
         rows=tuple(rows),
         cells=tuple(rows.values()),

@@ -16,14 +16,14 @@ PERCENT: Final = "accuracy in percent"
 BEFORE: Final = "before personalising"
 MOST_BARS: Final = 30
 """Clients that have a bar each; more are drawn in the order of their accuracy."""
-EXPERTS: Final = "expert (0 is the client's own, where experts are other clients')"
+EXPERTS: Final = "0 is the client's own, where experts are other clients'"
 WEIGHTS: Final = "mean weight in percent"
 ON: Final = {
-    "accuracy": "its test examples",
-    "own": "own test examples",
+    "accuracy": "in the federation",
+    "own": "in the federation, on its own test examples",
     "local_twin": "alone (local twin)",
 }
-EVERYBODYS: Final = "all clients' test examples"
+EVERYBODYS: Final = "in the federation, on all clients' test examples"
 
 ABSENT: Final[Mapping[str, str]] = {
     "curves": "no round of it is over",
@@ -163,9 +163,9 @@ def _experts(run: RunNumbers) -> Picture | None:
         return None
     return BarPicture(
         name="experts",
-        title=_titled(run, "Weights of experts"),
-        across=f"{WEIGHTS} (after personalising, over clients)",
-        up=EXPERTS,
+        title=f"{_titled(run, 'Weights of experts')}\n({EXPERTS})",
+        across=f"{WEIGHTS}\n(after personalising, over clients)",
+        up="expert",
         rows=tuple(str(index) for index in range(len(weights))),
         series=(Series("weight", tuple(Bar(100 * weight) for weight in weights)),),
     )
