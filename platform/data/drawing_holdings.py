@@ -77,7 +77,14 @@ def _draw_classes(axes: Axes, held: Sequence[Holding], classes: Sequence[str]) -
     counts = np.stack([holding.train for holding in held]).astype(float)
     # What nobody has stays white, so that a single example is seen.
     shown = np.ma.masked_equal(counts, 0.0)
-    image = axes.imshow(shown, aspect="auto", cmap=SHADES, interpolation="nearest", vmin=0.0)
+    image = axes.imshow(
+        shown,
+        aspect="auto",
+        cmap=SHADES,
+        interpolation="nearest",
+        vmin=0.0,
+        vmax=max(float(counts.max()), 1.0),
+    )
     bar = axes.figure.colorbar(image, ax=axes, location="left", shrink=0.8, pad=0.02)
     bar.ax.yaxis.get_major_locator().set_params(integer=True)
     bar.set_label("training examples", fontsize=8)

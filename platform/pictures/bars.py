@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from platform.pictures.canvas import add_legend, fitted, new_figure
-from platform.pictures.style import FONT_SIZE, INK, SMALL, look, wrapped
+from platform.pictures.style import FONT_SIZE, INK, SMALL, drawable, look, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,7 +114,7 @@ def _draw(axes: Axes, picture: BarPicture, names: Sequence[str]) -> dict[str, An
 def _number(axes: Axes, bar: Bar, place: float, absent: str) -> float:
     """Write a bar's number behind it; return how far it reaches."""
     value, width = bar.value or 0.0, bar.deviation or 0.0
-    text = absent if bar.value is None else f"{value:.1f}"
+    text = drawable(absent) if bar.value is None else f"{value:.1f}"
     if bar.deviation is not None:
         text += f" ± {width:.1f}"
         axes.hlines(place, max(value - width, 0.0), value + width, color=INK, linewidth=1.2)

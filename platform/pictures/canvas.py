@@ -127,8 +127,8 @@ def fitted(figure: Figure, least: Mapping[Axes, tuple[float, float]]) -> Figure:
         collapsed = _laid_out(figure)
         width, height = figure.get_size_inches()
         lacks = [_lack(figure, axes, size) for axes, size in least.items()]
-        wide = max((lack[0] for lack in lacks), default=0.0)
-        tall = max((lack[1] for lack in lacks), default=0.0)
+        wide = max(0.0, *(lack[0] for lack in lacks))
+        tall = max(0.0, *(lack[1] for lack in lacks))
         if collapsed:
             # Nothing was laid out, so there is nothing to measure: more of everything.
             wide, tall = max(wide, 0.5 * width), max(tall, 0.5 * height)
