@@ -225,7 +225,7 @@ class _Reach:
         if self.is_logarithmic:
             return low / (high / low) ** 0.05, end
         begin = low - 0.05 * (high - low)
-        return (0.0 if self.scale.kind == "amount" else begin), end
+        return (-0.03 * (end - low) if self.scale.kind == "amount" else begin), end
 
     def _ends(self) -> tuple[float, float]:
         """Return lowest and highest value, apart from each other."""
@@ -257,6 +257,7 @@ class _Reach:
         is_whole = self.scale.kind == "whole"
         found = MaxNLocator(nbins=7, integer=is_whole, steps=[1, 2, 5, 10]).tick_values(low, high)
         begin = self.values[0] if is_whole else self._limits()[0]
+        begin = 0.0 if self.scale.kind == "amount" else begin
         return [float(tick) for tick in found if begin <= tick <= self._beyond(0.05)]
 
     def _apart(self, values: Sequence[float]) -> Iterator[float]:

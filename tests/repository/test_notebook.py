@@ -75,7 +75,7 @@ def test_its_cells_show_what_they_say(executed: tuple[dict[str, Any], Path]):
     assert "written to epsilons" in said_by(found["run"])
     (table,) = data_of(found["load"], "text/html")
     assert table.count("<tr") == 4
-    for word in ("target_epsilon", "gain_over_local", "8.0", "64"):
+    for word in ("target_epsilon", "gain_over_local", "16.0", "64"):
         assert word in table
     for name in ("tradeoff", "clients"):
         (picture,) = data_of(found[name], "image/png")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from platform.config import RunConfig
-from platform.experiment.conducting import run_through
+from platform.experiment.finishing import execute as run_through
 from platform.pictures.bars import BarPicture
 from platform.pictures.lines import LinePicture
 from platform.results.kinds import run_pictures
