@@ -74,6 +74,8 @@ def draw_holdings(
 
 
 def _draw_classes(axes: Axes, held: Sequence[Holding], classes: Sequence[str]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     counts = np.stack([holding.train for holding in held]).astype(float)
     # What nobody has stays white, so that a single example is seen.
     shown = np.ma.masked_equal(counts, 0.0)
@@ -86,7 +88,7 @@ def _draw_classes(axes: Axes, held: Sequence[Holding], classes: Sequence[str]) -
         vmax=max(float(counts.max()), 1.0),
     )
     bar = axes.figure.colorbar(image, ax=axes, location="left", shrink=0.8, pad=0.02)
-    bar.ax.yaxis.get_major_locator().set_params(integer=True)
+    bar.set_ticks(MaxNLocator(nbins=6, integer=True))
     bar.set_label("training examples", fontsize=8)
     names = [_short(holding) for holding in held]
     axes.set_yticks(*_ticks(names), fontsize=_SMALL)

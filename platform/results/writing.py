@@ -8,6 +8,8 @@ from pathlib import Path
 from platform.disk.files import write_bytes
 from platform.pictures.canvas import SUFFIXES, Picture, encoded
 
+__all__ = ["SUFFIXES", "Picture", "files_of", "write_pictures"]
+
 
 def files_of(
     pictures: Iterable[Picture], folder: Path, suffixes: Sequence[str] = SUFFIXES
