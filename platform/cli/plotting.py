@@ -16,7 +16,6 @@ from platform.config.federation_rules import HELD
 from platform.data.drawing_holdings import HoldingsPicture
 from platform.data.holdings import holdings
 from platform.data.loading import load_task_data
-from platform.disk.files import make_folder
 from platform.errors import ConfigError, UnknownRun, listed
 from platform.results.comparisons import sweep_pictures
 from platform.results.kinds import ABSENT, run_pictures
@@ -238,11 +237,6 @@ def _require_free(files: Sequence[tuple[Picture, Path]], *, force: bool) -> None
                 f"--output: {str(path)!r} exists already; valid is another place, or --force to "
                 "write over it"
             )
-    for folder in {path.parent for _, path in files}:
-        try:
-            make_folder(folder)
-        except OSError as error:
-            raise ConfigError(
-                f"--output: folder {str(folder)!r} cannot be made ({error.strerror}); valid is one "
-                "that can"
-            ) from error
+    for folder in {parent for _, path in files for parent in path.parents}:
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise ConfigError(f"--output: {str(folder)!r} is no folder; valid is a folder's path")

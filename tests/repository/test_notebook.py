@@ -22,7 +22,7 @@ from nbclient import NotebookClient
 
 source, target, folder = sys.argv[1:]
 book = nbformat.read(source, as_version=4)
-NotebookClient(book, timeout=240, resources={"metadata": {"path": folder}}).execute()
+NotebookClient(book, timeout=None, resources={"metadata": {"path": folder}}).execute()
 nbformat.write(book, target)
 """
 
@@ -69,7 +69,8 @@ def test_it_carries_no_outputs():
     assert "version" not in json.dumps(book.metadata)
 
 
-@pytest.mark.timeout(600)
+# On a machine that does much else beside it.
+@pytest.mark.timeout(1800)
 def test_its_cells_show_what_they_say(executed: tuple[dict[str, Any], Path]):
     found, folder = executed
     assert "written to epsilons" in said_by(found["run"])

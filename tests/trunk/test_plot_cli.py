@@ -89,7 +89,7 @@ def test_latest_goes_into_one_file(sotto: Command, noised_run: Finished, here: P
         (("--output", "x.svg"), ("takes one picture", "curves, tradeoff", "--kind")),
         (("--output", "x.pdf", "--kind", "curves"), ("'x.pdf'", ".svg or .png")),
         (("--output", "there.png", "--kind", "curves"), ("exists already", "--force")),
-        (("--output", "a/b/c.svg/d.png", "--kind", "curves"), ("cannot be made",)),
+        (("--output", "a/b/c.svg/d.png", "--kind", "curves"), ("'a/b/c.svg' is no folder",)),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_in_a_sentence(

@@ -56,7 +56,7 @@ def test_a_row_a_run_has_the_numbers_of_the_summary(noised_run: Finished) -> Non
 
 def test_a_run_without_a_guarantee_has_an_infinite_epsilon(plain_run: Finished) -> None:
     (row,) = results(plain_run.storage.url).to_dict("records")
-    assert math.isinf(row["epsilon_server"]) and row["unit"] is pd.NA
+    assert math.isinf(row["epsilon_server"]) and pd.isna(row["unit"])
 
 
 def test_a_row_a_round_and_a_row_a_client(noised_run: Finished) -> None:
@@ -79,7 +79,7 @@ def test_an_unfinished_run_is_there_as_far_as_it_has_come(storage: Storage) -> N
         pass
     (row,) = results(storage.url).to_dict("records")
     assert row["rounds"] == 0 and row["status"] != "finished"
-    assert math.isnan(row["accuracy"]) and math.isnan(row["epsilon_server"]) is False
+    assert math.isnan(row["accuracy"]) and not math.isnan(row["epsilon_server"])
     assert results(storage.url, per="round").empty and results(storage.url, per="client").empty
 
 
