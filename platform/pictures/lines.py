@@ -137,7 +137,7 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> dict[str, Any
     across = _Reach.of(panel.across, [point.x for point in points])
     up = _Reach.of(panel.up, [v for point in points for v in (point.y, point.low, point.high)])
     handles = {
-        line.label: _draw_line(axes, line, names.index(line.label), across, up)
+        line.label: _draw_line(axes, line, names.index(line.label), (across, up))
         for line in panel.lines
     }
     across.label(axes, axes.xaxis)
@@ -149,8 +149,8 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> dict[str, Any
     return handles
 
 
-def _draw_line(axes: Axes, line: Line, index: int, across: _Reach, up: _Reach) -> Any:
-    style = look(index)
+def _draw_line(axes: Axes, line: Line, index: int, reaches: tuple[_Reach, _Reach]) -> Any:
+    style, (across, up) = look(index), reaches
     common: Any = {"color": style.colour, "marker": style.mark, "markersize": 5.0}
     finite = [p for p in line.points if math.isfinite(p.x) and math.isfinite(p.y)]
     others = [p for p in line.points if p not in finite]
