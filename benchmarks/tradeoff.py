@@ -14,17 +14,18 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from _grid import Row, among, created_run, run_missing, summarise_run
 from _scores import RESULTS, provenance
-from matplotlib.figure import Figure
 
 from platform.experiment.evaluation import examine, over_clients
 from platform.parties.scoring import LOCAL
+from platform.pictures.canvas import encoded
+from platform.pictures.lines import Line, LinePicture, Panel, Scale, point
 
 CONFIG = "tradeoff"
 KEY = ("tokens", "mechanism", "target", "seed")
@@ -210,48 +211,34 @@ def targets_of() -> list[tuple[str, Sequence[float]]]:
 
 def plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Accuracy and gain against epsilon, one column a prompt length."""
-    import matplotlib as mpl
-
-    mpl.rcParams["svg.hashsalt"] = "sotto"
-    figure = Figure(figsize=(9.0, 6.4), layout="constrained")
-    axes = figure.subplots(2, len(TOKENS), sharex=True, sharey="row")
     fields = (("accuracy", "accuracy in percent"), ("gain_over_local", "gain over local, points"))
-    for (row, (field, label)), (column, tokens) in itertools.product(
-        enumerate(fields), enumerate(TOKENS)
-    ):
-        axis = axes[row][column]
-        _curves(axis, rows, tokens, field)
-        if row == 0:
-            axis.set_title(f"{tokens} token{'s' if tokens > 1 else ''}")
-        else:
-            axis.set_xlabel("epsilon of the whole run, delta 1e-5")
-        if column == 0:
-            axis.set_ylabel(label)
-        axis.grid(alpha=0.3)
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-    figure.savefig(path, metadata={"Date": None})
+    across = Scale("epsilon of the whole run, delta 1e-5", "amount")
+    panels = []
+    for (field, label), tokens in itertools.product(fields, TOKENS):
+        title = f"{tokens} token{'s' if tokens > 1 else ''}" if field == "accuracy" else ""
+        lines = tuple(_lines(rows, tokens, field))
+        panels.append(Panel(title, across, Scale(label, "percent"), lines))
+    picture = LinePicture(
+        name=path.stem,
+        title="Accuracy and gain over local training against epsilon",
+        panels=tuple(panels),
+        columns=len(TOKENS),
+    )
+    path.write_bytes(encoded(picture, path.suffix, "benchmarks/tradeoff.py"))
 
 
-def _curves(axis: Any, rows: Sequence[dict[str, Any]], tokens: int, field: str) -> None:
-    for name in list(MECHANISMS)[2:]:
-        points = [(t, [float(r[field]) for r in chosen(rows, tokens, name, t)]) for t in EPSILONS]
-        points = [(t, values) for t, values in points if values]
-        axis.errorbar(
-            [t for t, _ in points],
-            [statistics.mean(values) for _, values in points],
-            [statistics.stdev(v) if len(v) > 1 else 0.0 for _, v in points],
-            marker="o",
-            capsize=3,
-            label=LABELS[name],
-        )
-    for name, style in (("none", "--"), ("untrained", ":")):
-        of = [row[field] for row in chosen(rows, tokens, name, math.inf) if row[field] != ""]
-        label = f"{LABELS[name]}, epsilon {'infinite' if name == 'none' else '0'}"
-        if of:
-            axis.axhline(statistics.mean(map(float, of)), ls=style, color="black", label=label)
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(EPSILONS, [f"{t:g}" for t in EPSILONS])
+def _lines(rows: Sequence[dict[str, Any]], tokens: int, field: str) -> Iterator[Line]:
+    """A line a mechanism; without noise at infinity, without training at 0."""
+    for name, targets in targets_of():
+        points = []
+        for target in targets:
+            values = [float(r[field]) for r in chosen(rows, tokens, name, target) if r[field] != ""]
+            if values:
+                deviation = statistics.stdev(values) if len(values) > 1 else None
+                spent = 0.0 if name == "untrained" else target
+                points.append(point(spent, statistics.mean(values), deviation))
+        if points:
+            yield Line(LABELS[name], tuple(points))
 
 
 def report(rows: Sequence[dict[str, Any]], seeds: Sequence[int], jobs: int) -> str:

@@ -15,6 +15,7 @@ from platform.bootstrap.recording import new_run_id, record_run
 from platform.bootstrap.surroundings import Surroundings
 from platform.config import RunConfig, StorageConfig
 from platform.config.federation_section import FederationConfig
+from platform.config.identity import code_of
 from platform.data.encoding import frozen_model, is_public
 from platform.data.held import task_without_images
 from platform.data.loading import TaskData
@@ -25,7 +26,7 @@ from platform.errors import ConfigError
 from platform.experiment.conducting import Conducted, nothing_measured
 from platform.experiment.environment import resolve_device, sotto_version, use_threads
 from platform.experiment.method_building import method_on, task_of
-from platform.experiment.method_origins import code_of, origin_document, require_same_method
+from platform.experiment.method_origins import origin_document, require_same_method
 from platform.experiment.paths import with_absolute_paths
 from platform.experiment.resuming import (
     require_known_clients,

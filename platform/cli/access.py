@@ -7,10 +7,10 @@ from typing import Any
 
 from platform.agreement import Agreed, require_agreement
 from platform.disk.opening import open_existing
-from platform.errors import UnknownRun, listed
-from storage import Database, NotFound
-
-LATEST = "latest"
+from platform.errors import UnknownRun
+from platform.results.reading import known_ids
+from platform.results.reading import resolved as known_as
+from storage import Database
 
 
 def resolve_run(run_id: str, storage: str) -> str:
@@ -29,26 +29,7 @@ def resolved(database: Database, run_id: str, storage: str) -> str:
     Raises:
         UnknownRun: If there is no such run.
     """
-    try:
-        with database.unit_of_work(read_only=True) as uow:
-            if run_id != LATEST:
-                return uow.runs.get(run_id).run_id
-            known = uow.runs.list()
-    except NotFound as error:
-        raise UnknownRun(
-            f"RUN: {run_id!r} is unknown in {storage}; valid: {listed(_newest(database))} (`runs` "
-            "lists all)"
-        ) from error
-    if not known:
-        raise UnknownRun(f"RUN: there is no run in {storage} yet")
-    return known[-1].run_id
-
-
-def _newest(database: Database) -> list[str]:
-    """Return what names a run, newest first; nothing where there is none."""
-    with database.unit_of_work(read_only=True) as uow:
-        known = [run.run_id for run in reversed(uow.runs.list())]
-    return [LATEST, *known] if known else []
+    return known_as(known_ids(database), run_id, storage)
 
 
 def agreed_run(run_id: str, storage: str) -> Agreed:

@@ -20,6 +20,7 @@ from platform.cli.enrolment_commands import enrolment_app
 from platform.cli.federation_commands import federation_app
 from platform.cli.options import ABOUT, DEFAULT_STORAGE, Json, Reference, Storage
 from platform.cli.page_commands import page_app
+from platform.cli.plot_commands import plot_app
 from platform.cli.report_commands import report_app
 
 app = typer.Typer(
@@ -37,6 +38,7 @@ app.add_typer(federation_app, name="federation")
 app.add_typer(report_app)
 app.add_typer(backup_app)
 app.add_typer(page_app)
+app.add_typer(plot_app)
 
 MethodsOption = Annotated[
     Path | None,

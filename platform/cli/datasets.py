@@ -103,7 +103,7 @@ def _show(config: Path, question: DatasetsQuestion, *, as_json: bool) -> None:
     run = load_config(config, question.overrides)
     data = load_task_data(run)
     held = holdings(data)
-    title = _title(run, data)
+    title = title_of(run, data)
     if question.plot is not None:
         draw_holdings(held, data.classes, question.plot, title=title)
     if as_json:
@@ -120,7 +120,8 @@ def _show(config: Path, question: DatasetsQuestion, *, as_json: bool) -> None:
         out.print(f"picture: {question.plot}", soft_wrap=True)
 
 
-def _title(run: RunConfig, data: TaskData) -> str:
+def title_of(run: RunConfig, data: TaskData) -> str:
+    """Return how a data set is dealt out, in words."""
     section = run.task.partition
     given = section.model_dump(mode="json", exclude={"kind"}, exclude_none=True)
     options = "".join(f", {name} {value:g}" for name, value in given.items())

@@ -29,9 +29,9 @@ from platform.sweeping.grid import (
     parse_seeds,
 )
 from platform.sweeping.known_runs import only_sweep_in
-from platform.sweeping.publishing import document, publish
+from platform.sweeping.publishing import announce, document, publish
 from platform.sweeping.running import Outcome, run_cells
-from platform.sweeping.submitting import submit_cells
+from platform.sweeping.submitting import database_name, submit_cells
 from platform.sweeping.tidy import BEST, LAST, record_of
 from platform.sweeping.writing import markdown
 from storage.address import shown
@@ -117,6 +117,7 @@ def sweep_command(
     grid = build_grid(options.request(), sources)
     folder = output or _default_output(grid)
     with only_sweep_in(folder):
+        announce(grid, folder, [_own_database(cell, cluster) for cell in grid.cells])
         try:
             with interruptible(), ScreenSweepObserver(quiet=as_json) as screen:
                 if cluster is None:
@@ -139,6 +140,10 @@ def sweep_command(
     elif tables:
         console().print(f"\n{markdown(tables)}\nwritten to {folder}", soft_wrap=True)
     _report_failures(outcomes)
+
+
+def _own_database(cell: Cell, cluster: Cluster | None) -> str | None:
+    return None if cluster is None else f"{CELLS}/{database_name(cell)}"
 
 
 def _cluster(options: ClusterOptions, storage: str) -> Cluster | None:

@@ -1,55 +1,59 @@
-"""The picture of who has what: clients by classes, and how many examples each client has in all.
-
-Drawn without a window system, and to the same bytes for the same counts.
-"""
+"""The picture of who has what: clients by classes, and how many examples each client has in all."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from platform.data.holdings import PARTS, Holding
-from platform.errors import ConfigError
+from platform.pictures.canvas import add_legend, fitted, new_figure, require_drawable, write_picture
+from platform.pictures.style import ALARM, SHADES, look, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-SUFFIXES = (".svg", ".png")
-MOST_NAMES = 40
+__all__ = ["HoldingsPicture", "draw_holdings", "require_drawable"]
+
+MOST_NAMES: Final = 40
 """More names along an axis than this would overlap; every so many is written then."""
-COLOURS = {"train": "#1f6fb2", "validation": "#e6ab02", "test": "#d95f02"}
-STYLE: Any = {
-    "svg.hashsalt": "sotto",
-    "font.family": "DejaVu Sans",
-    "font.size": 9.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    # Names of classes are words: a "$" in one begins no formula.
-    "text.parse_math": False,
-}
+_SMALL: Final = 7.0
+_NAME: Final = 1.8
+"""Inches for the name of a class."""
 
 
-def require_drawable(path: Path) -> None:
-    """Check where a picture is to go, before the work begins.
+@dataclass(frozen=True, kw_only=True)
+class HoldingsPicture:
+    """Who has what.
 
-    Raises:
-        ConfigError: If the suffix is none that is drawn, there is no such folder, nothing can be
-            written to it, or the path is a folder itself.
+    Attributes:
+        held: At least one client.
+        classes: Names of the classes that are dealt out.
+        title: What stands above.
+        name: Of the file, without a suffix.
     """
-    if path.suffix not in SUFFIXES:
-        raise ConfigError(f"--plot: {path.name!r} is not valid; it must end in .svg or .png")
-    # Unlike Path's own, these do not raise where this user may not look.
-    if not os.path.isdir(path.parent):
-        raise ConfigError(f"--plot: there is no folder {path.parent}; valid is one that exists")
-    if os.path.isdir(path):
-        raise ConfigError(f"--plot: {str(path)!r} is a folder; valid is a file's path")
-    place = path if os.path.exists(path) else path.parent
-    if not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise _not_written(path, "Permission denied")
+
+    held: Sequence[Holding] = field(repr=False)
+    classes: Sequence[str]
+    title: str
+    name: str = "holdings"
+
+    def figure(self) -> Figure:
+        """Return the figure."""
+        rows, columns = min(len(self.held), 60), min(len(self.classes), 60)
+        width, height = max(7.0, 4.2 + 0.2 * columns), max(3.2, 1.8 + 0.18 * rows)
+        figure = new_figure(width, height)
+        left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 1))
+        _draw_classes(left, self.held, self.classes)
+        add_legend(figure, _draw_totals(right, self.held))
+        figure.suptitle(wrapped(self.title, width - 0.6, 10.0), fontsize=10.0)
+        least = max(0.14 * min(len(self.held), MOST_NAMES), 1.5)
+        across = max(0.13 * min(len(self.classes), MOST_NAMES), 1.5)
+        return fitted(figure, {left: (across, least), right: (1.0, least)})
 
 
 def draw_holdings(
@@ -66,64 +70,59 @@ def draw_holdings(
     Raises:
         ConfigError: If it cannot be written.
     """
-    # Half a second to import, which no other command shall wait for.
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    rows, columns = min(len(held), 60), min(len(classes), 60)
-    with mpl.rc_context(STYLE):
-        size = (max(7.0, 4.2 + 0.2 * columns), max(3.2, 1.8 + 0.18 * rows))
-        figure = Figure(figsize=size, layout="constrained")
-        left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 1))
-        _draw_classes(left, held, classes)
-        _draw_totals(right, held)
-        figure.suptitle(title, fontsize=10)
-        # No date, so that equal counts give equal files.
-        metadata: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
-        try:
-            figure.savefig(path, dpi=110, metadata=metadata)
-        except OSError as error:
-            raise _not_written(path, str(error.strerror)) from error
-
-
-def _not_written(path: Path, reason: str) -> ConfigError:
-    return ConfigError(
-        f"--plot: {str(path)!r} cannot be written ({reason}); valid is a file in a folder that can "
-        "be written to"
-    )
+    write_picture(HoldingsPicture(held=held, classes=classes, title=title), path)
 
 
 def _draw_classes(axes: Axes, held: Sequence[Holding], classes: Sequence[str]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     counts = np.stack([holding.train for holding in held]).astype(float)
     # What nobody has stays white, so that a single example is seen.
     shown = np.ma.masked_equal(counts, 0.0)
-    image = axes.imshow(shown, aspect="auto", cmap="viridis_r", interpolation="nearest", vmin=0.0)
+    image = axes.imshow(
+        shown,
+        aspect="auto",
+        cmap=SHADES,
+        interpolation="nearest",
+        vmin=0.0,
+        vmax=max(float(counts.max()), 1.0),
+    )
     bar = axes.figure.colorbar(image, ax=axes, location="left", shrink=0.8, pad=0.02)
+    bar.set_ticks(MaxNLocator(nbins=6, integer=True))
     bar.set_label("training examples", fontsize=8)
     names = [_short(holding) for holding in held]
-    axes.set_yticks(*_ticks(names), fontsize=7)
-    axes.set_xticks(*_ticks(list(classes)), fontsize=7, rotation=90)
+    axes.set_yticks(*_ticks(names), fontsize=_SMALL)
+    axes.set_xticks(*_ticks(list(classes)), fontsize=_SMALL, rotation=90)
     old = sum(not holding.is_new for holding in held)
     if old < len(held):
-        axes.axhline(old - 0.5, color="#c0143c", linewidth=1.2, linestyle="--")
+        axes.axhline(old - 0.5, color=ALARM, linewidth=1.2, linestyle="--")
 
 
-def _draw_totals(axes: Axes, held: Sequence[Holding]) -> None:
-    start = np.zeros(len(held))
-    for part in PARTS:
+def _draw_totals(axes: Axes, held: Sequence[Holding]) -> dict[str, Any]:
+    start, handles = np.zeros(len(held)), dict[str, Any]()
+    for index, part in enumerate(PARTS):
         counts = np.array([float(getattr(holding, part).sum()) for holding in held])
         if counts.any():
-            axes.barh(range(len(held)), counts, left=start, color=COLOURS[part], label=part)
+            style = look(index)
+            drawn = axes.barh(
+                *(range(len(held)), counts),
+                left=start,
+                color=style.colour,
+                hatch=style.hatch,
+                edgecolor="white",
+                linewidth=0.4,
+            )
+            handles[f"{part} examples"] = drawn
         start += counts
     axes.set_xlabel("examples")
     axes.tick_params(axis="y", labelleft=False)
-    axes.legend(fontsize=7, frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3)
+    return handles
 
 
 def _ticks(names: list[str]) -> tuple[list[int], list[str]]:
     step = -(-len(names) // MOST_NAMES)
     places = list(range(0, len(names), step))
-    return places, [names[place] for place in places]
+    return places, [wrapped(names[place], _NAME, _SMALL) for place in places]
 
 
 def _short(holding: Holding) -> str:

@@ -21,11 +21,6 @@ def origin_document(registry: Registry, name: str) -> dict[str, str] | None:
     return None if origin is None else asdict(origin)
 
 
-def code_of(document: object) -> str | None:
-    """Return the digest of a method's file by what was recorded; None for a packaged method."""
-    return str(document.get("sha256")) if isinstance(document, Mapping) else None
-
-
 def require_same_method(run_id: str, name: str, started: Any, registry: Registry) -> None:
     """Check, before any of its code runs, that a method is the one a run was started with.
 

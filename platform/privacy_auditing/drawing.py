@@ -9,41 +9,63 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from platform.errors import ConfigError
+from platform.pictures.canvas import require_drawable, write_picture
+from platform.pictures.style import ALARM, COLOURS, INK
 from platform.privacy_auditing.outcome import ChannelAudit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-SUFFIXES = (".svg", ".png")
+__all__ = ["AuditPicture", "draw", "require_drawable"]
+
 COLUMNS = 4
 BINS = 32
-SIDES = (("out", "#d95f02", -0.5), ("in", "#1f6fb2", 0.5))
-CLAIM, REFUTED, WIDEST = "#222222", "#c0143c", 8.0
-STYLE: Any = {
-    "svg.hashsalt": "sotto",
-    "font.family": "DejaVu Sans",
-    "font.size": 9.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
+SIDES = (("out", COLOURS[1], -0.5), ("in", COLOURS[0], 0.5))
+CLAIM, REFUTED, WIDEST = INK, ALARM, 8.0
 
 
-def require_drawable(path: Path) -> None:
-    """Check where a picture is to go, before the work begins.
+@dataclass(frozen=True)
+class AuditPicture:
+    """What was guessed from, beside what is claimed.
 
-    Raises:
-        ConfigError: If the suffix is none that is drawn, or there is no such folder.
+    Attributes:
+        audits: At least one.
+        labels: What each is called.
+        name: Of the file, without a suffix.
+        title: What it shows, in words.
     """
-    if path.suffix not in SUFFIXES:
-        raise ConfigError(f"--plot: {path.name!r} is not valid; it must end in .svg or .png")
-    if not path.parent.is_dir():
-        raise ConfigError(f"--plot: there is no folder {path.parent}")
+
+    audits: Sequence[ChannelAudit]
+    labels: Sequence[str]
+    name: str = "audit"
+    title: str = "Scores of canaries against the claim"
+
+    def figure(self) -> Figure:
+        """Return the figure."""
+        from matplotlib.figure import Figure
+
+        columns = min(COLUMNS, len(self.audits))
+        rows = math.ceil(len(self.audits) / columns)
+        heights = [1.6 * rows + 0.4, 0.9 + 0.24 * len(self.audits)]
+        figure = Figure(figsize=(max(6.4, 2.6 * columns), sum(heights)), layout="constrained")
+        parts: Any = figure.subfigures(2, 1, height_ratios=heights)
+        upper, lower = parts
+        panels = upper.subplots(rows, columns, squeeze=False).ravel()
+        for axes, audit, name in zip(panels, self.audits, self.labels, strict=False):
+            _draw_scores(axes, audit, name)
+        for axes in panels[len(self.audits) :]:
+            axes.set_axis_off()
+        panels[0].legend(fontsize=6, frameon=False, loc="upper left", handlelength=1.0)
+        upper.supxlabel("score of a canary, in the deviations that the claim promises", fontsize=9)
+        _draw_intervals(lower.subplots(), self.audits, self.labels)
+        return figure
 
 
 def draw(audits: Sequence[ChannelAudit], path: Path, labels: Sequence[str] | None = None) -> None:
@@ -53,30 +75,12 @@ def draw(audits: Sequence[ChannelAudit], path: Path, labels: Sequence[str] | Non
         audits: At least one.
         path: Ends in .svg or .png.
         labels: What each is called; by default mechanism and channel.
-    """
-    # Half a second to import, which no other command shall wait for.
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
 
-    names = list(labels or (f"{audit.mechanism}, {audit.channel}" for audit in audits))
-    columns = min(COLUMNS, len(audits))
-    rows = math.ceil(len(audits) / columns)
-    heights = [1.6 * rows + 0.4, 0.9 + 0.24 * len(audits)]
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(max(6.4, 2.6 * columns), sum(heights)), layout="constrained")
-        parts: Any = figure.subfigures(2, 1, height_ratios=heights)
-        upper, lower = parts
-        panels = upper.subplots(rows, columns, squeeze=False).ravel()
-        for axes, audit, name in zip(panels, audits, names, strict=False):
-            _draw_scores(axes, audit, name)
-        for axes in panels[len(audits) :]:
-            axes.set_axis_off()
-        panels[0].legend(fontsize=6, frameon=False, loc="upper left", handlelength=1.0)
-        upper.supxlabel("score of a canary, in the deviations that the claim promises", fontsize=9)
-        _draw_intervals(lower.subplots(), audits, names)
-        # No date, so that equal outcomes give equal files.
-        metadata: dict[str, Any] = {"Date": None} if path.suffix == ".svg" else {}
-        figure.savefig(path, dpi=110, metadata=metadata)
+    Raises:
+        ConfigError: If it cannot be written.
+    """
+    names = tuple(labels or (f"{audit.mechanism}, {audit.channel}" for audit in audits))
+    write_picture(AuditPicture(tuple(audits), names), path)
 
 
 def _draw_scores(axes: Axes, audit: ChannelAudit, name: str) -> None:

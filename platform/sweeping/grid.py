@@ -8,25 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from methods import Registry
 from platform.config import RunConfig, Sources, StorageConfig, load_config
+from platform.config.identity import code_of, identity
 from platform.disk.opening import absolute_url
 from platform.errors import ConfigError
 from platform.experiment.method_building import validate_options
-from platform.experiment.method_origins import code_of, origin_document
+from platform.experiment.method_origins import origin_document
 from platform.experiment.paths import with_absolute_paths
+from platform.results.statistics import Axes
 from storage.address import names_server
-
-Axes = tuple[tuple[str, str], ...]
-"""A cell's values on the axes: key and text, in the order of the command line."""
 
 OWN_OPTIONS: Final = {
     "method.name": "--method",
@@ -34,15 +31,6 @@ OWN_OPTIONS: Final = {
     "device": "--device",
     "storage.url": "--storage",
 }
-LATER: Final = (
-    "training.betas",
-    "training.eps",
-    "training.schedule",
-    "task.partition.fewest_classes",
-    "task.partition.minimum_test",
-    "task.partition.slices",
-)
-"""Keys that came after cells had identities: null, they are no part of one."""
 OPENING, CLOSING, QUOTES = "[{(", "]})", "\"'"
 
 
@@ -133,33 +121,6 @@ def describe(config: str, method: str, seed: int, axes: Axes) -> str:
     """Return a cell in words."""
     values = "".join(f", {key}={value}" for key, value in axes)
     return f"{config}, {method}, seed {seed}{values}"
-
-
-def identity(tree: Mapping[str, Any], code: str | None = None) -> str:
-    """Return SHA-256 of a configuration without where it is stored, in hexadecimal.
-
-    A database that was moved keeps its runs, and the cache's bound changes no result. A key that
-    came later changes no identity while it is null, so runs of before and folders that are named by
-    identities are found again.
-
-    Args:
-        tree: The configuration.
-        code: SHA-256 of the method's file where it comes from outside, else None.
-    """
-    kept: Mapping[str, Any] = {name: part for name, part in tree.items() if name != "storage"}
-    for key in LATER:
-        kept = _without_null(kept, key.split("."))
-    text = json.dumps(kept, sort_keys=True) + (code or "")
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _without_null(tree: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
-    """Return a tree without the value at a path, where that is null."""
-    first, *rest = path
-    inner = tree.get(first)
-    if rest and isinstance(inner, Mapping):
-        return {**tree, first: _without_null(inner, rest)}
-    return tree if rest or inner is not None else {k: v for k, v in tree.items() if k != first}
 
 
 def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
@@ -372,15 +333,6 @@ def _require_distinct(option: str, values: Sequence[object]) -> None:
     twice = [value for value, count in Counter(values).items() if count > 1]
     if twice:
         raise ConfigError(f"{option}: {twice[0]!r} is given twice; valid is once")
-
-
-def numeric(values: Sequence[str]) -> list[float] | None:
-    """Return the numbers of an axis, None where one of its values is no finite number."""
-    try:
-        found = [float(value) for value in values]
-    except ValueError:
-        return None
-    return found if all(map(math.isfinite, found)) else None
 
 
 def combinations(axes: Sequence[tuple[str, tuple[str, ...]]]) -> Iterator[Axes]:

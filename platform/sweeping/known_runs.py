@@ -9,38 +9,22 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from platform.agreement import require_agreement, stored_tree
+from platform.agreement import require_agreement
 from platform.disk.files import open_lock
-from platform.disk.opening import database_file, is_there, open_existing, run_folder
+from platform.disk.opening import database_file, is_there, open_existing
 from platform.disk.transactions import mark_interrupted
 from platform.errors import ConfigError, RecordsDisagree
-from platform.experiment.method_origins import code_of
-from platform.rounds.audit_trail import parsed_detail
-from platform.sweeping.grid import identity
-from storage import Database, StorageError
+from platform.results.finding import KnownRun, runs_by_cell
+from storage import StorageError
 from storage.files import make_folder
 
 LOCK_NAME: Final = "sweep.lock"
 OUTPUT_LOCK_NAME: Final = ".lock"
 # Bits of a cell's identity that say which byte of the lock file is its own.
 _LOCK_HEX_DIGITS: Final = 15
-
-
-@dataclass(frozen=True)
-class KnownRun:
-    """A run of a cell.
-
-    Attributes:
-        run_id: The run.
-        finished: Whether it has a summary.
-    """
-
-    run_id: str
-    finished: bool
 
 
 def known_runs(url: str) -> dict[str, KnownRun]:
@@ -55,26 +39,9 @@ def known_runs(url: str) -> dict[str, KnownRun]:
         return {}
     database = open_existing(url, read_only=False)
     try:
-        return _known_runs(database, url)
+        return runs_by_cell(database, url)
     finally:
         database.close()
-
-
-def _known_runs(database: Database, url: str) -> dict[str, KnownRun]:
-    found: dict[str, KnownRun] = {}
-    with database.unit_of_work(read_only=True) as uow:
-        rows = uow.runs.list()
-        begun = {entry.run: parsed_detail(entry) for entry in uow.audit.beginnings()}
-    for row in rows:
-        key = identity(stored_tree(row), code_of(begun.get(row.run_id, {}).get("method")))
-        is_finished = row.status == "finished"
-        if is_finished and not summary_path(url, row.run_id).is_file():
-            # Nothing can make it again as it was, so the cell is run anew.
-            continue
-        # Oldest first: a later run replaces an earlier one that did not finish.
-        if is_finished or key not in found or not found[key].finished:
-            found[key] = KnownRun(row.run_id, is_finished)
-    return found
 
 
 def mark_cells_interrupted(url: str, cells: Sequence[str]) -> None:
@@ -86,11 +53,6 @@ def mark_cells_interrupted(url: str, cells: Sequence[str]) -> None:
             for run in (known[cell] for cell in cells if cell in known):
                 # A worker may have finished it since it was read.
                 mark_interrupted(database, run.run_id)
-
-
-def summary_path(url: str, run_id: str) -> Path:
-    """Return where a finished run's summary lies."""
-    return run_folder(url, run_id) / "summary.json"
 
 
 def read_summary(url: str, run_id: str) -> Mapping[str, Any]:

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from platform.disk.files import write_text
+from platform.results.comparisons import sweep_pictures
+from platform.results.numbers import RunNumbers
+from platform.results.statistics import spread_of
+from platform.results.sweeps import SWEEP_FILE, SweepCell, sweep_file
+from platform.results.writing import files_of, write_pictures
 from platform.rounds.documents import ADVERSARIES, json_number
 from platform.sweeping.grid import Grid
-from platform.sweeping.plots import draw, pictures
 from platform.sweeping.running import Outcome
-from platform.sweeping.statistics import score, spread_of
 from platform.sweeping.tables import Table, build_tables
-from platform.sweeping.tidy import Record, record_of, results_csv, rounds_csv
+from platform.sweeping.tidy import Record, record_of, results_csv, rounds_csv, score
 from platform.sweeping.writing import latex, markdown
 
 
@@ -38,9 +41,51 @@ def publish(grid: Grid, outcomes: Sequence[Outcome], output: Path) -> list[Table
     write_text(output / "rounds.csv", rounds_csv(done, axes))
     write_text(output / "table.md", markdown(tables))
     write_text(output / "table.tex", latex(tables))
-    for picture in pictures(grid, done):
-        draw(picture, output)
+    made = sweep_pictures([numbers_of(outcome) for outcome in done])
+    drawn = itertools.chain.from_iterable(made.values())
+    write_pictures(files_of(drawn, output), f"sweep {grid.digest[:16]}")
     return tables
+
+
+def announce(grid: Grid, output: Path, databases: Sequence[str | None]) -> None:
+    """Write which cells a sweep has, before the first of them is run.
+
+    Args:
+        grid: All of them.
+        output: Folder; it is there.
+        databases: Of each cell its own, as a path from `output`; None for that of the sweep.
+    """
+    cells = [
+        SweepCell(
+            config=cell.config,
+            method=cell.method,
+            seed=cell.seed,
+            axes=cell.axes,
+            identity=cell.identity,
+            database=database,
+        )
+        for cell, database in zip(grid.cells, databases, strict=True)
+    ]
+    write_text(output / SWEEP_FILE, sweep_file(cells))
+
+
+def numbers_of(outcome: Outcome) -> RunNumbers:
+    """Return the numbers of a cell that has finished, for pictures.
+
+    Raises:
+        ValueError: If it has not.
+    """
+    cell, record = outcome.cell, record_of(outcome)
+    return RunNumbers(
+        run_id=record.run_id,
+        config=cell.config,
+        dataset=record.dataset,
+        method=cell.method,
+        seed=cell.seed,
+        axes=cell.axes,
+        protocol=record.protocol,
+        document=outcome.summary or {},
+    )
 
 
 def document(grid: Grid, outcomes: Sequence[Outcome], output: Path) -> dict[str, Any]:

@@ -94,7 +94,12 @@ def command_of(cell: Cell, place: Path, folder: Path | None) -> list[str]:
 
 def database_of(cell: Cell, place: Path) -> str:
     """Return the URL of a cell's own database."""
-    return f"sqlite:///{place}/{_name(cell)}.db"
+    return f"sqlite:///{place}/{database_name(cell)}"
+
+
+def database_name(cell: Cell) -> str:
+    """Return the name of a cell's own database in the folder of all."""
+    return f"{_name(cell)}.db"
 
 
 def _name(cell: Cell) -> str:

@@ -12,10 +12,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from platform.experiment.selection import PROTOCOLS
+from platform.results.statistics import (
+    HELD_OUT,
+    Label,
+    Spread,
+    group_of,
+    label_of,
+    short,
+    spread_of,
+)
 from platform.rounds.documents import ADVERSARIES
 from platform.sweeping.grid import Cell, Grid
-from platform.sweeping.statistics import HELD_OUT, Label, Spread, label_of, score, short, spread_of
-from platform.sweeping.tidy import BEST, LAST, NEW_CLIENTS, PRIVACY, SELECTIONS, Record
+from platform.sweeping.tidy import BEST, LAST, NEW_CLIENTS, PRIVACY, SELECTIONS, Record, score
 from platform.sweeping.training_notes import training_notes
 
 MEASURES: Final = {
@@ -211,14 +219,6 @@ def _slots(grid: Grid, records: Sequence[Record], protocol: str, selection: str)
                 measure=measure,
                 domains=domains,
             )
-
-
-def group_of(config: str, records: Sequence[Record]) -> str:
-    """Return the data set, as in papers, unless two configurations have one or one has two."""
-    used = {(record.config, record.dataset) for record in records}
-    own = {dataset for name, dataset in used if name == config}
-    sharing = [name for name, dataset in used if dataset in own]
-    return own.pop() if len(own) == len(sharing) == 1 else config
 
 
 def _row(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from platform.experiment.caveats import ENDED_EARLY
 from platform.experiment.optimisers import optimizer_document
 from platform.experiment.selection import BESIDE
+from platform.results.numbers import HEADLINES
+from platform.results.statistics import Axes
 from platform.rounds.documents import ADVERSARIES
 from platform.rounds.phases import in_rounds
-from platform.sweeping.grid import Axes
 from platform.sweeping.running import Outcome
 
 LAST: Final = "last"
@@ -21,14 +22,6 @@ BEST: Final = "best_on_validation"
 NEW_CLIENTS: Final = "new_clients"
 SELECTIONS: Final = (LAST, BEST, NEW_CLIENTS)
 """Whose accuracy: after the last round, at the round that validation chose, new clients'."""
-
-HEADLINES: Final = {
-    "client_mean": "local",
-    "all_classes": "local",
-    "base_to_novel": "harmonic_mean",
-    "leave_one_domain_out": "target",
-}
-"""The one measure of each protocol."""
 
 PRIVACY: Final = (
     *("unit", "mechanism", "relation", "delta"),
@@ -151,6 +144,16 @@ def _of_new_clients(found: Mapping[str, Any] | None) -> dict[str, float]:
 
 def _known(values: Mapping[str, float | None]) -> dict[str, float]:
     return {name: value for name, value in values.items() if value is not None}
+
+
+def score(selection: str, measure: str) -> Callable[[Record], float | None]:
+    """Return what takes a measure from a run."""
+
+    def number(record: Record) -> float | None:
+        scores: Mapping[str, float] = record.scores.get(selection, {})
+        return scores.get(measure)
+
+    return number
 
 
 def results_csv(records: Sequence[Record], axes: Sequence[str]) -> str:

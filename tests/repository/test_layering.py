@@ -43,6 +43,8 @@ THIRD_PARTY = {
         "weasyprint",
         "yaml",
     },
+    # Frames are for notebooks, beside all that a run needs.
+    "platform.results.frames": {"pandas"},
     # No type of an engine leaves its folder.
     "platform.relay.nvflare": {"cryptography", "nvflare", "yaml"},
     "platform.sweeping.dask_jobs": {"distributed"},

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from platform.config import PACKAGED_CONFIGS, dump_tree, load_config
 from platform.errors import ConfigError
+from platform.results.comparisons import numeric
 from platform.sweeping.grid import (
     SweepRequest,
     absolute_storage,
     build_grid,
     describe,
     identity,
-    numeric,
     parse_names,
     parse_seeds,
     split_values,

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from platform.pictures.bars import BarPicture
+from platform.pictures.canvas import Picture
+from platform.pictures.cells import CellPicture
+from platform.pictures.dots import DotPicture
+from platform.pictures.lines import LinePicture
+from platform.results.comparisons import file_names, sweep_pictures
+from platform.results.naming import line_names
+from platform.results.numbers import RunNumbers
+from platform.results.statistics import Label
+from platform.results.writing import files_of, write_pictures
 from platform.sweeping.grid import Cell, Grid
-from platform.sweeping.plots import Picture, draw, pictures
-from platform.sweeping.publishing import publish
+from platform.sweeping.publishing import numbers_of, publish
 from platform.sweeping.running import Outcome
-from tests.trunk._sweeps import grid_of, outcomes_of, summary
+from tests.trunk._pictures import drawn
+from tests.trunk._sweeps import grid_of, noised, outcomes_of, summary
+
+MECHANISMS = (
+    "{mechanism: none}",
+    "{mechanism: upload_noise, clipping_norm: 1.0, target_epsilon: 8.0}",
+    "{mechanism: distributed_noise, clipping_norm: 1.0, target_epsilon: 8.0}",
+    "{mechanism: central_noise, clipping_norm: 1.0, target_epsilon: 8.0}",
+    "{mechanism: dp_sgd, per_sample_clipping_norm: 0.5, target_epsilon: 8.0, "
+    "sampling_probability: 0.5}",
+)
+MASKED = ("secure_aggregation.enabled=true", "secure_aggregation.threshold=4")
 
 
 def swept(*settings: str, **more: Any) -> tuple[Grid, list[Outcome]]:
@@ -24,66 +45,169 @@ def swept(*settings: str, **more: Any) -> tuple[Grid, list[Outcome]]:
     return grid, outcomes_of(grid, made)
 
 
-def found(*settings: str, **more: Any) -> dict[str, Picture]:
-    return {picture.name: picture for picture in pictures(*swept(*settings, **more))}
+def kinds_of(outcomes: list[Outcome]) -> dict[str, tuple[Picture, ...]]:
+    return sweep_pictures([numbers_of(outcome) for outcome in outcomes])
+
+
+def found(*settings: str, **more: Any) -> dict[str, Any]:
+    made = kinds_of(swept(*settings, **more)[1])
+    return {picture.name: picture for pictures in made.values() for picture in pictures}
+
+
+def values_of(line: Any) -> list[tuple[float, float]]:
+    return [(p.x, round(p.y, 3)) for p in line.points]
 
 
 def test_each_numeric_axis_has_a_picture() -> None:
     names = found("task.shots=1,2", "task.domains=[real],[sketch]")
-    assert set(names) == {"curves", "attention", "shots"}
-    assert names["shots"].abscissa == "task.shots"
-    assert names["shots"].ordinate == "accuracy in percent\n(last round, after personalising)"
-    assert names["curves"].ordinate.endswith("in percent\n(before personalising)")
+    assert set(names) == {"curves", "tradeoff", "final", "clients", "experts", "shots"}
+    (panel,) = names["shots"].panels
+    assert panel.across.label == "task.shots"
+    assert panel.up.label == "accuracy in percent\n(last round, after personalising)"
+    assert names["curves"].panels[0].up.label.endswith("in percent\n(before personalising)")
 
 
 def test_files_of_equal_names_are_told_apart() -> None:
-    names = found("training.learning_rate=0.1,0.2", "privacy.adaptive_clipping=null")
-    assert "learning_rate" in names
-    from platform.sweeping.plots import _file_names
-
+    assert "learning_rate" in found("training.learning_rate=0.1,0.2")
     keys = ["training.learning_rate", "a.learning_rate", "b.curves", "rounds"]
-    assert _file_names(keys) == {key: key for key in keys[:3]} | {"rounds": "rounds"}
+    assert file_names(keys) == {key: key for key in keys[:3]} | {"rounds": "rounds"}
 
 
 def test_lines_are_means_over_seeds() -> None:
-    ((title, lines),) = found("task.shots=1,2")["shots"].panels
-    assert title == "shapes"
-    assert [line.label for line in lines] == ["coop", "promptfl"]
-    for line, expected in zip(lines, (0.75, 0.55), strict=True):
-        assert [x for x, _ in line.points] == [1.0, 2.0]
-        for _, spread in line.points:
-            assert spread.mean == pytest.approx(expected)
-            assert spread.deviation == pytest.approx(0.1 / 2**0.5)
+    (panel,) = found("task.shots=1,2")["shots"].panels
+    assert panel.title == "shapes"
+    assert [line.label for line in panel.lines] == ["coop", "promptfl"]
+    for line, expected in zip(panel.lines, (75.0, 55.0), strict=True):
+        assert values_of(line) == [(1.0, expected), (2.0, expected)]
+        for point in line.points:
+            assert point.high - point.y == pytest.approx(10.0 / 2**0.5)
 
 
-def test_curves_have_every_measured_round_of_every_line() -> None:
-    ((_, lines),) = found("task.shots=1,2")["curves"].panels
-    assert [line.label for line in lines] == [
-        *("coop, shots 1", "promptfl, shots 1", "coop, shots 2", "promptfl, shots 2")
+def test_curves_have_every_measured_round_of_every_line_and_what_was_spent() -> None:
+    above, below = found("task.shots=1,2")["curves"].panels
+    names = ["coop, shots 1", "promptfl, shots 1", "coop, shots 2", "promptfl, shots 2"]
+    assert [line.label for line in above.lines] == names
+    assert values_of(above.lines[0]) == [(1, 37.5), (2, 75.0)]
+    assert [line.label for line in below.lines] == names
+    assert values_of(below.lines[0]) == [(1, math.inf), (2, math.inf)]
+
+
+def test_adversaries_who_learn_otherwise_have_panels_of_their_own() -> None:
+    grid = grid_of()
+
+    def made(cell: Cell) -> dict[str, Any]:
+        return summary(0.5, **noised(8.0))
+
+    tradeoff = {p.name: p for p in kinds_of(outcomes_of(grid, made))["tradeoff"]}["tradeoff"]
+    assert isinstance(tradeoff, LinePicture)
+    labels = [panel.across.label.partition("\n")[0] for panel in tradeoff.panels]
+    assert labels == ["epsilon for server", "epsilon for peers", "epsilon for observer"]
+    assert [values_of(panel.lines[0]) for panel in tradeoff.panels] == [
+        [(spent, 50.0)] for spent in (8.0, 4.0, 0.0)
     ]
-    assert [(x, round(s.mean, 3)) for x, s in lines[0].points] == [(1, 0.375), (2, 0.75)]
 
 
-def test_attention_is_of_those_that_have_experts() -> None:
-    picture = found()["attention"]
-    ((_, lines),) = picture.panels
-    assert picture.is_bars
-    assert [(line.label, [s.mean for _, s in line.points]) for line in lines] == [
-        ("coop", pytest.approx([0.6, 0.3, 0.1]))
-    ]
+def test_values_of_epsilon_are_points_of_one_line() -> None:
+    noise = ("privacy.mechanism=upload_noise", "privacy.clipping_norm=1.0")
+    grid = grid_of("privacy.target_epsilon=8,1,2", "task.shots=1,2", *noise, seeds=(0, 1))
+
+    def made(cell: Cell) -> dict[str, Any]:
+        spent = float(dict(cell.axes)["privacy.target_epsilon"])
+        return summary(0.5 + spent / 20, **noised(spent - 0.01 * cell.seed))
+
+    (tradeoff,) = kinds_of(outcomes_of(grid, made))["tradeoff"]
+    assert isinstance(tradeoff, LinePicture)
+    first = tradeoff.panels[0]
+    assert [line.label for line in first.lines] == [f"promptfl, shots {n}" for n in (1, 2)]
+    # In the order of epsilon, and the larger one of both seeds.
+    assert values_of(first.lines[0]) == [(1.0, 55.0), (2.0, 60.0), (8.0, 90.0)]
+
+
+def test_experts_are_of_those_that_have_some() -> None:
+    picture = found()["experts"]
+    assert isinstance(picture, CellPicture)
+    assert (picture.rows, picture.columns) == (("coop",), ("0", "1", "2"))
+    ((own, second, third),) = picture.cells
+    assert (own.value, second.value, third.value) == pytest.approx((60.0, 30.0, 10.0))
+    assert own.deviation == pytest.approx(0.0)
+
+
+def test_the_end_is_bars_with_a_row_a_line_and_a_series_a_configuration() -> None:
+    picture = found(configs=("comparison", "expert-pool"))["final"]
+    assert isinstance(picture, BarPicture)
+    assert picture.rows == ("coop", "promptfl")
+    assert [series.label for series in picture.series] == ["comparison", "expert-pool"]
+    assert [bar.value for bar in picture.series[0].bars] == pytest.approx([75.0, 55.0])
+
+
+def test_clients_are_dots_of_all_seeds() -> None:
+    picture = found()["clients"]
+    assert isinstance(picture, DotPicture)
+    assert picture.rows == ("coop", "promptfl")
+    assert picture.values[0] == pytest.approx((70.0, 80.0))
 
 
 def test_configurations_have_panels() -> None:
     picture = found(configs=("comparison", "expert-pool"))["curves"]
-    assert [title for title, _ in picture.panels] == ["comparison", "expert-pool"]
+    assert [panel.title for panel in picture.panels] == ["comparison", "expert-pool", "", ""]
+    assert picture.columns == 2
 
 
 def test_unmeasured_rounds_and_missing_weights_are_left_out() -> None:
     grid = grid_of()
     made = summary(0.5)
     for document in made["rounds"]:
-        document["accuracy"]["mean"] = None
-    assert pictures(grid, outcomes_of(grid, lambda cell: made)) == []
+        document["accuracy"] = dict.fromkeys(document["accuracy"])
+    made["final"]["accuracy"] = dict.fromkeys(made["final"]["accuracy"])
+    kinds = kinds_of(outcomes_of(grid, lambda cell: made))
+    assert {kind for kind, pictures in kinds.items() if pictures} == {"curves"}
+    ((panel,),) = [picture.panels for picture in kinds["curves"]]  # type: ignore[attr-defined]
+    assert panel.up.label.startswith("epsilon")
+
+
+def mechanisms() -> list[RunNumbers]:
+    """A sweep over all five mechanisms, its axis written as people write it."""
+    grid = grid_of(f"privacy={','.join(MECHANISMS)}", *MASKED, methods=("promptfl",), seeds=(0, 1))
+
+    def made(cell: Cell) -> dict[str, Any]:
+        bare = "none}" in dict(cell.axes)["privacy"]
+        return summary(0.5 + 0.001 * cell.seed, **({} if bare else noised(8.0)))
+
+    return [numbers_of(outcome) for outcome in outcomes_of(grid, made)]
+
+
+def test_a_sweep_over_mechanisms_has_all_its_labels() -> None:
+    names = [
+        f"promptfl, mechanism {name}"
+        for name in ("none", "upload_noise", "distributed_noise", "central_noise", "dp_sgd")
+    ]
+    made = {kind: found for kind, found in sweep_pictures(mechanisms()).items() if found}
+    assert set(made) == {"curves", "tradeoff", "final", "clients"}
+    for pictures in made.values():
+        for picture in pictures:
+            canvas = drawn(picture)
+            words = [text.replace("\n", " ") for text in canvas.words]
+            assert [name for name in names if name not in words] == []
+            assert canvas.cut() == []
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (("1", "2"), ("coop, shots 1", "coop, shots 2")),
+        (MECHANISMS[:2], ("coop, mechanism none", "coop, mechanism upload_noise")),
+        (
+            ("{mechanism: a, x: 1, y: 2}", "{mechanism: a, x: 1, y: 3, z: 0}"),
+            ("coop, y 2", "coop, y 3, z 0"),
+        ),
+        # Not told apart by what they hold, or not read: as they were written.
+        (("{a: 1}", "{a: 1 }"), ("coop, shots {a: 1}", "coop, shots {a: 1 }")),
+        (("{a: [}", "{b: 1}"), ("coop, shots {a: [}", "coop, shots {b: 1}")),
+    ],
+)
+def test_lines_are_named_by_what_sets_them_apart(values: Any, expected: Any) -> None:
+    labels = [Label("coop", (("task.shots", value),)) for value in values]
+    assert tuple(line_names(labels)[label] for label in labels) == expected
 
 
 def test_a_sweep_leaves_its_files_and_the_same_again(tmp_path: Path) -> None:
@@ -93,16 +217,13 @@ def test_a_sweep_leaves_its_files_and_the_same_again(tmp_path: Path) -> None:
         folder = tmp_path / name
         publish(grid, outcomes, folder)
         texts.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    names = ("curves", "tradeoff", "final", "clients", "experts", "shots")
     assert (
         texts[0].keys()
         == texts[1].keys()
         == {
             *("results.csv", "rounds.csv", "table.md", "table.tex"),
-            *(
-                f"{name}{end}"
-                for name in ("curves", "attention", "shots")
-                for end in (".svg", ".png")
-            ),
+            *(f"{name}{end}" for name in names for end in (".svg", ".png")),
         }
     )
     for name, content in texts[0].items():
@@ -110,7 +231,7 @@ def test_a_sweep_leaves_its_files_and_the_same_again(tmp_path: Path) -> None:
         if name.endswith(".png"):
             assert content.startswith(b"\x89PNG")
         if name.endswith(".svg"):
-            assert b"</svg>" in content and b"<!-- comparison -->" in content
+            assert b"</svg>" in content and b"comparison" in content
             assert b"<dc:date>" not in content
 
 
@@ -122,9 +243,11 @@ def test_a_sweep_of_failures_leaves_nothing(tmp_path: Path) -> None:
 
 def test_more_lines_than_colours_and_more_panels_than_a_row_are_drawn(tmp_path: Path) -> None:
     grid = grid_of(f"training.batch_size={','.join(map(str, range(1, 13)))}")
-    (curves, _) = pictures(grid, outcomes_of(grid, lambda cell: summary(0.5)))
-    many = Picture(name="curves", abscissa="round", ordinate="accuracy", panels=curves.panels * 5)
-    files = draw(many, tmp_path)
+    (curves,) = kinds_of(outcomes_of(grid, lambda cell: summary(0.5)))["curves"]
+    assert isinstance(curves, LinePicture)
+    many = LinePicture(name="curves", title="", panels=curves.panels * 3, columns=4)
+    canvas = drawn(many)
+    assert canvas.cut() == []
+    assert sum("batch_size" in text for text in canvas.words) == 12
+    files = write_pictures(files_of([many], tmp_path))
     assert [path.name for path in files] == ["curves.svg", "curves.png"]
-    assert files[0].read_text("utf-8").count("<!-- batch") == 0
-    assert "batch_size 12" in files[0].read_text("utf-8")

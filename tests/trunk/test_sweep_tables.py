@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from platform.config import PACKAGED_CONFIGS, dump_tree, load_config
 from platform.experiment.caveats import ENDED_EARLY, OF_RUN
 from platform.experiment.selection import evaluation_document
+from platform.results.statistics import Label, Spread
 from platform.sweeping.grid import Cell, Grid
 from platform.sweeping.publishing import document
 from platform.sweeping.running import Outcome
-from platform.sweeping.statistics import Label, Spread
 from platform.sweeping.tables import Number, Table, build_tables, shown_epsilon, shown_number
 from platform.sweeping.tidy import LAST, record_of, results_csv, rounds_csv
 from platform.sweeping.writing import escape, latex, markdown

@@ -3,14 +3,51 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
-from platform.sweeping.grid import Cell
-from platform.sweeping.tidy import Record
+Axes = tuple[tuple[str, str], ...]
+"""A run's values on the axes of a sweep: key and text, in the order of the command line."""
 
 HELD_OUT = "task.held_out_domain"
 """The axis whose values are columns: what is left out differs, not what is compared."""
+
+
+class Placed(Protocol):
+    """Something that has its place in a sweep: a run, or a cell that is to be one."""
+
+    @property
+    def config(self) -> str:
+        """As tables call its configuration."""
+        ...
+
+    @property
+    def method(self) -> str:
+        """By name."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Of the run."""
+        ...
+
+    @property
+    def axes(self) -> Axes:
+        """Its values on the axes of the sweep."""
+        ...
+
+
+class PlacedOnData(Placed, Protocol):
+    """A run of which the data set is known too."""
+
+    @property
+    def dataset(self) -> str:
+        """By name."""
+        ...
+
+
+R = TypeVar("R", bound=Placed)
 
 
 @dataclass(frozen=True)
@@ -50,7 +87,7 @@ def short(key: str) -> str:
     return key.rpartition(".")[2]
 
 
-def label_of(run: Record | Cell, without: Sequence[str] = (HELD_OUT,)) -> Label:
+def label_of(run: Placed, without: Sequence[str] = (HELD_OUT,)) -> Label:
     """Return line that a run belongs to.
 
     Axes that make columns or a plot's abscissa are left out.
@@ -59,8 +96,8 @@ def label_of(run: Record | Cell, without: Sequence[str] = (HELD_OUT,)) -> Label:
 
 
 def spread_of(
-    records: Sequence[Record],
-    number: Callable[[Record], float | None],
+    records: Iterable[R],
+    number: Callable[[R], float | None],
     *,
     parts: Sequence[str] = (),
 ) -> Spread | None:
@@ -83,11 +120,9 @@ def spread_of(
     return Spread(values) if values else None
 
 
-def score(selection: str, measure: str) -> Callable[[Record], float | None]:
-    """Return what takes a measure from a run."""
-
-    def number(record: Record) -> float | None:
-        scores: Mapping[str, float] = record.scores.get(selection, {})
-        return scores.get(measure)
-
-    return number
+def group_of(config: str, records: Sequence[PlacedOnData]) -> str:
+    """Return the data set, as in papers, unless two configurations have one or one has two."""
+    used = {(record.config, record.dataset) for record in records}
+    own = {dataset for name, dataset in used if name == config}
+    sharing = [name for name, dataset in used if dataset in own]
+    return own.pop() if len(own) == len(sharing) == 1 else config

@@ -1,0 +1,185 @@
+"""A figure that is large enough for all that is written on it, as the bytes of a file."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from platform.errors import ConfigError
+from platform.pictures.style import FONT_SIZE, RESOLUTION, STYLE, width_of, wrapped
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES: Final = (".svg", ".png")
+_TRIALS: Final = 8
+_KEY: Final = 0.7
+"""Inches beside a legend's text: the line before it and the space behind it."""
+
+
+class Picture(Protocol):
+    """Something that can be drawn."""
+
+    @property
+    def name(self) -> str:
+        """Of its file, without a suffix."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """What it shows, in words."""
+        ...
+
+    def figure(self) -> Figure:
+        """Return the figure; called with our style set."""
+        ...
+
+
+def encoded(picture: Picture, suffix: str, source: str = "") -> bytes:
+    """Return a picture as the bytes of a file: equal ones for equal pictures.
+
+    Args:
+        picture: What is drawn.
+        suffix: `.svg` or `.png`.
+        source: Where its numbers are from, for the file's metadata.
+    """
+    # Half a second to import, which no other command shall wait for.
+    import matplotlib as mpl
+
+    drawn = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        figure = picture.figure()
+        metadata = _metadata(suffix, picture.title, source)
+        figure.savefig(drawn, format=suffix[1:], dpi=RESOLUTION, metadata=metadata)
+    return drawn.getvalue()
+
+
+def _metadata(suffix: str, title: str, source: str) -> dict[str, Any]:
+    """Say what it is and where it is from; no date, so that equal pictures give equal files."""
+    said = {"Title": title, **({"Description": source} if source else {})}
+    if suffix == ".svg":
+        return {**said, "Creator": "Sotto", "Date": None}
+    return {**said, "Software": "Sotto"}
+
+
+def require_drawable(path: Path, option: str = "--plot") -> None:
+    """Check where a picture is to go, before the work begins.
+
+    Raises:
+        ConfigError: If the suffix is none that is drawn, there is no such folder, nothing can be
+            written to it, or the path is a folder itself.
+    """
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(f"{option}: {path.name!r} is not valid; it must end in .svg or .png")
+    # Unlike Path's own, these do not raise where this user may not look.
+    if not os.path.isdir(path.parent):
+        raise ConfigError(f"{option}: there is no folder {path.parent}; valid is one that exists")
+    if os.path.isdir(path):
+        raise ConfigError(f"{option}: {str(path)!r} is a folder; valid is a file's path")
+    place = path if os.path.exists(path) else path.parent
+    if not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise _not_written(path, option, "Permission denied")
+
+
+def write_picture(picture: Picture, path: Path, option: str = "--plot") -> None:
+    """Draw a picture into a file of the user's.
+
+    Raises:
+        ConfigError: If it cannot be written.
+    """
+    data = encoded(picture, path.suffix)
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise _not_written(path, option, str(error.strerror)) from error
+
+
+def _not_written(path: Path, option: str, reason: str) -> ConfigError:
+    return ConfigError(
+        f"{option}: {str(path)!r} cannot be written ({reason}); valid is a file in a folder that "
+        "can be written to"
+    )
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of so many inches."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def fitted(figure: Figure, least: Mapping[Axes, tuple[float, float]]) -> Figure:
+    """Grow a figure until its axes have room beside all that is written around them.
+
+    Layouts of the library take titles and names of axes for as narrow as their axes, so these must
+    be wrapped to what is asked for here.
+
+    Args:
+        figure: With all that is to be drawn.
+        least: Least width and height of axes, in inches.
+    """
+    for _ in range(_TRIALS):
+        collapsed = _laid_out(figure)
+        width, height = figure.get_size_inches()
+        lacks = [_lack(figure, axes, size) for axes, size in least.items()]
+        wide = max(0.0, *(lack[0] for lack in lacks))
+        tall = max(0.0, *(lack[1] for lack in lacks))
+        if collapsed:
+            # Nothing was laid out, so there is nothing to measure: more of everything.
+            wide, tall = max(wide, 0.5 * width), max(tall, 0.5 * height)
+        if wide <= 0.02 and tall <= 0.02:
+            break
+        figure.set_size_inches(width + wide, height + tall)
+    return figure
+
+
+def _lack(figure: Figure, axes: Axes, least: tuple[float, float]) -> tuple[float, float]:
+    """Return how much wider and taller the figure must be, inches, for these axes to be so."""
+    place, (width, height) = axes.get_position(), figure.get_size_inches()
+    grid = axes.get_subplotspec()
+    columns, rows = (
+        (1, 1) if grid is None else (grid.get_gridspec().ncols, grid.get_gridspec().nrows)
+    )
+    return (
+        columns * (least[0] - place.width * width),
+        rows * (least[1] - place.height * height),
+    )
+
+
+def _laid_out(figure: Figure) -> bool:
+    """Place everything; return whether there was no room for it."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        figure.draw_without_rendering()
+    return any("collapsed" in str(warning.message) for warning in told)
+
+
+def add_legend(figure: Figure, handles: Mapping[str, Any], *, most_columns: int = 6) -> None:
+    """Write a legend below all axes, in as many columns as the figure's width has room for.
+
+    Args:
+        figure: As wide as it is to be.
+        handles: What each label means.
+        most_columns: Beyond which it would be hard to read.
+    """
+    if not handles:
+        return
+    width = float(figure.get_size_inches()[0]) - 0.3
+    labels = [wrapped(label, width - _KEY) for label in handles]
+    widest = _KEY + max(width_of(line) for label in labels for line in label.split("\n"))
+    columns = max(1, min(len(labels), most_columns, int(width / widest)))
+    figure.legend(
+        list(handles.values()),
+        labels,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        handlelength=2.6,
+        columnspacing=1.2,
+        fontsize=FONT_SIZE,
+    )

@@ -1,0 +1,328 @@
+"""The pictures of a sweep, by kind: a line a method with its values on the axes, over seeds.
+
+A panel a configuration, a band of one sample standard deviation over seeds. Runs that have not
+finished are in the curves as far as they have come.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from platform.pictures.bars import Bar, BarPicture, Series
+from platform.pictures.canvas import Picture
+from platform.pictures.cells import CellPicture
+from platform.pictures.dots import DotPicture
+from platform.pictures.lines import Line, LinePicture, Panel, Point, Scale, percent, point
+from platform.results.kinds import BEFORE, EXPERTS, PERCENT, ROUND, WEIGHTS
+from platform.results.naming import line_names
+from platform.results.numbers import RunNumbers, adversaries_alike
+from platform.results.statistics import (
+    HELD_OUT,
+    Label,
+    Spread,
+    group_of,
+    label_of,
+    short,
+    spread_of,
+)
+
+MEASURED: Final = {
+    "client_mean": PERCENT,
+    "all_classes": "accuracy on all test examples in percent",
+    "base_to_novel": "harmonic mean in percent",
+    "leave_one_domain_out": "accuracy on the held-out domain in percent",
+}
+LAST: Final = "last round, after personalising"
+PRICED: Final = ("privacy.target_epsilon", "privacy.noise_multiplier")
+"""Axes that set what epsilon is: their values are points of one line, not lines."""
+_PANELS_A_ROW: Final = 4
+
+Runs = Sequence[RunNumbers]
+Axis = tuple[str, tuple[str, ...]]
+Groups = dict[str, dict[str, list[RunNumbers]]]
+"""Runs by title of their panel, then by name of their line."""
+
+
+def sweep_pictures(runs: Runs) -> dict[str, tuple[Picture, ...]]:
+    """Return the pictures of a sweep's runs by kind; none of a kind of which they have no numbers.
+
+    Args:
+        runs: At least one; those of a sweep have values on the same axes.
+    """
+    if not runs:
+        return {}
+    ended = [run for run in runs if run.finished]
+    found = {
+        "curves": (_curves(runs),),
+        "tradeoff": tuple(_by_protocol(ended, "tradeoff", _tradeoff)),
+        "final": tuple(_by_protocol(ended, "final", _final)),
+        "clients": (_clients(runs),),
+        "experts": (_experts(ended),),
+        "axes": tuple(_over_axes(ended)),
+    }
+    return {kind: tuple(p for p in made if p is not None) for kind, made in found.items()}
+
+
+def _groups(runs: Runs, without: Sequence[str] = ()) -> Groups:
+    """Return runs by panel and line, each line named by what sets it apart."""
+    left_out = (HELD_OUT, *without)
+    names = line_names(list(dict.fromkeys(label_of(run, left_out) for run in runs)))
+    found: Groups = {}
+    for run in runs:
+        lines = found.setdefault(group_of(run.config, runs), {})
+        lines.setdefault(names[label_of(run, left_out)], []).append(run)
+    return found
+
+
+def _panels(
+    groups: Groups, scales: tuple[Scale, Scale], points: Callable[[Runs], Sequence[Point]]
+) -> tuple[Panel, ...]:
+    """Return a panel a group that has points."""
+    across, up = scales
+    panels = []
+    for title, lines in groups.items():
+        drawn = [Line(name, tuple(points(runs))) for name, runs in lines.items()]
+        if kept := tuple(line for line in drawn if line.points):
+            panels.append(Panel(title, across, up, kept))
+    return tuple(panels)
+
+
+def _picture(
+    name: str, title: str, panels: tuple[Panel, ...], columns: int | None = None
+) -> Picture | None:
+    if not panels:
+        return None
+    wide = min(columns or len(panels), _PANELS_A_ROW)
+    return LinePicture(name=name, title=title, panels=panels, columns=wide)
+
+
+def _share(x: float, spread: Spread) -> Point:
+    return percent(x, spread.mean, spread.deviation)
+
+
+def _curves(runs: Runs) -> Picture | None:
+    """Return accuracy of every measured round, and below it what was spent until then."""
+    up = Scale(f"accuracy on own test examples in percent\n({BEFORE})", "percent")
+    groups = _groups(runs)
+    rows = [_panels(groups, (ROUND, up), _accuracies)]
+    for names, one in adversaries_alike(runs).items():
+        label = Scale(f"epsilon for {names}\nat delta {_delta(runs)}", "amount")
+        below = _panels(groups, (ROUND, label), partial(_spendings, one))
+        rows.append(tuple(replace(panel, title="") for panel in below) if rows[0] else below)
+    whole = [row for row in rows if len(row) == max(map(len, rows))]
+    title = "Accuracy and epsilon over rounds"
+    if len(whole[0]) > _PANELS_A_ROW:
+        # Rows would break; what each run spent is in its own picture.
+        return _picture("curves", title, whole[0])
+    return _picture("curves", title, tuple(p for row in whole for p in row), len(whole[0]))
+
+
+def _accuracies(runs: Runs) -> list[Point]:
+    found = _over_rounds(runs, lambda run: run.curve())
+    return [_share(number, spread) for number, spread in found.items()]
+
+
+def _spendings(adversary: str, runs: Runs) -> list[Point]:
+    found = _over_rounds(runs, lambda run: run.spent(adversary))
+    # Of seeds that differ the worst one, as tables state it.
+    return [point(number, max(spread.values)) for number, spread in found.items()]
+
+
+def _over_rounds(
+    runs: Runs, curve: Callable[[RunNumbers], Iterable[tuple[int, float]]]
+) -> dict[int, Spread]:
+    """Return a number over seeds for every round that any of the runs has it of."""
+    values = {run.run_id: dict(curve(run)) for run in runs}
+    rounds = sorted({number for of in values.values() for number in of})
+
+    def of_round(number: int) -> Callable[[RunNumbers], float | None]:
+        return lambda run: values[run.run_id].get(number)
+
+    spreads = {number: spread_of(runs, of_round(number)) for number in rounds}
+    return {number: spread for number, spread in spreads.items() if spread is not None}
+
+
+def _delta(runs: Runs) -> str:
+    return ", ".join(f"{delta:g}" for delta in sorted({run.delta for run in runs}))
+
+
+def _by_protocol(
+    runs: Runs, name: str, make: Callable[[Runs, str, str], Picture | None]
+) -> list[Picture | None]:
+    """Return a picture a protocol: their numbers do not compare."""
+    protocols = list(dict.fromkeys(run.protocol for run in runs))
+    return [
+        make(
+            [run for run in runs if run.protocol == protocol],
+            name if len(protocols) == 1 else f"{name}-{protocol}",
+            MEASURED[protocol],
+        )
+        for protocol in protocols
+    ]
+
+
+def _tradeoff(runs: Runs, name: str, measured: str) -> Picture | None:
+    """Return accuracy at the end against what was spent by then, by adversary."""
+    up, groups = Scale(f"{measured}\n({LAST})", "percent"), _groups(runs, PRICED)
+    panels: tuple[Panel, ...] = ()
+    for names, one in adversaries_alike(runs).items():
+        across = Scale(f"epsilon for {names}\nat delta {_delta(runs)}", "amount")
+        panels += _panels(groups, (across, up), partial(_traded, one))
+    return _picture(name, "Accuracy against epsilon", panels)
+
+
+def _traded(adversary: str, runs: Runs) -> list[Point]:
+    """Return a point for each setting that the runs of a line were priced at."""
+    settings: dict[Label, list[RunNumbers]] = {}
+    for run in runs:
+        settings.setdefault(label_of(run), []).append(run)
+    points = []
+    for of in settings.values():
+        spent = [value for run in of if (value := run.epsilon(adversary)) is not None]
+        spread = spread_of(of, lambda run: run.headline())
+        if spent and spread is not None:
+            # The worst of the seeds, as tables state it.
+            points.append(_share(max(spent), spread))
+    return sorted(points, key=lambda found: found.x)
+
+
+def _final(runs: Runs, name: str, measured: str) -> Picture | None:
+    """Return what each line came to, as bars with numbers."""
+    groups = _groups(runs)
+    names = list(dict.fromkeys(name for lines in groups.values() for name in lines))
+    values = {
+        title: [_bar(spread_of(lines.get(name, ()), lambda run: run.headline())) for name in names]
+        for title, lines in groups.items()
+    }
+    if all(bar.value is None for bars in values.values() for bar in bars):
+        return None
+    return BarPicture(
+        name=name,
+        title=f"Accuracy at the end{_over_seeds(runs)}",
+        across=f"{measured} ({LAST})",
+        up="",
+        rows=tuple(names),
+        series=tuple(Series(title, tuple(bars)) for title, bars in values.items()),
+    )
+
+
+def _over_seeds(runs: Runs) -> str:
+    seeds = len({run.seed for run in runs})
+    return f", mean ± deviation over {seeds} seeds" if seeds > 1 else ""
+
+
+def _bar(spread: Spread | None, factor: float = 100.0) -> Bar:
+    if spread is None:
+        return Bar(None)
+    return Bar(
+        factor * spread.mean, None if spread.deviation is None else factor * spread.deviation
+    )
+
+
+def _clients(runs: Runs) -> Picture | None:
+    """Return all clients of all seeds of a line as dots beside each other."""
+    groups, rows = _groups(runs), {}
+    for title, lines in groups.items():
+        for name, of in lines.items():
+            values = [100 * v for run in of for v in _own(run) if v is not None]
+            if values:
+                row = name if len(groups) == 1 else f"{title}: {name}"
+                rows[row] = tuple(values)
+    if not rows:
+        return None
+    return DotPicture(
+        name="clients",
+        title="Accuracy of each client" + (" of all seeds" if _over_seeds(runs) else ""),
+        across="accuracy on own test examples in percent",
+        rows=tuple(rows),
+        values=tuple(rows.values()),
+    )
+
+
+def _own(run: RunNumbers) -> Sequence[float | None]:
+    found = run.clients()
+    return found.get("own", found.get("accuracy", ()))
+
+
+def _experts(runs: Runs) -> Picture | None:
+    carrying = [run for run in runs if run.expert_weights()]
+    if not carrying:
+        return None
+    groups, rows = _groups(carrying), {}
+    most = max(len(run.expert_weights()) for run in carrying)
+    for title, lines in groups.items():
+        for name, of in lines.items():
+            row = name if len(groups) == 1 else f"{title}: {name}"
+            rows[row] = tuple(_bar(_weight(of, index)) for index in range(most))
+    return CellPicture(
+        name="experts",
+        title=f"Weights of experts, {WEIGHTS}{_over_seeds(carrying)}\n({EXPERTS})",
+        across="expert",
+        columns=tuple(str(index) for index in range(most)),
+        rows=tuple(rows),
+        cells=tuple(rows.values()),
+    )
+
+
+def _weight(runs: Runs, index: int) -> Spread | None:
+    def weight(run: RunNumbers) -> float | None:
+        weights = run.expert_weights()
+        return weights[index] if index < len(weights) else None
+
+    return spread_of(runs, weight)
+
+
+def _over_axes(runs: Runs) -> list[Picture | None]:
+    """Return a picture for each axis whose values are numbers."""
+    axes = axes_of(runs)
+    names, found = file_names([key for key, _ in axes]), list[Picture | None]()
+    for key, values in axes:
+        if key == HELD_OUT or len(values) < 2 or numeric(values) is None:
+            continue
+
+        def over(of: Runs, name: str, measured: str, key: str = key) -> Picture | None:
+            scales = (Scale(key, "values"), Scale(f"{measured}\n({LAST})", "percent"))
+            panels = _panels(_groups(of, (key,)), scales, lambda runs: _over_values(runs, key))
+            return _picture(name, f"Accuracy over {key}", panels)
+
+        found += _by_protocol(runs, names[key], over)
+    return found
+
+
+def _over_values(runs: Runs, key: str) -> list[Point]:
+    values: dict[float, list[RunNumbers]] = {}
+    for run in runs:
+        values.setdefault(float(dict(run.axes)[key]), []).append(run)
+    spreads = {
+        value: spread_of(of, lambda run: run.headline()) for value, of in sorted(values.items())
+    }
+    return [_share(value, spread) for value, spread in spreads.items() if spread is not None]
+
+
+def axes_of(runs: Runs) -> list[Axis]:
+    """Return the axes that runs have values on, with all values that occur."""
+    found: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for key, value in run.axes:
+            found.setdefault(key, {})[value] = None
+    return [(key, tuple(values)) for key, values in found.items()]
+
+
+def numeric(values: Sequence[str]) -> list[float] | None:
+    """Return the numbers of an axis, None where one of its values is no finite number."""
+    try:
+        found = [float(value) for value in values]
+    except ValueError:
+        return None
+    return found if all(map(math.isfinite, found)) else None
+
+
+def file_names(keys: Sequence[str]) -> dict[str, str]:
+    """Return the last part of each key, or all of it where two keys end alike or it is taken."""
+    taken = ("curves", "tradeoff", "final", "clients", "experts", "axes", "holdings")
+    ends = [*(short(key) for key in keys), *taken]
+    return {key: short(key) if ends.count(short(key)) == 1 else key for key in keys}
