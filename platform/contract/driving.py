@@ -81,7 +81,7 @@ class CheckedMethod:
         return result
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Setting:
     """What a round is run under; the defaults are no masks, no mechanism, nobody lost."""
 

@@ -59,13 +59,15 @@ def test_a_method_draws_no_noise(method: Method) -> None:
 
 def test_personal_state_does_not_leave_in_what_is_trained(method: Method) -> None:
     """Personal state stays: what leaves a client that trains nothing does not depend on it."""
-    # Statistics and gradients may be taken through a personal part, and are announced as such.
+    # Unless its source is announced: a statistic or gradient may be taken through a personal part.
     first = start(method)[1]
     trained = frozen(train(method).personal)
     one, other = idle(method, first), idle(method, trained)
     for what, name, value, again in released(one, other):
         if is_trained(method, name):
-            assert np.array_equal(value, again), f"{what} {name!r} has personal state in it"
+            # But for rounding: c_i may have been added and taken away again.
+            same = np.allclose(value, again, rtol=0, atol=1e-6)
+            assert same, f"{what} {name!r} has personal state in it"
 
 
 def idle(method: Method, personal: Arrays, seed: int = 3) -> LocalResult:

@@ -43,6 +43,8 @@ THIRD_PARTY = {
         "weasyprint",
         "yaml",
     },
+    # A suite that ships: whoever runs it has pytest, and nothing else of ours imports it.
+    "platform.contract": {"numpy", "open_clip", "pytest", "safetensors", "torch", "yaml"},
     # No type of an engine leaves its folder.
     "platform.relay.nvflare": {"cryptography", "nvflare", "yaml"},
     "platform.sweeping.dask_jobs": {"distributed"},
