@@ -28,6 +28,8 @@ from platform.errors import PlatformError
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
+REFUSED = pytest.StashKey[str]()
+"""Why no method can be tried."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,11 +41,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Try every rule that asks for a case, or for a method, on all of them."""
     if "case" not in metafunc.fixturenames:
         return
+    cases: tuple[Case, ...] = ()
     try:
         cases = all_cases(chosen(metafunc.config))
     except (MethodError, PlatformError) as error:
-        # Nothing can be tried, and a trace into this suite would say no more.
-        pytest.exit(str(error), returncode=int(pytest.ExitCode.USAGE_ERROR))
+        metafunc.config.stash[REFUSED] = str(error)
     metafunc.parametrize("case", cases, ids=lambda case: case.name, indirect=True, scope="session")
 
 
@@ -60,8 +62,16 @@ def chosen(config: pytest.Config) -> Chosen:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to the slow tests what is not drawn."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave to the slow tests what is not drawn.
+
+    Raises:
+        UsageError: If there is nothing that can be tried.
+    """
+    refused = config.stash.get(REFUSED, None)
+    if refused is not None:
+        # Here, as it ends a run in one sentence where a collector would show a trace.
+        raise pytest.UsageError(refused)
     mark_undrawn(item for item in items if item.path.parent == HERE)
 
 
