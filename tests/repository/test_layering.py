@@ -173,6 +173,17 @@ def test_the_check_reads_every_package():
     assert {path.relative_to(ROOT).parts[0] for path in python_files()} == set(PACKAGES)
 
 
+def test_nothing_imports_the_suite_that_ships():
+    suite = "platform.contract"
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in python_files()
+        for line, target in imported(path, ROOT)
+        if f"{target}.".startswith(f"{suite}.") and not module_name(path).startswith(suite)
+    ]
+    assert found == []
+
+
 METHOD_FLOORS = (
     ("errors",),
     ("clip",),
