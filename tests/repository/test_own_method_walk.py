@@ -22,7 +22,7 @@ SMALL = (
     *("task.dataset=shapes", "task.domains=[real]", "task.clients=6", "task.shots=2"),
     *("task.test_per_class=4", "task.partition={kind: iid}", "rounds=2"),
     *("training.local_steps=1", "training.batch_size=4", "cohort.dropout_rate=0.0"),
-    *("secure_aggregation={enabled: true, threshold: 5, corrupt: 1}"),
+    *("secure_aggregation={enabled: true, threshold: 5, corrupt: 1}",),
     *("evaluation.local_twins=false", "evaluation.worth_of_sharing=false"),
 )
 """What makes a run one of a second."""
