@@ -2,7 +2,8 @@
 
 Under bare `pytest` the folder of the `pytest` script comes first on the path, and pytest itself
 has already imported the standard library's `platform`. Our package is a superset of it, so the
-swap is safe for whoever holds the old module. Nothing here is a fixture: those live in `tests/`.
+swap is safe for whoever holds the old module. Nothing here is a fixture: those live beside the
+tests, in `tests/` and in `platform/contract/`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
+# Of both folders of tests, so that it is named above them.
+pytest_plugins = ("tests._watching",)
 
 
 def _is_ours() -> bool:

@@ -30,7 +30,7 @@ there. In the first round its v is drawn at random.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
 
@@ -50,7 +50,9 @@ from methods.interface.method import (
     LocalResult,
     Method,
     Objective,
+    Source,
     Task,
+    TensorSpec,
     Trainer,
     Unit,
 )
@@ -117,6 +119,12 @@ class FedCP(ModularMethod):
     def shared_layers(self) -> Layers:
         """Extractor, policy and generic head."""
         return {**self.extractor.layers, **self.policy_layers, **self.generic_layers}
+
+    def shared_spec(self) -> Mapping[str, TensorSpec]:
+        """Return the shared part; as the generic head a client sends its own personal one."""
+        spec = super().shared_spec()
+        told = {n: replace(spec[n], source=Source.PERSONAL) for n in self.generic_layers}
+        return {**spec, **told}
 
     @property
     def averaged(self) -> frozenset[str]:

@@ -59,6 +59,7 @@ from methods.interface.method import (
     LocalResult,
     Method,
     OptionsOf,
+    Source,
     Task,
     TensorSpec,
     Trainer,
@@ -146,7 +147,8 @@ class FedDGGA(OverMethod):
 
     def shared_spec(self) -> Mapping[str, TensorSpec]:
         """Return the base's, and the gap (1,): like an update, it is 0 where nobody trains."""
-        return {**self.base.shared_spec(), GAP: TensorSpec((1,), weighting=Weighting.UNIFORM)}
+        gap = TensorSpec((1,), weighting=Weighting.UNIFORM, source=Source.PERSONAL)
+        return {**self.base.shared_spec(), GAP: gap}
 
     def init_server(self, rng: np.random.Generator) -> Arrays:
         """Return the base's state before any step of the weights."""

@@ -7,6 +7,9 @@ install (wheel and editable) therefore carries a copy of this file as the top-le
 anything is imported. setuptools does the same for distutils.
 
 This file runs at every start of the interpreter: it imports nothing that is not loaded anyway.
+
+pytest would rewrite all of a distribution that brings it a plugin (`platform.contract.plugin`), and
+warns of what was imported before: PYTEST_DONT_REWRITE says that there is nothing to rewrite here.
 """
 
 from __future__ import annotations

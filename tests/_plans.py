@@ -1,4 +1,4 @@
-"""Attempts and seats from plain numbers, for tests that change one of them at a time."""
+"""Seats from plain numbers, for tests that change one of them at a time."""
 
 from __future__ import annotations
 
@@ -6,47 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from platform.rounds.plan import Quorum, RoundFacts, RoundPlan, SecurePlan
-from platform.wire.envelopes import Attempt
-from platform.wire.secure_round import EnrolledCohort, MaskGraph, SecureRound, SumTerms
-from platform.wire.transport import ClientId
+from platform.wire.secure_round import EnrolledCohort, SecureRound, SumTerms
 
 Numbers = Mapping[str, Any]
-
-
-def a_plan(
-    run_id: str,
-    place: tuple[int, int],
-    cohort: Sequence[ClientId],
-    *,
-    minimum: int = 2,
-    committed: Mapping[ClientId, Attempt] | None = None,
-    planned: int | None = None,
-    terms: SumTerms | None = None,
-    graph: MaskGraph | None = None,
-    keys: tuple[Mapping[ClientId, bytes], int] = ({}, 0),
-    facts: RoundFacts | None = None,
-) -> RoundPlan:
-    """An attempt; masked where there are terms of the sum."""
-    secure = None
-    if terms is not None:
-        identities, serial = keys
-        secure = SecurePlan(
-            terms=terms,
-            graph=graph or MaskGraph(),
-            identities=identities,
-            enrolment_serial=serial,
-        )
-    return RoundPlan(
-        run_id=run_id,
-        round_number=place[0],
-        attempt=place[1],
-        cohort=tuple(cohort),
-        committed=committed or {},
-        quorum=Quorum(minimum, planned),
-        secure=secure,
-        facts=facts or RoundFacts(),
-    )
 
 
 def changed(seat: SecureRound, **numbers: Any) -> SecureRound:

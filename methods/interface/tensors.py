@@ -29,6 +29,8 @@ class Source(StrEnum):
 
     TRAINING = "training"
     """The difference that training steps made: zero without any."""
+    PERSONAL = "personal"
+    """The same, and besides what the client kept from earlier rounds: by the paper, it is told."""
     GRADIENT = "gradient"
     """The mean of something that each example has, such as its gradient at the broadcast."""
     STATISTIC = "statistic"

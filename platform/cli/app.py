@@ -18,6 +18,7 @@ from platform.cli.cache_commands import cache_app
 from platform.cli.ending import end_with
 from platform.cli.enrolment_commands import enrolment_app
 from platform.cli.federation_commands import federation_app
+from platform.cli.new_commands import new_app
 from platform.cli.options import ABOUT, DEFAULT_STORAGE, Json, Reference, Storage
 from platform.cli.page_commands import page_app
 from platform.cli.plot_commands import plot_app
@@ -35,6 +36,7 @@ app.add_typer(audit_app, name="audit")
 app.add_typer(enrolment_app, name="enrolment")
 app.add_typer(cache_app, name="cache")
 app.add_typer(federation_app, name="federation")
+app.add_typer(new_app, name="new")
 app.add_typer(report_app)
 app.add_typer(backup_app)
 app.add_typer(page_app)

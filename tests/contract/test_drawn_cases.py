@@ -6,10 +6,11 @@ from itertools import product
 
 import pytest
 
-from tests._drawing import BY_FAMILY, drawn
-from tests.contract._mechanisms import ASKED
-from tests.contract.conftest import all_cases
+from platform.contract.cases import all_cases, own_methods
+from platform.contract.drawing import BY_FAMILY, drawn
+from platform.contract.mechanisms import ASKED
 
+CASES = all_cases(own_methods())
 ROUND = "test_a_round_is_right_or_refused"
 
 
@@ -27,7 +28,7 @@ def test_two_factors_are_drawn_whole_and_so_is_a_test_without_any():
 
 
 def rounds_drawn():
-    rows = [(case, asked) for case in all_cases() for asked in ASKED]
+    rows = [(case, asked) for case in CASES for asked in ASKED]
     marks = drawn(ROUND, [{"case": case, "asked": asked} for case, asked in rows])
     return [row for row, is_drawn in zip(rows, marks, strict=True) if is_drawn]
 
@@ -35,7 +36,7 @@ def rounds_drawn():
 def test_every_method_meets_every_mechanism_masked_and_bare_and_every_noise():
     """By plain loops over what there is, whatever the drawing calls a factor."""
     taken = rounds_drawn()
-    for case in all_cases():
+    for case in CASES:
         mine = [asked for one, asked in taken if one is case]
         assert {asked.mechanism for asked in mine} == {asked.mechanism for asked in ASKED}
         assert {asked.masks for asked in mine} == {True, False}
@@ -50,12 +51,12 @@ def test_every_way_to_ask_meets_every_kind_of_method():
         return options.get("network", "prompts")
 
     met = {(kind(case), asked.name) for case, asked in rounds_drawn()}
-    assert met == set(product({kind(case) for case in all_cases()}, {a.name for a in ASKED}))
+    assert met == set(product({kind(case) for case in CASES}, {a.name for a in ASKED}))
 
 
 def test_the_draw_is_smaller_than_the_product_and_always_the_same():
     assert rounds_drawn() == rounds_drawn()
-    assert len(rounds_drawn()) < 0.6 * len(all_cases()) * len(ASKED)
+    assert len(rounds_drawn()) < 0.6 * len(CASES) * len(ASKED)
 
 
 @pytest.mark.parametrize("test", sorted(BY_FAMILY))
@@ -68,8 +69,8 @@ def test_what_is_drawn_by_kind_exists_and_keeps_a_case_of_each_kind(
         pytest.skip("that file is not part of this run")
     quick = [i for i in items if i.get_closest_marker("slow") is None]
     assert {i.callspec.params["case"].factors["family"] for i in quick} == {
-        case.factors["family"] for case in all_cases()
+        case.factors["family"] for case in CASES
     }
     if factor:
-        assert {i.callspec.params["case"].name for i in quick} == {c.name for c in all_cases()}
+        assert {i.callspec.params["case"].name for i in quick} == {c.name for c in CASES}
         assert factor.rstrip("]") in quick[0].callspec.params

@@ -1,32 +1,38 @@
-"""One file and one YAML are a whole method: the suite passes on a folder with nothing else."""
+"""The contract suite on somebody else's methods: in a folder, in an ini file, in a package."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
 from pathlib import Path
 
 import pytest
 
-from tests._forking import ROOT, run_tests
+from tests._forking import ROOT, UNPLUGGED, in_checkout, run_tests
 from tests.contract._momentum import write_momentum
-from tests.contract.conftest import FOLDER
 
-RunSuite = Callable[..., tuple[int, str]]
-SUITE = ("test_contract.py", "test_rounds.py", "test_mechanisms.py")
-
-
-@pytest.fixture
-def run_suite(monkeypatch: pytest.MonkeyPatch) -> RunSuite:
-    """Runs the suite on the methods of a folder: `run_suite(folder, *options)`."""
-
-    def run(folder: Path, *options: str) -> tuple[int, str]:
-        monkeypatch.setenv(FOLDER, str(folder))
-        return run_tests(ROOT, *options, *(f"tests/contract/{name}" for name in SUITE))
-
-    return run
+SUITE = "platform/contract"
+ELSEWHERE = [word for name in UNPLUGGED for word in ("-p", f"no:{name}")]
+FEW = ("-k", "test_the_update_is_what_was_announced")
 
 
-def test_a_server_with_momentum_is_one_file_and_one_preset(tmp_path: Path, run_suite: RunSuite):
+def run_suite(folder: Path, *options: str) -> tuple[int, str]:
+    """The suite on the methods of a folder, from the repository."""
+    return run_tests(ROOT, SUITE, "--methods", str(folder), *options)
+
+
+def run_from(folder: Path, *options: str) -> tuple[int, str]:
+    """`pytest --pyargs platform.contract` in a folder that is no checkout."""
+
+    def there() -> int:
+        os.chdir(folder)
+        # As in an install's environment: nothing of the repository's own settings.
+        arguments = ("-q", "--rootdir", str(folder), *ELSEWHERE, "--pyargs", "platform.contract")
+        return int(pytest.main([*arguments, *options]))
+
+    return in_checkout(ROOT, there)
+
+
+def test_a_server_with_momentum_is_one_file_and_one_preset(tmp_path: Path):
     code, said = run_suite(write_momentum(tmp_path / "mine"))
     assert code == 0, said[-4000:]
     assert " skipped" not in said
@@ -34,7 +40,7 @@ def test_a_server_with_momentum_is_one_file_and_one_preset(tmp_path: Path, run_s
     assert int(said.split(" passed")[0].split()[-1]) > 150
 
 
-def test_what_a_method_says_of_itself_falsely_is_found(tmp_path: Path, run_suite: RunSuite):
+def test_what_a_method_says_of_itself_falsely_is_found(tmp_path: Path):
     """Each change is one declared property that is not so."""
     averaged = '"""Nothing: the step has momentum."""\n        return frozenset()'
     closed = "def closed_classes(self):\n        return True"
@@ -48,3 +54,48 @@ def test_what_a_method_says_of_itself_falsely_is_found(tmp_path: Path, run_suite
     code, said = run_suite(lies, "-k", " or ".join(found))
     assert code == 1
     assert all(f"{name}" in said.partition("short test summary")[2] for name in found)
+
+
+def test_an_ini_file_names_the_folder(tmp_path: Path):
+    write_momentum(tmp_path / "mine")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nsotto_methods = mine\n")
+    code, said = run_from(tmp_path, *FEW)
+    assert code == 0 and "2 passed" in said, said
+
+
+def test_a_method_of_an_installed_package_is_tried_by_default(tmp_path: Path):
+    write_momentum(tmp_path / "theirs_of_contract")
+    (tmp_path / "theirs_of_contract" / "__init__.py").write_text("")
+    info = tmp_path / "theirs-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1\n")
+    point = "[sotto.methods]\nmomentum = theirs_of_contract.momentum\n"
+    (info / "entry_points.txt").write_text(point)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    few = ("-k", "is_what_was_announced or is_one_file or preset_states")
+    code, said = run_from(tmp_path, *few)
+    assert code == 0 and "8 passed" in said, said
+    (tmp_path / "theirs_of_contract" / "momentum.yaml").unlink()
+    code, said = run_from(tmp_path, *few)
+    assert code == 4 and "momentum.yaml': cannot be read" in said, said
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "--methods: is not given, and no installed package has an entry point"),
+        (("--methods", "nowhere"), "nowhere' is no folder; valid: a folder of methods"),
+        (("--methods", "empty"), "empty' holds no method; valid: files NAME.py"),
+        (("--methods", "broken"), "one.py' cannot be imported: ZeroDivisionError"),
+        (("--methods", "other"), "one.yaml': is not that of 'one'; valid: `name: one`"),
+    ],
+)
+def test_what_cannot_be_tried_is_one_sentence(tmp_path: Path, options: tuple[str, ...], words: str):
+    for name in ("empty", "broken", "other"):
+        (tmp_path / name).mkdir()
+    for name in ("broken", "other"):
+        (tmp_path / name / "one.py").write_text("1 / 0\n" if name == "broken" else "")
+        (tmp_path / name / "one.yaml").write_text(f"name: {'one' if name == 'broken' else 'two'}\n")
+    code, said = run_from(tmp_path, *options)
+    assert code == 4 and words in said, said
+    assert "Traceback" not in said

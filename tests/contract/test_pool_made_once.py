@@ -12,6 +12,7 @@ from methods.networks.gate import GATE
 from methods.pm_moe import OWN
 from platform.bootstrap import Surroundings, create_run
 from platform.config import MethodConfig, RunConfig, TrainingConfig, parse_config
+from platform.contract.examples import draw_experts
 from platform.errors import ConfigError
 from platform.experiment import method_building
 from platform.experiment.finishing import execute
@@ -20,7 +21,6 @@ from platform.rounds.observing import SilentObserver
 from platform.rounds.pool import fixed_pool
 from platform.wire.experts import encode_entry
 from storage import PoolEntry
-from tests.contract.conftest import draw_experts
 
 HEAD = ("head.bias", "head.weight")
 

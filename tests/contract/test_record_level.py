@@ -12,12 +12,12 @@ from torch.nn import functional
 
 from methods import LocalResult, ParameterGroup, PoolPolicy, TensorSpec, Visibility
 from platform.config import parse_config
+from platform.contract.driving import quick_folder
+from platform.contract.examples import draw_examples
+from platform.contract.mechanisms import NAMES, RUN, STEPS, Stage, set_stage
+from platform.contract.small_clip import EMBED_DIM
 from platform.errors import RoundAborted
 from privacy import SensitivityViolation
-from tests.contract._driving import quick_folder
-from tests.contract._mechanisms import NAMES, RUN, STEPS, Stage, set_stage
-from tests.contract.conftest import draw_examples
-from tests.methods._backbone import EMBED_DIM
 
 SHAPE = (4, EMBED_DIM)
 ZEROS = np.zeros(SHAPE, np.float32)

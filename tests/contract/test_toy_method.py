@@ -11,11 +11,11 @@ import pytest
 from methods import Registry
 from platform.bootstrap import Surroundings, create_run
 from platform.config import Sources, load_config
+from platform.contract.small_clip import EMBED_DIM, random_backbone
 from platform.errors import ConfigError
 from platform.experiment.finishing import execute
 from platform.rounds.observing import SilentObserver
 from platform.wire.codec import decode_arrays
-from tests.methods._backbone import EMBED_DIM, random_backbone
 
 METHOD = '''\
 """Toy: a linear classifier on frozen features, averaged over clients.

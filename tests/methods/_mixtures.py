@@ -10,7 +10,7 @@ import numpy as np
 from methods import Arrays, ClientView, Task, pm_moe
 from methods.networks.gate import Gate
 from methods.pm_moe import OWN, PMMoE
-from tests.contract.conftest import draw_examples, frozen
+from platform.contract.examples import draw_examples, frozen
 from tests.methods._training import trainer
 
 CLASSES = ("ant", "bee", "cow", "dog")

@@ -10,7 +10,7 @@ import torch
 
 from methods import Examples, Task
 from methods.clip.adapter import Backbone
-from tests.methods._backbone import EMBED_DIM, random_backbone
+from platform.contract.small_clip import EMBED_DIM, random_backbone
 
 CLASSES = ("circle", "ring", "red square", "star")
 

@@ -10,7 +10,7 @@ import torch
 
 from methods import ClientView, Examples, Task, fed_syn_moe, fedavg
 from methods.fed_syn_moe import LOCAL
-from tests.contract.conftest import draw_batch, draw_examples
+from platform.contract.examples import draw_batch, draw_examples
 from tests.methods._training import RecordingTrainer, trainer
 
 CLASSES = ("ant", "bee", "cow", "dog")

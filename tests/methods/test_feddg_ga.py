@@ -262,7 +262,7 @@ def test_what_it_says_of_itself():
     method = build()
     assert method.visibility is Visibility.PER_CLIENT
     assert method.units == {"client"}
-    assert method.shared_spec()[GAP].source is Source.TRAINING
+    assert method.shared_spec()[GAP].source is Source.PERSONAL
     state = method.init_server(rng())
     updates = {"a": upload(method, 1.0, 0.1)}
     after = method.server_update(state, aggregate(method, updates), (), rng())

@@ -13,8 +13,8 @@ from torch.nn import functional
 from methods import Aggregate, ClientView, Examples, MethodError, Task, Visibility, fedavg, fedgen
 from methods.fedgen import SHARES, Teachers, distribution, trust_of
 from methods.networks.generator import Generator, likeness
+from platform.contract.examples import draw_examples
 from privacy.training import LocalTrainer, TrainingPlan
-from tests.contract.conftest import draw_examples
 from tests.methods._training import RecordingTrainer
 
 CLASSES = ("ant", "bee", "cow")

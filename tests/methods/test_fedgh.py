@@ -13,8 +13,8 @@ from methods import Aggregate, ClientView, MethodError, Task, Visibility, fedavg
 from methods.fedgh import known_prototypes
 from methods.networks.class_tables import PRESENCE, PROTOTYPES, class_means
 from methods.networks.server_training import descend
+from platform.contract.examples import draw_examples
 from privacy.training import LocalTrainer, TrainingPlan
-from tests.contract.conftest import draw_examples
 
 CLASSES = ("ant", "bee", "cow")
 TASK = Task(CLASSES, ("one",), 4)

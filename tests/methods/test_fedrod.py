@@ -11,8 +11,8 @@ import torch
 from methods import ClientView, Examples, Task, fedavg, fedrod
 from methods.fedrod import balanced
 from methods.networks.modular import FED, GATED
+from platform.contract.examples import draw_examples
 from privacy.training import LocalTrainer, TrainingPlan, per_sample_gradients
-from tests.contract.conftest import draw_examples
 
 CLASSES = ("ant", "bee", "cow", "dog")
 TASK = Task(CLASSES, ("one",), 4)

@@ -15,8 +15,8 @@ from methods import (
     pm_moe,
 )
 from methods.pm_moe import OWN
+from platform.contract.examples import draw_batch, draw_examples
 from platform.parties.record_level import train_privately
-from tests.contract.conftest import draw_batch, draw_examples
 from tests.methods._mixtures import (
     BASES,
     CLASSES,

@@ -11,7 +11,7 @@ import torch
 from methods.networks.mixture import KEPT, OUTPUTS, expert_outputs
 from methods.networks.modular import FED, GATED
 from methods.pm_moe import OWN
-from tests.contract.conftest import draw_batch, draw_examples
+from platform.contract.examples import draw_batch, draw_examples
 from tests.methods._mixtures import (
     BASES,
     CLASSES,

@@ -25,9 +25,9 @@ from methods import (
 from methods.prompt_fedamp import attentive_messages
 from methods.prompts.prompt import CONTEXT
 from platform.config import MethodConfig, RunConfig, TrainingConfig, parse_config
+from platform.contract.driving import Setting, play, quick_folder
 from platform.errors import ConfigError
 from platform.experiment.method_building import build_method
-from tests.contract._driving import Setting, play, quick_folder
 from tests.methods._double import numeric_gradient
 from tests.methods._training import RecordingTrainer, trainer
 

@@ -13,8 +13,8 @@ from methods import ClientView, MethodError, Task, fedavg, fedper
 from methods.networks.extractors import NetworkConfig, build_extractor
 from methods.networks.layers import Layer, start
 from methods.networks.words import LONGEST, word_numbers
+from platform.contract.examples import draw_examples
 from privacy.training import LocalTrainer, TrainingPlan, per_sample_gradients
-from tests.contract.conftest import draw_examples
 
 CLASSES = ("ant", "bee", "cow", "dog")
 TASK = Task(CLASSES, ("one",), 4)

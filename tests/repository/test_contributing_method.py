@@ -33,17 +33,25 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_its_test_and_the_contract_suite_pass(copy: Path):
-    files, name = re.findall(r"-m pytest (tests/\S+) tests/contract -k (\w+)`", SECTION)[0]
-    # Of the contract suite one file, as the others are long.
-    suite = "tests/contract/test_contract.py"
-    code, said = run_tests(copy, files, suite, "-k", name)
+    files, name = re.findall(r"-m pytest (tests/\S+) platform/contract -k (\w+)`", SECTION)[0]
+    # Without the real rounds, which are long.
+    suite = "platform/contract"
+    code, said = run_tests(copy, files, suite, "-k", f"{name} and not round")
     assert code == 0, said
-    assert int(said.split(" passed")[0].split()[-1]) > 40
+    assert int(said.split(" passed")[0].split()[-1]) > 50
 
 
 def test_its_files_are_in_the_house_style(copy: Path):
     files = [path for path, _ in STEP.findall(SECTION) if path.endswith(".py")]
     require_house_style(copy, files)
+
+
+def test_what_new_method_writes_is_in_the_house_style(copy: Path):
+    code, said = run_command(copy, "new", "method", "started")
+    assert code == 0, said
+    require_house_style(copy, ["methods/started.py", "tests/methods/test_started.py"])
+    code, said = run_tests(copy, "platform/contract/test_options.py", "-k", "started")
+    assert code == 0 and "passed" in said, said
 
 
 def test_it_is_listed_with_its_options(copy: Path):

@@ -18,6 +18,8 @@ MOST_ARGUMENTS = 4
 COMMANDS = ROOT / "platform" / "cli" / "app.py"
 """Arguments of its functions are the commands' options, which users give by name."""
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
+SUITE = ROOT / "platform" / "contract"
+"""Tests that ship: pytest is built on `assert`, and there it is the only way to say what holds."""
 FORBIDDEN_CALLS = {"print", "eval", "exec", "breakpoint"}
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 
@@ -46,7 +48,7 @@ def offences(path: Path) -> list[str]:
     return [
         f"{path}:{getattr(node, 'lineno', 0)}: {what}"
         for node in ast.walk(parse(path))
-        if (what := forbidden(node))
+        if (what := forbidden(node)) and not (isinstance(node, ast.Assert) and path.parent == SUITE)
     ]
 
 
@@ -114,6 +116,16 @@ def test_an_offence_is_found(tmp_path, line):
     path = tmp_path / "one.py"
     path.write_text(f"{line}\n")
     assert len(offences(path)) == 1
+
+
+def test_only_asserts_are_allowed_and_only_in_the_suite_that_ships():
+    asserting = {path.parent for path in python_files() if has_assert(path)}
+    assert asserting == {SUITE}
+    assert all(offences(path) == [] for path in SUITE.glob("*.py"))
+
+
+def has_assert(path: Path) -> bool:
+    return any(isinstance(node, ast.Assert) for node in ast.walk(parse(path)))
 
 
 def test_what_only_looks_like_an_offence_passes(tmp_path):

@@ -45,6 +45,8 @@ THIRD_PARTY = {
     },
     # Frames are for notebooks, beside all that a run needs.
     "platform.results.frames": {"pandas"},
+    # A suite that ships: whoever runs it has pytest, and nothing else of ours imports it.
+    "platform.contract": {"numpy", "open_clip", "pytest", "safetensors", "torch", "yaml"},
     # No type of an engine leaves its folder.
     "platform.relay.nvflare": {"cryptography", "nvflare", "yaml"},
     "platform.sweeping.dask_jobs": {"distributed"},
@@ -171,6 +173,17 @@ def test_a_right_arrow_passes(tmp_path, file, line):
 
 def test_the_check_reads_every_package():
     assert {path.relative_to(ROOT).parts[0] for path in python_files()} == set(PACKAGES)
+
+
+def test_nothing_imports_the_suite_that_ships():
+    suite = "platform.contract"
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in python_files()
+        for line, target in imported(path, ROOT)
+        if f"{target}.".startswith(f"{suite}.") and not module_name(path).startswith(suite)
+    ]
+    assert found == []
 
 
 METHOD_FLOORS = (

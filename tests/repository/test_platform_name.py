@@ -122,7 +122,8 @@ assert not hasattr(platform, "__path__")
 sys.exit(pytest.main(sys.argv[1:]))
 """
     test = f"{Path(__file__).relative_to(ROOT)}::test_it_is_a_package_with_its_own_docstring"
-    arguments = ["-q", "-p", "no:cacheprovider", test]
+    # Without the start-up hook an install's `platform` cannot be imported, nor the plugin in it.
+    arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:sotto_contract", test]
     library = sysconfig.get_path("purelib")
     out = run(sys.executable, BARE, "-c", program, library, *arguments, cwd=ROOT)
     assert "1 passed" in out

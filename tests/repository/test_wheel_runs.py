@@ -53,6 +53,19 @@ def test_a_sweeps_workers_run_the_wheel(wheel_environment: Environment, folder: 
     assert len(rows) >= 3
 
 
+def test_a_method_of_ones_own_is_held_to_the_contract(
+    wheel_environment: Environment, folder: Path
+) -> None:
+    """Without any setting of ours: a fresh folder, and what the wheel brings."""
+    run = wheel_environment.run
+    run(*COORDINATOR, "new", "method", "mine", cwd=folder)
+    few = ("-k", "test_handling or test_options", "-p", "no:cacheprovider", "-W", "error")
+    suite = ("--pyargs", "platform.contract", "--methods", ".")
+    said = run("-m", "pytest", *suite, *few, cwd=folder)
+    assert "12 passed" in said
+    assert {path.name for path in folder.glob("*.*")} == {"mine.py", "mine.yaml", "test_mine.py"}
+
+
 def test_configurations_and_the_data_holders_example_are_in_it(
     wheel_environment: Environment, folder: Path
 ) -> None:

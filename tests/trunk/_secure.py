@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from methods import Examples, LocalResult, TensorSpec, Visibility, Weighting
+from platform.contract.driving import IdleTrainer
+from platform.contract.plans import a_plan
 from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
 from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards
@@ -26,8 +28,6 @@ from platform.wire.transport import ClientId, Dropout, InProcessTransport, Trans
 from privacy import ClientMechanism, NoProtection
 from privacy.secure_aggregation import Credentials, Enrolment, Identity
 from storage import open_client_store
-from tests._plans import a_plan
-from tests.contract._driving import IdleTrainer
 from tests.trunk._runs import over
 
 RUN, BITS = "run", 20

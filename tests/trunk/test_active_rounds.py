@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from platform.contract.driving import quick_folder
 from platform.errors import PlatformError, ProtocolError, RoundAborted
 from platform.parties.store_files import client_names
 from platform.protection.seats import round_parameters
@@ -30,7 +31,6 @@ from privacy import PrivacyError
 from privacy.secure_aggregation import Credentials, Enrolment, Identity, RoundParameters
 from privacy.secure_aggregation.messages import decode_survivors, encode_survivors
 from tests._plans import changed
-from tests.contract._driving import quick_folder
 from tests.trunk._secure import RUN, Cohort, Lying, cohort, enrolled, identity
 
 FIVE = SecureTerms(clients=5, active=True, threshold=4, smallest_sum=4, corrupt=1)

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from platform.contract.plans import a_plan
 from platform.errors import CoordinatorBehind
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
@@ -14,7 +15,6 @@ from platform.rounds.observing import SilentObserver
 from platform.rounds.plan import RoundFacts, RoundPlan
 from platform.wire.secure_round import SumTerms
 from platform.wire.transport import InProcessTransport
-from tests._plans import a_plan
 from tests.trunk._runs import (
     GATHERING,
     NONE,

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from platform.bootstrap import plan_run
+from platform.contract.plans import a_plan
 from platform.errors import ConfigError, ProtocolError
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
@@ -32,7 +33,6 @@ from platform.wire.secure_round import SumTerms
 from platform.wire.transport import InProcessTransport
 from privacy import ReleaseKey, claimed_epsilon
 from storage import PoolEntry
-from tests._plans import a_plan
 from tests.trunk._runs import (
     GATHERING,
     NONE,

@@ -17,9 +17,9 @@ from platform.config import (
     load_config,
     parse_config,
 )
+from platform.contract.small_clip import random_backbone
 from platform.errors import ConfigError
 from platform.experiment.method_building import build_method, validate_options
-from tests.methods._backbone import random_backbone
 
 MINIMAL = {"name": "run", "method": {"name": "coop"}, "training": {"local_steps": 1}}
 PRIVATE = {

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from methods import Examples
+from platform.contract.driving import RUN, Setting, make_clients, quick_folder
 from platform.errors import ProtocolError
 from platform.parties.client import Client
 from platform.wire import messages
@@ -24,7 +25,6 @@ from platform.wire.transport import Dropout, answer
 from privacy import UnsupportedEvent, UploadNoise
 from storage import StorageError
 from storage.statements import Statements
-from tests.contract._driving import RUN, Setting, make_clients, quick_folder
 from tests.trunk.test_hostile_assignments import Method
 
 ENVELOPE = Envelope(RUN, 1, 1)

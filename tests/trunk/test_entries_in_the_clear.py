@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from platform.contract import driving
 from platform.experiment.caveats import run_warnings
 from platform.parties.client import Client
 from platform.protection.uploads import LEVELS
 from platform.wire.messages import decode_disclosure
 from privacy import UploadNoise
-from tests.contract import _driving
 from tests.trunk._runs import NO_POOL as WITHOUT_POOL
 from tests.trunk._runs import NONE, Storage, opened
 from tests.trunk.test_round import SECURE, Counting, data
@@ -25,7 +25,7 @@ SAME = "pool.noise same: the coordinator reads every survivor's upload by name"
 
 @pytest.fixture
 def stores() -> Iterator[Path]:
-    with _driving.quick_folder() as folder:
+    with driving.quick_folder() as folder:
         yield folder
 
 
@@ -45,18 +45,18 @@ class Reading:
 
 
 def round_of(stores: Path, clients: Mapping[str, Client]) -> tuple[np.ndarray, Reading]:
-    reading = Reading(_driving.transport_to(clients, NOISED))
+    reading = Reading(driving.transport_to(clients, NOISED))
     unused = stores / "unused"
     unused.mkdir()
-    outcome = _driving.play(Counting(), data(), unused, NOISED, transport=reading)
+    outcome = driving.play(Counting(), data(), unused, NOISED, transport=reading)
     assert set(outcome.survivors) == set(reading.entries)
     return outcome.summed.vector, reading
 
 
 def test_the_entries_sum_is_the_securely_opened_sum_bit_for_bit(stores: Path) -> None:
-    clients = _driving.make_clients(Counting(), data(), stores, NOISED)
+    clients = driving.make_clients(Counting(), data(), stores, NOISED)
     opened_mean, reading = round_of(stores, clients)
-    protection = _driving.make_protection(Counting(), NOISED)
+    protection = driving.make_protection(Counting(), NOISED)
     levels = [entry.astype(np.uint64) for entry in reading.entries.values()]
     assert len({tuple(level) for level in levels}) == len(levels) == 5
     total = np.sum(levels, axis=0, dtype=np.uint64)

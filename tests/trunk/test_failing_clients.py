@@ -16,6 +16,7 @@ import pytest
 
 import platform.parties.totality
 from methods import Arrays, Examples, LocalResult, PoolPolicy, TensorSpec, Visibility
+from platform.contract.driving import RUN, Setting, make_clients, make_protection, quick_folder
 from platform.experiment.simulation import Simulation
 from platform.parties.client import Client
 from platform.parties.profile import ClientProfile
@@ -35,7 +36,6 @@ from privacy import (
     UploadNoise,
 )
 from storage import Failure, LedgerRow, StorageError
-from tests.contract._driving import RUN, Setting, make_clients, make_protection, quick_folder
 from tests.trunk._runs import FIXED, Storage, opened
 
 NETWORK = (

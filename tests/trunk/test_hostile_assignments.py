@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from methods import Examples, LocalResult, PoolPolicy, TensorSpec, Visibility
+from platform.contract.driving import RUN, Setting, make_clients, make_protection, quick_folder
 from platform.errors import ProtocolError
 from platform.parties.client import Client
 from platform.parties.expectations import expectations_of, require_invitation
@@ -30,7 +31,6 @@ from platform.wire.envelopes import Envelope
 from platform.wire.experts import Fetched
 from platform.wire.messages import Assignment, Invitation
 from privacy import AdaptiveClipping, UploadNoise
-from tests.contract._driving import RUN, Setting, make_clients, make_protection, quick_folder
 
 NOISED = Setting(mechanism=UploadNoise(1.0, 1.0), pool_noise="independent")
 ENVELOPE = Envelope(RUN, 2, 1)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from platform.contract import driving
 from platform.errors import ConfigError, ProtocolError
-from tests.contract import _driving
 from tests.trunk._runs import NO_POOL, NONE, Storage, opened
 from tests.trunk.test_round import (
     PLAIN,
@@ -29,7 +29,7 @@ LARGEST = "secure_aggregation.largest_weight={}"
 
 @pytest.fixture
 def stores() -> Iterator[Path]:
-    with _driving.quick_folder() as folder:
+    with driving.quick_folder() as folder:
         yield folder
 
 
@@ -80,7 +80,7 @@ def test_refused_in_one_sentence(storage: Storage, given: tuple[str, ...], words
 @pytest.fixture
 def limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Coordinator and clients of a run whose largest weight is 4."""
-    original = _driving.make_protection
+    original = driving.make_protection
 
     def make(method: Any, setting: Any) -> Any:
         protection = original(method, setting)
@@ -88,7 +88,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         sums = dataclasses.replace(protection.sums, layout=layout)
         return dataclasses.replace(protection, sums=sums)
 
-    monkeypatch.setattr(_driving, "make_protection", make)
+    monkeypatch.setattr(driving, "make_protection", make)
     return iter(())
 
 
@@ -97,28 +97,28 @@ def test_a_client_with_more_examples_sends_nothing(
     stores: Path, limited: None, setting: Any
 ) -> None:
     """Of clients with 1 to 5 examples the last is lost, and the others' sum is as ever."""
-    outcome = _driving.play(Counting(), data(), stores, setting)
+    outcome = driving.play(Counting(), data(), stores, setting)
     assert "client-4" not in outcome.survivors and len(outcome.survivors) == 4
     assert outcome.summed.total_weight == 1 + 2 + 3 + 4
     (stores / "light").mkdir()
     light = data(sizes=(1, 2, 3, 4, 4))
-    outcome = _driving.play(Counting(), light, stores / "light", setting)
+    outcome = driving.play(Counting(), light, stores / "light", setting)
     assert outcome.summed.total_weight == 14.0
 
 
 def test_a_weight_in_the_clear_above_the_largest_is_a_dropout(stores: Path, limited: None) -> None:
     light = data(sizes=(1, 2, 3, 4, 4))
-    clients = _driving.make_clients(Counting(), light, stores, PLAIN)
+    clients = driving.make_clients(Counting(), light, stores, PLAIN)
     liar = Spoiling(
-        _driving.transport_to(clients, PLAIN), "train", {"client-1": with_fields(weight=5)}
+        driving.transport_to(clients, PLAIN), "train", {"client-1": with_fields(weight=5)}
     )
-    outcome = _driving.play(Counting(), light, stores / "unused", PLAIN, transport=liar)
+    outcome = driving.play(Counting(), light, stores / "unused", PLAIN, transport=liar)
     assert "client-1" not in outcome.survivors and len(outcome.survivors) == 4
 
 
 def test_a_client_refuses_a_ring_for_other_weights(stores: Path, limited: None) -> None:
     """5 clients x 4 x 2^20 needs 25 bits; the ring for 2^20 examples has 43."""
-    client = _driving.make_clients(Counting(), data(), stores, SECURE)["client-1"]
+    client = driving.make_clients(Counting(), data(), stores, SECURE)["client-1"]
     for ring in (24, 26, 43):
         with pytest.raises(ProtocolError, match="the vector is not this run's"):
             client.handle(invitation(seat(ring_bits=ring)))

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from platform.contract.driving import quick_folder
 from platform.errors import RoundAborted
 from platform.parties.client import Client
 from platform.protection.extras import Extras
@@ -28,7 +29,6 @@ from privacy import (
     UploadNoise,
     protect_upload,
 )
-from tests.contract._driving import quick_folder
 from tests.trunk._secure import BITS, Numbered, cohort
 
 LENGTH, CLIENTS = 24, 4

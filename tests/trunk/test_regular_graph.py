@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from platform.contract.driving import quick_folder
 from platform.errors import ProtocolError, RoundAborted
 from platform.parties.store_files import client_names
 from platform.rounds.attempts import Attempts
@@ -17,7 +18,6 @@ from platform.rounds.spending import Spending
 from platform.wire.messages import decode_invitation, encode_invitation
 from platform.wire.secure_round import SecureRound
 from tests._plans import changed
-from tests.contract._driving import quick_folder
 from tests.trunk._runs import opened
 from tests.trunk._seams import overrides, seam_storage
 from tests.trunk._secure import Lying, cohort

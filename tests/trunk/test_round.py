@@ -9,6 +9,17 @@ import numpy as np
 import pytest
 
 from methods import Examples, LocalResult, PoolPolicy, TensorSpec, Visibility
+from platform.contract.driving import (
+    RUN,
+    STEP,
+    Setting,
+    make_clients,
+    make_plan,
+    make_protection,
+    play,
+    quick_folder,
+    transport_to,
+)
 from platform.errors import PlatformError, ProtocolError, RoundAborted
 from platform.parties.client import Client
 from platform.rounds.plan import RoundOutcome
@@ -20,17 +31,6 @@ from platform.wire.secure_round import SecureRound
 from platform.wire.transport import Dropout, InProcessTransport
 from privacy import PrivacyError, UploadNoise
 from tests._plans import seat_from
-from tests.contract._driving import (
-    RUN,
-    STEP,
-    Setting,
-    make_clients,
-    make_plan,
-    make_protection,
-    play,
-    quick_folder,
-    transport_to,
-)
 
 NAMES = tuple(f"client-{i}" for i in range(5))
 SIZES = (1, 2, 3, 4, 5)

@@ -10,6 +10,7 @@ import yaml
 
 from platform.bootstrap import create_run
 from platform.config import RunConfig, parse_config
+from platform.contract.plans import a_plan
 from platform.disk.run_lock import only_process_of
 from platform.errors import ConfigError, ProtocolError, RunBusy
 from platform.experiment.finishing import execute
@@ -17,7 +18,6 @@ from platform.parties.store_files import client_names
 from platform.rounds.observing import SilentObserver
 from platform.wire.secure_round import SumTerms
 from storage import open_client_stores
-from tests._plans import a_plan
 from tests.trunk._runs import (
     GATHERING,
     NONE,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from platform.contract.driving import quick_folder
 from platform.mechanisms import BUILT_IN
 from platform.parties.client import Client
 from platform.parties.profile import RunNames
@@ -17,7 +18,6 @@ from platform.wire import messages
 from platform.wire.envelopes import Envelope
 from platform.wire.messages import Invitation
 from privacy import BudgetExhausted, RunningLedger
-from tests.contract._driving import quick_folder
 from tests.trunk.test_hostile_assignments import Method as AnyMethod
 from tests.trunk.test_hostile_assignments import client_of, good
 

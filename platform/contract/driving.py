@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from methods import Arrays, Examples, LocalResult, Method, PoolPolicy
+from platform.contract.plans import a_plan
 from platform.parties.client import Client
 from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards
 from platform.protection.sums import SumProtection
@@ -26,20 +27,17 @@ from platform.wire.transport import ClientId, InProcessTransport, Transport
 from privacy import ClientMechanism, NoProtection
 from privacy.training import LocalTrainer, TrainingPlan
 from storage import open_client_store
-from tests._plans import a_plan
 
-RUN = "run"
-BITS = 20
-VALUE_BOUND = 8.0
-STEP = 2 * VALUE_BOUND / (2**BITS - 1)
-
-
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+RUN: Final = "run"
+BITS: Final = 20
+VALUE_BOUND: Final = 8.0
+STEP: Final = 2 * VALUE_BOUND / (2**BITS - 1)
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108
 
 
 @contextmanager
 def quick_folder() -> Iterator[Path]:
-    """A folder for clients' stores where a commit costs no disk: durability is tested elsewhere."""
+    """Make a folder for clients' stores where a commit costs no disk, for the time of a block."""
     base = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
     with tempfile.TemporaryDirectory(dir=base, prefix="sotto-test-") as name:
         yield Path(name)
@@ -49,13 +47,14 @@ class IdleTrainer:
     """Trains nothing: gives back the parameters it is given."""
 
     learning_rate = 0.1
-    charged_steps = None
+    charged_steps: int | None = None
 
     def steps_for(self, num_examples: int) -> int:
         """One step, which does nothing."""
         return 1
 
-    def fit(self, objective, parameters, examples, *, groups, rng, **options):
+    def fit(self, objective: object, parameters: Arrays, *_: object, **__: object) -> Arrays:
+        """Return copies of the parameters."""
         return {name: np.array(value) for name, value in parameters.items()}
 
 
@@ -66,21 +65,23 @@ class CheckedMethod:
         self._method = method
         self.results: list[LocalResult] = []
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._method, name)
 
-    def client_update(self, *arguments) -> LocalResult:
+    def client_update(self, *arguments: Any) -> LocalResult:
+        """Keep the method's own result and return it."""
         result = self._method.client_update(*arguments)
         self.results.append(result)
         return result
 
-    def contribute(self, *arguments) -> LocalResult:
+    def contribute(self, *arguments: Any) -> LocalResult:
+        """Keep the method's own result and return it."""
         result = self._method.contribute(*arguments)
         self.results.append(result)
         return result
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Setting:
     """What a round is run under; the defaults are no masks, no mechanism, nobody lost."""
 
@@ -88,7 +89,7 @@ class Setting:
     threshold: int = 2
     minimum: int = 2
     mechanism: ClientMechanism = field(default_factory=lambda: NoProtection(VALUE_BOUND))
-    pool_noise: str = "same"
+    pool_noise: Literal["same", "independent"] = "same"
     lost: Collection[ClientId] = ()
     lost_at: Stage = "train"
     generations: tuple[int, ...] = ()
@@ -97,17 +98,19 @@ class Setting:
 def local_trainer(
     learning_rate: float = 0.5, clipping: float | None = None, steps: int = 2
 ) -> LocalTrainer:
+    """Return a trainer of two steps on batches of four, with or without clipping."""
     plan = TrainingPlan(local_steps=steps, batch_size=4, learning_rate=learning_rate)
     return LocalTrainer(plan, clipping)
 
 
 def pool_of_rounds(method: Method) -> PoolPolicy | None:
-    """The pool that every round adds to; one that is made once gets nothing in a round."""
+    """Return the pool that every round adds to; one that is made once gets nothing in a round."""
     policy = method.pool_policy()
     return None if policy is None or policy.fixed else policy
 
 
 def make_protection(method: Method, setting: Setting) -> Protection:
+    """Return what protects a round of this method in this setting."""
     weighs, policy = not setting.mechanism.facts.claims, pool_of_rounds(method)
     layout = build_layout(method.shared_spec(), weighs_examples=weighs)
     masked = setting.masked and layout.coordinates > 0
@@ -121,7 +124,7 @@ def make_protection(method: Method, setting: Setting) -> Protection:
 def make_clients(
     method: Method, data: Mapping[ClientId, Examples], folder: Path, setting: Setting
 ) -> dict[ClientId, Client]:
-    """Clients whose stores lie in the folder."""
+    """Return clients whose stores lie in the folder."""
     protection = make_protection(method, setting)
     clients = {}
     for name, examples in data.items():
@@ -148,6 +151,7 @@ def make_plan(
     attempt: int = 1,
     committed: Mapping[ClientId, Attempt] | None = None,
 ) -> RoundPlan:
+    """Return the plan of a round of this cohort."""
     return a_plan(
         RUN,
         (round_number, attempt),
@@ -169,7 +173,7 @@ def play(
     experts: Sequence[Arrays] = (),
     transport: Transport | None = None,
 ) -> RoundOutcome:
-    """One round among fresh clients, from the first server state unless another is given."""
+    """Play one round among fresh clients, from the first server state unless another is given."""
     clients = make_clients(method, data, folder, setting)
     if transport is None:
         transport = transport_to(clients, setting)
@@ -184,17 +188,11 @@ def play(
 
 
 def transport_to(clients: Mapping[ClientId, Client], setting: Setting) -> InProcessTransport:
+    """Return the way to these clients, on which some are lost."""
     handlers = {name: client.handle for name, client in clients.items()}
     lost = frozenset(setting.lost)
     return InProcessTransport(
         handlers=handlers,
         losses=lambda round_number, attempt, cohort: lost,
         lost_at=setting.lost_at,
-    )
-
-
-def weighted_mean(vectors: Sequence[NDArray], weights: Sequence[float]) -> NDArray[np.float64]:
-    """The plain formula that a round's sum is compared with."""
-    return sum(w * np.asarray(v, np.float64) for v, w in zip(vectors, weights, strict=True)) / sum(
-        weights
     )

@@ -6,21 +6,19 @@ Both lists are open: a method that is added is tried under all mechanisms, and t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from methods import Method, Weighting
+from methods import Method, Task, Weighting
 from methods.interface.method import Need
-from platform.errors import ConfigError
-from platform.experiment import method_building
-from platform.protection.building import protect_run
-from platform.wire.vectors import flatten
-from tests.contract._driving import CheckedMethod, pool_of_rounds, quick_folder
-from tests.contract._mechanisms import (
+from platform.contract.cases import Case
+from platform.contract.driving import CheckedMethod, pool_of_rounds
+from platform.contract.examples import draw_examples, handed_out
+from platform.contract.mechanisms import (
     ASKED,
     MULTIPLIER,
     NAMES,
@@ -28,6 +26,7 @@ from tests.contract._mechanisms import (
     RUN,
     THRESHOLD,
     Asked,
+    Stage,
     admitted,
     build,
     central_noise,
@@ -36,7 +35,11 @@ from tests.contract._mechanisms import (
     set_stage,
     why_refused,
 )
-from tests.contract.conftest import Case, draw_examples, handed_out
+from platform.errors import ConfigError
+from platform.experiment import method_building
+from platform.protection.building import protect_run
+from platform.rounds.plan import RoundOutcome
+from platform.wire.vectors import flatten
 
 SIZES = (6, 9, 12)
 STEP = 2 * 8.0 / (2**20 - 1)
@@ -45,25 +48,20 @@ GRID_STEP = NORM / 2**16
 """Of the integer grids, or finer: C is 65,536 steps or more."""
 
 
-@pytest.fixture
-def stores() -> Iterator[Path]:
-    with quick_folder() as folder:
-        yield folder
-
-
 @pytest.fixture(autouse=True)
 def every_need_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the data layer does not provide yet, these tests do."""
+    """Provide here what the data layer does not yet."""
     monkeypatch.setattr(method_building, "PROVIDED_NEEDS", frozenset(get_args(Need)))
 
 
 @pytest.fixture(params=ASKED, ids=lambda asked: asked.name)
 def asked(request: pytest.FixtureRequest) -> Asked:
-    return request.param
+    """One way to configure privacy."""
+    return cast(Asked, request.param)
 
 
 def deviation_of_sum(asked: Asked) -> float:
-    """Of the noise on each coordinate of the sum, by the formulas of the mechanisms."""
+    """Return that of the noise on each coordinate of the sum, by the formulas of the mechanisms."""
     survivors = len(NAMES)
     return {
         "none": 0.0,
@@ -74,13 +72,14 @@ def deviation_of_sum(asked: Asked) -> float:
     }[asked.mechanism]
 
 
-def clipped(vector: np.ndarray) -> np.ndarray:
+def clipped(vector: NDArray[Any]) -> NDArray[Any]:
+    """Return the vector, no longer than the clipping norm."""
     length = float(np.linalg.norm(vector))
     return vector * min(1.0, NORM / length) if length else vector
 
 
-def expected_sum(method: Method, asked: Asked, vectors: list[np.ndarray]) -> np.ndarray:
-    """What the round's sum would be if noise and rounding were nothing."""
+def expected_sum(method: Method, asked: Asked, vectors: list[NDArray[Any]]) -> NDArray[Any]:
+    """Return what the round's sum would be if noise and rounding were nothing."""
     spec, n = method.shared_spec(), len(vectors)
     total = np.zeros_like(vectors[0])
     for vector, size in zip(vectors, SIZES, strict=True):
@@ -95,7 +94,10 @@ def expected_sum(method: Method, asked: Asked, vectors: list[np.ndarray]) -> np.
     return total
 
 
-def test_a_round_is_right_or_refused(case: Case, asked: Asked, task, method: Method, stores: Path):
+def test_a_round_is_right_or_refused(
+    case: Case, asked: Asked, *, task: Task, method: Method, stores: Path
+) -> None:
+    """Under each mechanism a round gives the right sum, entries and rows, or is refused."""
     overrides = ["pool.noise=independent"] if needs_own_entry_noise(method, asked) else []
     config = configure(case, asked, *overrides)
     in_rounds = pool_of_rounds(method) is not None
@@ -130,7 +132,7 @@ def test_a_round_is_right_or_refused(case: Case, asked: Asked, task, method: Met
         assert stage.protection.sums.signal_to_noise(outcome.summed, 3, 3) is None or (
             asked.mechanism not in ("none", "dp_sgd")
         )
-    _require_entries(stage, outcome, method)
+    _require_entries(stage, outcome, checked)
     _require_rows(stage, asked)
     after = method.server_update(
         stage.state(), stage.aggregate(outcome), (), np.random.default_rng(0)
@@ -140,8 +142,8 @@ def test_a_round_is_right_or_refused(case: Case, asked: Asked, task, method: Met
 
 @pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.name)
 def test_a_pool_that_is_made_once_is_collected(
-    case: Case, task, method: Method, stores: Path, asked: Asked
-):
+    case: Case, asked: Asked, *, task: Task, method: Method, stores: Path
+) -> None:
     """After the last round each client's entry leaves it alone, protected and charged once."""
     policy = method.pool_policy()
     if policy is None or not policy.fixed or why_refused(case, method, asked) is not None:
@@ -155,7 +157,11 @@ def test_a_pool_that_is_made_once_is_collected(
     assert outcome.summed.vector.size == 0
     assert len(outcome.entries) == len(NAMES)
     collection, base = stage.protection.collection, checked.broadcast(stage.state())
-    entries = [{n: r.pool_entry[n] - base.get(n, 0) for n in policy.spec} for r in checked.results]
+    assert collection is not None
+    entries = [
+        {n: value - base.get(n, 0) for n, value in (result.pool_entry or {}).items()}
+        for result in checked.results
+    ]
     for upload, entry in zip(outcome.entries, entries, strict=True):
         opened = collection.open_entry(upload.entry, base)
         moved = flatten({n: opened[n] - base.get(n, 0) for n in policy.spec}, policy.spec)
@@ -175,22 +181,23 @@ def test_a_pool_that_is_made_once_is_collected(
         assert len(rows) == len(expected)
 
 
-def _require_entries(stage, outcome, method: Method) -> None:
-    if pool_of_rounds(method) is None:
+def _require_entries(stage: Stage, outcome: RoundOutcome, checked: CheckedMethod) -> None:
+    if pool_of_rounds(stage.method) is None:
         assert outcome.entries == ()
         return
     assert outcome.entries_void is None
     assert len(outcome.entries) == len(NAMES)
     base = stage.method.broadcast(stage.state())
-    for upload, result in zip(outcome.entries, stage.method.results, strict=True):
+    for upload, result in zip(outcome.entries, checked.results, strict=True):
         opened = stage.protection.open_entry(upload.entry, base)
+        assert result.pool_entry is not None
         assert set(opened) == set(result.pool_entry)
         if stage.config.privacy.mechanism in ("none", "dp_sgd"):
             assert all(np.array_equal(opened[n], v) for n, v in result.pool_entry.items())
 
 
-def _require_rows(stage, asked: Asked) -> None:
-    """Each client's own ledger has one row for each of its releases, before anything is settled."""
+def _require_rows(stage: Stage, asked: Asked) -> None:
+    """Require one row for each release in each client's own ledger, before anything is settled."""
     # Whatever noises sums, an entry carries all of its noise itself.
     shared_out = asked.mechanism in ("distributed_noise", "central_noise")
     expected = {
@@ -205,9 +212,10 @@ def _require_rows(stage, asked: Asked) -> None:
 
 @pytest.mark.parametrize("bare", [True, False])
 def test_central_noise_is_divided_by_the_planned_size(
-    case: Case, task, method: Method, stores: Path, bare: bool
-):
-    """One of three is lost: two clipped updates and the noise, over three."""
+    case: Case, bare: bool, *, task: Task, method: Method, stores: Path
+) -> None:
+    """Central noise on the sum of survivors is divided by the planned size of the cohort."""
+    # One of three is lost: two clipped updates and the noise, over three.
     asked = next(a for a in ASKED if a.name == ("central_noise, bare" if bare else "central_noise"))
     if why_refused(case, method, asked) is not None or not method.shared_spec():
         return
@@ -218,15 +226,17 @@ def test_central_noise_is_divided_by_the_planned_size(
     outcome = stage.play(handed_out(method), lost=NAMES[:1])
     assert outcome.survivors == NAMES[1:]
     spec = method.shared_spec()
-    total = sum(clipped(flatten(result.update, spec)) for result in checked.results)
+    total = np.sum([clipped(flatten(r.update, spec)) for r in checked.results], axis=0)
     total = total + 2.0 * NORM * central_noise().standard_normal(len(total))
     over = {Weighting.EXAMPLES: 3.0, Weighting.UNIFORM: 3.0, Weighting.SUM: 1.0}
     divisors = flatten({t: np.full(s.shape, over[s.weighting]) for t, s in spec.items()}, spec)
     np.testing.assert_allclose(outcome.summed.vector, total / divisors, atol=2 * GRID_STEP)
 
 
-def test_noise_is_that_of_the_ledger(case: Case, task, method: Method, stores: Path):
-    """Twice the same round with other noise: the difference has the spread that was charged."""
+def test_noise_is_that_of_the_ledger(
+    case: Case, *, task: Task, method: Method, stores: Path
+) -> None:
+    """The noise on a sum has the spread that the ledger is charged for."""
     asked = next(a for a in ASKED if a.name == "central_noise")
     if why_refused(case, method, asked) is not None or not method.shared_spec():
         return

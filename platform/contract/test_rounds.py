@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from methods import Aggregate, Method, Visibility, Weighting
-from platform.errors import RoundAborted, RunStopped
-from platform.wire.vectors import flatten, unflatten
-from privacy import NoProtection, UploadNoise, UploadSaturated
-from tests.contract._driving import (
+from methods import Aggregate, Examples, Method, Visibility, Weighting
+from platform.contract.driving import (
     STEP,
     CheckedMethod,
     Setting,
@@ -17,9 +19,11 @@ from tests.contract._driving import (
     make_protection,
     play,
     pool_of_rounds,
-    quick_folder,
 )
-from tests.contract.conftest import POPULATION, draw_examples, handed_out
+from platform.contract.examples import POPULATION, draw_examples, handed_out
+from platform.errors import RoundAborted, RunStopped
+from platform.wire.vectors import flatten, unflatten
+from privacy import NoProtection, UploadNoise, UploadSaturated
 
 NAMES = tuple(f"client-{i}" for i in range(6))
 LOST = ("client-1", "client-4")
@@ -28,7 +32,8 @@ UNIFORM = (8, 8, 8, 8, 8, 8)
 UNEQUAL = (5, 9, 8, 12, 7, 6)
 
 
-def data_of(method: Method, sizes=UNIFORM):
+def data_of(method: Method, sizes: Sequence[int] = UNIFORM) -> dict[str, Examples]:
+    """Return examples of six clients."""
     return {n: draw_examples(method, i, sizes[i]) for i, n in enumerate(NAMES)}
 
 
@@ -38,21 +43,17 @@ def masked(method: Method) -> bool:
     return shared and method.visibility is Visibility.AGGREGATE_ONLY
 
 
-def by_coordinate(method: Method, rules: dict[Weighting, float]) -> np.ndarray:
+def by_coordinate(method: Method, rules: Mapping[Weighting, float]) -> NDArray[Any]:
+    """Return the number that the rules give to each coordinate's weighting."""
     spec = method.shared_spec()
     arrays = {n: np.full(s.shape, rules[s.weighting]) for n, s in spec.items()}
     return flatten(arrays, spec)
 
 
-@pytest.fixture
-def stores():
-    with quick_folder() as folder:
-        yield folder
-
-
 @pytest.mark.parametrize("sizes", [UNIFORM, UNEQUAL], ids=["uniform", "unequal"])
-def test_a_masked_sum_is_the_plain_sum(method: Method, stores, sizes):
-    """Per coordinate within n half steps, n being the clients in the sum (or their examples)."""
+def test_a_masked_sum_is_the_plain_sum(method: Method, stores: Path, sizes: Sequence[int]) -> None:
+    """A sum under masks, dropouts included, is the plain sum of what survivors returned."""
+    # Per coordinate within n half steps, n being the clients in the sum (or their examples).
     if not masked(method):
         # What shares nothing is never masked; what shows single updates is refused beforehand.
         if not method.shared_spec():
@@ -106,7 +107,8 @@ def test_a_masked_sum_is_the_plain_sum(method: Method, stores, sizes):
 
 
 @pytest.mark.parametrize("secure", [True, False])
-def test_pool_entries_are_the_survivors(method: Method, stores, secure):
+def test_pool_entries_are_the_survivors(method: Method, stores: Path, secure: bool) -> None:
+    """The pool gets the entries of exactly the clients that survived a round."""
     if pool_of_rounds(method) is None:
         return
     setting = Setting(masked=secure, threshold=THRESHOLD, lost=LOST)
@@ -119,12 +121,12 @@ def test_pool_entries_are_the_survivors(method: Method, stores, secure):
     kept = [result.pool_entry for result in checked.results]
     assert len(opened) == len(kept) == len(NAMES) - len(LOST)
     for mine, returned in zip(opened, kept, strict=True):
-        for name, value in returned.items():
+        for name, value in (returned or {}).items():
             assert np.array_equal(mine[name], value)
 
 
-def test_one_loss_more_than_the_threshold_allows_aborts(method: Method, stores):
-    """The masked sums above were opened by exactly the threshold; what fails names its phase."""
+def test_one_loss_more_than_the_threshold_allows_aborts(method: Method, stores: Path) -> None:
+    """One loss more than the threshold allows aborts a masked round, and the phase is named."""
     if not masked(method):
         return
     setting = Setting(masked=True, threshold=THRESHOLD + 1, lost=LOST)
@@ -134,8 +136,8 @@ def test_one_loss_more_than_the_threshold_allows_aborts(method: Method, stores):
     assert caught.value.uploads_asked
 
 
-def test_a_round_of_a_plain_sum_feeds_the_server(method: Method, stores):
-    """Sum, server update and next broadcast fit together, single updates where they are shown."""
+def test_a_round_of_a_plain_sum_feeds_the_server(method: Method, stores: Path) -> None:
+    """Sum, server update and next broadcast fit together, and a round changes the broadcast."""
     state = method.init_server(np.random.default_rng(7))
     outcome = play(method, data_of(method), stores, Setting(), state=state)
     spec = method.shared_spec()
@@ -156,16 +158,19 @@ def test_a_round_of_a_plain_sum_feeds_the_server(method: Method, stores):
         assert not spec or any((broadcast[n] != before[n]).any() for n in broadcast)
 
 
-def test_upload_noise_and_masks(method: Method, stores):
-    """Clipped and noised uploads travel masked; the norm of a noiseless sum is at most n C."""
+def test_upload_noise_and_masks(method: Method, stores: Path) -> None:
+    """Clipped uploads travel masked, and their mean is not longer than the clipping norm."""
     if not masked(method):
         return
     policy = pool_of_rounds(method)
     entry_is_update = policy is None or set(policy.spec) == set(method.shared_spec())
-    pool_noise = "same" if entry_is_update else "independent"
     mechanism = UploadNoise(clipping_norm=0.05, noise_multiplier=0.0)
     setting = Setting(
-        masked=True, threshold=THRESHOLD, lost=LOST, mechanism=mechanism, pool_noise=pool_noise
+        masked=True,
+        threshold=THRESHOLD,
+        lost=LOST,
+        mechanism=mechanism,
+        pool_noise="same" if entry_is_update else "independent",
     )
     outcome = play(method, data_of(method, UNEQUAL), stores, setting)
     assert outcome.summed.total_weight == len(outcome.survivors)
@@ -178,7 +183,8 @@ def test_upload_noise_and_masks(method: Method, stores):
     assert len(outcome.entries) == (0 if policy is None else len(outcome.survivors))
 
 
-def test_a_client_keeps_its_personal_state(method: Method, stores):
+def test_a_client_keeps_its_personal_state(method: Method, stores: Path) -> None:
+    """A client that comes back finds the personal state that its store has."""
     clients = make_clients(method, data_of(method), stores, Setting())
     again = make_clients(method, data_of(method), stores, Setting())
     for name in NAMES:
@@ -187,7 +193,10 @@ def test_a_client_keeps_its_personal_state(method: Method, stores):
         assert all(np.array_equal(one[n], other[n]) for n in one)
 
 
-def test_an_update_that_does_not_fit_is_refused_and_its_tensor_named(method: Method, stores):
+def test_an_update_that_does_not_fit_is_refused_and_its_tensor_named(
+    method: Method, stores: Path
+) -> None:
+    """An update beyond `value_bound` is refused under masks, and its tensor is named."""
     if not masked(method):
         return
     tight = Setting(masked=True, threshold=THRESHOLD, mechanism=NoProtection(1e-7))

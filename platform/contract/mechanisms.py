@@ -15,6 +15,9 @@ import numpy as np
 
 from methods import Aggregate, Arrays, Examples, Method, Task, Visibility
 from platform.config import RunConfig, parse_config
+from platform.contract.cases import Case
+from platform.contract.examples import POPULATION
+from platform.contract.plans import a_plan
 from platform.experiment.method_building import build_method
 from platform.experiment.simulation import trainer_factory
 from platform.parties.client import Client
@@ -28,8 +31,6 @@ from platform.wire.transport import ClientId, InProcessTransport
 from platform.wire.vectors import unflatten
 from privacy import SeededNoise
 from storage import open_client_store
-from tests._plans import a_plan
-from tests.contract.conftest import POPULATION, Case
 
 NAMES = ("client-0", "client-1", "client-2")
 NORM, MULTIPLIER, THRESHOLD = 0.05, 1e-3, 2
@@ -53,10 +54,12 @@ class Asked:
 
     @property
     def mechanism(self) -> str:
+        """Its name."""
         return str(self.privacy["mechanism"])
 
     @property
     def decoupled(self) -> bool:
+        """Whether personal state is trained without noise."""
         return self.privacy.get("personal") == "decoupled"
 
     @property
@@ -101,7 +104,7 @@ ASKED = (
 
 
 def configure(case: Case, asked: Asked, *overrides: str) -> RunConfig:
-    """The configuration of a small federation under this mechanism."""
+    """Return the configuration of a small federation under this mechanism."""
     tree = {
         "name": "contract",
         "task": {"clients": len(NAMES)},
@@ -114,7 +117,11 @@ def configure(case: Case, asked: Asked, *overrides: str) -> RunConfig:
 
 
 def build(case: Case, config: RunConfig, task: Task) -> Method:
-    """The method, if it fits the configuration."""
+    """Return the method, if it fits the configuration.
+
+    Raises:
+        ConfigError: If it does not.
+    """
     decoupled = config.privacy.personal == "decoupled"
     return build_method(case.registry, config, dataclasses.replace(task, decoupled=decoupled))
 
@@ -138,12 +145,14 @@ class Stage:
     def play(
         self, experts: tuple[Arrays, ...] = (), lost: Collection[ClientId] = ()
     ) -> RoundOutcome:
-        """The first round, from the first state."""
+        """Play the first round, from the first state."""
         return self._run(self.plan(), experts, lost)
 
     def collect(self) -> RoundOutcome:
-        """The collection, as if no round had been before it."""
+        """Play the collection, as if no round had been before it."""
         number = self.protection.collects_at
+        if number is None:
+            raise ValueError("the method's pool is not one that is made once")
         return self._run(
             dataclasses.replace(
                 self.plan(), round_number=number, secure=None, facts=RoundFacts(collects=True)
@@ -169,6 +178,7 @@ class Stage:
         )
 
     def plan(self) -> RoundPlan:
+        """Return the plan of the first round."""
         terms = self.protection.terms
         return a_plan(
             RUN,
@@ -183,10 +193,11 @@ class Stage:
         )
 
     def state(self) -> Arrays:
+        """Return the first state of the server."""
         return self.method.init_server(np.random.default_rng(7))
 
     def aggregate(self, outcome: RoundOutcome) -> Aggregate:
-        """What the server update is shown."""
+        """Return what the server update is shown."""
         spec = self.method.shared_spec()
         individual = None
         if outcome.individual is not None:
@@ -201,14 +212,14 @@ class Stage:
 
 
 def central_noise() -> SeededNoise:
-    """The coordinator's noise of these rounds, the same again at each call."""
+    """Return the coordinator's noise of these rounds, the same again at each call."""
     return SeededNoise(np.random.default_rng(5))
 
 
 def set_stage(
     config: RunConfig, method: Method, data: Mapping[ClientId, Examples], folder: Path
 ) -> Stage:
-    """Clients with stores in the folder, under what the configuration asks for."""
+    """Return clients with stores in the folder, under what the configuration asks for."""
     protection = protect_run(config, method).protection
     make_trainer = trainer_factory(config, "cpu", protection)
     clients = {}
@@ -229,7 +240,7 @@ def set_stage(
 
 
 def why_refused(case: Case, method: Method, asked: Asked) -> str | None:
-    """The reason that must be given, None where the combination is admitted."""
+    """Return the reason that must be given, None where the combination is admitted."""
     if not admitted(method, asked):
         return "privacy.mechanism: "
     if method.visibility is Visibility.PER_CLIENT and asked.masks:
@@ -242,7 +253,7 @@ def why_refused(case: Case, method: Method, asked: Asked) -> str | None:
 
 
 def admitted(method: Method, asked: Asked) -> bool:
-    """By the words of the methods' page: who sees uploads, and whose data they are made of."""
+    """Whether a mechanism fits: by who sees uploads, and whose data they are made of."""
     if asked.mechanism in ("distributed_noise", "central_noise"):
         return method.visibility is not Visibility.PER_CLIENT and "client" in method.units
     unit = {"none": None, "dp_sgd": "record", "upload_noise": "client"}[asked.mechanism]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
 import open_clip
 import torch
@@ -15,7 +17,7 @@ EMBED_DIM = 128
 CONTEXT_LENGTH = 24
 TEXT_WIDTH = 32
 
-MODEL = {
+MODEL: Final[Mapping[str, Any]] = {
     # Wide enough for the gate of every method's preset; the towers themselves are tiny.
     "embed_dim": EMBED_DIM,
     "vision_cfg": {"layers": 1, "width": 32, "head_width": 16, "patch_size": 8, "image_size": 16},
@@ -30,7 +32,7 @@ MODEL = {
 
 
 def random_backbone(folder: Path, seed: int = 0) -> Backbone:
-    """Saves a randomly initialised open_clip model as a local checkpoint and loads that."""
+    """Save a randomly initialised open_clip model as a local checkpoint, and load that."""
     document = {"model_cfg": MODEL, "preprocess_cfg": {"mean": [0.5] * 3, "std": [0.25] * 3}}
     (folder / "open_clip_config.json").write_text(json.dumps(document))
     with torch.random.fork_rng(devices=[]):

@@ -1,0 +1,72 @@
+"""What pytest must know before it collects: the option `--methods`; and, after it, which rules.
+
+An entry point loads this file whenever pytest runs where Sotto is installed, so it imports nothing
+else of Sotto, and does nothing where the contract is not run.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+INI = "sotto_methods"
+RULE = "sotto_rule"
+"""Under this name a failed test's report carries the rule that it tried, and the case."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option, and the same as a key of an ini file."""
+    group = parser.getgroup("sotto", "Sotto's contract of methods")
+    group.addoption(
+        "--methods",
+        metavar="DIR",
+        help="Check the methods of this folder, NAME.py and NAME.yaml; their code is run.",
+    )
+    parser.addini(INI, "Folder whose methods `--pyargs platform.contract` checks.", default="")
+
+
+def chosen_folder(config: pytest.Config) -> Path | None:
+    """Return the folder that the option names, else that of the ini file, None for neither."""
+    option = config.getoption("--methods", None)
+    if option is not None:
+        return Path(config.invocation_params.dir, option)
+    written = _written(config)
+    if not written:
+        return None
+    return Path(config.rootpath if config.inipath is None else config.inipath.parent, written)
+
+
+def _written(config: pytest.Config) -> str:
+    try:
+        return str(config.getini(INI))
+    except (KeyError, ValueError):
+        # An install that is older than this file has not made the key known.
+        return ""
+
+
+def rule_of(function: object) -> str:
+    """Return the rule that a test tries: its docstring's first paragraph, on one line."""
+    paragraph = (function.__doc__ or "").strip().partition("\n\n")[0]
+    return re.sub(r"\s+", " ", paragraph)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say at the end which rules were broken, and by whom."""
+    broken: dict[str, list[str]] = {}
+    for report in (
+        *terminalreporter.stats.get("failed", ()),
+        *terminalreporter.stats.get("error", ()),
+    ):
+        told = dict(getattr(report, "user_properties", ())).get(RULE)
+        if told is not None:
+            rule, case = told
+            broken.setdefault(str(rule), [])
+            if case not in broken[str(rule)]:
+                broken[str(rule)].append(str(case))
+    if not broken:
+        return
+    terminalreporter.section("rules of the contract that are broken")
+    for rule, cases in broken.items():
+        terminalreporter.line(f"{', '.join(cases)}: {rule}")

@@ -1,0 +1,159 @@
+"""What a built method says of itself, and the states that it starts from."""
+
+from __future__ import annotations
+
+from typing import Any, Final, get_args
+
+import numpy as np
+import pytest
+
+from methods import (
+    Arrays,
+    ClientView,
+    Method,
+    MethodError,
+    PoolPolicy,
+    Task,
+    TensorSpec,
+    Visibility,
+    Weighting,
+)
+from methods.interface.defaults import ALL_UNITS
+from methods.interface.method import Need
+from platform.contract.cases import Case
+from platform.contract.driving import local_trainer
+from platform.contract.examples import (
+    CLASSES,
+    POPULATION,
+    draw_examples,
+    draw_raw,
+    handed_out,
+)
+from platform.contract.training import rng, same_arrays, server_update, train
+from platform.wire.codec import decode_arrays, encode_arrays
+
+NEEDS: Final = frozenset(get_args(Need))
+
+
+def test_the_interface(method: Method) -> None:
+    """Every member of `Method` is of the type that the interface gives it."""
+    assert isinstance(method.needs, frozenset)
+    assert method.needs <= NEEDS
+    assert isinstance(method.visibility, Visibility)
+    assert isinstance(method.units, frozenset)
+    assert method.units <= ALL_UNITS
+    for spec in method.shared_spec().values():
+        assert isinstance(spec, TensorSpec)
+        assert isinstance(spec.weighting, Weighting)
+        assert np.dtype(spec.dtype).kind == "f"
+    policy = method.pool_policy()
+    assert policy is None or isinstance(policy, PoolPolicy)
+    if policy is not None:
+        assert policy.spec
+        assert policy.k >= 1
+
+
+def test_an_example_is_prepared_alone_and_always_in_the_same_way(method: Method) -> None:
+    """`prepare` makes row i from example i alone: in any order, in any company."""
+    raw = draw_raw(method, 6, 5)
+    whole = method.prepare(raw)
+    order = [3, 0, 4, 1, 2]
+    shuffled = method.prepare({name: value[order] for name, value in raw.items()})
+    alone = method.prepare({name: value[2:3] for name, value in raw.items()})
+    for name, value in whole.items():
+        assert len(value) == 5
+        assert value.dtype.kind != "f" or np.isfinite(value).all()
+        np.testing.assert_allclose(shuffled[name], value[order], atol=1e-6)
+        np.testing.assert_allclose(alone[name][0], value[2], atol=1e-6)
+    assert not set(whole) & {"labels", "domains"}
+
+
+def test_a_loss_of_a_whole_batch_is_not_trained_on_records(method: Method) -> None:
+    """A method whose loss couples examples does not admit protection of single records."""
+    if method.couples_examples:
+        assert "record" not in method.units
+
+
+def test_initial_states_depend_on_their_seed_alone(method: Method) -> None:
+    """`init_server` and `init_client` give the same states for the same generators."""
+    assert same_arrays(method.init_server(rng(4)), method.init_server(rng(4)))
+    one, other = (method.init_client(rng(4), rng(5)) for _ in range(2))
+    assert same_arrays(one, other)
+
+
+def test_states_survive_storage(method: Method) -> None:
+    """Every state is of arrays that can be stored and come back the same."""
+    states = [
+        method.init_server(rng(1)),
+        method.init_client(rng(1), rng(2)),
+        train(method).personal,
+    ]
+    for state in states:
+        restored = decode_arrays(encode_arrays(state))
+        assert same_arrays(state, restored)
+        assert all(restored[name].dtype == value.dtype for name, value in state.items())
+
+
+def test_a_broadcast_has_the_same_arrays_in_every_round(method: Method) -> None:
+    """A broadcast has the same names, shapes and types in every round; clients refuse others."""
+    # So that nobody can choose where training breaks.
+
+    def looks(state: Arrays, client: str | None) -> dict[str, Any]:
+        broadcast = method.broadcast(state, client)
+        return {name: (array.shape, array.dtype) for name, array in broadcast.items()}
+
+    names, state = ("client-0", "client-1"), method.init_server(rng(1))
+    first = looks(state, None)
+    personal = {name: method.init_client(rng(1), rng(2)) for name in names}
+    experts = handed_out(method)
+    for _ in range(2):
+        results = {}
+        for i, name in enumerate(names):
+            view = ClientView(method.broadcast(state, name), experts, personal[name])
+            assert looks(state, name) == first
+            trainer = local_trainer()
+            results[name] = method.client_update(view, draw_examples(method, i), trainer, rng())
+            personal[name] = results[name].personal
+        state = server_update(method, state, results)
+    assert looks(state, "client-0") == looks(state, "new") == looks(state, None) == first
+
+
+def test_what_is_broadcast_can_be_sent(method: Method) -> None:
+    """A broadcast is of arrays that survive a message, whoever it is for."""
+    state = server_update(method, method.init_server(rng(1)), {"one": train(method)})
+    for key in ("one", "never seen", None):
+        broadcast = method.broadcast(state, key)
+        assert same_arrays(broadcast, decode_arrays(encode_arrays(broadcast)))
+
+
+def test_one_party_that_holds_all_data_sends_nothing_and_says_so(
+    case: Case, method: Method
+) -> None:
+    """A method without a federation shares nothing, and its title says `centralised`."""
+    told = "centralised" in case.registry.info(case.method).title
+    assert told == method.centralised
+    if method.centralised:
+        assert method.has_personal_state
+        assert not method.shared_spec() and method.pool_policy() is None
+        assert method.init_server(rng(1)) == {}
+
+
+def test_a_method_that_keeps_nothing_says_so_truly(method: Method) -> None:
+    """A method without personal state returns none."""
+    if not method.has_personal_state:
+        assert method.init_client(rng(1), rng(2)) == {}
+        assert train(method).personal == {}
+
+
+def test_methods_that_need_a_backbone_say_so(case: Case, method: Method) -> None:
+    """`build` refuses a task without a CLIP model exactly if the method reads what CLIP makes."""
+    encoded = method.needs & {"features", "tokens"}
+    if method.pixel_size is None:
+        encoded |= method.needs & {"pixels"}
+    without = Task(CLASSES, ("ink",), POPULATION, None)
+    if not encoded:
+        other = case.registry.build(case.method, case.config(), without)
+        assert other.needs == method.needs
+        return
+    with pytest.raises(MethodError, match="CLIP model"):
+        case.registry.build(case.method, case.config(), without)

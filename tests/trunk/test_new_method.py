@@ -1,0 +1,159 @@
+"""`new method`: three files that train, or one sentence and no file."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from methods import Registry
+from tests._forking import UNPLUGGED, in_checkout
+from tests.trunk.conftest import Command
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = {"mine.py", "mine.yaml", "test_mine.py"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def run_its_test(folder: Path) -> tuple[int, str]:
+    def there() -> int:
+        os.chdir(folder)
+        without = [word for name in UNPLUGGED for word in ("-p", f"no:{name}")]
+        return int(pytest.main(["-q", "--rootdir", str(folder), *without, "test_mine.py"]))
+
+    return in_checkout(ROOT, there)
+
+
+def test_its_test_fails_until_the_number_is_replaced_and_by_the_right_one(
+    sotto: Command, folder: Path
+) -> None:
+    answer = sotto("new", "method", "mine")
+    assert answer.code == 0, answer.err
+    assert names(folder) == FILES
+    assert answer.out.splitlines()[-1].endswith("-m pytest test_mine.py")
+    file = folder / "test_mine.py"
+    text = file.read_text()
+    assert text.count("BY_HAND: float | None = None\n") == 1
+    for number, code in (("None", 1), ("0.5", 1), ("0.6", 0)):
+        file.write_text(text.replace("= None\n", f"= {number}\n"))
+        found, said = run_its_test(folder)
+        assert found == code, said
+        assert ("AssertionError: REPLACE the None" in said) == (number == "None")
+
+
+def test_another_folder_is_made_and_named(sotto: Command, folder: Path) -> None:
+    told = json.loads(sotto("new", "method", "mine", "--into", "my stuff/a", "--json").out)
+    paths = ["my stuff/a/mine.py", "my stuff/a/mine.yaml", "my stuff/a/test_mine.py"]
+    assert told["written"] == paths
+    assert told["next"].endswith("-m pytest 'my stuff/a/test_mine.py'")
+    assert "mine" in Registry(folder=folder / "my stuff" / "a").available()
+
+
+def test_a_folder_of_the_methods_own_name_is_no_module(sotto: Command, folder: Path) -> None:
+    (folder / "mine").mkdir()
+    assert sotto("new", "method", "mine", "--into", "mine").code == 0
+    assert names(folder / "mine") == FILES
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("", "is not valid; it must be small letters"),
+        ("my-prompt", "is not valid; it must be small letters"),
+        ("MyPrompt", "is not valid; it must be small letters"),
+        ("2fast", "is not valid; it must be small letters"),
+        ("_mine", "is not valid; it must be small letters"),
+        ("../mine", "is not valid; it must be small letters"),
+        ("mine\n", "is not valid; it must be small letters"),
+        ("größe", "is not valid; it must be small letters"),
+        ("a" * 300, "be at most 40 long"),
+        ("class", "no keyword of Python"),
+        ("lambda", "no keyword of Python"),
+        ("promptfl", "'promptfl' is taken"),
+        ("test_mine", "is the name of a test"),
+        ("conftest", "is the name of a test"),
+        ("json", "is a module that Python finds already"),
+        ("torch", "is a module that Python finds already"),
+    ],
+)
+def test_a_bad_name_is_one_sentence_and_no_file(
+    sotto: Command, folder: Path, name: str, words: str
+) -> None:
+    answer = sotto("new", "method", name)
+    assert answer.code == 2
+    assert answer.err.startswith("error: NAME: ") and words in " ".join(answer.err.split())
+    assert names(folder) == set()
+
+
+@pytest.mark.parametrize("there", sorted(FILES))
+@pytest.mark.parametrize("kind", ["file", "dangling link", "folder"])
+def test_nothing_is_overwritten_and_nothing_written_beside_it(
+    sotto: Command, folder: Path, there: str, kind: str
+) -> None:
+    path = folder / there
+    if kind == "file":
+        path.write_text("mine\n")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("nowhere")
+    answer = sotto("new", "method", "mine")
+    assert answer.code == 2
+    assert f"'{there}' is there already and nothing was written" in " ".join(answer.err.split())
+    assert names(folder) == {there}
+    assert kind != "file" or path.read_text() == "mine\n"
+
+
+def test_a_file_is_no_folder(sotto: Command, folder: Path) -> None:
+    (folder / "file").write_text("")
+    answer = sotto("new", "method", "mine", "--into", "file")
+    assert answer.code == 2 and "--into: 'file' is no folder; valid: " in answer.err
+
+
+@pytest.mark.parametrize("last", [1, 2, 3])
+def test_a_full_disk_leaves_no_file(
+    sotto: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    opened: list[str] = []
+    honest = Path.open
+
+    def full(path: Path, mode: str = "r", **options: Any) -> Any:
+        if mode == "x":
+            opened.append(path.name)
+            if len(opened) == last:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return honest(path, mode, **options)
+
+    monkeypatch.setattr(Path, "open", full)
+    answer = sotto("new", "method", "mine")
+    assert answer.code == 1 and "No space left on device" in answer.err
+    assert len(opened) == last and names(folder) == set()
+    # The method comes last: what looks for one never finds it without its preset.
+    assert last != 3 or opened[-1] == "mine.py"
+
+
+def test_in_a_checkout_each_file_goes_to_its_own_folder(sotto: Command, folder: Path) -> None:
+    for part in ("methods/interface", "methods/clip", "configs/methods", "tests/methods"):
+        (folder / part).mkdir(parents=True)
+    taken = sotto("new", "method", "clip")
+    assert taken.code == 2 and "'clip' is taken" in taken.err
+    answer = sotto("new", "method", "mine")
+    assert answer.code == 0, answer.err
+    assert (folder / "methods" / "mine.py").is_file()
+    assert (folder / "configs" / "methods" / "mine.yaml").is_file()
+    test = (folder / "tests" / "methods" / "test_mine.py").read_text()
+    assert "from methods.mine import rescaled\n" in test
+    assert answer.out.splitlines()[-1].endswith("-m pytest tests/methods/test_mine.py")
