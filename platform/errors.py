@@ -19,11 +19,22 @@ PlatformError
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
 MOST_NAMED: Final = 10
 """In a sentence that says what is valid."""
+
+
+_FIELD: Final = re.compile(r"(--?[a-z][a-z-]*|[A-Z][A-Z_|]*|[A-Za-z_]\w*(?:\.\w+)*): ")
+"""With what a sentence about a value begins: a key, an option, or an argument of a command."""
+
+
+def field_of(sentence: str) -> str | None:
+    """Return the key, option or argument that a sentence is about, None for any other sentence."""
+    found = _FIELD.match(sentence)
+    return None if found is None else found[1]
 
 
 def listed(names: Sequence[str]) -> str:

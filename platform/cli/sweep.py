@@ -12,7 +12,7 @@ from rich.progress import TaskID, TextColumn
 
 from methods import Registry
 from platform.cli import exit_codes
-from platform.cli.interrupting import farewell, interruptible
+from platform.cli.interrupting import Ended, interruptible, same_again
 from platform.cli.options import DEFAULT_STORAGE
 from platform.cli.output import WithBar, console, epsilon, fraction, print_json, printable
 from platform.config import Sources
@@ -117,8 +117,8 @@ def sweep_command(
     grid = build_grid(options.request(), sources)
     folder = output or _default_output(grid)
     with only_sweep_in(folder):
-        try:
-            with interruptible(), ScreenSweepObserver(quiet=as_json) as screen:
+        with interruptible(lambda number: _interrupted(number, folder)):
+            with ScreenSweepObserver(quiet=as_json) as screen:
                 if cluster is None:
                     url = absolute_storage(options.storage)
                     outcomes = run_cells(
@@ -132,13 +132,15 @@ def sweep_command(
                         place=folder / CELLS,
                     )
             tables = publish(grid, outcomes, folder)
-        except KeyboardInterrupt as error:
-            raise farewell(error, "interrupted; continue with the same command") from None
     if as_json:
         print_json(document(grid, outcomes, folder))
     elif tables:
         console().print(f"\n{markdown(tables)}\nwritten to {folder}", soft_wrap=True)
     _report_failures(outcomes)
+
+
+def _interrupted(number: int, folder: Path) -> Ended:
+    return Ended(number, f"sweep {folder} is interrupted", command=same_again())
 
 
 def _cluster(options: ClusterOptions, storage: str) -> Cluster | None:

@@ -26,6 +26,7 @@ THIRD_PARTY = {
     "platform": {
         "PIL",
         "annotated_types",
+        "click",
         "jinja2",
         "matplotlib",
         "numpy",

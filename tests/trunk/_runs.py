@@ -246,6 +246,14 @@ def gaussian_epsilon(noise_multiplier: float, releases: int, delta: float = 1e-5
     return float(brentq(excess, 0.0, 400.0, xtol=1e-12))
 
 
+def interrupted_run(run_id: str, storage: Storage) -> str:
+    """What is said of a run that a signal ended."""
+    return (
+        f"run {run_id} is interrupted; go on with: python -m platform.coordinator run "
+        f"--resume {run_id} --storage {storage.url}"
+    )
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a command answered."""
