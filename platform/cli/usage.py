@@ -21,6 +21,7 @@ def usage_problem(error: click.ClickException) -> tuple[str | None, str]:
         The option or argument as it is typed, None where it is none; the sentence.
     """
     context = getattr(error, "ctx", None)
+    field: str | None
     match error:
         case click.NoSuchOption():
             valid = ", ".join(_options(context))

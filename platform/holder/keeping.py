@@ -73,13 +73,13 @@ class Keeping:
         names = (path.name.removesuffix(ending) for path in found)
         return sorted(name for name in names if re.fullmatch(RUN_NAME, name))
 
+    def going_on(self) -> list[str]:
+        """Return the runs that were accepted and are not over, sorted."""
+        over = {*self.runs("parting"), *self.runs("left")}
+        return [run_id for run_id in self.runs("offer") if run_id not in over]
+
 
 def may_be_kept(name: str) -> bool:
     """Return whether a file may have this name, from the storage folder on."""
     kinds = "|".join(get_args(Kind))
     return re.fullmatch(rf"{re.escape(KEPT)}/{RUN_NAME}\.({kinds})", name) is not None
-
-    def going_on(self) -> list[str]:
-        """Return the runs that were accepted and are not over, sorted."""
-        over = {*self.runs("parting"), *self.runs("left")}
-        return [run_id for run_id in self.runs("offer") if run_id not in over]
