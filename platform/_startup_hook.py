@@ -37,8 +37,8 @@ class PlatformFinder:
         What lies before the standard library on the path, such as a checkout in the current
         folder, goes first, as for any other module: a checkout never gets half its packages
         from an installed wheel. Under `python -m platform.NAME` no other `platform` does, which
-        a `platform.py` in the current folder would be. If the installed package is gone, the standard library's
-        module is found as if there were no hook.
+        a `platform.py` in the current folder would be. If the installed package is gone, the
+        standard library's module is found as if there were no hook.
 
         Args:
             fullname: Absolute name of the module that is wanted.

@@ -37,6 +37,15 @@ def field_of(sentence: str) -> str | None:
     return None if found is None else found[1]
 
 
+_LONG: Final = re.compile(r"'[^']{500,}'|\S{500,}")
+"""A value that somebody typed or a file held; no path that a system opens is so long and useful."""
+
+
+def readable(sentence: str) -> str:
+    """Return a sentence in which no value is longer than what a person reads."""
+    return _LONG.sub(lambda found: f"{found[0][:200]}... ({len(found[0])} characters)", sentence)
+
+
 def listed(names: Sequence[str]) -> str:
     """Return what is valid between commas; of many the first ones, and how many more there are."""
     more = len(names) - MOST_NAMED

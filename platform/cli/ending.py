@@ -97,9 +97,9 @@ def failure_of(error: Exception) -> Failure:
         return Failure(
             error=f"{type(error).__name__}: {error}", kind="internal", exit_code=exit_codes.FAILED
         )
-    from platform.errors import field_of
+    from platform.errors import field_of, readable
 
-    sentence = str(error)
+    sentence = readable(str(error))
     field = field_of(sentence) if code == exit_codes.BAD_INPUT else None
     return Failure(error=sentence, kind=_kind(error), exit_code=code, field=field)
 
