@@ -21,6 +21,7 @@ from platform.cli.federation_commands import federation_app
 from platform.cli.options import ABOUT, DEFAULT_STORAGE, Json, Reference, Storage
 from platform.cli.page_commands import page_app
 from platform.cli.report_commands import report_app
+from platform.cli.schema_commands import schema_app
 
 app = typer.Typer(
     name="python -m platform.coordinator",
@@ -37,6 +38,7 @@ app.add_typer(federation_app, name="federation")
 app.add_typer(report_app)
 app.add_typer(backup_app)
 app.add_typer(page_app)
+app.add_typer(schema_app)
 
 MethodsOption = Annotated[
     Path | None,

@@ -32,7 +32,7 @@ MOST_ROOMS = 21
 ARROWS_A_ROOM = 5
 """Fewer than so many on average."""
 # They are the package's own face, and import nothing of it.
-FACE = {"platform", "platform.__main__", "platform._startup_hook"}
+FACE = {"platform", "platform.__main__", "platform._own_packages", "platform._startup_hook"}
 
 
 def trunk(root: Path) -> dict[str, Path]:
