@@ -127,7 +127,9 @@ def require_database(url: str) -> Path:
         UnknownRun: If there is none.
     """
     if not is_there(url):
-        raise UnknownRun(f"--storage: there is no database at {url}")
+        raise UnknownRun(
+            f"--storage: there is no database at {url}; valid: one that `run` has made"
+        )
     return database_file(url)
 
 

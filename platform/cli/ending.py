@@ -158,9 +158,9 @@ def _exit_code(error: Exception) -> int | None:
     from methods import BrokenMethod, MethodError, UnknownMethod
     from platform.errors import ConfigError, PlatformError, UnknownRun
     from privacy import PrivacyError
-    from storage import AuditChainBroken, LogBroken, StorageError
+    from storage import AuditChainBroken, ForeignFile, LogBroken, StorageError
 
-    if isinstance(error, (ConfigError, UnknownRun, UnknownMethod, BrokenMethod)):
+    if isinstance(error, (ConfigError, UnknownRun, UnknownMethod, BrokenMethod, ForeignFile)):
         return exit_codes.BAD_INPUT
     if isinstance(error, (AuditChainBroken, LogBroken)):
         return exit_codes.AUDIT_BROKEN

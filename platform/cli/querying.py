@@ -86,6 +86,7 @@ def print_audit(
     """
     if shown_as not in FORMATS:
         raise ConfigError(f"--format: {shown_as!r} is not valid; valid: {', '.join(FORMATS)}")
+    _require_shape(wanted, limit)
     with closing(open_existing(storage)) as database:
         found = matching(database, wanted, storage, limit)
     if shown_as == "json":

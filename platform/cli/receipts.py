@@ -130,7 +130,10 @@ def _bound(path: Path, found: Sequence[RunReceipts]) -> dict[str, Any]:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").digest()
     except OSError as error:
-        raise ConfigError(f"--upload: {str(path)!r} cannot be read ({error.strerror})") from error
+        raise ConfigError(
+            f"--upload: {str(path)!r} cannot be read ({error.strerror}); "
+            "valid: an upload as it was sent"
+        ) from error
     for run in found:
         for upload in run.received.uploads:
             if upload.digest == digest:

@@ -141,7 +141,7 @@ class TaskConfig(Section):
     images itself; unused by `shapes`, `homonyms`, `digits` and `headlines`.
     `datasets --check NAME --root DIR` says what is right and wrong with it.
     """
-    domains: tuple[str, ...] | None = None
+    domains: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Domains to use; null: all."""
     clients: Clients = 10
     """Clients in the federation."""

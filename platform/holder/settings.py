@@ -44,7 +44,10 @@ def _placed(value: Any, info: ValidationInfo) -> Path:
 
 def _known_key(text: str | None) -> str | None:
     if text is not None:
-        NoteKey.decode(text)
+        try:
+            NoteKey.decode(text)
+        except ValueError as error:
+            raise ValueError(f"{error}; valid: NAME+ID+KEY as `audit head` states it") from error
     return text
 
 

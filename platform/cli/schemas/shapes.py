@@ -86,7 +86,7 @@ def _strict(part: Any, definitions: Mapping[str, Any]) -> Any:
     if "$ref" in part:
         named = definitions[part["$ref"].rpartition("/")[2]]
         return _strict({**named, **{k: v for k, v in part.items() if k != "$ref"}}, definitions)
-    found = {}
+    found: dict[str, Any] = {}
     for key, value in part.items():
         if key == "properties":
             found[key] = {name: _strict(each, definitions) for name, each in value.items()}
