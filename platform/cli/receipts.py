@@ -98,7 +98,9 @@ def _source(source: Path) -> tuple[Sequence[KeptReceipt], Sequence[LedgerRow] | 
 def _of_holder(config: Path) -> tuple[Sequence[KeptReceipt], Sequence[LedgerRow]]:
     found = read_store(load_holder(config), lambda store: (store.receipts.all(), store.rows()))
     if found is None:
-        raise ConfigError(f"CONFIG: {str(config)!r} has no store yet; the client makes it")
+        raise ConfigError(
+            f"CONFIG: {str(config)!r} has no store yet; valid: one whose client has run"
+        )
     return found
 
 

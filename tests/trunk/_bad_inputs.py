@@ -352,7 +352,6 @@ MISUSED: Final[tuple[Typed, ...]] = (
     (("audit", "query", "--format", "xml"), ("--format", "'xml'", "csv")),
     (("audit", "query", "--limit", "0"), ("--limit", "0")),
     (("audit", "query", "--round", "one"), ("--round", "'one'", "integer")),
-    (("audit", "query", "--since", "yesterday"), ("--since", "'yesterday'")),
     (("audit", "verify", "--head", "1:a"), ("--head",)),
     (("audit", "verify", "--run", "x", "--key", "k"), ("--key",)),
     (("audit", "verify", "--key", "k"), ("--key", "'k'")),

@@ -19,7 +19,7 @@ from platform.cli.schemas.catalogue import SCHEMAS, schema_of
 from tests.trunk._runs import Command, Finished
 from tests.trunk._schemas import require_published
 
-OPEN = {"axes", "detail", "partition", "says", "method", "log"}
+OPEN = {"axes", "detail", "partition", "says", "method"}
 """Keys whose content is of the user's configuration, or has a format of its own."""
 PROGRAMS = {"coordinator": app, "client": client_app}
 

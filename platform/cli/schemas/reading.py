@@ -259,10 +259,9 @@ MANIFEST: Final = record(
         "made": TEXT,
         "pseudonym": TEXT,
         "heads": mapping(listing(either(COUNT, DIGEST))),
-        "log": {"type": ["object", "array", "null"]},
         "members": _TEXTS,
     },
-    optional=("pseudonym", "heads", "log"),
+    optional=("pseudonym", "heads"),
 )
 UPGRADED: Final = listing(record({"path": TEXT, "before": TEXT, "after": TEXT}))
 CHARGES: Final = record({"path": TEXT, "pseudonym": TEXT, "charges": mapping(COUNT)})
