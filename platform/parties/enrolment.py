@@ -114,7 +114,7 @@ def create_key(path: Path) -> Identity:
     except OSError as error:
         if path.exists():
             raise ConfigError(
-                f"KEY: {str(path)!r} exists already, and keys are never replaced; valid: a new file"
+                f"KEY: {str(path)!r} exists already; keys are never replaced; valid: a new file"
             ) from error
         raise ConfigError(f"KEY: {str(path)!r} cannot be written ({error.strerror})") from error
     return Identity(private)
@@ -134,7 +134,8 @@ def read_key(path: Path, *, key: str = RUN_KEY) -> Identity:
         return Identity(bytes.fromhex(path.read_text(encoding="ascii").strip()))
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{key}: {str(path)!r} holds no private key; valid: a file that `keys create` made"
+            f"{key}: {str(path)!r} holds no private key of 64 hex digits; valid: a file "
+            "that `keys create` made"
         ) from error
 
 
