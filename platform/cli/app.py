@@ -330,12 +330,8 @@ def clipping(
 @app.command("secagg-plan")
 def secagg_plan(
     clients: Annotated[int, typer.Option(help="Size of the cohort.", min=2, max=100_000)],
-    corrupt_rate: Annotated[
-        float, typer.Option(help="Share of it that may collude.", min=0, max=1)
-    ] = 0.05,
-    dropout_rate: Annotated[
-        float, typer.Option(help="Share of it that may be lost.", min=0, max=1)
-    ] = 0.1,
+    corrupt_rate: Annotated[float, typer.Option(help="Share of it that may collude.")] = 0.05,
+    dropout_rate: Annotated[float, typer.Option(help="Share of it that may be lost.")] = 0.1,
     length: Annotated[int, typer.Option(help="Values in a vector.", min=1, max=2**40)] = 65_536,
     ring_bits: Annotated[int, typer.Option(help="Bits of a value.", min=16, max=64)] = 32,
     as_json: Json = False,

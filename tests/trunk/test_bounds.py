@@ -102,8 +102,11 @@ def options(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 @pytest.mark.parametrize("program", [app, client_app], ids=["coordinator", "client"])
 def test_every_number_of_a_command_line_has_two_ends(program: typer.Typer) -> None:
     found = dict(options(typer.main.get_command(program)))
-    # Bounded elsewhere: the first is the key `seed`, the others are of what is asked of the log.
-    elsewhere = (" run seed", " audit query round_number", " audit query limit")
+    # Bounded elsewhere: the first is the key `seed`, the others are the log's and the plan's own.
+    elsewhere = (
+        *(" run seed", " audit query round_number", " audit query limit"),
+        *(" secagg-plan corrupt_rate", " secagg-plan dropout_rate"),
+    )
     loose = [
         path
         for path, kind in found.items()
