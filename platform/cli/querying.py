@@ -209,7 +209,9 @@ def _require_shape(wanted: AuditFilter, limit: int | None) -> None:
         known = ", ".join(LEDGER_STATUSES)
         raise ConfigError(f"--status: {wanted.status!r} is not valid; valid: {known}")
     if limit is not None and not 1 <= limit <= LARGEST_ROUND:
-        raise ConfigError(f"--limit: {limit} is not valid; it must be 1 to {LARGEST_ROUND}")
+        raise ConfigError(
+            f"--limit: {limit} is not valid; it must be at least 1 and at most {LARGEST_ROUND}"
+        )
 
 
 def _require_known(uow: UnitOfWork, wanted: AuditFilter) -> None:
