@@ -38,7 +38,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -90,7 +90,7 @@ class Config(NetworkConfig):
 
     space: Literal["patches", "pixels"] = "patches"
     style: Literal["overall", "single"] = "overall"
-    styles: Annotated[int, Ge(1)] = 3
+    styles: Annotated[int, Ge(1), Le(1000)] = 3
 
 
 @dataclass(frozen=True)

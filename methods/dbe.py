@@ -86,7 +86,7 @@ class Config(NetworkConfig):
         momentum: mu, what a batch counts in the running mean of the features.
     """
 
-    mean_weight: Annotated[float, Ge(0.0)] = 25.0
+    mean_weight: Annotated[float, Ge(0.0), Le(1e6)] = 25.0
     momentum: Annotated[float, Gt(0.0), Le(1.0)] = 1.0
 
 

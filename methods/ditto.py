@@ -33,7 +33,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -69,8 +69,8 @@ class Config(NetworkConfig):
             where both networks are trained together, it has no say.
     """
 
-    proximal_weight: Annotated[float, Ge(0.0)] = 1.0
-    personal_rounds: Annotated[int, Ge(1)] = 1
+    proximal_weight: Annotated[float, Ge(0.0), Le(1e6)] = 1.0
+    personal_rounds: Annotated[int, Ge(1), Le(10000)] = 1
 
 
 @dataclass(frozen=True)

@@ -72,10 +72,10 @@ class Config(NetworkConfig):
 
     network: Literal["clip"] = "clip"
     context_tokens: Annotated[int, Ge(1), Le(64)] = 4
-    domain_weight: Annotated[float, Ge(0.0)] = 1.0
-    adapter_learning_rate: Annotated[float, Gt(0.0)] | None = 1e-4
-    tower_learning_rate: Annotated[float, Gt(0.0)] | None = 5e-6
-    head_learning_rate: Annotated[float, Gt(0.0)] | None = 5e-4
+    domain_weight: Annotated[float, Ge(0.0), Le(1e6)] = 1.0
+    adapter_learning_rate: Annotated[float, Gt(0.0), Le(1e3)] | None = 1e-4
+    tower_learning_rate: Annotated[float, Gt(0.0), Le(1e3)] | None = 5e-6
+    head_learning_rate: Annotated[float, Gt(0.0), Le(1e3)] | None = 5e-4
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -82,7 +82,7 @@ class Config(PromptConfig):
         sign: The local gradient of Eq. 4, or that of the published code.
     """
 
-    rank: Annotated[int, Ge(1)] = 8
+    rank: Annotated[int, Ge(1), Le(1024)] = 8
     sign: Literal["paper", "published"] = "paper"
 
 

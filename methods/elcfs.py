@@ -41,7 +41,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 from methods.errors import MethodError
@@ -89,8 +89,8 @@ class Config(NetworkConfig):
     spectrum: Literal["client_mean", "per_image", "full"] = "client_mean"
     band: Annotated[float, Ge(0.0), Lt(0.5)] = 0.0
     mix: Literal["full", "uniform"] = "full"
-    inner_rate: Annotated[float, Ge(0.0)] = 1e-3
-    inner_clip: Annotated[float, Gt(0.0)] = 100.0
+    inner_rate: Annotated[float, Ge(0.0), Le(1e3)] = 1e-3
+    inner_clip: Annotated[float, Gt(0.0), Le(1e6)] = 100.0
 
 
 @dataclass(frozen=True)

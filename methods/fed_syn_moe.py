@@ -24,7 +24,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from annotated_types import Gt
+from annotated_types import Gt, Le
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -62,7 +62,7 @@ class Config(NetworkConfig, GateConfig):
             head under a gate that is drawn anew, as published.
     """
 
-    gate_rate: Annotated[float, Gt(0.0)] | None = None
+    gate_rate: Annotated[float, Gt(0.0), Le(1e3)] | None = None
     wiring: Literal["paper", "published"] = "paper"
 
 

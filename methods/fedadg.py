@@ -96,8 +96,8 @@ class Config(NetworkConfig):
     first_share: Annotated[float, Ge(0.0), Le(1.0)] = 0.3
     alpha: Annotated[float, Ge(0.0), Le(1.0)] = 0.85
     smoothing: Annotated[float, Ge(0.0), Lt(1.0)] = 0.01
-    label_scale: Annotated[float, Gt(0.0)] = 0.7
-    adversary_rate: Annotated[float, Gt(0.0)] = 0.7
+    label_scale: Annotated[float, Gt(0.0), Le(1e6)] = 0.7
+    adversary_rate: Annotated[float, Gt(0.0), Le(1e3)] = 0.7
     projection: Literal["trained", "fixed"] = "trained"
     generator_output: Literal["relu", "linear", "unit"] = "relu"
 

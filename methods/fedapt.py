@@ -31,7 +31,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -78,9 +78,9 @@ class Config(PromptConfig):
         weighting: How clients are weighted in the mean: by their examples, or all alike.
     """
 
-    temperature: Annotated[float, Gt(0.0)] = 0.01
-    domain_weight: Annotated[float, Ge(0.0)] = 1.0
-    query_learning_rate: Annotated[float, Ge(0.0)] | None = None
+    temperature: Annotated[float, Gt(0.0), Le(1e6)] = 0.01
+    domain_weight: Annotated[float, Ge(0.0), Le(1e6)] = 1.0
+    query_learning_rate: Annotated[float, Ge(0.0), Le(1e3)] | None = None
     weighting: Literal["examples", "uniform"] = "examples"
 
 

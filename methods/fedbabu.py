@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from methods.fedper import FedPer
@@ -53,7 +53,7 @@ class Config(NetworkConfig):
     """
 
     fine_tune: Literal["head", "body", "all"] = "head"
-    fine_tuning_rounds: Annotated[int, Ge(1)] = 10
+    fine_tuning_rounds: Annotated[int, Ge(1), Le(10000)] = 10
 
 
 @dataclass(frozen=True)

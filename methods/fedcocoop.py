@@ -49,7 +49,7 @@ class Config(PromptConfig):
 
     context_tokens: Annotated[int, Ge(1), Le(64)] = 4
     context_init: str | None = "a photo of a"
-    meta_reduction: Annotated[int, Ge(1)] = 16
+    meta_reduction: Annotated[int, Ge(1), Le(1024)] = 16
 
 
 @dataclass(frozen=True)

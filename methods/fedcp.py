@@ -36,7 +36,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -89,7 +89,7 @@ class Config(NetworkConfig):
         gumbel: Whether training draws the shares by the Gumbel trick.
     """
 
-    mmd_weight: Annotated[float, Ge(0.0)] = 5.0
+    mmd_weight: Annotated[float, Ge(0.0), Le(1e6)] = 5.0
     gumbel: bool = False
 
 

@@ -45,7 +45,7 @@ from types import ModuleType
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
 from methods import fedavg, fedprox, fedsr, scaffold
@@ -102,12 +102,12 @@ class Config:
     base: Literal["fedavg", "fedprox", "scaffold", "fedsr"] = "fedavg"
     base_options: Annotated[Any, OptionsOf("base")] = field(default_factory=dict)
     metric: Literal["accuracy", "loss"] = "accuracy"
-    step: Annotated[float, Ge(0.0)] = 0.2
-    rounds: Annotated[int, Ge(1)] = 40
-    divisor: Annotated[float, Gt(0.0)] = 3.0
+    step: Annotated[float, Ge(0.0), Le(1e3)] = 0.2
+    rounds: Annotated[int, Ge(1), Le(100000)] = 40
+    divisor: Annotated[float, Gt(0.0), Le(1e6)] = 3.0
     centre: bool = False
     held_out: Annotated[float, Ge(0.0), Lt(1.0)] = 0.1
-    gap_factor: Annotated[float, Gt(0.0)] = 1.0
+    gap_factor: Annotated[float, Gt(0.0), Le(1e6)] = 1.0
 
 
 @dataclass(frozen=True)

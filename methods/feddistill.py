@@ -33,7 +33,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from torch import Tensor
 from torch.nn import functional
 
@@ -53,7 +53,7 @@ class Config(TableConfig):
         target: Whether a row teaches through its softmax, or as it is.
     """
 
-    distillation_weight: Annotated[float, Ge(0.0)] = 1.0
+    distillation_weight: Annotated[float, Ge(0.0), Le(1e6)] = 1.0
     target: Literal["softmax", "logits"] = "softmax"
 
 

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -101,15 +101,15 @@ class Config(NetworkConfig):
 
     ensemble: Literal["individual", "mean"] = "individual"
     labels: Literal["counted", "uniform"] = "counted"
-    weight: Annotated[float, Ge(0.0)] = 1.0
-    generated: Annotated[int, Ge(1)] = 128
+    weight: Annotated[float, Ge(0.0), Le(1e6)] = 1.0
+    generated: Annotated[int, Ge(1), Le(65536)] = 128
     noise: Literal["gaussian", "uniform"] = "gaussian"
-    noise_width: Annotated[int, Ge(1)] = 32
-    hidden_width: Annotated[int, Ge(1)] = 256
-    diversity: Annotated[float, Ge(0.0)] = 1.0
-    generator_rate: Annotated[float, Gt(0.0)] = 3e-4
-    generator_steps: Annotated[int, Ge(1)] = 50
-    generator_batch: Annotated[int, Ge(1)] = 32
+    noise_width: Annotated[int, Ge(1), Le(16384)] = 32
+    hidden_width: Annotated[int, Ge(1), Le(16384)] = 256
+    diversity: Annotated[float, Ge(0.0), Le(1e6)] = 1.0
+    generator_rate: Annotated[float, Gt(0.0), Le(1e3)] = 3e-4
+    generator_steps: Annotated[int, Ge(1), Le(1000000)] = 50
+    generator_batch: Annotated[int, Ge(1), Le(65536)] = 32
 
     @property
     def counts_labels(self) -> bool:

@@ -35,7 +35,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -86,10 +86,10 @@ class Config(NetworkConfig):
     """
 
     prototypes: Literal["individual", "mean"] = "individual"
-    server_rate: Annotated[float, Gt(0.0)] = 1.0
-    server_epochs: Annotated[int, Ge(1)] = 1
-    server_batch: Annotated[int, Ge(1)] | None = 10
-    presence_floor: Annotated[float, Gt(0.0)] = 0.5
+    server_rate: Annotated[float, Gt(0.0), Le(1e3)] = 1.0
+    server_epochs: Annotated[int, Ge(1), Le(10000)] = 1
+    server_batch: Annotated[int, Ge(1), Le(65536)] | None = 10
+    presence_floor: Annotated[float, Gt(0.0), Le(1e6)] = 0.5
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Config(PromptConfig):
 
     context_tokens: Annotated[int, Ge(1), Le(64)] = 2
     context_init: str | None = "a photo of a"
-    depth: Annotated[int, Ge(1)] | None = None
+    depth: Annotated[int, Ge(1), Le(64)] | None = None
 
 
 @dataclass(frozen=True)

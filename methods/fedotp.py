@@ -82,9 +82,9 @@ class Config(PromptConfig):
 
     prompts: Annotated[int, Ge(1), Le(16)] = 2
     mass: Annotated[float, Gt(0.0), Le(1.0)] = 0.8
-    entropy: Annotated[float, Ge(1e-3)] = 0.1
-    iterations: Annotated[int, Ge(1)] = 100
-    decoupled_steps: Annotated[int, Ge(1)] = 100
+    entropy: Annotated[float, Ge(1e-3), Le(1e6)] = 0.1
+    iterations: Annotated[int, Ge(1), Le(100000)] = 100
+    decoupled_steps: Annotated[int, Ge(1), Le(1000000)] = 100
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from annotated_types import Gt
+from annotated_types import Gt, Le
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -68,7 +68,7 @@ class Config(TableConfig):
         inference: Among which prototypes an example's nearest is looked for.
     """
 
-    temperature: Annotated[float, Gt(0.0)] = 0.07
+    temperature: Annotated[float, Gt(0.0), Le(1e6)] = 0.07
     similarity: Literal["dot", "cosine"] = "dot"
     inference: Literal["own_prototypes", "global_prototypes"] = "own_prototypes"
 

@@ -33,7 +33,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -86,15 +86,15 @@ class Config(PromptConfig):
         template: Caption with `{}` where the class name goes.
     """
 
-    bottleneck: Annotated[int, Ge(1)] = 8
-    mu: Annotated[float, Ge(0.0)] = 1.0
-    temperature: Annotated[float, Gt(0.0)] = 0.5
+    bottleneck: Annotated[int, Ge(1), Le(1024)] = 8
+    mu: Annotated[float, Ge(0.0), Le(1e6)] = 1.0
+    temperature: Annotated[float, Gt(0.0), Le(1e6)] = 0.5
     contrast: Literal["both", "no_positive", "no_negative"] = "both"
     ablation_sign: Literal["text", "appendix"] = "text"
     rank: Literal["low", "full"] = "low"
     adapter_init: Literal["normal", "zero"] = "normal"
-    personal_learning_rate: Annotated[float, Ge(0.0)] | None = None
-    decoupled_steps: Annotated[int, Ge(1)] = 100
+    personal_learning_rate: Annotated[float, Ge(0.0), Le(1e3)] | None = None
+    decoupled_steps: Annotated[int, Ge(1), Le(1000000)] = 100
     clip_reference: Literal["template", "placeholder"] = "template"
     template: str = "a photo of a {}."
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -64,7 +64,7 @@ class Config(TableConfig):
             classes, or the head.
     """
 
-    prototype_weight: Annotated[float, Ge(0.0)] = 1.0
+    prototype_weight: Annotated[float, Ge(0.0), Le(1e6)] = 1.0
     inference: Literal["own_prototypes", "all_prototypes", "head"] = "own_prototypes"
 
 

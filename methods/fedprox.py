@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from methods.fedavg import FedAvg
 from methods.interface.method import (
@@ -42,7 +42,7 @@ class Config(NetworkConfig):
         mu: Factor of the proximal term mu/2 ||w - w^t||^2 (Eq. 2).
     """
 
-    mu: Annotated[float, Ge(0.0)] = 0.001
+    mu: Annotated[float, Ge(0.0), Le(1e6)] = 0.001
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -87,13 +87,13 @@ class Config(NetworkConfig):
         samples: Samples of z in a prediction.
     """
 
-    representation_width: Annotated[int, Ge(1)] | None = None
-    norm_weight: Annotated[float, Ge(0.0)] = 0.01
+    representation_width: Annotated[int, Ge(1), Le(16384)] | None = None
+    norm_weight: Annotated[float, Ge(0.0), Le(1e6)] = 0.01
     norm: Literal["plain", "squared"] = "plain"
-    information_weight: Annotated[float, Ge(0.0)] = 5e-4
+    information_weight: Annotated[float, Ge(0.0), Le(1e6)] = 5e-4
     scale: Literal["learned", "none"] = "learned"
     reference: Literal["personal", "shared"] = "personal"
-    samples: Annotated[int, Ge(1)] = 20
+    samples: Annotated[int, Ge(1), Le(1000)] = 20
 
 
 @dataclass(frozen=True)

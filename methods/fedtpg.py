@@ -80,7 +80,7 @@ class Config:
     """
 
     context_tokens: Annotated[int, Ge(1), Le(64)] = 4
-    heads: Annotated[int, Ge(1)] = 4
+    heads: Annotated[int, Ge(1), Le(64)] = 4
     names: Literal["own", "all"] = "own"
 
 

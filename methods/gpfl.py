@@ -35,7 +35,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -79,8 +79,8 @@ class Config(NetworkConfig):
         decay: mu, factor of half the squares of embeddings and valve.
     """
 
-    guidance_weight: Annotated[float, Ge(0.0)] = 0.01
-    decay: Annotated[float, Ge(0.0)] = 0.1
+    guidance_weight: Annotated[float, Ge(0.0), Le(1e6)] = 0.01
+    decay: Annotated[float, Ge(0.0), Le(1e6)] = 0.1
 
 
 @dataclass(frozen=True)

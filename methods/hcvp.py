@@ -34,7 +34,7 @@ from typing import Annotated, Final, Literal, cast
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -85,11 +85,11 @@ class Config(NetworkConfig):
 
     network: Literal["clip"] = "clip"
     modulation: Literal["shared", "layers", "separate"] = "shared"
-    domain_contrast: Annotated[float, Ge(0.0)] = 0.0
-    task_contrast: Annotated[float, Ge(0.0)] = 0.0
-    class_contrast: Annotated[float, Ge(0.0)] = 0.0
-    temperature: Annotated[float, Gt(0.0)] = 1.0
-    head_learning_rate: Annotated[float, Gt(0.0)] | None = 5e-5
+    domain_contrast: Annotated[float, Ge(0.0), Le(1e6)] = 0.0
+    task_contrast: Annotated[float, Ge(0.0), Le(1e6)] = 0.0
+    class_contrast: Annotated[float, Ge(0.0), Le(1e6)] = 0.0
+    temperature: Annotated[float, Gt(0.0), Le(1e6)] = 1.0
+    head_learning_rate: Annotated[float, Gt(0.0), Le(1e3)] | None = 5e-5
 
     @property
     def contrasts(self) -> tuple[float, float, float]:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 from torch.nn import functional
 
@@ -63,10 +63,10 @@ class Config(NetworkConfig):
         projection_width: Width of z behind a projection head.
     """
 
-    mu: Annotated[float, Ge(0.0)] = 1.0
-    temperature: Annotated[float, Gt(0.0)] = 0.5
+    mu: Annotated[float, Ge(0.0), Le(1e6)] = 1.0
+    temperature: Annotated[float, Gt(0.0), Le(1e6)] = 0.5
     projection: Literal["mlp", "none"] = "mlp"
-    projection_width: Annotated[int, Ge(1)] = 256
+    projection_width: Annotated[int, Ge(1), Le(16384)] = 256
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -78,14 +78,14 @@ class Config(PromptConfig):
         moe_similarity: Cosine, or the plain product with the normalised pooled image feature.
     """
 
-    experts: Annotated[int, Ge(1)] = 9
-    local_weight: Annotated[float, Ge(0.0)] = 0.5
+    experts: Annotated[int, Ge(1), Le(10000)] = 9
+    local_weight: Annotated[float, Ge(0.0), Le(1e6)] = 0.5
     gate: Literal["attention", "linear"] = "attention"
     gate_sharing: Literal["personal", "aggregated"] = "personal"
-    gate_dim: Annotated[int, Ge(1)] = 128
-    gate_heads: Annotated[int, Ge(1)] = 8
-    gate_learning_rate: Annotated[float, Ge(0.0)] = 0.01
-    decoupled_steps: Annotated[int, Ge(1)] = 100
+    gate_dim: Annotated[int, Ge(1), Le(16384)] = 128
+    gate_heads: Annotated[int, Ge(1), Le(64)] = 8
+    gate_learning_rate: Annotated[float, Ge(0.0), Le(1e3)] = 0.01
+    decoupled_steps: Annotated[int, Ge(1), Le(1000000)] = 100
     select: Literal["nearest", "random"] = "nearest"
     gate_scale: Literal["sqrt", "10"] = "sqrt"
     gate_pool: Literal["mean", "stride"] = "mean"

@@ -98,8 +98,8 @@ class Config:
 
     context_tokens: Annotated[int, Ge(1), Le(64)] = 10
     descriptor: Literal["tokens", "row"] = "tokens"
-    heads: Annotated[int, Ge(1)] = 1
-    server_rate: Annotated[float, Gt(0.0)] = 1e-3
+    heads: Annotated[int, Ge(1), Le(64)] = 1
+    server_rate: Annotated[float, Gt(0.0), Le(1e3)] = 1e-3
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Config(PromptConfig):
     """
 
     blend: Annotated[float, Ge(0.0), Le(1.0)] = 0.5
-    sharpness: Annotated[float, Ge(0.0)] = 5.5
+    sharpness: Annotated[float, Ge(0.0), Le(1e6)] = 5.5
     recall: Literal["features", "labels"] = "features"
 
 

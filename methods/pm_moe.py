@@ -31,7 +31,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
 from methods import dbe, fedbabu, fedcp, fedgh, fedper, fedrep, fedrod, gpfl, lg_fedavg
@@ -86,12 +86,12 @@ class Config(GateConfig):
         "fedper", "lg_fedavg", "fedrep", "fedrod", "fedgh", "fedbabu", "gpfl", "fedcp", "dbe"
     ] = "fedper"
     base_options: Annotated[Any, OptionsOf("base")] = field(default_factory=dict)
-    top_k: Annotated[int, Ge(1)] | None = None
+    top_k: Annotated[int, Ge(1), Le(10000)] | None = None
     renormalise: bool = False
-    gate_rate: Annotated[float, Gt(0.0)] = 0.1
-    gate_rounds: Annotated[int, Ge(1)] = 50
+    gate_rate: Annotated[float, Gt(0.0), Le(1e3)] = 0.1
+    gate_rounds: Annotated[int, Ge(1), Le(100000)] = 50
     gamma: Annotated[float, Ge(0.0), Lt(1.0)] = 0.2
-    temperature: Annotated[float, Gt(0.0)] = 1.0
+    temperature: Annotated[float, Gt(0.0), Le(1e6)] = 1.0
 
 
 @dataclass(frozen=True)

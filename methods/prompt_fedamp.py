@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
 from methods.errors import MethodError
@@ -66,9 +66,9 @@ class Config(PromptConfig):
         start: Where local training starts: at the message, or at the client's own last prompt.
     """
 
-    sigma: Annotated[float, Gt(0.0)] = 1.0
-    alpha: Annotated[float, Ge(0.0)] | None = None
-    proximal_weight: Annotated[float, Ge(0.0)] = 1.0
+    sigma: Annotated[float, Gt(0.0), Le(1e6)] = 1.0
+    alpha: Annotated[float, Ge(0.0), Le(1e6)] | None = None
+    proximal_weight: Annotated[float, Ge(0.0), Le(1e6)] = 1.0
     proximal: Literal["squared", "norm"] = "squared"
     start: Literal["message", "own"] = "message"
 

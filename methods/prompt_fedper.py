@@ -19,7 +19,7 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -57,7 +57,7 @@ class Config(PromptConfig):
             of them, rounded up.
     """
 
-    shared_tokens: Annotated[int, Ge(1)] | None = None
+    shared_tokens: Annotated[int, Ge(1), Le(64)] | None = None
 
     @property
     def base_tokens(self) -> int:

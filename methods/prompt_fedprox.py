@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from methods.interface.method import ClientView, Examples, LocalResult, Method, Task, Trainer
 from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, build_encoder
@@ -31,7 +31,7 @@ class Config(PromptConfig):
         mu: Factor of the proximal term mu/2 ||w - w_global||^2 (Eq. 2).
     """
 
-    mu: Annotated[float, Ge(0.0)] = 0.5
+    mu: Annotated[float, Ge(0.0), Le(1e6)] = 0.5
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from methods.interface.method import (
@@ -46,8 +46,8 @@ class Config(PromptConfig):
         finetune_learning_rate: Its learning rate; None for `training.learning_rate`.
     """
 
-    finetune_steps: Annotated[int, Ge(1)] | None = None
-    finetune_learning_rate: Annotated[float, Ge(0.0)] | None = None
+    finetune_steps: Annotated[int, Ge(1), Le(1000000)] | None = None
+    finetune_learning_rate: Annotated[float, Ge(0.0), Le(1e3)] | None = None
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from annotated_types import Gt
+from annotated_types import Gt, Le
 from numpy.typing import NDArray
 
 from methods.fedavg import FedAvg
@@ -75,7 +75,7 @@ class Config(NetworkConfig):
     """
 
     control: Literal["first", "second"] = "second"
-    server_rate: Annotated[float, Gt(0.0)] = 1.0
+    server_rate: Annotated[float, Gt(0.0), Le(1e3)] = 1.0
 
 
 @dataclass(frozen=True)

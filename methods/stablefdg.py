@@ -115,10 +115,10 @@ class Config(NetworkConfig):
 
     sharing_probability: Probability = 0.5
     exploration_probability: Probability = 0.5
-    explored_layers: Annotated[int, Ge(0)] = 3
-    extrapolation: Annotated[float, Ge(0.0)] = 3.0
-    mixing: Annotated[float, Gt(0.0)] = 0.1
-    attention_width: Annotated[int, Ge(1)] | None = 30
+    explored_layers: Annotated[int, Ge(0), Le(64)] = 3
+    extrapolation: Annotated[float, Ge(0.0), Le(1e6)] = 3.0
+    mixing: Annotated[float, Gt(0.0), Le(1e6)] = 0.1
+    attention_width: Annotated[int, Ge(1), Le(16384)] | None = 30
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -75,9 +75,9 @@ class Config(NetworkConfig):
         bookkeeping: How often each segment counts; see the head of the file.
     """
 
-    optimum_patience: Annotated[int, Ge(1)] = 3
-    overfit_patience: Annotated[int, Ge(1)] = 6
-    tolerance: Annotated[float, Ge(0.0)] = 0.3
+    optimum_patience: Annotated[int, Ge(1), Le(100000)] = 3
+    overfit_patience: Annotated[int, Ge(1), Le(100000)] = 6
+    tolerance: Annotated[float, Ge(0.0), Le(1e6)] = 0.3
     validation_share: Annotated[float, Gt(0.0), Lt(1.0)] = 0.2
     bookkeeping: Literal["published", "plain"] = "published"
 

@@ -110,18 +110,18 @@ class Config(PromptConfig):
     context_tokens: Annotated[int, Ge(1), Le(64)] = 16
     experts: Annotated[int, Ge(1), Le(256)] = 4
     expert_init: Literal["independent", "equal"] = "independent"
-    beta: Annotated[float, Ge(0.0)] = 0.8
+    beta: Annotated[float, Ge(0.0), Le(1e6)] = 0.8
     template: str = "a photo of a {}."
     router: Literal["static", "learnable", "image", "random"] = "static"
-    balance_weight: Annotated[float, Ge(0.0)] = 0.01
-    capacity_factor: Annotated[float, Gt(0.0)] = 1.0
-    inference_capacity_factor: Annotated[float, Gt(0.0)] = 2.0
-    multiplier_step: Annotated[float, Ge(0.0)] = 1e-4
+    balance_weight: Annotated[float, Ge(0.0), Le(1e6)] = 0.01
+    capacity_factor: Annotated[float, Gt(0.0), Le(1e6)] = 1.0
+    inference_capacity_factor: Annotated[float, Gt(0.0), Le(1e6)] = 2.0
+    multiplier_step: Annotated[float, Ge(0.0), Le(1e6)] = 1e-4
     clustering: Literal["paper", "published"] = "paper"
     seating: Literal["random", "farthest"] = "random"
     key_init: KEY_INITS = "orthogonal"
-    key_seed: Annotated[int, Ge(0)] = 0
-    average_rounds: Annotated[int, Ge(0)] = 0
+    key_seed: Annotated[int, Ge(0), Le(2**63 - 1)] = 0
+    average_rounds: Annotated[int, Ge(0), Le(100000)] = 0
 
 
 @dataclass(frozen=True)

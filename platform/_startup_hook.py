@@ -39,8 +39,9 @@ class PlatformFinder:
 
         What lies before the standard library on the path, such as a checkout in the current
         folder, goes first, as for any other module: a checkout never gets half its packages
-        from an installed wheel. If the installed package is gone, the standard library's
-        module is found as if there were no hook.
+        from an installed wheel. Under `python -m platform.NAME` no other `platform` does, which
+        a `platform.py` in the current folder would be. If the installed package is gone, the
+        standard library's module is found as if there were no hook.
 
         Args:
             fullname: Absolute name of the module that is wanted.
@@ -52,7 +53,10 @@ class PlatformFinder:
         """
         if fullname != NAME:
             return None
-        for folders in (_before_standard_library(sys.path), [self.folder]):
+        before = _before_standard_library(sys.path)
+        if _is_own_command(sys.orig_argv):
+            before = [entry for entry in before if _holds_package(entry)]
+        for folders in (before, [self.folder]):
             spec = PathFinder.find_spec(NAME, folders)
             if spec is not None and spec.origin is not None:
                 return spec
@@ -68,6 +72,17 @@ def install(folder: str | None = None) -> None:
     finder = PlatformFinder(folder or os.path.dirname(os.path.abspath(__file__)))
     if not any(type(other).__name__ == "PlatformFinder" for other in sys.meta_path):
         sys.meta_path.insert(0, finder)
+
+
+def _is_own_command(arguments: list[str]) -> bool:
+    """Whether the interpreter was started as `python -m platform.NAME`."""
+    command = " ".join(arguments).replace(" -m ", " -m")
+    return f" -m{NAME}." in command
+
+
+def _holds_package(entry: str) -> bool:
+    """Whether a folder of the path holds this package, and not just anything of its name."""
+    return os.path.isfile(os.path.join(entry or os.curdir, NAME, "_startup_hook.py"))
 
 
 def _before_standard_library(entries: list[str]) -> list[str]:

@@ -19,11 +19,31 @@ PlatformError
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
 MOST_NAMED: Final = 10
 """In a sentence that says what is valid."""
+
+
+_FIELD: Final = re.compile(r"(--?[a-z][a-z-]*|[A-Z][A-Z_|]*|[A-Za-z_]\w*(?:\.\w+)*): ")
+"""With what a sentence about a value begins: a key, an option, or an argument of a command."""
+
+
+def field_of(sentence: str) -> str | None:
+    """Return the key, option or argument that a sentence is about, None for any other sentence."""
+    found = _FIELD.match(sentence)
+    return None if found is None else found[1]
+
+
+_LONG: Final = re.compile(r"'[^']{500,}'|\S{500,}")
+"""A value that somebody typed or a file held; no path that a system opens is so long and useful."""
+
+
+def readable(sentence: str) -> str:
+    """Return a sentence in which no value is longer than what a person reads."""
+    return _LONG.sub(lambda found: f"{found[0][:200]}... ({len(found[0])} characters)", sentence)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -22,8 +22,8 @@ from storage.errors import (
     CheckpointError,
     DatabaseBusy,
     DatabaseDamaged,
+    ForeignFile,
     NotFound,
-    SchemaMismatch,
     StorageError,
     StorageFull,
 )
@@ -204,7 +204,9 @@ def translate(error: sqlite3.Error | UnicodeDecodeError, where: str) -> StorageE
     if primary == sqlite3.SQLITE_CANTOPEN:
         return StorageError(f"database {where} cannot be opened, or its folder not written to")
     if primary == sqlite3.SQLITE_NOTADB or "unsupported file format" in str(error):
-        return SchemaMismatch(f"file {where} is not an SQLite database")
+        return ForeignFile(
+            f"file {where} is not an SQLite database; valid: one that this program made"
+        )
     if primary == sqlite3.SQLITE_CORRUPT:
         return DatabaseDamaged(f"database {where} is damaged: SQLite says {str(error)!r}")
     if isinstance(error, UnicodeDecodeError) or (not code and "UTF-8" in str(error)):

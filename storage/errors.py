@@ -12,7 +12,8 @@
     ├── LogBroken                a leaf of the log does not fit its row, its tree or a kept head
     ├── DatabaseDamaged          the file or a row of it is not what was written
     ├── DatabaseReplaced         the file was deleted or replaced while it was open
-    ├── SchemaMismatch           the file is not ours, or of a version that we do not know
+    ├── SchemaMismatch           the file is of a version that we do not know
+    │   └── ForeignFile          the file is not ours
     ├── StorageFull              the disk is full or the file cannot be written to
     ├── DatabaseBusy             somebody else holds the database
     └── CheckpointError          committed, but old pages could not be erased yet
@@ -98,6 +99,10 @@ class DatabaseReplaced(StorageError):
 
 class SchemaMismatch(StorageError):
     """The file is no database of ours, or was written by a version that we do not know."""
+
+
+class ForeignFile(SchemaMismatch):
+    """The file is of another program, and stays as it is."""
 
 
 class StorageFull(StorageError):

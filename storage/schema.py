@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, StaticPool, create_engine, inspect
 
 from storage import migrations
 from storage.engine import BEGIN_NOTHING, BEGIN_OPTION, BEGIN_READ, BEGIN_WRITE, FILE
-from storage.errors import SchemaMismatch, StorageError
+from storage.errors import ForeignFile, StorageError
 from storage.integrity import Schema, read_schema
 from storage.server import BEGIN_SCHEMA
 from storage.statements import Statements
@@ -161,10 +161,11 @@ def _revision(connection: Connection, script: ScriptDirectory) -> str:
     return revision
 
 
-def _not_ours(connection: Connection) -> SchemaMismatch:
+def _not_ours(connection: Connection) -> ForeignFile:
     what = "database" if connection.dialect.name == "postgresql" else "file"
-    return SchemaMismatch(
-        f"{what} {connection.info[FILE]} is not a coordinator's database of Sotto"
+    return ForeignFile(
+        f"{what} {connection.info[FILE]} is not a coordinator's database of Sotto; valid: one that "
+        "`run` has made"
     )
 
 

@@ -350,8 +350,8 @@ def load_backbone(name: str, pretrained: str | None = None, device: str = "cpu")
 def _tiny_model(pretrained: str | None) -> tuple[nn.Module, Any]:
     if pretrained not in (None, "", tiny.NAME):
         raise BackboneError(
-            f"task.model.pretrained is {pretrained!r}; model.name {tiny.NAME!r} brings its own "
-            "weights, leave it empty."
+            f"task.model.pretrained: {pretrained!r} means nothing, as {tiny.NAME} brings its own "
+            "weights; valid: null"
         )
     return tiny.load(), tiny.tokenizer()
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, Protocol
 
 import numpy as np
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 from numpy.typing import NDArray
 
 from methods.interface.method import Aggregate, Arrays
@@ -41,7 +41,7 @@ from methods.interface.over import OverMethod
 MEMORY: Final = "server_optimizer."
 """What the names of an optimiser's arrays begin with in the server state."""
 
-Rate = Annotated[float, Gt(0.0)]
+Rate = Annotated[float, Gt(0.0), Le(1e3)]
 Decay = Annotated[float, Ge(0.0), Lt(1.0)]
 Squares = NDArray[np.float64]
 Slots = Mapping[str, NDArray[Any]]

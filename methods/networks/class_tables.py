@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
-from annotated_types import Gt
+from annotated_types import Gt, Le
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -56,7 +56,7 @@ class TableConfig(NetworkConfig):
             keeps the row that it had.
     """
 
-    presence_floor: Annotated[float, Gt(0.0)] = 0.5
+    presence_floor: Annotated[float, Gt(0.0), Le(1e6)] = 0.5
 
 
 @dataclass(frozen=True)

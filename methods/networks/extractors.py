@@ -16,7 +16,7 @@ from typing import Annotated, Literal, Protocol
 
 import numpy as np
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from torch import Tensor
 from torch.nn import functional
 
@@ -48,12 +48,12 @@ class NetworkConfig:
     """
 
     network: Literal["cnn", "fasttext", "features", "clip"] = "cnn"
-    image_size: Annotated[int, Ge(16)] = 28
-    channels: tuple[Annotated[int, Ge(1)], Annotated[int, Ge(1)]] = (32, 64)
-    feature_width: Annotated[int, Ge(1)] | None = None
-    buckets: Annotated[int, Ge(2)] = 98_635
+    image_size: Annotated[int, Ge(16), Le(1024)] = 28
+    channels: tuple[Annotated[int, Ge(1), Le(4096)], Annotated[int, Ge(1), Le(4096)]] = (32, 64)
+    feature_width: Annotated[int, Ge(1), Le(16384)] | None = None
+    buckets: Annotated[int, Ge(2), Le(1048576)] = 98_635
     fasttext: Literal["plain", "published"] = "plain"
-    lora_rank: Annotated[int, Ge(1)] | None = None
+    lora_rank: Annotated[int, Ge(1), Le(1024)] | None = None
 
 
 class Extractor(Protocol):

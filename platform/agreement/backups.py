@@ -58,6 +58,8 @@ def back_up(url: str, file: Path, now: datetime) -> Manifest:
     """
     require_file(url, "backup")
     database = require_database(url)
+    # What is none of ours is named before it is copied.
+    schema_version(url)
 
     def build(folder: Path) -> tuple[Manifest, Mapping[str, Path]]:
         members = _copied(database, folder)
@@ -127,7 +129,9 @@ def require_database(url: str) -> Path:
         UnknownRun: If there is none.
     """
     if not is_there(url):
-        raise UnknownRun(f"--storage: there is no database at {url}")
+        raise UnknownRun(
+            f"--storage: there is no database at {url}; valid: one that `run` has made"
+        )
     return database_file(url)
 
 

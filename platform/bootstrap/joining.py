@@ -25,7 +25,7 @@ from platform.data.encoding import cached_encoders, frozen_model, is_public, pla
 from platform.data.held import task_of_one
 from platform.data.holder_images import TEST_SHARE, load_holding, only_client
 from platform.data.preparing import prepared_batch
-from platform.errors import ConfigError, Declined, ProtocolError
+from platform.errors import ConfigError, Declined, ProtocolError, UnknownRun
 from platform.experiment.dealing import own_examples
 from platform.experiment.environment import resolve_device
 from platform.experiment.simulation import randomness, trainer_factory
@@ -130,6 +130,11 @@ def own_model(settings: HolderSettings, run_id: str, surroundings: Surroundings)
         UnknownRun: If no run of this name has ended here.
         ConfigError: If it cannot be run here any more.
     """
+    if not settings.store_file.exists():
+        # Who only asks makes no store.
+        raise UnknownRun(
+            f"RUN: no run {run_id!r} has ended here; valid: one that has, see `budget`"
+        )
     host = host_of(settings, surroundings, lambda line: None)
     parting, client = decode_parting(host.parting(run_id)), host.client_of(run_id)
     profile, attempt = client.profile, parting.envelope

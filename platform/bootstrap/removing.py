@@ -101,7 +101,8 @@ def _read(file: Path) -> Left:
         return decode_left(file.read_bytes())
     except OSError as error:
         raise ConfigError(
-            f"--statement: {str(file)!r} cannot be read ({error.strerror})"
+            f"--statement: {str(file)!r} cannot be read ({error.strerror}); "
+            "valid: a file that `leave --statement` wrote"
         ) from error
     except ProtocolError as error:
         raise ConfigError(

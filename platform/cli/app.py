@@ -23,6 +23,7 @@ from platform.cli.options import ABOUT, DEFAULT_STORAGE, Json, Reference, Storag
 from platform.cli.page_commands import page_app
 from platform.cli.plot_commands import plot_app
 from platform.cli.report_commands import report_app
+from platform.cli.schema_commands import schema_app
 
 app = typer.Typer(
     name="python -m platform.coordinator",
@@ -41,6 +42,7 @@ app.add_typer(report_app)
 app.add_typer(backup_app)
 app.add_typer(page_app)
 app.add_typer(plot_app)
+app.add_typer(schema_app)
 
 MethodsOption = Annotated[
     Path | None,
@@ -52,7 +54,9 @@ MethodsOption = Annotated[
 ]
 ClientOption = Annotated[
     int | None,
-    typer.Option("--client", help="Use this simulated client's personal part, from 0.", min=0),
+    typer.Option(
+        "--client", help="Use this simulated client's personal part, from 0.", min=0, max=99_999
+    ),
 ]
 
 
@@ -150,7 +154,9 @@ def sweep(
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option(help="Worker processes; default is one a CPU, one with CUDA.", min=1),
+        typer.Option(
+            help="Worker processes; default is one a CPU, one with CUDA.", min=1, max=1024
+        ),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Folder of the results; default sweeps/NAME-DIGEST.")
@@ -267,7 +273,8 @@ def audit_privacy(
         typer.Option("--set", help="Override a key: section.key=value. Repeatable."),
     ] = None,
     canaries: Annotated[
-        int, typer.Option(help="Guesses a channel; more refute smaller lies.", min=100)
+        int,
+        typer.Option(help="Guesses a channel; more refute smaller lies.", min=100, max=1_000_000),
     ] = 2000,
     plot: Annotated[
         Path | None, typer.Option(help="Draw scores and claims into this .svg or .png.")
@@ -305,7 +312,7 @@ def clipping(
         typer.Option(metavar="DIR", help="Its folder; shapes and homonyms are rendered instead."),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="The first so many rounds; default all.", min=1)
+        int | None, typer.Option(help="The first so many rounds; default all.", min=1, max=100_000)
     ] = None,
     methods_: MethodsOption = None,
     as_json: Json = False,
@@ -326,10 +333,10 @@ def clipping(
 
 @app.command("secagg-plan")
 def secagg_plan(
-    clients: Annotated[int, typer.Option(help="Size of the cohort.", min=2)],
+    clients: Annotated[int, typer.Option(help="Size of the cohort.", min=2, max=100_000)],
     corrupt_rate: Annotated[float, typer.Option(help="Share of it that may collude.")] = 0.05,
     dropout_rate: Annotated[float, typer.Option(help="Share of it that may be lost.")] = 0.1,
-    length: Annotated[int, typer.Option(help="Values in a vector.", min=1)] = 65_536,
+    length: Annotated[int, typer.Option(help="Values in a vector.", min=1, max=2**40)] = 65_536,
     ring_bits: Annotated[int, typer.Option(help="Bits of a value.", min=16, max=64)] = 32,
     as_json: Json = False,
 ) -> None:

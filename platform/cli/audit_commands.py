@@ -116,7 +116,7 @@ def audit_export(
 
 @audit_app.command("watch")
 def audit_watch(
-    seconds: Annotated[float, typer.Option(help="Between two looks.", min=0.05)] = 2.0,
+    seconds: Annotated[float, typer.Option(help="Between two looks.", min=0.05, max=86_400)] = 2.0,
     storage: Storage = DEFAULT_STORAGE,
     as_json: Json = False,
 ) -> None:

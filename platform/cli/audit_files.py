@@ -52,7 +52,9 @@ def read_audit(path: Path) -> tuple[SeenChannel, ...]:
     try:
         found = _FILE.validate_json(path.read_bytes())
     except OSError as error:
-        raise ConfigError(f"--audit: {str(path)!r} cannot be read ({error.strerror})") from error
+        raise ConfigError(
+            f"--audit: {str(path)!r} cannot be read ({error.strerror}); {_VALID}"
+        ) from error
     except ValidationError as error:
         raise ConfigError(f"--audit: {str(path)!r} is not valid; {_VALID}") from error
     channels = [one for one in found if isinstance(one, _Seen)]

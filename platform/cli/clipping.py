@@ -10,7 +10,7 @@ from typing import Any
 
 from methods.interface.subspace import subspace_of
 from platform.bootstrap import Surroundings, create_run
-from platform.cli.interrupting import farewell, interruptible
+from platform.cli.interrupting import Ended, interruptible
 from platform.cli.output import console, fraction, print_json, table
 from platform.cli.watching import ScreenObserver
 from platform.config import RunConfig, load_config
@@ -60,11 +60,8 @@ def clipping_command(
     """
     loaded = load_config(question.config, question.overrides, surroundings.sources)
     screen = ScreenObserver(loaded.privacy.target_delta, quiet=True)
-    try:
-        with interruptible(), screen:
-            found = rehearse(loaded, question, surroundings, screen)
-    except KeyboardInterrupt as error:
-        raise farewell(error, "interrupted; nothing is kept") from None
+    with interruptible(lambda number: Ended(number, "interrupted; nothing is kept")), screen:
+        found = rehearse(loaded, question, surroundings, screen)
     if as_json:
         print_json(found)
     else:

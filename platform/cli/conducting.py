@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
@@ -15,7 +15,7 @@ from platform.bootstrap.federating import (
     through_hub,
 )
 from platform.bootstrap.surroundings import Surroundings
-from platform.cli.interrupting import farewell, interruptible
+from platform.cli.interrupting import ended_run, finding, interruptible
 from platform.cli.reporting import print_summary
 from platform.cli.watching import ScreenObserver
 from platform.config import RunConfig
@@ -37,7 +37,7 @@ def federate(config: RunConfig, surroundings: Surroundings, *, as_json: bool) ->
         ConfigError: If it cannot be run; nothing is written then.
     """
     _execute(
-        config,
+        *(config, finding(config.storage.url, surroundings)),
         lambda screen, reaching: new_federation(config, screen, surroundings, reaching=reaching),
         as_json=as_json,
     )
@@ -58,7 +58,7 @@ def federate_again(
         ConfigError: If it cannot be run here.
     """
     _execute(
-        config,
+        *(config, finding(config.storage.url, surroundings)),
         lambda screen, reach: reopened_federation(
             run_id, config, screen, surroundings, reaching=reach
         ),
@@ -108,7 +108,7 @@ class FederationLines(FederationScreen):
         _line("round", **document)
 
 
-def _execute(config: RunConfig, set_up: Setting, *, as_json: bool) -> None:
+def _execute(config: RunConfig, options: Sequence[str], set_up: Setting, *, as_json: bool) -> None:
     kind = FederationLines if as_json else FederationScreen
     screen = kind(config.privacy.target_delta, quiet=as_json)
     told = Told(connected=screen.connected, waiting=screen.waiting)
@@ -116,12 +116,9 @@ def _execute(config: RunConfig, set_up: Setting, *, as_json: bool) -> None:
     def reaching(section: FederationConfig) -> AbstractContextManager[Transport]:
         return through_hub(section, told)
 
-    try:
-        with interruptible(), screen, set_up(screen, reaching) as conducted:
-            summary = conduct(conducted, screen)
-    except KeyboardInterrupt as error:
-        where = f"; resume with --resume {screen.run_id}" if screen.run_id else ""
-        raise farewell(error, f"interrupted{where}") from None
+    interrupted = interruptible(lambda number: ended_run(number, screen.run_id, options))
+    with interrupted, screen, set_up(screen, reaching) as conducted:
+        summary = conduct(conducted, screen)
     if as_json:
         _line("summary", **summary)
     else:

@@ -23,7 +23,7 @@ PublicKey = Annotated[str, typer.Argument(metavar="PUBLIC", help="Its public key
 @enrolment_app.command("create-for-development")
 def enrolment_create_for_development(
     folder: Annotated[Path, typer.Argument(help="A new folder for keys and enrolment.json.")],
-    clients: Annotated[int, typer.Option(help="Clients of the simulation.", min=2)],
+    clients: Annotated[int, typer.Option(help="Clients of the simulation.", min=2, max=100_000)],
     as_json: Json = False,
 ) -> None:
     """Make all keys and an enrolment in one folder, for a simulation; never for a federation."""

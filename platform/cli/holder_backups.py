@@ -64,4 +64,7 @@ def _read(file: Path) -> Charges:
     try:
         return decode_charges(file.read_bytes())
     except OSError as error:
-        raise ConfigError(f"CHARGES: {str(file)!r} cannot be read ({error.strerror})") from error
+        raise ConfigError(
+            f"CHARGES: {str(file)!r} cannot be read ({error.strerror}); "
+            "valid: a file that `charges` made"
+        ) from error

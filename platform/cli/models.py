@@ -196,7 +196,9 @@ def read_image(path: Path) -> NDArray[np.uint8]:
         with Image.open(path) as image:
             return np.array(image.convert("RGB"), np.uint8)
     except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise ConfigError(f"FILES: {str(path)!r} is no readable image file") from error
+        raise ConfigError(
+            f"FILES: {str(path)!r} is no readable image file; valid: an image such as PNG or JPEG"
+        ) from error
 
 
 def read_text(path: Path) -> str:

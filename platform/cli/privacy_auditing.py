@@ -12,7 +12,13 @@ from platform.bootstrap import Surroundings, plan_run
 from platform.cli import exit_codes
 from platform.cli.output import WithBar, console, epsilon, print_json, table
 from platform.config import load_config
-from platform.privacy_auditing.audit import FAMILY_WISE_ERROR, AuditPlan, audit_failing, audit_run
+from platform.privacy_auditing.audit import (
+    FAMILY_WISE_ERROR,
+    AuditPlan,
+    audit_failing,
+    audit_run,
+    require_claim,
+)
 from platform.privacy_auditing.drawing import draw, require_drawable
 from platform.privacy_auditing.failures import FAILURES, FailureAudit
 from platform.privacy_auditing.outcome import ChannelAudit
@@ -42,6 +48,7 @@ def audit_privacy_command(
     if plot is not None:
         require_drawable(plot)
     loaded = load_config(config, overrides, surroundings.sources)
+    require_claim(loaded)
     run = plan_run(loaded, SilentObserver(), surroundings)
     with AuditProgress() as progress:
         audits = audit_run(AuditPlan(run, canaries), progress)

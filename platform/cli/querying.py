@@ -86,6 +86,7 @@ def print_audit(
     """
     if shown_as not in FORMATS:
         raise ConfigError(f"--format: {shown_as!r} is not valid; valid: {', '.join(FORMATS)}")
+    _require_shape(wanted, limit)
     with closing(open_existing(storage)) as database:
         found = matching(database, wanted, storage, limit)
     if shown_as == "json":
@@ -207,8 +208,10 @@ def _require_shape(wanted: AuditFilter, limit: int | None) -> None:
     if wanted.status is not None and wanted.status not in LEDGER_STATUSES:
         known = ", ".join(LEDGER_STATUSES)
         raise ConfigError(f"--status: {wanted.status!r} is not valid; valid: {known}")
-    if limit is not None and limit < 1:
-        raise ConfigError(f"--limit: {limit} is not valid; it must be at least 1")
+    if limit is not None and not 1 <= limit <= LARGEST_ROUND:
+        raise ConfigError(
+            f"--limit: {limit} is not valid; it must be at least 1 and at most {LARGEST_ROUND}"
+        )
 
 
 def _require_known(uow: UnitOfWork, wanted: AuditFilter) -> None:

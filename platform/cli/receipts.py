@@ -98,7 +98,9 @@ def _source(source: Path) -> tuple[Sequence[KeptReceipt], Sequence[LedgerRow] | 
 def _of_holder(config: Path) -> tuple[Sequence[KeptReceipt], Sequence[LedgerRow]]:
     found = read_store(load_holder(config), lambda store: (store.receipts.all(), store.rows()))
     if found is None:
-        raise ConfigError(f"CONFIG: {str(config)!r} has no store yet; the client makes it")
+        raise ConfigError(
+            f"CONFIG: {str(config)!r} has no store yet; valid: one whose client has run"
+        )
     return found
 
 
@@ -130,7 +132,10 @@ def _bound(path: Path, found: Sequence[RunReceipts]) -> dict[str, Any]:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").digest()
     except OSError as error:
-        raise ConfigError(f"--upload: {str(path)!r} cannot be read ({error.strerror})") from error
+        raise ConfigError(
+            f"--upload: {str(path)!r} cannot be read ({error.strerror}); "
+            "valid: an upload as it was sent"
+        ) from error
     for run in found:
         for upload in run.received.uploads:
             if upload.digest == digest:

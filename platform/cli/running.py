@@ -12,7 +12,7 @@ from platform.bootstrap import Surroundings, create_run, reopen_run, stored_conf
 from platform.cli import exit_codes
 from platform.cli.access import resolve_run
 from platform.cli.conducting import federate, federate_again
-from platform.cli.interrupting import farewell, interruptible
+from platform.cli.interrupting import ended_run, finding, interruptible
 from platform.cli.output import print_json
 from platform.cli.reporting import print_summary
 from platform.cli.watching import ScreenObserver
@@ -35,7 +35,11 @@ def run_command(
     if loaded.federation is not None:
         federate(loaded, surroundings, as_json=as_json)
         return
-    _execute(loaded, lambda screen: create_run(loaded, screen, surroundings), as_json=as_json)
+    options = finding(loaded.storage.url, surroundings)
+    _execute(
+        *(loaded, options, lambda screen: create_run(loaded, screen, surroundings)),
+        as_json=as_json,
+    )
 
 
 def second_phase_command(
@@ -57,7 +61,11 @@ def second_phase_command(
         tree = stored_config(database, found, surroundings).model_dump(mode="json")
     tree["storage"]["url"] = storage
     config = parse_config({**tree, "phase_two_of": found}, overrides, surroundings.sources)
-    _execute(config, lambda screen: create_run(config, screen, surroundings), as_json=as_json)
+    _execute(
+        *(config, finding(storage, surroundings)),
+        lambda screen: create_run(config, screen, surroundings),
+        as_json=as_json,
+    )
 
 
 def resume_command(run_id: str, storage: str, surroundings: Surroundings, *, as_json: bool) -> None:
@@ -78,22 +86,24 @@ def resume_command(run_id: str, storage: str, surroundings: Surroundings, *, as_
         federate_again(found, moved, surroundings, as_json=as_json)
         return
     _execute(
-        config, lambda screen: reopen_run(found, storage, screen, surroundings), as_json=as_json
+        *(config, finding(storage, surroundings)),
+        lambda screen: reopen_run(found, storage, screen, surroundings),
+        as_json=as_json,
     )
 
 
 def _execute(
-    config: RunConfig, set_up: Callable[[ScreenObserver], Simulation], *, as_json: bool
+    config: RunConfig,
+    options: Sequence[str],
+    set_up: Callable[[ScreenObserver], Simulation],
+    *,
+    as_json: bool,
 ) -> None:
     screen = ScreenObserver(config.privacy.target_delta, quiet=as_json)
-    try:
-        with interruptible(), screen:
-            simulation = set_up(screen)
-            with simulation.database:
-                summary = execute(simulation, screen)
-    except KeyboardInterrupt as error:
-        where = f"; resume with --resume {screen.run_id}" if screen.run_id else ""
-        raise farewell(error, f"interrupted{where}") from None
+    with interruptible(lambda number: ended_run(number, screen.run_id, options)), screen:
+        simulation = set_up(screen)
+        with simulation.database:
+            summary = execute(simulation, screen)
     if as_json:
         print_json(summary)
     else:

@@ -12,7 +12,7 @@ from rich.progress import TaskID, TextColumn
 
 from methods import Registry
 from platform.cli import exit_codes
-from platform.cli.interrupting import farewell, interruptible
+from platform.cli.interrupting import Ended, interruptible, same_again
 from platform.cli.options import DEFAULT_STORAGE
 from platform.cli.output import WithBar, console, epsilon, fraction, print_json, printable
 from platform.config import Sources
@@ -118,8 +118,8 @@ def sweep_command(
     folder = output or _default_output(grid)
     with only_sweep_in(folder):
         announce(grid, folder, [_own_database(cell, cluster) for cell in grid.cells])
-        try:
-            with interruptible(), ScreenSweepObserver(quiet=as_json) as screen:
+        with interruptible(lambda number: _interrupted(number, folder)):
+            with ScreenSweepObserver(quiet=as_json) as screen:
                 if cluster is None:
                     url = absolute_storage(options.storage)
                     outcomes = run_cells(
@@ -133,8 +133,6 @@ def sweep_command(
                         place=folder / CELLS,
                     )
             tables = publish(grid, outcomes, folder)
-        except KeyboardInterrupt as error:
-            raise farewell(error, "interrupted; continue with the same command") from None
     if as_json:
         print_json(document(grid, outcomes, folder))
     elif tables:
@@ -144,6 +142,10 @@ def sweep_command(
 
 def _own_database(cell: Cell, cluster: Cluster | None) -> str | None:
     return None if cluster is None else f"{CELLS}/{database_name(cell)}"
+
+
+def _interrupted(number: int, folder: Path) -> Ended:
+    return Ended(number, f"sweep {folder} is interrupted", command=same_again())
 
 
 def _cluster(options: ClusterOptions, storage: str) -> Cluster | None:

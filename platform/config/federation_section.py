@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from platform.config.sections import Positive, PositiveInt, Section
+from platform.config.bounds import Clients, Seconds
+from platform.config.sections import Section
 
 ClientName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$")]
 ClassName = Annotated[str, Field(min_length=1, max_length=200)]
@@ -25,20 +26,20 @@ class FederationConfig(Section):
     """
     socket: str = "runs/hub.sock"
     """Path of the Unix socket at which relays reach the coordinator."""
-    phase_seconds: Positive = 60.0
+    phase_seconds: Seconds = 60.0
     """How long a message without training may take, there and back; a client that takes longer is
     lost in that round.
     """
-    training_seconds: Positive = 900.0
+    training_seconds: Seconds = 900.0
     """The same where clients train or personalise."""
-    joining_seconds: Positive = 600.0
+    joining_seconds: Seconds = 600.0
     """How long the coordinator waits at its start for all clients to be there."""
-    start_with: PositiveInt | None = None
+    start_with: Clients | None = None
     """How many clients must have accepted before the first round; whoever comes later joins between
     rounds and counts as lost until then. At least as many as a round needs, and not where cohorts
     are drawn in secret. Null: all.
     """
-    go_on_with: PositiveInt | None = None
+    go_on_with: Clients | None = None
     """How many clients' updates end the wait for a round's training: who is slower counts as lost
     in that round, so a cohort may be larger than what a round needs (over-selection). At least as
     many as a round needs, and not where cohorts are drawn in secret. Null: all.

@@ -119,7 +119,10 @@ def read_mapping(path: Path) -> dict[str, Any]:
         tree = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = yaml_problem(error)
-        raise ConfigError(f"CONFIG: {str(path)!r} is not readable YAML: {reason}") from error
+        raise ConfigError(
+            f"CONFIG: {str(path)!r} is not readable YAML: {reason}; "
+            "valid: sections with keys, in UTF-8"
+        ) from error
     if not isinstance(tree, dict):
         raise ConfigError(f"CONFIG: {str(path)!r} holds no mapping; valid: sections with keys")
     return tree

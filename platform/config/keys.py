@@ -68,8 +68,12 @@ def _values(kind: Mapping[str, Any]) -> str:
         return "section"
     if "enum" in kind or "const" in kind:
         return ", ".join(kind.get("enum", [kind.get("const")]))
-    bounds = [f"{word} {kind[name]:g}" for name, word in _BOUNDS.items() if name in kind]
+    bounds = [f"{word} {_number(kind[name])}" for name, word in _BOUNDS.items() if name in kind]
     return " ".join([_TYPES.get(kind["type"], kind["type"]), " and ".join(bounds)]).strip()
+
+
+def _number(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _default(value: Any) -> str:

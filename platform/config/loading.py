@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -25,6 +25,8 @@ from platform.config.schema import MECHANISMS
 from platform.errors import ConfigError
 
 Tree = TypeVar("Tree", bound=BaseModel)
+LONGEST: Final = 200
+"""Characters of a value that a sentence repeats."""
 
 
 def load_config(
@@ -160,7 +162,13 @@ def sentence(error: ErrorDetails, section: str = "", *, kind: type[BaseModel] = 
         case "value_error":
             return f"{field}: {message}"
         case _:
-            return f"{field}: {error['input']!r} is not valid; {_lower_first(message)}"
+            return f"{field}: {shortened(error['input'])} is not valid; {_lower_first(message)}"
+
+
+def shortened(value: Any) -> str:
+    """Return a value as Python writes it, in so far as it fits into a sentence."""
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text)} characters)"
 
 
 def _known_keys(path: tuple[int | str, ...], whole: type[BaseModel]) -> str:

@@ -11,13 +11,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr
 
+from platform.config.bounds import (
+    Clients,
+    ClientsOrNone,
+    Directions,
+    Experts,
+    Positive,
+    Rate,
+    Rounds,
+    RoundsOrNone,
+    Seed,
+    Threads,
+)
 from platform.config.federation_section import FederationConfig
 from platform.config.sections import (
     CohortConfig,
     EvaluationConfig,
     MethodConfig,
-    Positive,
-    PositiveInt,
     PublicDataConfig,
     Section,
     SeedConfig,
@@ -37,7 +47,7 @@ class AdaptiveClippingConfig(Section):
 
     quantile: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
     """Share of the updates that shall fit."""
-    learning_rate: Positive = 0.2
+    learning_rate: Rate = 0.2
     """Of the norm's logarithm."""
     flag_ratio: Positive = 0.1
     """Bound of the additional coordinate over C."""
@@ -88,7 +98,7 @@ class PrivacyConfig(Section):
     """What composes the rounds."""
     noise_source: Literal["os", "seeded"] = "os"
     """`os`: the operating system's entropy; `seeded` repeats itself and protects nobody."""
-    spare_attempts: Annotated[int, Field(ge=0)] = 0
+    spare_attempts: RoundsOrNone = 0
     """Attempts beyond the planned rounds that calibration leaves room for; a second collection of a
     pool that is made once is one of them, but where the rounds release nothing, calibration leaves
     no room for it.
@@ -100,7 +110,7 @@ class PrivacyConfig(Section):
     images of `public_data` there; `random`, in as many drawn anew for each round; `none`: whole
     updates. For averaged methods without personal state and pool.
     """
-    rank: PositiveInt | None = None
+    rank: Directions | None = None
     """Directions of the subspace, fixed in advance: required with one, null without."""
     lifetime_budget: Positive | None = None
     """Epsilon that a client lets itself be charged in all runs on the same data, and its store is
@@ -122,7 +132,7 @@ class SecureAggregationConfig(Section):
     """Path of the file that says whose keys are whose, made with `enrolment`; in a simulation every
     client's key lies beside it as `NAME.key`. Required under `active`.
     """
-    threshold: PositiveInt | None = None
+    threshold: Clients | None = None
     """Fewest shares that rebuild a secret, on the complete graph also fewest survivors whose sum
     may be opened; above `secure_aggregation.corrupt` = c, under `active` above (n+c)/2. Null:
     floor(2n/3)+1; computed, hence left out, under `k_regular`.
@@ -135,7 +145,7 @@ class SecureAggregationConfig(Section):
     """On a k-regular graph: share of the cohort that may be lost, at least `cohort.dropout_rate`; a
     round that loses more is aborted.
     """
-    corrupt: Annotated[int, Field(ge=0)] = 0
+    corrupt: ClientsOrNone = 0
     """Clients that may collude with the server; below the threshold."""
     value_bound: Positive | None = None
     """Largest coordinate that is quantised. Null: from clipping norm and noise where uploads are
@@ -160,7 +170,7 @@ class PoolConfig(Section):
     averaged method without personal state, and in place of pFedMoAP's pool; under masks, with
     `distributed_noise`, `central_noise` or `none`.
     """
-    experts: int | None = None
+    experts: Experts | None = None
     """Private experts, 2 to `task.clients`: required under `groups`, null elsewhere."""
     count_ratio: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Bound of the coordinate that counts a client in its group, over C; under `groups` with noise.
@@ -188,23 +198,23 @@ class PoolConfig(Section):
     """C of a pool entry that has its own noise: a whole module has another norm than an update. The
     noise multiplier is the run's, so epsilon stays as it is. Null: `privacy.clipping_norm`.
     """
-    minimum: PositiveInt | None = None
+    minimum: Experts | None = None
     """Smallest pool that experts are handed out from. Null: 2(K+1), and 2 where the pool is made
     once.
     """
-    generations: PositiveInt = 1
+    generations: Rounds = 1
     """Rounds whose entries live; has no effect where the pool is made once."""
 
 
 class AuditConfig(Section):
     """Canary clients that audit a simulation from within. See `docs/privacy.md`."""
 
-    canaries: PositiveInt
+    canaries: Clients
     """Clients beside `task.clients` whose update is a secret direction of norm C, one way or the
     other on a secret coin. They are charged like all others, count in no mean and in no smallest
     sum, and leave their share of joint noise out, as clients that collude may.
     """
-    directions: PositiveInt | None = None
+    directions: Clients | None = None
     """How many directions canaries have among them, at right angles: those of one direction share
     a coin, and a few in one direction show as much as many in their own. Null: each its own.
     """
@@ -220,15 +230,15 @@ class RunSections(Section):
 
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
     """Begins the run's id."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     """Seed of the simulation; never of keys, masks or `os` noise."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where tensors are; `auto` takes CUDA where there is any."""
-    threads: PositiveInt = 1
+    threads: Threads = 1
     """CPU threads of torch; one is quickest for small models, and the last bits of results depend
     on it.
     """
-    rounds: PositiveInt = 10
+    rounds: Rounds = 10
     """How often clients train and the server updates."""
     phase_two_of: str | None = None
     """A finished run whose pool, clients and ledger this one takes over for a second phase of its

@@ -10,10 +10,19 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-PositiveInt = Annotated[int, Field(ge=1)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+from platform.config.bounds import (
+    Classes,
+    Clients,
+    ClientsOrNone,
+    Fraction,
+    Gibibytes,
+    Images,
+    Positive,
+    Rendered,
+    Retries,
+    Rounds,
+    Seed,
+)
 
 
 class Section(BaseModel):
@@ -67,13 +76,13 @@ class PartitionConfig(Section):
     `domain_dirichlet`, `hierarchical_dirichlet` and `shared_ratio`. Null: 0.5, and 0.1 under
     `shared_ratio`.
     """
-    minimum: PositiveInt | None = None
+    minimum: Images | None = None
     """Fewest training images of a client, who has a test image as well; null: 2. Under
     `shared_ratio` fewest images of a client in all; null: 40 or half its even part if that is less,
     as published. Only under the random kinds, which draw up to 100 times (for each domain) until it
     holds.
     """
-    minimum_test: PositiveInt | None = None
+    minimum_test: Images | None = None
     """Fewest test images of a client under `dirichlet` and `domain_dirichlet`; null: 1. Published
     loops ask for as many as of training images: 10 on CIFAR, 2 on domains.
     """
@@ -91,19 +100,19 @@ class PartitionConfig(Section):
     client, and the rest in random shares: PM-MoE's S in [0, 1], so 0.2 for S = 20; required under
     `shared_ratio` only.
     """
-    images_per_client: PositiveInt | None = None
+    images_per_client: Images | None = None
     """Training images of each client, drawn at random without replacement from all of them,
     whatever their class, and validation images likewise; only under `iid`, with `task.shots: null`.
     Null: `task.shots` of each class. A client that comes to have no test image is left out of
     accuracy on own ones.
     """
-    classes_per_client: PositiveInt | None = None
+    classes_per_client: Classes | None = None
     """Classes of each client, drawn so that all classes have as many owners, or one more; each
     owner has `task.shots` of it, and no image goes to two; only under `pathological`. Null:
     disjoint classes. A client that comes to have no test image is left out of accuracy on own ones.
     """
 
-    fewest_classes: PositiveInt | None = None
+    fewest_classes: Classes | None = None
     """Of how many classes a client has training images at least; null: two under few shots (as one
     class alone tells nothing of others), else one. 1 lets few-shot clients hold a single class, as
     one of FedPGP's ten on OxfordPets does, where the method learns from it.
@@ -132,15 +141,15 @@ class TaskConfig(Section):
     images itself; unused by `shapes`, `homonyms`, `digits` and `headlines`.
     `datasets --check NAME --root DIR` says what is right and wrong with it.
     """
-    domains: tuple[str, ...] | None = None
+    domains: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Domains to use; null: all."""
-    clients: PositiveInt = 10
+    clients: Clients = 10
     """Clients in the federation."""
-    new_clients: Annotated[int, Field(ge=0)] = 0
+    new_clients: ClientsOrNone = 0
     """Clients beyond `task.clients` who hold data of the same partition and never take part in a
     round; measured at the end.
     """
-    shots: PositiveInt | None = 16
+    shots: Images | None = 16
     """Training images per owned class and client, fewer where a class has fewer ("all if fewer");
     `null` takes all; under `domain` per class, as each client has one domain; under `dirichlet` and
     `domain_dirichlet` per class (of each domain) **in all**, shared out among the clients, so that
@@ -153,7 +162,7 @@ class TaskConfig(Section):
     """Share of every client's training images, class by class, that it does not train on but
     validates with; a client whose own folders hold validation images has those instead.
     """
-    test_per_class: PositiveInt = 60
+    test_per_class: Rendered = 60
     """Test images per class, over all domains (`shapes`, `homonyms` and `headlines` only)."""
     senses: str | None = None
     """What the names of `homonyms` mean, and to whom; only there. A sense's name (`garden`,
@@ -181,9 +190,9 @@ class PublicDataConfig(Section):
     """Folder that holds its own folder, which is not one that clients' images lie in; null:
     `task.root`. Unused by `shapes` and `homonyms`, whose public images are rendered apart.
     """
-    per_class: PositiveInt = 16
+    per_class: Rendered = 16
     """Images of each class, fewer where a class has fewer."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     """Which images; of `shapes` and `homonyms` they are drawn from it."""
 
 
@@ -212,9 +221,9 @@ class MethodConfig(BaseModel):
 class CohortConfig(Section):
     """Who takes part in a round."""
 
-    size: PositiveInt | None = None
+    size: Clients | None = None
     """Clients invited to a round; null: all."""
-    minimum: PositiveInt = 2
+    minimum: Clients = 2
     """Fewest survivors of a valid round; 1 where cohorts are to amplify."""
     sampling: Literal["fixed_size", "poisson"] = "fixed_size"
     """`fixed_size`: exactly `cohort.size` clients; `poisson`: each on a coin of its own,
@@ -222,7 +231,7 @@ class CohortConfig(Section):
     without masks, with `cohort.minimum: 1` and `cohort.retries: 0`; otherwise `poisson` is refused.
     See docs/privacy.md.
     """
-    retries: Annotated[int, Field(ge=0)] = 2
+    retries: Retries = 2
     """How often an aborted round is tried again, with another cohort, fresh keys and, if uploads
     were asked for, a charge of its own; then the run stops and can be resumed; 0 where cohorts are
     to amplify. A masked round without noise on the client (`none`, `central_noise`) is not tried
@@ -256,9 +265,9 @@ class EvaluationConfig(Section):
     """
     metric_ratio: Positive | None = None
     """Bound of that coordinate over C; only under `noised`. Null: 1."""
-    every: PositiveInt = 1
+    every: Rounds = 1
     """Rounds between measurements; the last one is always measured."""
-    measured_clients: PositiveInt | None = None
+    measured_clients: Clients | None = None
     """How many clients are measured and trained alone, drawn at random by `seed` among those that
     have test images, in place of all of them (null). New clients are always measured.
     """
@@ -275,21 +284,21 @@ class EvaluationConfig(Section):
 class SeedConfig(Section):
     """Seeds that differ from the run's; None takes the run's seed."""
 
-    class_map: int | None = None
+    class_map: Seed | None = None
     """Which client owns which classes, or what share of them."""
-    shots: int | None = None
+    shots: Seed | None = None
     """Which images of a class are taken."""
-    split: int | None = None
+    split: Seed | None = None
     """Which of its images each client tests with, under `shared_ratio`; which of all images are
     test images, where files tell no split.
     """
-    validation: int | None = None
+    validation: Seed | None = None
     """Which training images are held back."""
-    initialisation: int | None = None
+    initialisation: Seed | None = None
     """What training starts from."""
-    cohort: int | None = None
+    cohort: Seed | None = None
     """Who is drawn, and who is lost."""
-    batches: int | None = None
+    batches: Seed | None = None
     """The order of examples."""
 
 
@@ -298,5 +307,5 @@ class StorageConfig(Section):
 
     url: str = "sqlite:///runs/sotto.db"
     """The coordinator's database; run folders and the feature cache lie beside it."""
-    cache_gib: Positive = 20.0
+    cache_gib: Gibibytes = 20.0
     """Most GiB that the feature cache may take; what was not used for longest goes first."""

@@ -7,7 +7,18 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from platform.config.sections import Fraction, NonNegative, Positive, PositiveInt, Section
+from platform.config.bounds import (
+    Batch,
+    Decay,
+    Epochs,
+    Fraction,
+    Positive,
+    Rate,
+    Rounds,
+    RoundsOrNone,
+    Steps,
+)
+from platform.config.sections import Section
 
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -28,11 +39,11 @@ class ScheduleConfig(Section):
     """Factor from one round to the next; required under `exponential` only."""
     final: Fraction | None = None
     """Share of the rates that the cosine falls to; only under `cosine`. Null: 0."""
-    rounds: PositiveInt | None = None
+    rounds: Rounds | None = None
     """Rounds that warm-up and cosine take together, at least as many as the run has; only under
     `cosine`. Null: the run's own.
     """
-    warm_up_rounds: Annotated[int, Field(ge=0)] = 0
+    warm_up_rounds: RoundsOrNone = 0
     """Rounds before those of `kind`, which counts from the first one after them."""
     warm_up_factor: Share | None = None
     """Factor in all of these rounds; only with some. Null: it grows evenly, to 1 in the first round
@@ -67,17 +78,17 @@ class TrainingConfig(Section):
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     """Of local training; starts anew in every round."""
-    local_epochs: PositiveInt | None = None
+    local_epochs: Epochs | None = None
     """Amount of local training in a round: exactly one of this and `local_steps`."""
-    local_steps: PositiveInt | None = None
+    local_steps: Steps | None = None
     """Amount of local training in a round: exactly one of this and `local_epochs`."""
-    batch_size: PositiveInt = 16
+    batch_size: Batch = 16
     """Examples a step."""
-    learning_rate: Positive = 0.002
+    learning_rate: Rate = 0.002
     """Of the prompts; a method may name other rates in its own section."""
     momentum: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Of `sgd` only."""
-    weight_decay: NonNegative = 0.0
+    weight_decay: Decay = 0.0
     """Of the optimiser."""
     betas: tuple[Beta, Beta] | None = None
     """How much of the mean gradient, and of the mean square, a step of `adam` or `adamw` keeps;

@@ -130,7 +130,10 @@ def opened_archive(path: Path, kind: str, may_hold: Callable[[str], bool]) -> It
     try:
         file = path.open("rb")
     except OSError as error:
-        raise ConfigError(f"FILE: {str(path)!r} cannot be read ({error.strerror})") from error
+        raise ConfigError(
+            f"FILE: {str(path)!r} cannot be read ({error.strerror}); "
+            "valid: a file that `backup` made"
+        ) from error
     with file:
         _require_digest(path, file)
         try:

@@ -79,7 +79,9 @@ def open_existing(url: str, *, read_only: bool = True) -> Database:
         LogBroken: If a server's log does not go through the heads that were kept of it.
     """
     if not is_there(url):
-        raise UnknownRun(f"RUN: there is no database at {url} yet; `run` makes one")
+        raise UnknownRun(
+            f"--storage: there is no database at {url} yet; valid: one that `run` has made"
+        )
     return _opened(url, read_only=read_only)
 
 

@@ -112,5 +112,8 @@ def require_store(settings: HolderSettings) -> Path:
     """
     path = settings.store_file
     if not path.is_file():
-        raise ConfigError(f"storage: there is no store at {str(path)!r}; the first start makes one")
+        raise ConfigError(
+            f"storage: there is no store at {str(path)!r}; "
+            "valid: one that the client's first start has made"
+        )
     return path

@@ -114,7 +114,9 @@ class Host(Generic[Own]):
         except ProtocolError:
             kept = None
         if kept is None:
-            raise UnknownRun(f"no run {run_id!r} has ended here; see `budget` for all")
+            raise UnknownRun(
+                f"RUN: no run {run_id!r} has ended here; valid: one that has, see `budget`"
+            )
         return kept
 
     def offer(self, run_id: str) -> Offer:

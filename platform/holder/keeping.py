@@ -73,6 +73,11 @@ class Keeping:
         names = (path.name.removesuffix(ending) for path in found)
         return sorted(name for name in names if re.fullmatch(RUN_NAME, name))
 
+    def going_on(self) -> list[str]:
+        """Return the runs that were accepted and are not over, sorted."""
+        over = {*self.runs("parting"), *self.runs("left")}
+        return [run_id for run_id in self.runs("offer") if run_id not in over]
+
 
 def may_be_kept(name: str) -> bool:
     """Return whether a file may have this name, from the storage folder on."""

@@ -16,9 +16,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, mod
 
 from methods import Registry
 from platform.config import read_mapping, validated
+from platform.config.bounds import Clients, Positive, Threads
 from platform.config.federation_section import ClientName
 from platform.config.files import is_file
-from platform.config.sections import Positive, PositiveInt, Section
+from platform.config.sections import Section
 from platform.errors import ConfigError
 from platform.mechanisms import BUILT_IN
 from privacy import Relation
@@ -43,7 +44,10 @@ def _placed(value: Any, info: ValidationInfo) -> Path:
 
 def _known_key(text: str | None) -> str | None:
     if text is not None:
-        NoteKey.decode(text)
+        try:
+            NoteKey.decode(text)
+        except ValueError as error:
+            raise ValueError(f"{error}; valid: NAME+ID+KEY as `audit head` states it") from error
     return text
 
 
@@ -88,11 +92,11 @@ class OwnLimits(Section):
     """Epsilon of a single run; null: no bound."""
     delta: Annotated[float, Field(gt=0.0, lt=1.0)] = 1e-5
     """Of both; a run with a larger `privacy.target_delta` is declined."""
-    smallest_cohort: PositiveInt = 3
+    smallest_cohort: Clients = 3
     """Fewest clients that are invited to a round: `cohort.size`, of `poisson` cohorts, whose size
     is random, `cohort.minimum`.
     """
-    smallest_sum: PositiveInt = 3
+    smallest_sum: Clients = 3
     """Fewest uploads in any sum that is opened. Without secure aggregation the coordinator sees
     each upload alone, which is 1. Entries of a pool are single by nature: only epsilon bounds them.
     """
@@ -139,7 +143,7 @@ class HolderSettings(Section):
     """
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where it trains; `auto` takes CUDA where there is any."""
-    threads: PositiveInt | None = None
+    threads: Threads | None = None
     """CPU threads of torch; null: one, whatever the run says."""
     limits: OwnLimits = OwnLimits()
 

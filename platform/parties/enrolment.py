@@ -43,7 +43,8 @@ def read_enrolment(path: Path, *, key: str = RUN_KEY) -> Enrolment:
         return decode_enrolment(path.read_bytes())
     except OSError as error:
         raise ConfigError(
-            f"{key}: {str(path)!r} cannot be read ({error.strerror}); make one with `enrolment`"
+            f"{key}: {str(path)!r} cannot be read ({error.strerror}); valid: a file that "
+            "`enrolment` made"
         ) from error
     except Authentication as error:
         raise ConfigError(f"{key}: {str(path)!r}: {error}") from error
@@ -113,7 +114,7 @@ def create_key(path: Path) -> Identity:
     except OSError as error:
         if path.exists():
             raise ConfigError(
-                f"KEY: {str(path)!r} exists already; keys are never replaced"
+                f"KEY: {str(path)!r} exists already; keys are never replaced; valid: a new file"
             ) from error
         raise ConfigError(f"KEY: {str(path)!r} cannot be written ({error.strerror})") from error
     return Identity(private)
@@ -132,7 +133,10 @@ def read_key(path: Path, *, key: str = RUN_KEY) -> Identity:
     try:
         return Identity(bytes.fromhex(path.read_text(encoding="ascii").strip()))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{key}: {str(path)!r} holds no private key of 64 hex digits") from error
+        raise ConfigError(
+            f"{key}: {str(path)!r} holds no private key of 64 hex digits; valid: a file "
+            "that `keys create` made"
+        ) from error
 
 
 def credentials_of(enrolment: Path, name: str, *, corrupt_rate: float) -> Credentials:

@@ -97,6 +97,9 @@ def write_receipts(kept: Sequence[KeptReceipt]) -> bytes:
     return "".join(f"{json.dumps(line)}\n" for line in lines).encode("ascii")
 
 
+_VALID: Final = "valid: a file that `receipts export` made"
+
+
 def read_receipts(path: Path) -> tuple[KeptReceipt, ...]:
     """Return the receipts of a file.
 
@@ -115,9 +118,11 @@ def read_receipts(path: Path) -> tuple[KeptReceipt, ...]:
             for x in lines
         )
     except OSError as error:
-        raise ConfigError(f"FILE: {str(path)!r} cannot be read ({error.strerror})") from error
+        raise ConfigError(
+            f"FILE: {str(path)!r} cannot be read ({error.strerror}); {_VALID}"
+        ) from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise ConfigError(f"FILE: {str(path)!r} is no file of receipts") from error
+        raise ConfigError(f"FILE: {str(path)!r} is no file of receipts; {_VALID}") from error
 
 
 def verified(

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from platform.bootstrap import RunPlan
+from platform.config import RunConfig
 from platform.errors import ConfigError
 from platform.experiment.simulation import randomness
 from platform.parties.profile import ClientProfile, RunNames, Safeguards
@@ -43,6 +44,23 @@ class AuditPlan:
     family_wise_error: float = FAMILY_WISE_ERROR
 
 
+def require_claim(config: RunConfig) -> None:
+    """Require a mechanism that claims something, before anything is made for its audit.
+
+    Raises:
+        ConfigError: If it claims nothing.
+    """
+    if not config.mechanism.facts.claims:
+        raise _nothing_claimed(config)
+
+
+def _nothing_claimed(config: RunConfig) -> ConfigError:
+    return ConfigError(
+        f"privacy.mechanism: {config.privacy.mechanism!r} with {config.method.name} claims no "
+        "epsilon, so there is nothing to audit; valid: a mechanism with noise on what is released"
+    )
+
+
 def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
     """Audit every channel of a run.
 
@@ -60,10 +78,7 @@ def audit_run(plan: AuditPlan, tell: Progress) -> list[ChannelAudit]:
     charges = {row.channel: row for row in _charges(plan)}
     collecting = _collecting(plan)
     if not charges or not all(row.standard_deviation for row in charges.values()):
-        raise ConfigError(
-            f"privacy.mechanism: {config.privacy.mechanism!r} with {config.method.name} claims no "
-            "epsilon, so there is nothing to audit"
-        )
+        raise _nothing_claimed(config)
     profile = _profile(plan)
     if protection.training is not None:
         game = RecordGame(

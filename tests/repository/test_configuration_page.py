@@ -49,7 +49,7 @@ def test_a_key_says_what_it_is_in_sentences(key: Key):
     ("name", "values", "default"),
     [
         ("name", "string", "required"),
-        ("seed", "integer at least 0", "0"),
+        ("seed", "integer at least 0 and at most 9223372036854775807", "0"),
         ("device", "auto, cpu, cuda", "auto"),
         ("task.domains", "list or null", "null"),
         ("task.model", "section or null", "section"),

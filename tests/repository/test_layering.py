@@ -26,6 +26,7 @@ THIRD_PARTY = {
     "platform": {
         "PIL",
         "annotated_types",
+        "click",
         "jinja2",
         "matplotlib",
         "numpy",
@@ -54,8 +55,13 @@ THIRD_PARTY = {
     "platform.page": {"anyio", "jinja2", "markupsafe", "prometheus_client", "starlette", "uvicorn"},
     "platform.relay.flower": {"cryptography", "flwr", "uvicorn"},
 }
-# Runs once at the start of every interpreter and twice as a copy outside the package.
-STANDARD_LIBRARY_ONLY = {"platform", "platform.__main__", "platform._startup_hook"}
+# Run before anything else, the hook at the start of every interpreter.
+STANDARD_LIBRARY_ONLY = {
+    "platform",
+    "platform.__main__",
+    "platform._own_packages",
+    "platform._startup_hook",
+}
 TRUNK = "platform"
 
 

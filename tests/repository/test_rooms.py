@@ -31,8 +31,8 @@ FLOORS = (
 MOST_ROOMS = 24
 ARROWS_A_ROOM = 5
 """Fewer than so many on average."""
-# They are the package's own face, and import nothing of it.
-FACE = {"platform", "platform.__main__", "platform._startup_hook"}
+# The package's own face: it imports nothing of it, and stands below all rooms.
+FACE = {"platform", "platform.__main__", "platform._own_packages", "platform._startup_hook"}
 
 
 def trunk(root: Path) -> dict[str, Path]:
@@ -80,7 +80,7 @@ def arrows(root: Path) -> set[tuple[str, str]]:
         for name, targets in links(root).items()
         if name not in FACE
         for target in targets
-        if room(name) != room(target)
+        if target not in FACE and room(name) != room(target)
     }
 
 

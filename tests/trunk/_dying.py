@@ -24,6 +24,7 @@ class Plan:
         after: Whether the call does its work first.
         number: The signal.
         ignored: Signals that are ignored from the start, as `nohup` has it.
+        again: A call during which Ctrl-C comes once more, None for none.
     """
 
     target: str
@@ -31,6 +32,7 @@ class Plan:
     after: bool
     number: int
     ignored: Sequence[int] = ()
+    again: str | None = None
 
 
 def arm(plan: Plan) -> None:
@@ -63,6 +65,8 @@ def die(plan: Plan, *arguments: str) -> tuple[int, str]:
         for number in (signal.SIGHUP, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN if number in plan.ignored else signal.SIG_DFL)
         arm(plan)
+        if plan.again is not None:
+            arm(Plan(plan.again, 1, False, signal.SIGINT))
         sys.argv = ["sotto", *arguments]
         return exit_code(main)
 

@@ -6,6 +6,7 @@ the pool (2(K+1) with one expert) and experts are served from the second round o
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import sqlite3
@@ -23,7 +24,9 @@ from scipy.stats import norm
 
 from methods import Registry
 from platform.bootstrap import Surroundings, create_run, reopen_run
+from platform.cli import client_app
 from platform.cli.app import main
+from platform.cli.ending import asks_for_json
 from platform.config import RunConfig, parse_config
 from platform.experiment.finishing import execute
 from platform.experiment.simulation import Simulation
@@ -32,6 +35,7 @@ from platform.rounds.observing import Observer, SilentObserver
 from platform.rounds.runner import RoundRunner
 from platform.wire.codec import decode_arrays
 from platform.wire.transport import Transport
+from tests.trunk._schemas import require_published_answer
 
 SMALL = """
 name: small
@@ -246,6 +250,14 @@ def gaussian_epsilon(noise_multiplier: float, releases: int, delta: float = 1e-5
     return float(brentq(excess, 0.0, 400.0, xtol=1e-12))
 
 
+def interrupted_run(run_id: str, storage: Storage) -> str:
+    """What is said of a run that a signal ended."""
+    return (
+        f"run {run_id} is interrupted; go on with: python -m platform.coordinator run "
+        f"--resume {run_id} --storage {storage.url}"
+    )
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a command answered."""
@@ -276,7 +288,12 @@ def command_line(
         with pytest.raises(SystemExit) as ended:
             main()
         code = ended.value.code
-        printed = capsys.readouterr()
-        return Answer(code if isinstance(code, int) else int(code is not None), *printed)
+        answer = Answer(
+            code if isinstance(code, int) else int(code is not None), *capsys.readouterr()
+        )
+        if asks_for_json(arguments) and "--help" not in arguments:
+            program = "client" if main.__module__ == client_app.__name__ else "coordinator"
+            require_published_answer(program, arguments, **dataclasses.asdict(answer))
+        return answer
 
     return call

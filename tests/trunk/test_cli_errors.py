@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -267,7 +268,13 @@ def test_unknown_run(
     before = noised_run.storage.file.read_bytes()
     extra = ["--json"] if as_json else []
     answer = sotto(*command, *extra, "--storage", noised_run.storage.url)
-    require_one_sentence(answer, "'nobody' is unknown", "`runs`")
+    if as_json:
+        told = json.loads(answer.err)
+        assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+        assert (told["kind"], told["exit_code"]) == ("unknown_run", 2)
+        assert "'nobody' is unknown" in told["error"]
+    else:
+        require_one_sentence(answer, "'nobody' is unknown", "`runs`")
     assert noised_run.storage.file.read_bytes() == before
     assert list(tmp_path.iterdir()) == []
 
@@ -322,9 +329,7 @@ def test_file_that_is_no_database(sotto: Command, config: Path) -> None:
     ],
 )
 def test_misuse_of_a_command(sotto: Command, arguments: Sequence[str], tmp_path: Path) -> None:
-    answer = sotto(*arguments)
-    assert (answer.code, answer.out) == (2, "")
-    assert "Error" in answer.err and "Traceback" not in answer.err
+    require_one_sentence(sotto(*arguments), "valid: ")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -203,7 +203,7 @@ def test_a_file_that_is_no_enrolment_is_refused(
 
 def test_a_missing_enrolment_says_how_to_make_one(sotto: Command, file: Path) -> None:
     answer = sotto("enrolment", "show", str(file))
-    require_one_sentence(answer, "cannot be read", "make one with `enrolment`")
+    require_one_sentence(answer, "cannot be read", "valid: a file that `enrolment` made")
 
 
 @pytest.mark.parametrize("clients", ["1", "0", "-3", "many"])

@@ -23,6 +23,7 @@ from tests.trunk._runs import (
     Storage,
     comparable,
     gaussian_epsilon,
+    interrupted_run,
 )
 
 # Where to die: the call, which one, and whether before or after its work. Four clients train a
@@ -176,7 +177,7 @@ def test_ctrl_c_names_the_run_and_how_to_go_on(
     death = end_at(NONE, "training", signal.SIGINT)
     run_id = death.storage.only_run()
     assert death.code == 130
-    assert death.output.splitlines()[-1] == f"interrupted; resume with --resume {run_id}"
+    assert death.output.splitlines()[-1] == interrupted_run(run_id, death.storage)
     assert "Traceback" not in death.output
     listed: Answer = sotto("runs", "--storage", death.storage.url, "--json")
     assert [r["status"] for r in listed.document] == ["interrupted"]
@@ -192,5 +193,5 @@ def test_ctrl_c_before_the_first_round_names_the_run_as_well(
     death = end_at(NONE, "joining", signal.SIGINT)
     run_id = death.storage.only_run()
     assert death.code == 130
-    assert death.output.splitlines()[-1] == f"interrupted; resume with --resume {run_id}"
+    assert death.output.splitlines()[-1] == interrupted_run(run_id, death.storage)
     assert comparable(death.storage.resume(run_id).summary) == comparable(plain_run.summary)

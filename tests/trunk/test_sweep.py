@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -466,8 +467,11 @@ def test_ctrl_c_says_how_to_go_on(
         raise KeyboardInterrupt
 
     fake_workers(monkeypatch, interrupt)
-    told = sotto("sweep", small, *OPTIONS, "--output", str(tmp_path / "out"))
-    assert (told.code, told.err) == (130, "interrupted; continue with the same command\n")
+    arguments = ("sweep", small, *OPTIONS, "--output", str(tmp_path / "out"))
+    told = sotto(*arguments)
+    out = str(tmp_path / "out")
+    command = shlex.join(["python", "-m", "platform.coordinator", *arguments])
+    assert (told.code, told.err) == (130, f"sweep {out} is interrupted; go on with: {command}\n")
 
 
 @pytest.mark.parametrize("argument", [("--jobs", "0"), ("--seed", "x"), ("--method", ",")])
@@ -562,7 +566,7 @@ def test_a_sweep_that_was_killed_goes_on_with_the_same_command(
     assert sorted(before.values())[0] == "finished" and len(before) == 2
     if number == signal.SIGINT:
         assert process.returncode == 130
-        assert error == "interrupted; continue with the same command\n"
+        assert error.count("\n") == 1 and " is interrupted; go on with: python -m " in error
         assert sorted(before.values()) == ["finished", "interrupted"]
     else:
         assert process.returncode == -signal.SIGKILL

@@ -1,0 +1,62 @@
+"""Makes a command find its own packages, whatever lies in the folder that it is called from.
+
+`python -m` puts the current folder first on the path, so a folder `storage/`, `methods/` or
+`privacy/` there, or a file of the name of any library, would be imported in place of what this
+program is made of. Nothing of this program is looked for there unless it lies there itself, as in
+a checkout. What still comes first is told in one sentence: `PYTHONPATH` can do that.
+
+Imports the standard library only: it runs before anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib.machinery import PathFinder
+
+LEAVES = ("methods", "privacy", "storage")
+BAD_INPUT = 2
+FIELD = "PYTHONPATH"
+
+
+def find_own_packages() -> None:
+    """Take the current folder off the path, and require that our packages come first on it.
+
+    Worker processes take the path over from their parent, and are told by the environment not to
+    put the folder there again. Exits with code 2 and one sentence where another package is first.
+    """
+    home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    if not sys.flags.safe_path and sys.path and not _is_same(sys.path[0], home):
+        del sys.path[0]
+        os.environ["PYTHONSAFEPATH"] = "1"
+    for name in LEAVES:
+        own, found = os.path.join(home, name), _place(name)
+        if found is not None and not _is_same(found, own):
+            _refuse(
+                f"{FIELD}: {found!r} is found before {own!r}, which this program is made of; "
+                f"valid: a path on which no other {name!r} comes first"
+            )
+
+
+def _place(name: str) -> str | None:
+    """Return where a package would be imported from; None where an import hook finds it."""
+    spec = PathFinder.find_spec(name)
+    if spec is None:
+        return None
+    # Of a package its folder, also of one without `__init__.py`; else the module's file.
+    folders = list(spec.submodule_search_locations or ())
+    return folders[0] if folders else spec.origin
+
+
+def _is_same(one: str, other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+def _refuse(sentence: str) -> None:
+    text = f"error: {sentence}"
+    if "--json" in sys.argv[1:]:
+        document = {"error": sentence, "kind": "config_error", "exit_code": BAD_INPUT}
+        text = json.dumps({**document, "field": FIELD, "run_id": None, "command": None})
+    sys.stderr.write(f"{text}\n")
+    sys.exit(BAD_INPUT)

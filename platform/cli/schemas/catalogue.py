@@ -1,0 +1,187 @@
+"""Every schema by its name: what a command prints under `--json`, and what a run writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from methods.interface.registry import MethodInfo
+from platform.cli.ending import Failure
+from platform.cli.schemas import reading, runs, trying
+from platform.cli.schemas.shapes import (
+    BOOLEAN,
+    COUNT,
+    SHARE,
+    SPENT,
+    TEXT,
+    TIME,
+    Shape,
+    derived,
+    either,
+    listing,
+    nullable,
+    record,
+)
+from platform.config import RunConfig
+from platform.config.keys import Key
+from platform.data.catalogue import DatasetInfo
+from platform.errors import ConfigError, listed
+from platform.holder.budget import Spending
+from platform.holder.checking import Check
+from platform.holder.leaving import Leaving
+from platform.relay.packets import ClientStatus
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+PROGRAMS: Final = ("coordinator", "client")
+
+
+@dataclass(frozen=True)
+class Published:
+    """One schema.
+
+    Attributes:
+        title: What it is of.
+        shape: Makes it.
+    """
+
+    title: str
+    shape: Callable[[], Shape]
+
+
+def _printed(*commands: str, by: str = "coordinator") -> str:
+    named = " or ".join(f"`{command}`" for command in commands)
+    return f"What {named} of the {by} prints under --json"
+
+
+def _with(shape: Shape, fields: Mapping[str, Shape]) -> Shape:
+    """Return a record that has more keys, or other ones in place of its own."""
+    properties = {**shape["properties"], **fields}
+    return {**shape, "properties": properties, "required": list(properties)}
+
+
+def _spending() -> Shape:
+    left = {"left": nullable({"type": "number"}), "epsilon": nullable(SPENT)}
+    return _with(derived(Spending), left)
+
+
+def _titles() -> Shape:
+    return listing(record({"name": TEXT, "title": TEXT}))
+
+
+def _constant(shape: Shape) -> Callable[[], Shape]:
+    return lambda: shape
+
+
+def _plain(name: str, shape: Shape) -> tuple[str, Published]:
+    program, *words = name.split(".")
+    command = "CONFIG" if not words else " ".join(words)
+    return name, Published(_printed(command, by=program), _constant(shape))
+
+
+_KEY: Final = record({"public": TEXT, "fingerprint": TEXT})
+_SIMPLE: Final = (
+    _plain("coordinator.sweep", runs.SWEEP),
+    _plain("coordinator.report", either(runs.SUMMARY, runs.UNFINISHED, reading.EVENTS)),
+    _plain("coordinator.budget", either(reading.RUN_BUDGET, reading.BUDGETS)),
+    _plain("coordinator.runs", reading.RUNS),
+    _plain("coordinator.audit.query", reading.ENTRIES),
+    _plain("coordinator.audit.verify", reading.VERIFIED),
+    _plain("coordinator.audit.head", reading.HEAD),
+    _plain("coordinator.audit.prove", reading.PROOF),
+    _plain("coordinator.audit.export", reading.EXPORTED_LOG),
+    _plain("coordinator.audit.watch", reading.WATCHED),
+    _plain("coordinator.cache.list", reading.CACHED),
+    _plain("coordinator.cache.clear", reading.CLEARED),
+    *(
+        _plain(f"coordinator.enrolment.{word}", reading.ENROLMENT)
+        for word in ("create-for-development", "show", "add", "rotate", "revoke", "bind")
+    ),
+    _plain("coordinator.secagg-plan", reading.SECAGG),
+    _plain("coordinator.federation.remove", reading.REMOVED),
+    _plain("coordinator.export", reading.EXPORTED),
+    _plain("coordinator.predict", reading.PREDICTED),
+    _plain("coordinator.backup", reading.MANIFEST),
+    _plain("coordinator.restore", reading.MANIFEST),
+    _plain("coordinator.upgrade", reading.UPGRADED),
+    _plain("coordinator.charges", reading.CHARGES),
+    _plain("coordinator.clipping", trying.CLIPPING),
+    _plain("coordinator.audit-privacy", trying.AUDITED),
+    _plain("client.backup", reading.MANIFEST),
+    _plain("client.restore", reading.MANIFEST),
+    _plain("client.catch-up", record({"pseudonym": TEXT, "added": COUNT})),
+    _plain("client.predict", reading.PREDICTED),
+    _plain(
+        "client.evaluate",
+        record({"run_id": TEXT, "accuracy": nullable(SHARE), "test_images": COUNT}),
+    ),
+    _plain("client.export", record({"run_id": TEXT, "file": TEXT, "tensors": listing(TEXT)})),
+    _plain("client.keys.create", _KEY),
+    _plain("client.keys.show", _KEY),
+    _plain("client.receipts.verify", reading.RECEIPTS),
+    _plain("client.receipts.export", record({"file": TEXT, "receipts": COUNT})),
+    _plain("client.CONFIG", record({"time": TIME, "event": TEXT})),
+)
+SCHEMAS: Final[Mapping[str, Published]] = {
+    "error": Published(
+        "The last line of stderr of any command under --json that has no answer",
+        lambda: derived(Failure),
+    ),
+    "summary": Published(
+        "A run's `summary.json`, and what `run` prints under --json", _constant(runs.SUMMARY)
+    ),
+    "metrics-line": Published("A line of a run's `metrics.jsonl`", _constant(runs.ROUND)),
+    "federation-line": Published(
+        "A line that `run` prints under --json where clients are processes of their own",
+        _constant(runs.LINE),
+    ),
+    "coordinator.run": Published(
+        f"{_printed('run')}; where clients are processes of their own each line is one object",
+        lambda: either(runs.SUMMARY, runs.LINE),
+    ),
+    "coordinator.methods": Published(_printed("methods"), lambda: listing(derived(MethodInfo))),
+    "coordinator.configs": Published(
+        _printed("configs"),
+        lambda: either(_titles(), listing(derived(Key)), derived(RunConfig)),
+    ),
+    "coordinator.datasets": Published(
+        _printed("datasets"),
+        lambda: either(listing(derived(DatasetInfo)), trying.HOLDINGS, trying.CHECKED_FOLDER),
+    ),
+    "coordinator.schemas": Published(
+        _printed("schemas"), lambda: either(_titles(), {"$ref": DIALECT})
+    ),
+    "coordinator.federation.status": Published(
+        _printed("federation status"),
+        lambda: listing(_with(derived(ClientStatus), {"standing": nullable(TEXT)})),
+    ),
+    "client.check": Published(
+        _printed("check", by="client"),
+        lambda: record({"is_sound": BOOLEAN, "checks": listing(derived(Check))}),
+    ),
+    "client.budget": Published(
+        _printed("budget", by="client"),
+        lambda: record(
+            {"name": TEXT, "delta": SHARE, "runs": listing(_spending()), "total": _spending()}
+        ),
+    ),
+    "client.leave": Published(_printed("leave", by="client"), lambda: listing(derived(Leaving))),
+    **dict(_SIMPLE),
+}
+
+
+def schema_of(name: str) -> dict[str, Any]:
+    """Return a schema as a JSON document of its own.
+
+    Raises:
+        ConfigError: If there is none of this name.
+    """
+    if name not in SCHEMAS:
+        raise ConfigError(f"NAME: {name!r} is unknown; valid: {listed(sorted(SCHEMAS))}")
+    found = SCHEMAS[name]
+    return {
+        "$schema": DIALECT,
+        "$id": f"urn:sotto:schema:{name}",
+        "title": found.title,
+        **found.shape(),
+    }

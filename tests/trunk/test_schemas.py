@@ -1,0 +1,109 @@
+"""Every command that prints JSON has a schema, which is strict; what runs write is held to theirs.
+
+What commands print is held to its schema wherever a test calls one (`tests/trunk/_schemas.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from jsonschema import Draft202012Validator
+
+from platform.cli.app import app
+from platform.cli.client_app import client_app
+from platform.cli.schemas.catalogue import SCHEMAS, schema_of
+from tests.trunk._runs import Command, Finished
+from tests.trunk._schemas import require_published
+
+OPEN = {"axes", "detail", "partition", "says", "method"}
+"""Keys whose content is of the user's configuration, or has a format of its own."""
+PROGRAMS = {"coordinator": app, "client": client_app}
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command that takes `--json`, by its words."""
+    for name, each in getattr(command, "commands", {}).items():
+        yield from commands(each, (*path, name))
+    if any("--json" in parameter.opts for parameter in command.params):
+        yield path
+
+
+PRINTING = [
+    ".".join((program, *words))
+    for program, typed in PROGRAMS.items()
+    for words in commands(typer.main.get_command(typed))
+]
+
+
+def test_the_walk_finds_commands_of_both_programs() -> None:
+    assert {"coordinator.audit.verify", "coordinator.run", "client.keys.show"} <= set(PRINTING)
+    assert len(PRINTING) > 40
+
+
+@pytest.mark.parametrize("name", PRINTING)
+def test_every_command_that_prints_json_has_a_schema(name: str) -> None:
+    assert name in SCHEMAS
+
+
+def test_no_schema_is_of_a_command_that_there_is_not() -> None:
+    others = {"error", "summary", "metrics-line", "federation-line"}
+    assert SCHEMAS.keys() - others == set(PRINTING)
+
+
+def loose(schema: Any, path: str = "") -> Iterator[str]:
+    """Objects in a schema that may have any further key."""
+    if isinstance(schema, dict):
+        is_object = schema.get("type") == "object" or "properties" in schema
+        if is_object and schema.get("additionalProperties", True) is True:
+            yield path
+        for key, value in schema.items():
+            yield from loose(value, f"{path}/{key}")
+    if isinstance(schema, list):
+        for index, value in enumerate(schema):
+            yield from loose(value, f"{path}/{index}")
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_a_schema_is_valid_and_strict(name: str) -> None:
+    schema = schema_of(name)
+    Draft202012Validator.check_schema(schema)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert schema["title"]
+    assert [path for path in loose(schema) if not OPEN & set(path.split("/"))] == []
+
+
+def test_what_a_run_writes_is_as_published(noised_run: Finished, plain_run: Finished) -> None:
+    for run in (noised_run, plain_run):
+        summary = json.loads((run.folder / "summary.json").read_text())
+        require_published("summary", summary)
+        lines = (run.folder / "metrics.jsonl").read_text().splitlines()
+        assert len(lines) == len(summary["rounds"])
+        for line in lines:
+            require_published("metrics-line", json.loads(line))
+
+
+@pytest.mark.parametrize("place", [(), ("rounds", 0), ("final", "protocol"), ("audit_head",)])
+def test_a_summary_that_gains_or_loses_a_key_is_not_as_published(
+    plain_run: Finished, place: tuple[str | int, ...]
+) -> None:
+    for change in (lambda part: part.update(new=1), lambda part: part.pop(next(iter(part)))):
+        summary = json.loads(json.dumps(plain_run.summary))
+        part = summary
+        for step in place:
+            part = part[step]
+        change(part)
+        with pytest.raises(AssertionError, match="summary: "):
+            require_published("summary", summary)
+
+
+def test_the_command_lists_them_and_prints_one(sotto: Command) -> None:
+    listed = sotto("schemas", "--json").document
+    assert [each["name"] for each in listed] == sorted(SCHEMAS)
+    assert sotto("schemas", "error").document == schema_of("error")
+    assert sotto("schemas", "coordinator.run", "--json").document == schema_of("coordinator.run")
+    answer = sotto("schemas", "nothing")
+    assert answer.code == 2 and answer.err.startswith("error: NAME: 'nothing' is unknown; valid: ")
