@@ -15,20 +15,18 @@ import typer
 from platform.cli.audit_commands import audit_app
 from platform.cli.backup_commands import backup_app
 from platform.cli.cache_commands import cache_app
+from platform.cli.command_line import CommandLine
 from platform.cli.ending import end_with
 from platform.cli.enrolment_commands import enrolment_app
 from platform.cli.federation_commands import federation_app
-from platform.cli.options import ABOUT, DEFAULT_STORAGE, Json, Reference, Storage
+from platform.cli.options import ABOUT, DEFAULT_STORAGE, Json, Reference, Storage, Version
 from platform.cli.page_commands import page_app
 from platform.cli.report_commands import report_app
 
-app = typer.Typer(
+app = CommandLine(
     name="python -m platform.coordinator",
     help=ABOUT,
     no_args_is_help=False,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    rich_markup_mode=None,
 )
 app.add_typer(audit_app, name="audit")
 app.add_typer(enrolment_app, name="enrolment")
@@ -53,7 +51,7 @@ ClientOption = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-def default(context: typer.Context) -> None:
+def default(context: typer.Context, version: Version = False) -> None:
     """Run the quickstart if no command is given."""
     if context.invoked_subcommand is None:
         from platform.bootstrap import Surroundings

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from platform.cli.command_line import CommandLine
 from platform.cli.options import DEFAULT_STORAGE, Json, Storage
 from platform.errors import ConfigError
 
-report_app = typer.Typer()
+report_app = CommandLine()
 
 
 @report_app.command()
