@@ -7,12 +7,14 @@ said, and typer writes a backslash before each bracket, for rich, which does not
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 SUMMARY = 200
 """Cells of a command's line in the list of commands, which are wrapped; none is cut short."""
 
@@ -58,7 +60,7 @@ class CommandLine(typer.Typer):
         }
         super().__init__(**{**plain, **options})
 
-    def command(self, name: str | None = None, **options: Any) -> Any:
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Function], Function]:
         """Return what makes a function a command."""
         return super().command(name, **{"cls": PlainCommand, **options})
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+
+from platform.cli.completing import config_names, run_names
 
 ABOUT: Final = (
     "Sotto: private federated prompt learning. Without a command it runs the quickstart: "
@@ -29,6 +32,14 @@ Version = Annotated[
         callback=_print_version,
         is_eager=True,
     ),
+]
+RunName = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A run's id, or `latest`.", autocompletion=run_names),
+]
+Config = Annotated[
+    Path,
+    typer.Argument(help="A YAML file, or a packaged name.", autocompletion=config_names),
 ]
 Reference = Annotated[
     bool,

@@ -10,7 +10,9 @@ import pytest
 import typer
 
 from platform.cli.command_line import CommandLine
+from platform.cli.completing import config_names, run_names
 from platform.cli.script import command_line
+from tests.trunk._runs import Finished
 
 ODD = re.compile(r"[^\x20-\x7e\n]|\\")
 """What is no plain character, or left over from somebody's markup."""
@@ -89,3 +91,20 @@ def test_what_is_not_explained_is_found() -> None:
         """Do."""
 
     assert unexplained(typer.main.get_command(app), ()) == ["FILE", "--plain"]
+
+
+def test_names_of_runs_and_configurations_are_completed(noised_run: Finished) -> None:
+    words = ["--storage", noised_run.storage.url]
+    with TREE[("report",)].make_context("report", words, resilient_parsing=True) as context:
+        assert run_names(context, "") == ["latest", noised_run.run_id]
+        assert run_names(context, "la") == ["latest"]
+    assert config_names("quick") == ["quickstart"]
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:////nowhere/none.db", "nonsense", "sqlite:///pyproject.toml"]
+)
+def test_what_cannot_be_asked_completes_nothing(url: str) -> None:
+    words = ["--storage", url]
+    with TREE[("report",)].make_context("report", words, resilient_parsing=True) as context:
+        assert run_names(context, "") == []
