@@ -99,6 +99,10 @@ class AttemptRepository:
         key = {"run_id": run_id, "round_number": round_number, "attempt": attempt}
         return {row.stage: row.blob for row in self._rows.read(Stages, key)}
 
+    def erase_stages(self, run_id: str) -> None:
+        """Erase what the stages of a run's open attempt yielded; it stays open, and charged."""
+        self._rows.delete(Stages, {"run_id": run_id})
+
     def close(self, run_id: str, round_number: int, attempt: int) -> None:
         """End an attempt, committed or given up, and erase what its stages yielded.
 

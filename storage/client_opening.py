@@ -83,6 +83,17 @@ class ClientStores:
         """Keep one connection for all calls of the block."""
         return self._file.kept_open()
 
+    def erase_run(self, run_id: str) -> None:
+        """Erase all of a run in every store but what was spent in it; see `ClientStore.erase_run`.
+
+        Raises:
+            DatabaseBusy: Another process is at work in the file; what was erased stays so.
+        """
+        with self.stage(tuple(self.stores)):
+            for store in self.stores.values():
+                store.forget_run(run_id)
+        self._file.compact()
+
     def verify_integrity(self) -> None:
         """Check all pages, all indices, the schema, and every row's digest.
 

@@ -289,12 +289,16 @@ class ClientStore:
         Raises:
             DatabaseBusy: Another process is at work in the store; what was erased stays so.
         """
+        self.forget_run(run_id)
+        self._file.compact()
+
+    def forget_run(self, run_id: str) -> None:
+        """Erase the same, but leave it to the caller to give back old pages."""
         require_text(run_id=run_id)
         with self._transaction() as rows:
             for table in (Personal, Replies, Failures, Tombstones):
                 rows.delete(table, {"run_id": run_id})
             rows.update(Sessions, {"run_id": run_id}, state=b"")
-        self._file.compact()
 
     def remember_serial(self, serial: int) -> None:
         """Remember the newest enrolment file that the client has used.

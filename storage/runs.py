@@ -148,6 +148,24 @@ class StateRepository:
         old = rounds[STATES_KEPT - 1 :]
         self._rows.delete(States, {"run_id": run_id, "round_number": old})
 
+    def rounds(self, run_id: str) -> tuple[int, ...]:
+        """Return the rounds after which the states that are kept were made; none is read.
+
+        Raises:
+            NotFound: Unknown run.
+        """
+        require_run(self._rows, run_id)
+        return tuple(sorted(self._rows.column(States, "round_number", {"run_id": run_id})))
+
+    def erase(self, run_id: str) -> None:
+        """Delete all states of a run, with which nothing goes on from it.
+
+        Raises:
+            NotFound: Unknown run.
+        """
+        require_run(self._rows, run_id)
+        self._rows.delete(States, {"run_id": run_id})
+
     def latest(self, run_id: str) -> StateRecord | None:
         """Return the newest state, as (round_number, blob), or None before the first.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from platform.config import RunConfig
-from platform.rounds.audit_trail import parsed_detail
+from platform.rounds.audit_trail import PRUNED, parsed_detail
 from storage import (
     AttemptRecord,
     AuditEntry,
@@ -70,6 +70,11 @@ class RunRecords:
     def run_id(self) -> str:
         """The run."""
         return self.run.run_id
+
+    @property
+    def is_pruned(self) -> bool:
+        """Whether its models were erased, so that nothing goes on from it."""
+        return bool(self.entries(PRUNED))
 
     def entries(self, *actions: str) -> tuple[TrailEntry, ...]:
         """Return the audit entries of some actions, in order."""

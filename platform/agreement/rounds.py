@@ -8,6 +8,7 @@ from typing import Any
 from platform.agreement.departures import GONE, voided
 from platform.agreement.reading import ENDINGS, RunRecords, TrailEntry
 from platform.disk.digests import bytes_digest, document_digest
+from platform.rounds.audit_trail import PRUNED
 from platform.rounds.phases import COLLECTION, ROUNDS
 from storage import RoundRecord
 
@@ -80,6 +81,10 @@ def _state(records: RunRecords, entries: tuple[TrailEntry, ...]) -> Iterator[str
     """Yield a collection and a lost round leave the state as it was, and then say nothing of it."""
     kept = [item for item in entries if item.detail.get("state_sha256") is not None]
     newest, state = (kept[-1] if kept else None), records.state
+    if records.is_pruned:
+        if state is not None:
+            yield f"there is a state of round {state.round_number}, though its models were erased"
+        return
     if newest is None:
         if state is not None:
             yield f"there is a state of round {state.round_number}, of which no audit entry tells"
@@ -111,8 +116,10 @@ def _pool(records: RunRecords, kept: int) -> Iterator[str]:
 def _alive(records: RunRecords, kept: int) -> list[int | None]:
     """Return the generations that are to be there: the newest, less what went with who has left."""
     alive: list[int | None] = []
-    for item in records.entries("pool.committed", *GONE):
-        if item.entry.action == "pool.committed":
+    for item in records.entries("pool.committed", PRUNED, *GONE):
+        if item.entry.action == PRUNED:
+            alive = []
+        elif item.entry.action == "pool.committed":
             alive = [*alive, item.entry.round][-kept:]
         else:
             alive = [number for number in alive if number not in voided(item)]

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from platform.agreement.reading import RunRecords, TrailEntry
 from platform.config import dump_tree
 from platform.disk.digests import bytes_digest, config_digest, rows_digest
+from platform.rounds.audit_trail import PRUNED
 
-AFTER_THE_END = ("model.exported", "client.left", "client.removed")
+AFTER_THE_END = ("model.exported", "client.left", "client.removed", PRUNED)
 """What may follow once a run has finished."""
 
 
@@ -58,6 +59,8 @@ def ending_disagreements(records: RunRecords) -> Iterator[str]:
 def _left_behind(records: RunRecords, last: TrailEntry) -> Iterator[str]:
     if last.detail.get("ledger_sha256") != rows_digest(records.ledger, with_status=True):
         yield f"its ledger is not the one that {last.name} saw"
+    if records.is_pruned:
+        return
     state = None if records.state is None else bytes_digest(records.state.blob)
     if last.detail.get("state_sha256") != state:
         yield f"its last state is not the one that {last.name} saw"

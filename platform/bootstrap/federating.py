@@ -29,6 +29,7 @@ from platform.experiment.method_building import method_on, task_of
 from platform.experiment.method_origins import origin_document, require_same_method
 from platform.experiment.paths import with_absolute_paths
 from platform.experiment.resuming import (
+    require_kept,
     require_known_clients,
     require_same_enrolment,
     require_same_releases,
@@ -127,6 +128,7 @@ def reopened_federation(
     with closed_on_error(open_storage(url)) as database, database:
         database.verify_integrity()
         agreed = require_agreement(database, run_id, surroundings.sources.mechanisms)
+        require_kept(agreed)
         created = agreed.records.entries("run.created")[0]
         code, registry = created.detail.get("method"), surroundings.registry
         require_same_method(run_id, config.method.name, code, registry)

@@ -21,7 +21,7 @@ from platform.experiment.canaries import draw_key, read_canaries
 from platform.experiment.evaluation import measure_round
 from platform.experiment.method_origins import require_same_method
 from platform.experiment.paths import with_absolute_paths
-from platform.experiment.resuming import require_same_enrolment, require_same_run
+from platform.experiment.resuming import require_kept, require_same_enrolment, require_same_run
 from platform.experiment.second_phase import (
     FirstRun,
     require_clients,
@@ -82,6 +82,7 @@ def _plan(config: RunConfig, observer: Observer, surroundings: Surroundings) -> 
         require_files(folder, source)
         require_clients(database, config, folder)
         agreed = require_agreement(database, source, surroundings.sources.mechanisms)
+        require_kept(agreed)
         begun = agreed.records.entries("run.created")[0]
         code, registry = begun.detail.get("method"), surroundings.registry
         require_same_method(source, config.method.name, code, registry)
@@ -123,6 +124,7 @@ def _reopen(
 ) -> Simulation:
     config = stored_config(database, run_id, surroundings)
     agreed = require_agreement(database, run_id, surroundings.sources.mechanisms)
+    require_kept(agreed)
     created = agreed.records.entries("run.created")[0]
     code, registry = created.detail.get("method"), surroundings.registry
     require_same_method(run_id, config.method.name, code, registry)

@@ -15,23 +15,31 @@ import typer
 from platform.cli.audit_commands import audit_app
 from platform.cli.backup_commands import backup_app
 from platform.cli.cache_commands import cache_app
+from platform.cli.command_line import CommandLine
+from platform.cli.completing import config_names
 from platform.cli.ending import end_with
 from platform.cli.enrolment_commands import enrolment_app
 from platform.cli.federation_commands import federation_app
 from platform.cli.new_commands import new_app
-from platform.cli.options import ABOUT, DEFAULT_STORAGE, Json, Reference, Storage
+from platform.cli.options import (
+    ABOUT,
+    DEFAULT_STORAGE,
+    Config,
+    Json,
+    Reference,
+    RunName,
+    Storage,
+    Version,
+)
 from platform.cli.page_commands import page_app
 from platform.cli.plot_commands import plot_app
 from platform.cli.report_commands import report_app
 from platform.cli.schema_commands import schema_app
 
-app = typer.Typer(
+app = CommandLine(
     name="python -m platform.coordinator",
     help=ABOUT,
     no_args_is_help=False,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    rich_markup_mode=None,
 )
 app.add_typer(audit_app, name="audit")
 app.add_typer(enrolment_app, name="enrolment")
@@ -61,7 +69,7 @@ ClientOption = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-def default(context: typer.Context) -> None:
+def default(context: typer.Context, version: Version = False) -> None:
     """Run the quickstart if no command is given."""
     if context.invoked_subcommand is None:
         from platform.bootstrap import Surroundings
@@ -73,7 +81,10 @@ def default(context: typer.Context) -> None:
 @app.command()
 def run(
     config: Annotated[
-        Path | None, typer.Argument(help="A YAML file, or a packaged name such as quickstart.")
+        Path | None,
+        typer.Argument(
+            help="A YAML file, or a packaged name such as quickstart.", autocompletion=config_names
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -133,7 +144,12 @@ def run(
 @app.command()
 def sweep(
     configs: Annotated[
-        list[str], typer.Argument(metavar="CONFIG...", help="YAML files, or packaged names.")
+        list[str],
+        typer.Argument(
+            metavar="CONFIG...",
+            help="YAML files, or packaged names.",
+            autocompletion=config_names,
+        ),
     ],
     method: Annotated[
         str | None,
@@ -211,7 +227,10 @@ def methods(methods_: MethodsOption = None, as_json: Json = False) -> None:
 @app.command()
 def configs(
     config: Annotated[
-        Path | None, typer.Argument(help="Show this one in full, with all that it extends.")
+        Path | None,
+        typer.Argument(
+            help="Show this one in full, with all that it extends.", autocompletion=config_names
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Override a key of CONFIG. Repeatable.")
@@ -257,17 +276,9 @@ def datasets(
     datasets_command(question, as_json=as_json)
 
 
-@app.command()
-def runs(storage: Storage = DEFAULT_STORAGE, as_json: Json = False) -> None:
-    """List the runs, newest first."""
-    from platform.cli.listing import print_runs
-
-    print_runs(storage, as_json=as_json)
-
-
 @app.command("audit-privacy")
 def audit_privacy(
-    config: Annotated[Path, typer.Argument(help="A YAML file, or a packaged name.")],
+    config: Config,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="Override a key: section.key=value. Repeatable."),
@@ -296,7 +307,7 @@ def audit_privacy(
 
 @app.command()
 def clipping(
-    config: Annotated[Path, typer.Argument(help="A YAML file, or a packaged name.")],
+    config: Config,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="Override a key: section.key=value. Repeatable."),
@@ -355,7 +366,7 @@ def secagg_plan(
 
 @app.command()
 def export(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or `latest`.")],
+    run_id: RunName,
     output: Annotated[Path | None, typer.Option(help="Folder; default exports/RUN.")] = None,
     client: ClientOption = None,
     methods_: MethodsOption = None,
@@ -372,7 +383,7 @@ def export(
 
 @app.command()
 def predict(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or `latest`.")],
+    run_id: RunName,
     files: Annotated[
         list[Path], typer.Argument(help="Image files, or text files of one text each.")
     ],

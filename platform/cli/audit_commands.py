@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from platform.cli.command_line import CommandLine
 from platform.cli.options import DEFAULT_STORAGE, Json, Storage
 
-audit_app = typer.Typer(help="Query and verify the audit log.", no_args_is_help=True)
+audit_app = CommandLine(help="Query and verify the audit log.", no_args_is_help=True)
 
 
 @audit_app.command("query")

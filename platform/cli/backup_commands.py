@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from platform.cli.command_line import CommandLine
 from platform.cli.options import DEFAULT_STORAGE, Json, Storage
 
-backup_app = typer.Typer()
+backup_app = CommandLine()
 
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup, a single file.")]
 NewFile = Annotated[Path, typer.Argument(metavar="FILE", help="A new file.")]

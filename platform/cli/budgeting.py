@@ -114,10 +114,10 @@ def _of_draws(agreed: Agreed) -> Iterator[str]:
 
 def _print_run(document: Document) -> None:
     out = console()
-    out.print(f"run {document['run_id']}, client by client", soft_wrap=True)
+    out.print(f"run {document['run_id']}, client by client")
     for text in document["warnings"]:
-        out.print(f"note: {text}", soft_wrap=True)
-    out.print(terms_words(document), soft_wrap=True)
+        out.print(f"note: {text}")
+    out.print(terms_words(document))
     clients = client_rows(document)
     if clients:
         out.print(table(None, CLIENT_COLUMNS, clients))
@@ -127,7 +127,7 @@ def _print_run(document: Document) -> None:
     if attempts:
         out.print(table("attempts without a result", ATTEMPT_COLUMNS, attempts))
     for text in closing_words(document):
-        out.print(text, soft_wrap=True)
+        out.print(text)
 
 
 def client_rows(document: Document) -> list[tuple[str, ...]]:
@@ -283,18 +283,18 @@ def _first_of(run: RunRecord) -> str:
 def _print_overview(found: Document) -> None:
     out, runs = console(), [one for one in found["runs"] if one["problem"] is None]
     whose = "the client that spent most" if found["client"] is None else found["client"]
-    out.print(f"epsilon for server/peers/observer so far, of {whose}", soft_wrap=True)
+    out.print(f"epsilon for server/peers/observer so far, of {whose}")
     for text, names in _by_warning(runs).items():
-        out.print(f"note: {text} ({', '.join(names)})", soft_wrap=True)
+        out.print(f"note: {text} ({', '.join(names)})")
     columns = ("run", "status", "rounds", "epsilon s/p/o", "left", "of", "delta", "accounting")
     out.print(table(None, columns, [_run_row(one) for one in found["runs"]]))
     if found["left_out"]:
-        out.print(_left_out_words(found), soft_wrap=True)
+        out.print(_left_out_words(found))
     life = found.get("lifetime")
     if life is not None:
         spent = epsilon(life["spent"]) if life["problem"] is None else f"n/a: {life['problem']}"
-        out.print(f"lifetime: {spent}, left {rounded_down(life['left'])}", soft_wrap=True)
-    out.print(SUMS, soft_wrap=True)
+        out.print(f"lifetime: {spent}, left {rounded_down(life['left'])}")
+    out.print(SUMS)
 
 
 def _left_out_words(found: Document) -> str:

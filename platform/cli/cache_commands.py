@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from platform.cli.command_line import CommandLine
 from platform.cli.options import DEFAULT_STORAGE, Json, Storage
 
-cache_app = typer.Typer(
+cache_app = CommandLine(
     help="What frozen models made of images, kept beside the database.", no_args_is_help=True
 )
 

@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
 
+from platform.cli.command_line import CommandLine, PlainGroup
 from platform.cli.ending import end_with
-from platform.cli.options import Json
+from platform.cli.options import Json, Version
 
 CONFIG: Final = "CONFIG"
 """How help calls the command that takes the settings' file and no name."""
 ABOUT: Final = (
-    "Sotto's data holder: `python -m platform.client CONFIG` holds data, keys, store and training "
-    "on this machine, and declines what would pass its own limits. CONFIG is a YAML file; "
-    "`example` prints one."
+    "Sotto's data holder: data, keys, store and training stay on this machine. With CONFIG alone, "
+    "a YAML file, it runs until it is ended, and declines what would pass its own limits; "
+    "`example` prints one to start from."
 )
 
 
-class _FileOrCommand(TyperGroup):
+class _FileOrCommand(PlainGroup):
     """Takes a first argument that is no command for the settings' file."""
 
     # The types are of a package that only typer depends on.
@@ -35,20 +35,17 @@ class _FileOrCommand(TyperGroup):
         return CONFIG, self.commands[CONFIG], args
 
 
-client_app = typer.Typer(
+client_app = CommandLine(
     name="python -m platform.client",
     cls=_FileOrCommand,
     help=ABOUT,
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    rich_markup_mode=None,
     # They belong to the file's own command.
     context_settings={"ignore_unknown_options": True},
 )
-keys_app = typer.Typer(help="The client's private key, made where it stays.", no_args_is_help=True)
+keys_app = CommandLine(help="The client's private key, made where it stays.", no_args_is_help=True)
 client_app.add_typer(keys_app, name="keys")
-receipts_app = typer.Typer(
+receipts_app = CommandLine(
     help="What the coordinator's log says that this client was charged.", no_args_is_help=True
 )
 client_app.add_typer(receipts_app, name="receipts")
@@ -60,6 +57,11 @@ ChargesFiles = Annotated[
 ]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's name, as logs have it.")]
 KeyFile = Annotated[Path, typer.Argument(metavar="FILE", help="File of the private key.")]
+
+
+@client_app.callback()
+def default(version: Version = False) -> None:
+    """Take what is said before any command."""
 
 
 @client_app.command(CONFIG)

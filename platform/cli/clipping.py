@@ -141,13 +141,11 @@ def _show(found: Mapping[str, Any]) -> None:
     out.print(
         f"recommended privacy.clipping_norm: {norm:.3g} or less, the median of the first round's "
         "norms: a larger C adds noise for nothing, a smaller one shortens steps",
-        soft_wrap=True,
     )
     if configured is not None:
-        out.print(f"the configured one is {configured / norm:.2g} times that", soft_wrap=True)
+        out.print(f"the configured one is {configured / norm:.2g} times that")
     source = "rendered for this" if public["root"] is None else f"below {public['root']!r}"
     out.print(
         f"on public examples only, {public['examples']} of {public['dataset']}, {source}: no "
         "client's data were looked at, nothing was charged, and nothing is kept",
-        soft_wrap=True,
     )

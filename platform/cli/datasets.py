@@ -205,7 +205,7 @@ def _print_report(report: FolderReport, root: Path) -> None:
         for line in report.info.layout:
             out.print(f"  {line}", soft_wrap=True)
     if report.refusal is not None:
-        out.print(f"refused: {report.refusal}", soft_wrap=True)
+        out.print(f"refused: {report.refusal}")
     if report.dataset is not None:
         _print_recognised(report.dataset)
         _print_counts(counts(report.dataset))
@@ -222,7 +222,7 @@ def _print_report(report: FolderReport, root: Path) -> None:
 
 def _print_recognised(dataset: Dataset) -> None:
     for sentence in dataset.recognised:
-        console().print(f"recognised: {sentence}", soft_wrap=True)
+        console().print(f"recognised: {sentence}")
 
 
 def _print_counts(found: Mapping[str, Any]) -> None:

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from platform.cli.command_line import CommandLine
 from platform.cli.options import Json
 
-enrolment_app = typer.Typer(
+enrolment_app = CommandLine(
     help="Whose keys are whose, for secure aggregation against an active server. Each client makes "
     "its own key, where it stays: python -m platform.client keys create.",
     no_args_is_help=True,

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from platform.cli.command_line import CommandLine
 from platform.cli.options import DEFAULT_STORAGE, Json, Storage
 
-federation_app = typer.Typer(help="A run whose clients are elsewhere.", no_args_is_help=True)
+federation_app = CommandLine(help="A run whose clients are elsewhere.", no_args_is_help=True)
 
 
 @federation_app.command("status")

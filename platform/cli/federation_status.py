@@ -56,7 +56,7 @@ def status_command(socket: Path, storage: str | None, run_id: str, *, as_json: b
     columns = ("client", "reachable", "asked for", "last answer", *(("standing",) if known else ()))
     out = console()
     out.print(table(None, columns, rows))
-    out.print(NOTE, soft_wrap=True)
+    out.print(NOTE)
 
 
 def _standings(storage: str, run_id: str) -> dict[str, Standing]:

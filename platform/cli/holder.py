@@ -42,7 +42,7 @@ def check_command(config: Path, *, as_json: bool) -> None:
         out = console()
         for check in checks:
             word = "ok" if check.is_sound else "failed"
-            out.print(f"{word:<7} {check.point:<14} {check.text}", soft_wrap=True)
+            out.print(f"{word:<7} {check.point:<14} {check.text}")
     if not is_sound:
         raise typer.Exit(exit_codes.BAD_INPUT)
 
@@ -89,11 +89,10 @@ def _print_account(settings: HolderSettings, account: Account) -> None:
     out.print(table(title, columns, [_row(one) for one in (*account.runs, account.total)]))
     for one in (*account.runs, account.total):
         if one.problem is not None:
-            out.print(f"note: {_name(one)} has no epsilon: {one.problem}", soft_wrap=True)
+            out.print(f"note: {_name(one)} has no epsilon: {one.problem}")
     out.print(
         "note: epsilons do not add up; the next release is priced with all that came before it, "
         "so what is left is a difference and no promise of so much more",
-        soft_wrap=True,
     )
 
 

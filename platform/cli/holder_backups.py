@@ -41,7 +41,6 @@ def restore_command(config: Path, file: Path, *, as_json: bool) -> None:
         console().print(
             "it takes part in no round before it has caught up: ask each coordinator for "
             f"`charges {manifest.facts.get('pseudonym')} FILE`, and give all files to `catch-up`",
-            soft_wrap=True,
         )
 
 

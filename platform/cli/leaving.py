@@ -42,13 +42,10 @@ def leave_command(
     out = console()
     for one in found:
         word = "left" if one.is_new else "had been left, and is erased once more"
-        out.print(
-            f"{one.run_id}: {word}; {one.charges} charges stay, all else is erased", soft_wrap=True
-        )
+        out.print(f"{one.run_id}: {word}; {one.charges} charges stay, all else is erased")
     if any(one.is_new and not one.is_signed for one in found):
-        out.print("note: without an identity the statement is not signed", soft_wrap=True)
+        out.print("note: without an identity the statement is not signed")
     out.print(
         "keep the client running until the coordinator has heard it; backups are older than this, "
         "and are yours to delete",
-        soft_wrap=True,
     )

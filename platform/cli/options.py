@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from platform.cli.completing import config_names, run_names
+
 ABOUT: Final = (
     "Sotto: private federated prompt learning. Without a command it runs the quickstart: "
-    "pFedMoAP on rendered shapes, ten clients, noised uploads under secure aggregation."
+    "fifty clients learn one prompt under noise and secure aggregation, in under a minute."
 )
 DEFAULT_STORAGE: Final = "sqlite:///runs/sotto.db"
 
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from platform.cli.versions import version_text
+
+        typer.echo(version_text())
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version",
+        help="Say which version this is, and whether it is a checkout.",
+        callback=_print_version,
+        is_eager=True,
+    ),
+]
+RunName = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A run's id, or `latest`.", autocompletion=run_names),
+]
+Config = Annotated[
+    Path,
+    typer.Argument(help="A YAML file, or a packaged name.", autocompletion=config_names),
+]
 Reference = Annotated[
     bool,
     typer.Option(

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import sys
 from collections.abc import Sequence
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Final, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
+from rich.text import Text
 
+from platform.cli.sheets import Sheet
 from platform.errors import printable as printable
+
+LABELS: Final = ("note: ", "warning: ", "WARNING: ", "recognised: ", "forecast: ", "- ")
+"""Beginnings of lines below which the rest of a sentence is indented."""
+
+
+UNITS: Final = ("kB", "MB", "GB", "TB")
 
 
 def print_json(value: Any) -> None:
@@ -24,10 +32,33 @@ def print_json(value: Any) -> None:
 class _Plain(Console):
     """Shows text as it is, also where it looks like markup, and escapes what is no text."""
 
-    def print(self, *objects: Any, **options: Any) -> None:
-        """Print; a text may have several lines of its own."""
-        shown = (_lines(item) if isinstance(item, str) else item for item in objects)
-        super().print(*shown, **options)
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
+        """Print; a text may have several lines of its own, and is wrapped between its words.
+
+        Args:
+            objects: Texts, and what rich can show.
+            soft_wrap: Leave lines as they are, however long, as a path that somebody may copy.
+            options: Of rich.
+        """
+        shown = (
+            self._fitting(item, is_whole=bool(soft_wrap)) if isinstance(item, str) else item
+            for item in objects
+        )
+        super().print(*shown, soft_wrap=soft_wrap, **options)
+
+    def _fitting(self, text: str, *, is_whole: bool) -> str:
+        lines = _lines(text)
+        if is_whole:
+            return lines
+        return "\n".join(part for line in lines.split("\n") for part in self._wrapped(line))
+
+    def _wrapped(self, line: str) -> list[str]:
+        label = next((one for one in LABELS if line.startswith(one)), "")
+        label = label or line[: len(line) - len(line.lstrip())]
+        rest = Text(line.removeprefix(label))
+        parts = rest.wrap(self, max(self.width - len(label), 1), overflow="fold")
+        first, *more = [part.plain.rstrip() for part in parts] or [""]
+        return [label + first, *(" " * len(label) + part for part in more)]
 
 
 def _lines(text: str) -> str:
@@ -35,7 +66,7 @@ def _lines(text: str) -> str:
 
 
 def console(*, error: bool = False, file: IO[str] | None = None) -> Console:
-    """Return where people read, wide enough for a report even at an unknown width.
+    """Return where people read: as wide as their terminal or COLUMNS, else 80 columns.
 
     Args:
         error: To stderr instead of stdout.
@@ -43,7 +74,7 @@ def console(*, error: bool = False, file: IO[str] | None = None) -> Console:
     """
     plain = _Plain(stderr=error, file=file, highlight=False, markup=False, emoji=False)
     if not plain.is_terminal:
-        plain.width = 120
+        plain.width = shutil.get_terminal_size().columns
     return plain
 
 
@@ -85,16 +116,13 @@ class WithBar:
         self._progress.stop()
 
 
-def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Sheet:
     """Return a table of text; numbers to the right."""
-    heading = None if title is None else _lines(title)
-    shown = Table(title=heading, title_justify="left", header_style="bold")
-    for index, column in enumerate(columns):
-        numeric = bool(rows) and all(isinstance(row[index], (int, float)) for row in rows)
-        shown.add_column(printable(column), justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        shown.add_row(*("" if value is None else printable(str(value)) for value in row))
-    return shown
+    return Sheet(
+        None if title is None else _lines(title),
+        tuple(map(printable, columns)),
+        tuple(tuple("" if cell is None else _lines(str(cell)) for cell in row) for row in rows),
+    )
 
 
 def fraction(value: float | None) -> str:
@@ -120,7 +148,13 @@ def rounded_down(left: float | None) -> str:
 
 
 def size(value: int | None) -> str:
-    """Return bytes, in decimal units."""
+    """Return bytes, in decimal units and at most three digits."""
     if value is None:
         return "-"
-    return f"{value} B" if value < 1000 else f"{value / 1000:.1f} kB"
+    if value < 1000:
+        return f"{value} B"
+    power = 1
+    while value >= 999.5 * 1000**power and power < len(UNITS):
+        power += 1
+    shown = value / 1000**power
+    return f"{shown:.{0 if shown >= 99.95 else 1}f} {UNITS[power - 1]}"

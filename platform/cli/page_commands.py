@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from platform.cli.command_line import CommandLine
 from platform.cli.options import DEFAULT_STORAGE, Storage
 
-page_app = typer.Typer()
+page_app = CommandLine()
 
 
 @page_app.command()

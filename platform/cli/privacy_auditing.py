@@ -87,19 +87,17 @@ def _show(audits: Sequence[ChannelAudit], failing: FailureAudit, plot: Path | No
     out.print(table(title, COLUMNS, [*map(_row, audits), _row_of_failures(failing)]))
     for audit in audits:
         for reason in audit.reasons:
-            out.print(f"{audit.channel}: {reason}", soft_wrap=True)
+            out.print(f"{audit.channel}: {reason}")
         _show_bound(audit)
         out.print(
             f"{audit.channel}: {audit.result.canaries} canaries would have noticed halved "
             f"noise with probability {audit.result.power:.3f}{_more_needed(audit.result)}",
-            soft_wrap=True,
         )
     for reason in failing.reasons:
-        out.print(f"{FAILURES}: {reason}", soft_wrap=True)
+        out.print(f"{FAILURES}: {reason}")
     out.print(
         f"{FAILURES}: {failing.rounds} rounds under hostile messages, of which {failing.failed} "
         f"failed inside the client; {failing.split} messages failed on some data only",
-        soft_wrap=True,
     )
     if plot is not None:
         out.print(f"picture: {plot}", soft_wrap=True)
@@ -112,7 +110,6 @@ def _show_bound(audit: ChannelAudit) -> None:
             f"{audit.channel}: if scores are normal, epsilon is at least {epsilon(bound.epsilon)} "
             f"(95%); of a build exactly as claimed {audit.result.canaries} canaries show "
             f"{epsilon(bound.ceiling)}, their ceiling",
-            soft_wrap=True,
         )
 
 

@@ -144,12 +144,12 @@ def _as_json(report: Report) -> bytes:
 def _as_table(report: Report) -> bytes:
     text = io.StringIO()
     out = console(file=text)
-    out.print(report.title, soft_wrap=True)
+    out.print(report.title)
     _print_block(out, report.lead)
     for warning in report.warnings:
-        out.print(f"warning: {warning}", soft_wrap=True)
+        out.print(f"warning: {warning}")
     for section in report.sections:
-        out.print(f"\n{section.title}\n{'-' * len(section.title)}", soft_wrap=True)
+        out.print(f"\n{section.title}\n{'-' * len(section.title)}")
         for block in section.blocks:
             _print_block(out, block)
     return text.getvalue().encode()

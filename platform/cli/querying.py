@@ -246,7 +246,7 @@ def _cell(value: Any) -> Any:
 
 def _row(entry: dict[str, Any]) -> tuple[Any, ...]:
     time = None if entry["time"] is None else f"{entry['time'][:19]}Z"
-    detail = json.dumps(entry["detail"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    detail = json.dumps(entry["detail"], sort_keys=True, ensure_ascii=False)
     place = entry["sequence"] if entry["time"] is not None else entry["leaf"]
     rest = (entry["actor"], entry["action"], entry["round"], entry["channel"])
     return (place, time, *rest, detail)

@@ -29,5 +29,4 @@ def remove_command(
     console().print(
         f"{client} takes part in run {found} no more; {gone.generations} generations of the pool "
         "went with it, and what it was charged stays",
-        soft_wrap=True,
     )

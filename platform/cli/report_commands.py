@@ -1,4 +1,4 @@
-"""The commands `report` and `budget`; heavy imports happen inside them."""
+"""The commands `runs`, `report`, `compare` and `budget`; heavy imports happen inside them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from typing import Annotated
 
 import typer
 
-from platform.cli.options import DEFAULT_STORAGE, Json, Storage
+from platform.cli.command_line import CommandLine
+from platform.cli.completing import run_names
+from platform.cli.options import DEFAULT_STORAGE, Json, RunName, Storage
 from platform.errors import ConfigError
 
-report_app = typer.Typer()
+report_app = CommandLine()
 
 
 @report_app.command()
 def report(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, or `latest`.")],
+    run_id: RunName,
     *,
     format_: Annotated[
         str | None,
@@ -77,7 +79,9 @@ def budget(
     run_id: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RUN]", help="A run's id, or `latest`; without it the newest runs."
+            metavar="[RUN]",
+            help="A run's id, or `latest`; without it the newest runs.",
+            autocompletion=run_names,
         ),
     ] = None,
     client: Annotated[
@@ -98,3 +102,61 @@ def budget(
     from platform.cli.budgeting import budget_command
 
     budget_command(run_id, client, storage, every=every, as_json=as_json)
+
+
+@report_app.command()
+def runs(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN...]",
+            help="With --prune: these runs, finished or not; without any, all that did not finish.",
+            autocompletion=run_names,
+        ),
+    ] = None,
+    *,
+    every: Annotated[
+        bool, typer.Option("--all", help="List pruned runs too, and the numbers of old ones.")
+    ] = False,
+    prune: Annotated[
+        bool,
+        typer.Option(
+            "--prune",
+            help="Erase models, pool and clients' personal parts; what was spent, and all that "
+            "proves it, stays.",
+        ),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Prune without asking.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what --prune would erase, and erase nothing.")
+    ] = False,
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """List the runs, newest first, with accuracy and epsilon; or prune them."""
+    if prune:
+        from platform.cli.run_pruning import prune_command
+
+        prune_command(names or (), storage, is_sure=yes, dry_run=dry_run, as_json=as_json)
+        return
+    if names or yes or dry_run:
+        option = "RUN" if names else "--yes" if yes else "--dry-run"
+        raise ConfigError(f"{option}: means nothing without --prune; valid is with it, or neither")
+    from platform.cli.run_listing import runs_command
+
+    runs_command(storage, every=every, as_json=as_json)
+
+
+@report_app.command()
+def compare(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="Ids of two runs or more.", autocompletion=run_names),
+    ],
+    storage: Storage = DEFAULT_STORAGE,
+    as_json: Json = False,
+) -> None:
+    """Put runs side by side: accuracy, epsilon by adversary, and the settings that differ."""
+    from platform.cli.comparing import compare_command
+
+    compare_command(names, storage, as_json=as_json)

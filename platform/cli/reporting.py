@@ -45,24 +45,26 @@ def print_report(run_id: str, storage: str, *, as_json: bool) -> None:
     named = f"run {printable(document['run_id'])}"
     if summary is None:
         named += f": {unfinished_words(document, len(in_rounds(document['rounds'])))}"
-    out.print(named, soft_wrap=True)
+    out.print(named)
     out.print(heading(document["delta"]))
     for one in document["rounds"]:
         out.print(printable(round_line(one)))
     if summary is None:
-        _print_unfinished(document)
+        _print_unfinished(document, is_pruned=agreed.records.is_pruned)
     else:
         print_summary(summary)
 
 
-def _print_unfinished(document: Mapping[str, Any]) -> None:
+def _print_unfinished(document: Mapping[str, Any], *, is_pruned: bool) -> None:
     out = console()
     out.print()
     out.print(table(None, ("result", "value"), unfinished_rows(document)))
     for warning in document["warnings"]:
-        out.print(f"note: {printable(warning)}", soft_wrap=True)
-    text = f"note: the run has not finished; go on with `run --resume {document['run_id']}`"
-    out.print(printable(text), soft_wrap=True)
+        out.print(f"note: {printable(warning)}")
+    if is_pruned:
+        out.print("note: the run has not finished, and its models were erased by `runs --prune`")
+    else:
+        out.print(f"note: the run has not finished; go on with `run --resume {document['run_id']}`")
 
 
 def unfinished_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -93,10 +95,10 @@ def print_summary(summary: Mapping[str, Any]) -> None:
     out.print()
     for text in canary_warnings(summary.get("canaries")):
         # Before any number that it is about.
-        out.print(f"WARNING: {text}", soft_wrap=True)
+        out.print(f"WARNING: {text}")
     out.print(table(None, ("result", "value"), summary_rows(summary)))
     for text in summary["warnings"]:
-        out.print(f"note: {printable(text)}", soft_wrap=True)
+        out.print(f"note: {printable(text)}")
 
 
 def summary_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:

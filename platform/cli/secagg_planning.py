@@ -131,7 +131,6 @@ def _show(question: PlanQuestion, documents: Sequence[Mapping[str, Any]]) -> Non
         if document["refused"] is not None:
             out.print(
                 f"{document['adversary']}, {document['graph']}: {document['refused']}",
-                soft_wrap=True,
             )
 
 

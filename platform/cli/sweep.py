@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from methods import Registry
 from platform.cli import exit_codes
 from platform.cli.interrupting import Ended, interruptible, same_again
 from platform.cli.options import DEFAULT_STORAGE
-from platform.cli.output import WithBar, console, epsilon, fraction, print_json, printable
+from platform.cli.output import WithBar, console, epsilon, fraction, print_json, printable, table
 from platform.config import Sources
 from platform.errors import ConfigError
 from platform.experiment.environment import resolve_device
@@ -32,8 +33,9 @@ from platform.sweeping.known_runs import only_sweep_in
 from platform.sweeping.publishing import announce, document, publish
 from platform.sweeping.running import Outcome, run_cells
 from platform.sweeping.submitting import database_name, submit_cells
+from platform.sweeping.tables import Table
 from platform.sweeping.tidy import BEST, LAST, record_of
-from platform.sweeping.writing import markdown
+from platform.sweeping.writing import plain_rows
 from storage.address import shown
 
 OUTPUTS = Path("sweeps")
@@ -136,7 +138,7 @@ def sweep_command(
     if as_json:
         print_json(document(grid, outcomes, folder))
     elif tables:
-        console().print(f"\n{markdown(tables)}\nwritten to {folder}", soft_wrap=True)
+        _print(tables, folder)
     _report_failures(outcomes)
 
 
@@ -146,6 +148,19 @@ def _own_database(cell: Cell, cluster: Cluster | None) -> str | None:
 
 def _interrupted(number: int, folder: Path) -> Ended:
     return Ended(number, f"sweep {folder} is interrupted", command=same_again())
+
+
+def _print(tables: Sequence[Table], folder: Path) -> None:
+    out = console()
+    for one in tables:
+        out.print()
+        out.print(table(one.caption, *plain_rows(one)))
+        for line in one.training:
+            out.print(f"note: local training: {line}")
+        for warning in one.warnings:
+            out.print(f"note: {warning}")
+    out.print()
+    out.print(f"written to {folder}", soft_wrap=True)
 
 
 def _cluster(options: ClusterOptions, storage: str) -> Cluster | None:
@@ -230,7 +245,7 @@ class ScreenSweepObserver(WithBar):
         if not self._quiet:
             # Through the bar where both share a screen, so that neither overwrites the other.
             shared = self._out.is_terminal and self._error.is_terminal
-            (self._error if shared else self._out).print(text, soft_wrap=True)
+            (self._error if shared else self._out).print(text)
 
 
 def cell_line(outcome: Outcome) -> str:

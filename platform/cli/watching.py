@@ -9,7 +9,7 @@ from rich.progress import TaskID
 
 from platform.cli.output import WithBar, console, epsilon, fraction, size
 
-LAYOUT = "{:>5} {:>7} {:>8} {:>5} {:>5} {:>17} {:>9} {:>6} {:>6} {:>4}"
+WIDTHS = (5, 9, 8, 5, 6, 14, 9, 5, 5, 5)
 NAMES = ("round", "cohort", "accuracy", "std", "worst", "epsilon s/p/o", "s/n", "up", "down", "s")
 
 
@@ -19,12 +19,32 @@ def heading(delta: float) -> str:
         f"epsilon of server/peers/observer at delta {delta:g}, cumulative; cohort (lost);\n"
         's/n: signal to noise, 95% interval or "below" detection; bytes a client'
     )
-    return f"{legend}\n{LAYOUT.format(*NAMES)}"
+    return f"{legend}\n{_aligned(NAMES)}"
 
 
 def round_line(document: Mapping[str, Any]) -> str:
-    """Return one round on one line: bytes are means per invited client."""
-    return LAYOUT.format(*round_cells(document)) + round_remarks(document)
+    """Return one round on a line of 80 columns, and what few rounds have on one below it.
+
+    Bytes are means per invited client.
+    """
+    *cells, up, down, seconds = round_cells(document)
+    line = _aligned((*cells, _short(up), _short(down), seconds))
+    remarks = round_remarks(document)
+    return f"{line}\n{' ' * WIDTHS[0]}{remarks}" if remarks else line
+
+
+def _aligned(cells: Sequence[str]) -> str:
+    """Return cells below each other; one that is too wide takes from the gaps that follow."""
+    line, end = "", -1
+    for cell, width in zip(cells, WIDTHS, strict=True):
+        end += width + 1
+        line += f"{' ' * (line != '')}{cell.rjust(max(end - len(line) - (line != ''), 0))}"
+    return line
+
+
+def _short(bytes_in_words: str) -> str:
+    """Return bytes as narrow as they can be; the heading says that they are."""
+    return bytes_in_words.replace(" B", "").replace(" ", "").removesuffix("B")
 
 
 def round_cells(document: Mapping[str, Any]) -> tuple[str, ...]:
@@ -40,7 +60,7 @@ def round_cells(document: Mapping[str, Any]) -> tuple[str, ...]:
         _interval(document["signal_to_noise"]),
         size(document["bytes_up"]),
         size(document["bytes_down"]),
-        f"{document['seconds']:.1f}",
+        f"{document['seconds']:.{0 if document['seconds'] >= 1000 else 1}f}",
     )
 
 
@@ -80,7 +100,7 @@ def _interval(ends: Mapping[str, float] | None) -> str:
         return "below"
     # By name: a document that was stored comes back with its keys sorted.
     ordered = (ends["low"], ends["high"])
-    return "-".join(f"{end:.2f}" if end < 100.0 else f"{end:.0f}" for end in ordered)
+    return "-".join(f"{end:.{2 if end < 10.0 else 1 if end < 100.0 else 0}f}" for end in ordered)
 
 
 class ScreenObserver(WithBar):

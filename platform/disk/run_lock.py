@@ -8,6 +8,7 @@ on its storage folder in the same way.
 from __future__ import annotations
 
 import fcntl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,9 @@ from platform.errors import RunBusy
 from storage.files import make_folder
 
 LOCK_NAME: Final = "run.lock"
+TRIES: Final = 3
+PAUSE: Final = 0.02
+"""Seconds between two tries: `is_held` asks for much less."""
 
 
 class Held(Exception):
@@ -68,11 +72,34 @@ def held(lock: Path) -> Iterator[None]:
         Unwritable: If it cannot be made.
     """
     with _opened(lock) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise Held(str(lock)) from error
+        if not any(_is_taken(file) for _ in range(TRIES)):
+            raise Held(str(lock))
         yield
+
+
+def _is_taken(file: IO[str]) -> bool:
+    """Take the lock, or wait for as long as a question whether somebody has it may last."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        time.sleep(PAUSE)
+        return False
+    return True
+
+
+def is_held(folder: Path) -> bool | None:
+    """Return whether a process runs the run just now; None where none ever has.
+
+    Nothing is made or kept; `held` waits for as long as the question takes.
+    """
+    try:
+        with (folder / LOCK_NAME).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
 
 
 def wait_until_free(folder: Path) -> None:

@@ -41,7 +41,7 @@ def environment(device: str) -> dict[str, str | None]:
     """Return device, versions and commit."""
     facts: dict[str, str | None] = {"device": device, "python": sys.version.split()[0]}
     facts.update({name: _version(name) for name in RECORDED})
-    facts["commit"] = _commit()
+    facts["commit"] = checkout_commit(Path(__file__).resolve().parents[2])
     return facts
 
 
@@ -57,9 +57,8 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _commit() -> str | None:
-    """Return the checkout's commit, None outside of one."""
-    root = Path(__file__).resolve().parents[2]
+def checkout_commit(root: Path) -> str | None:
+    """Return the commit of a checkout, None where the folder is none."""
     if not (root / ".git").exists():
         return None
     command = ("git", "-C", str(root), "rev-parse", "HEAD")

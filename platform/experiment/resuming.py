@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from platform.agreement import require_agreement
+from platform.agreement import Agreed, require_agreement
 from platform.errors import RunStopped
 from platform.protection.ledger_rows import as_row
 from platform.protection.uploads import Protection
@@ -26,6 +26,19 @@ def require_same_run(run: Run, database: Database, folder: Path) -> None:
     """
     require_known_clients(run, f"in {folder / 'clients'} ")
     require_same_releases(database, run.source, run.terms.protection)
+
+
+def require_kept(agreed: Agreed) -> None:
+    """Check that a run still has what goes on from it.
+
+    Raises:
+        RunStopped: If its models were erased.
+    """
+    if agreed.records.is_pruned:
+        raise RunStopped(
+            f"run {agreed.records.run_id}: its models were erased by `runs --prune`, so nothing "
+            "goes on from it; its records stay: see `report` and `budget`, or start a new run"
+        )
 
 
 def require_same_enrolment(run_id: str, started: str | None, now: str | None) -> None:

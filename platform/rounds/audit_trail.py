@@ -21,6 +21,8 @@ from storage import AuditEntry
 from storage.audit import AuditRepository
 
 COORDINATOR = "coordinator"
+PRUNED = "run.pruned"
+"""Of a run whose models were erased at somebody's wish: nothing goes on from it."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,11 @@ class AuditTrail:
         """Note that a run finished, maybe early; the digests are of what it leaves behind."""
         known = {"reason": reason} if reason else {}
         self._append("run.finished", detail={**known, **digests})
+
+    def run_pruned(self, states: Sequence[int], generations: Sequence[int]) -> None:
+        """Note that a run's models are gone, by rounds; its records stay, and what was spent."""
+        detail = {"states": list(states), "generations": list(generations)}
+        self._append(PRUNED, detail=detail)
 
     def canaries_revealed(self, key: bytes, verdict: Mapping[str, Any]) -> None:
         """Note what a run's canaries showed, and the key that their coins followed from."""

@@ -51,6 +51,21 @@ def _markdown_lines(table: Table) -> Iterator[str]:
         yield from (f"- {escaped(warning)}" for warning in table.warnings)
 
 
+def plain_rows(table: Table) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the names of a table's columns and its rows, the best number of each marked by *."""
+    private = PRIVACY_COLUMNS if table.is_private else ()
+    rows = [
+        (
+            f"{row.label.method}{row.marks}",
+            *(value for _, value in row.label.axes),
+            *(f"{shown_number(one)}{' *' * one.is_best}" for one in row.numbers),
+            *_privacy(table, row),
+        )
+        for row in table.rows
+    ]
+    return ("method", *table.axes, *_flat_names(table.columns), *private), rows
+
+
 def _bold(number: Number) -> str:
     return f"**{shown_number(number)}**" if number.is_best else shown_number(number)
 

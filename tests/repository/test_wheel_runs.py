@@ -77,7 +77,7 @@ def test_configurations_and_the_data_holders_example_are_in_it(
     }
     assert "quickstart" in (shown := {row["name"] for row in listed})
     assert shown <= names
-    assert "python -m platform.client CONFIG" in run("-m", "platform.client", "--help", cwd=folder)
+    assert "Usage: python -m platform.client" in run("-m", "platform.client", "--help", cwd=folder)
     example = run("-m", "platform.client", "example", cwd=folder)
     assert example == (ROOT / "platform" / "holder" / "example.yaml").read_text("utf-8").strip()
     where = "import platform.relay.hub as hub; print(hub.__file__)"

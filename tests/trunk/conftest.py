@@ -66,6 +66,12 @@ def own_copy(noised_run: Finished, tmp_path: Path) -> Finished:
     return Finished(Storage(folder), noised_run.run_id, noised_run.summary)
 
 
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for every sentence on one line; `test_widths.py` sees to narrower places."""
+    monkeypatch.setenv("COLUMNS", "2000")
+
+
 @pytest.fixture
 def sotto(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """Runs one command: `sotto("runs", "--json")`."""

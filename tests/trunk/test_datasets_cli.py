@@ -119,7 +119,7 @@ def test_many_classes_are_counted(sotto: Command, config: str):
     text = show(sotto, config).out
     assert "most images of" in text and " 4, ..." in text
     (row,) = (line for line in text.splitlines() if "client-00002" in line)
-    assert [cell.strip() for cell in row.split("│")[2:5]] == ["20", "25", "5"]
+    assert row.split()[1:4] == ["20", "25", "5"]
 
 
 @pytest.mark.parametrize("ending", ["svg", "png"])

@@ -197,6 +197,21 @@ def test_commands_know_it(
         assert answer.code == 2 and "--phase-two-of: takes the run's own" in answer.err
 
 
+def test_a_first_run_is_not_pruned_without_what_rests_on_it(
+    place: Storage, first: Finished, sotto: Command
+) -> None:
+    second = follow(place, first, "method.scale=2.0").run_id
+    at = ("--prune", "--yes", "--storage", place.url)
+    answer = sotto("runs", first.run_id, *at)
+    assert answer.code == 2 and f"{second} is a second phase of" in answer.err
+    assert any(kept(place, first, second).values())
+    answer = sotto("runs", first.run_id, second, *at)
+    assert answer.code == 0, answer.err
+    assert place.rows("SELECT count(*) FROM pool") == [(0,)]
+    assert not any(kept(place, first, second).values())
+    assert sotto("audit", "verify", "--storage", place.url).code == 0
+
+
 REFUSED = {
     "task.shots=2": "task.shots: 2 is not run {}'s 1",
     "seed=4": "seed: 4 is not run",

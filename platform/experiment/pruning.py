@@ -1,0 +1,153 @@
+"""Erasing what only going on with a run needs: its models, its pool, and its clients' own parts.
+
+What was spent is never erased, nor what proves it: ledgers, the audit log, the log over all runs,
+rounds and attempts, the configuration, and the report with its metrics. So a pruned run is still
+stated, priced and verified; nothing can be resumed, exported or predicted from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+from platform.agreement import Agreed, require_agreement, stored_tree
+from platform.disk.run_lock import only_process_of
+from platform.disk.transactions import transaction
+from platform.errors import ConfigError
+from platform.parties.store_files import stores_file
+from platform.rounds.audit_trail import PRUNED, AuditTrail
+from storage import ClientStore, Database, RunRecord, UnitOfWork, open_client_stores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftovers:
+    """What of a run would be erased.
+
+    Attributes:
+        run_id: The run.
+        status: As its row has it.
+        states: Rounds whose server state is kept.
+        generations: Rounds whose pool entries are kept.
+        clients: Clients whose own part of it lies beside the database.
+        is_pruned: Whether it says that it was pruned.
+    """
+
+    run_id: str
+    status: str
+    states: tuple[int, ...]
+    generations: tuple[int, ...]
+    clients: int
+    is_pruned: bool
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing to do any more."""
+        return self.is_pruned and not self.clients
+
+
+def leftovers(database: Database, run_id: str) -> Leftovers:
+    """Return what of a run would be erased.
+
+    Raises:
+        RecordsDisagree: If its records do not agree: then all of it is evidence.
+        AuditChainBroken: If its audit log was changed; likewise.
+    """
+    agreed = require_agreement(database, run_id)
+    with database.unit_of_work(read_only=True) as uow:
+        return Leftovers(
+            run_id=run_id,
+            status=agreed.records.run.status,
+            states=uow.states.rounds(run_id),
+            generations=uow.pool.generations(run_id),
+            clients=sum(1 for _ in _own_parts(_stores(agreed, database), run_id)),
+            is_pruned=agreed.records.is_pruned,
+        )
+
+
+def prune(database: Database, run_id: str) -> int:
+    """Erase a run's models, and say so in its audit log first.
+
+    Killed half-way, the run says that it was pruned, and whoever prunes it again erases the rest.
+
+    Args:
+        database: The coordinator's; the run's folder lies beside it.
+        run_id: The run.
+
+    Returns:
+        Bytes that its clients' stores are smaller by.
+
+    Raises:
+        RunBusy: If a process runs it; nothing is erased.
+        RecordsDisagree: If its records do not agree; likewise.
+        AuditChainBroken: If its audit log was changed; likewise.
+    """
+    with only_process_of(database.path.parent / run_id):
+        agreed = require_agreement(database, run_id)
+        with transaction(database) as uow:
+            require_nothing_follows(uow, run_id, pruned_runs(uow))
+            if not agreed.records.is_pruned:
+                generations = uow.pool.drop_generations(run_id, uow.pool.generations(run_id))
+                AuditTrail(uow.audit, run_id).run_pruned(uow.states.rounds(run_id), generations)
+                uow.states.erase(run_id)
+                uow.attempts.erase_stages(run_id)
+        return _erase_own_parts(_stores(agreed, database), run_id)
+
+
+def require_nothing_follows(uow: UnitOfWork, run_id: str, pruned: Set[str]) -> None:
+    """Check that no run goes on from this one's pool and clients.
+
+    Args:
+        uow: A transaction.
+        run_id: The run.
+        pruned: Runs from which nothing goes on.
+
+    Raises:
+        ConfigError: If one does.
+    """
+    for run in uow.runs.list():
+        if run.run_id not in pruned and stored_tree(run).get("phase_two_of") == run_id:
+            raise ConfigError(
+                f"RUN: {run.run_id} is a second phase of {run_id} and rests on its pool; valid is"
+                f" to prune {run.run_id} as well"
+            )
+
+
+def pruned_runs(uow: UnitOfWork) -> frozenset[str]:
+    """Return the runs that say that they were pruned; their chains are left to `audit verify`."""
+    known = max(len(uow.runs.list()), 1)
+    return frozenset(entry.run for entry in uow.audit.query(action=PRUNED, limit=known))
+
+
+def second_phases_first(runs: Sequence[RunRecord]) -> list[str]:
+    """Return runs in an order in which nothing that is left rests on what was erased."""
+    return [run.run_id for run in sorted(runs, key=lambda run: not _is_second_phase(run))]
+
+
+def _is_second_phase(run: RunRecord) -> bool:
+    return stored_tree(run).get("phase_two_of") is not None
+
+
+def _stores(agreed: Agreed, database: Database) -> Path | None:
+    """Return the file of the clients' stores, None where clients keep theirs elsewhere."""
+    config, run_id = agreed.config, agreed.records.run_id
+    if config.federation is not None:
+        return None
+    path = stores_file(config, database.path.parent / (config.phase_two_of or run_id))
+    return path if path.is_file() and path.stat().st_size else None
+
+
+def _own_parts(path: Path | None, run_id: str) -> Iterator[ClientStore]:
+    """Yield the stores that hold a personal part of a run."""
+    if path is not None:
+        opened = open_client_stores(path, read_only=True)
+        with opened.kept_open():
+            yield from (one for one in opened.stores.values() if any(one.slots(run_id)))
+
+
+def _erase_own_parts(path: Path | None, run_id: str) -> int:
+    if path is None:
+        return 0
+    before = path.stat().st_size
+    open_client_stores(path).erase_run(run_id)
+    return before - path.stat().st_size

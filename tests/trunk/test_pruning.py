@@ -1,0 +1,186 @@
+"""`runs --prune`: what is erased, what never is, and who is refused afterwards."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from platform.disk.opening import open_existing
+from platform.disk.run_lock import only_process_of
+from platform.experiment import pruning
+from tests.drawn._pictures import write_picture
+from tests.trunk._dying import Plan, die
+from tests.trunk._runs import NONE, SMALL, Command, Finished, Storage
+
+TRAINING = Plan("privacy.training:LocalTrainer.fit", 10, False, signal.SIGKILL)
+FOREVER = ("ledger", "audit", "leaves", "rounds", "attempts", "runs")
+"""Tables of which no row is ever erased."""
+
+
+@pytest.fixture
+def killed(storage: Storage, tmp_path: Path) -> str:
+    """A run that was killed in its second round or later."""
+    config = tmp_path / "small.yaml"
+    config.write_text(SMALL)
+    code, output = die(TRAINING, "run", str(config), "--set", NONE, "--storage", storage.url)
+    assert code == -signal.SIGKILL, output
+    return storage.only_run()
+
+
+def counted(storage: Storage) -> dict[str, int]:
+    return {
+        table: storage.rows(f"SELECT count(*) FROM {table}")[0][0]  # noqa: S608
+        for table in (*FOREVER, "states", "pool", "stages")
+    }
+
+
+def personal(storage: Storage, run_id: str) -> int:
+    path = storage.folder / run_id / "clients" / "stores.db"
+    opened = pruning.open_client_stores(path, read_only=True)
+    return sum(any(store.slots(run_id)) for store in opened.stores.values())
+
+
+def test_a_killed_run_reads_interrupted(sotto: Command, storage: Storage, killed: str) -> None:
+    assert storage.rows("SELECT status FROM runs") == [("running",)]
+    (row,) = sotto("runs", "--storage", storage.url, "--json").document
+    assert (row["status"], row["pruned"], row["problem"]) == ("interrupted", False, None)
+    with only_process_of(storage.folder / killed):
+        (row,) = sotto("runs", "--storage", storage.url, "--json").document
+        assert row["status"] == "running"
+        answer = sotto("runs", killed, "--prune", "--yes", "--storage", storage.url)
+    assert answer.code == 1 and "is being run by another process" in answer.err
+    assert storage.rows("SELECT status FROM runs") == [("running",)]
+
+
+def test_it_names_what_goes_and_what_stays_is_all_that_was_spent(
+    sotto: Command, storage: Storage, killed: str
+) -> None:
+    before, at = counted(storage), ("--storage", storage.url)
+    budget = sotto("budget", killed, *at, "--json").document
+    tried = sotto("runs", "--prune", "--dry-run", *at)
+    assert tried.code == 0 and "nothing was erased" in tried.out
+    assert f"- {killed} (running): what the server had after round" in tried.out
+    assert "the personal parts of" in tried.out and "kept: ledgers" in tried.out
+    assert counted(storage) == before and personal(storage, killed) > 0
+    answer = sotto("runs", "--prune", "--yes", *at)
+    assert answer.code == 0 and "pruned 1 run" in answer.out
+    after = counted(storage)
+    assert (after["states"], after["pool"], after["stages"]) == (0, 0, 0)
+    assert {t: after[t] for t in FOREVER if t not in ("audit", "leaves")} == {
+        t: before[t] for t in FOREVER if t not in ("audit", "leaves")
+    }
+    assert (after["audit"], after["leaves"]) == (before["audit"] + 1, before["leaves"] + 1)
+    assert personal(storage, killed) == 0
+    assert sotto("budget", killed, *at, "--json").document["clients"] == budget["clients"]
+    assert sotto("audit", "verify", *at).code == 0
+    assert sotto("report", killed, *at).code == 0
+
+
+def test_nothing_goes_on_from_a_pruned_run(sotto: Command, storage: Storage, killed: str) -> None:
+    at = ("--storage", storage.url)
+    assert sotto("runs", "--prune", "--yes", *at).code == 0
+    answer = sotto("run", "--resume", killed, *at)
+    assert answer.code == 1 and "its models were erased by `runs --prune`" in answer.err
+    listed = sotto("runs", *at)
+    assert killed not in listed.out and "1 pruned run is left out" in listed.out
+    assert "interrupted, pruned" in sotto("runs", "--all", *at).out
+    assert "models were erased" in sotto("report", killed, *at).out
+    assert "there is nothing to prune" in sotto("runs", "--prune", "--yes", *at).out
+
+
+def test_a_finished_run_is_pruned_by_name_only(sotto: Command, own_copy: Finished) -> None:
+    storage, run_id = own_copy.storage, own_copy.run_id
+    at = ("--storage", storage.url)
+    assert "there is nothing to prune" in sotto("runs", "--prune", "--yes", *at).out
+    found = sotto("runs", "latest", "--prune", "--yes", "--json", *at).document
+    assert found["erased"] and [one["run_id"] for one in found["runs"]] == [run_id]
+    assert sotto("audit", "verify", *at).code == 0
+    report = sotto("report", run_id, "--json", *at).document
+    assert report == own_copy.summary
+    image = own_copy.folder.parent / "x.png"
+    write_picture(image, 0, 0)
+    for command in (("export", run_id), ("predict", run_id, str(image))):
+        answer = sotto(*command, *at)
+        assert answer.code == 1 and "its models were erased" in answer.err
+
+
+def test_killed_half_way_it_says_so_and_the_rest_goes_the_next_time(
+    sotto: Command, storage: Storage, killed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(path: Path | None, run_id: str) -> int:
+        raise KeyboardInterrupt
+
+    at = ("--storage", storage.url)
+    with monkeypatch.context() as patch:
+        patch.setattr(pruning, "_erase_own_parts", dies)
+        with (
+            open_existing(storage.url, read_only=False) as database,
+            pytest.raises(KeyboardInterrupt),
+        ):
+            pruning.prune(database, killed)
+    assert personal(storage, killed) > 0
+    assert sotto("audit", "verify", *at).code == 0
+    assert sotto("run", "--resume", killed, *at).code == 1
+    assert "pruned 1 run" in sotto("runs", "--prune", "--yes", *at).out
+    assert personal(storage, killed) == 0
+    assert storage.rows("SELECT count(*) FROM audit WHERE action = 'run.pruned'") == [(1,)]
+
+
+def test_evidence_is_not_erased(sotto: Command, storage: Storage, killed: str) -> None:
+    (storage.folder / killed / "config.yaml").write_text("name: another\n")
+    answer = sotto("runs", "--prune", "--yes", "--storage", storage.url)
+    assert answer.code == 1 and "config.yaml is not the configuration" in answer.err
+    assert counted(storage)["states"] > 0
+
+
+def test_a_state_that_came_back_is_noticed(sotto: Command, storage: Storage, killed: str) -> None:
+    kept = storage.rows("SELECT run_id, round_number, blob, digest FROM states")
+    at = ("--storage", storage.url)
+    assert sotto("runs", "--prune", "--yes", *at).code == 0
+    with sqlite3.connect(storage.file) as connection:
+        connection.execute(
+            "INSERT INTO states (run_id, round_number, blob, digest) VALUES (?, ?, ?, ?)", kept[0]
+        )
+    connection.close()
+    answer = sotto("audit", "verify", *at)
+    assert answer.code != 0 and "though its models were erased" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--yes",), "--yes: means nothing without --prune"),
+        (("--dry-run",), "--dry-run: means nothing without --prune"),
+        (("latest",), "RUN: means nothing without --prune"),
+        (("--prune",), "--prune: nobody can be asked here"),
+        (("--prune", "--json"), "--prune: nobody can be asked here"),
+        (("nobody", "--prune", "--yes"), "RUN: 'nobody' is unknown"),
+    ],
+)
+def test_what_is_refused(
+    sotto: Command, noised_run: Finished, words: tuple[str, ...], said: str
+) -> None:
+    answer = sotto("runs", *words, "--storage", noised_run.storage.url)
+    assert answer.code == 2 and said in answer.err
+
+
+def test_whoever_says_no_loses_nothing(
+    sotto: Command, own_copy: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("platform.cli.run_pruning.can_be_asked", lambda: True)
+    monkeypatch.setattr("typer.confirm", lambda text: asked.append(text))
+    answer = sotto("runs", "latest", "--prune", "--storage", own_copy.storage.url)
+    assert answer.code == 0 and "nothing was erased" in answer.out and len(asked) == 1
+    assert counted(own_copy.storage)["states"] == 2
+
+
+def test_several_go_at_once(sotto: Command, storage: Storage) -> None:
+    runs = [storage.run(NONE, "rounds=1"), storage.run("rounds=1")]
+    at = ("--storage", storage.url)
+    answer = sotto("runs", *(run.run_id for run in runs), "--prune", "--yes", *at)
+    assert answer.code == 0 and "pruned 2 runs" in answer.out
+    assert sotto("audit", "verify", *at).code == 0
