@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.main import get_command
 
 from platform.cli.audit_commands import audit_app
 from platform.cli.backup_commands import backup_app
@@ -20,14 +21,15 @@ from platform.cli.completing import config_names
 from platform.cli.ending import end_with
 from platform.cli.enrolment_commands import enrolment_app
 from platform.cli.federation_commands import federation_app
+from platform.cli.model_commands import model_app
 from platform.cli.new_commands import new_app
 from platform.cli.options import (
     ABOUT,
     DEFAULT_STORAGE,
+    METHODS,
     Config,
     Json,
     Reference,
-    RunName,
     Storage,
     Version,
 )
@@ -47,25 +49,13 @@ app.add_typer(cache_app, name="cache")
 app.add_typer(federation_app, name="federation")
 app.add_typer(new_app, name="new")
 app.add_typer(report_app)
+app.add_typer(model_app)
 app.add_typer(backup_app)
 app.add_typer(page_app)
 app.add_typer(plot_app)
 app.add_typer(schema_app)
 
-MethodsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--methods",
-        metavar="DIR",
-        help="A folder with methods of your own, NAME.py and NAME.yaml; their code is run.",
-    ),
-]
-ClientOption = Annotated[
-    int | None,
-    typer.Option(
-        "--client", help="Use this simulated client's personal part, from 0.", min=0, max=99_999
-    ),
-]
+MethodsOption = Annotated[Path | None, METHODS]
 
 
 @app.callback(invoke_without_command=True)
@@ -364,42 +354,6 @@ def secagg_plan(
     secagg_plan_command(question, as_json=as_json)
 
 
-@app.command()
-def export(
-    run_id: RunName,
-    output: Annotated[Path | None, typer.Option(help="Folder; default exports/RUN.")] = None,
-    client: ClientOption = None,
-    methods_: MethodsOption = None,
-    storage: Storage = DEFAULT_STORAGE,
-    as_json: Json = False,
-) -> None:
-    """Write the trained prompts as safetensors, with a model card."""
-    from platform.bootstrap import Surroundings
-    from platform.cli.models import export_command
-
-    surroundings = Surroundings.with_methods(methods_)
-    export_command(run_id, storage, surroundings, output=output, client=client, as_json=as_json)
-
-
-@app.command()
-def predict(
-    run_id: RunName,
-    files: Annotated[
-        list[Path], typer.Argument(help="Image files, or text files of one text each.")
-    ],
-    client: ClientOption = None,
-    methods_: MethodsOption = None,
-    storage: Storage = DEFAULT_STORAGE,
-    as_json: Json = False,
-) -> None:
-    """Classify images, or texts, with what a run trained."""
-    from platform.bootstrap import Surroundings
-    from platform.cli.models import predict_command
-
-    surroundings = Surroundings.with_methods(methods_)
-    predict_command(run_id, files, storage, surroundings, client=client, as_json=as_json)
-
-
 def main() -> None:
     """Run the command line and exit."""
-    end_with(app)
+    end_with(get_command(app))

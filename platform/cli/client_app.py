@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from typer.main import get_command
 
 from platform.cli.command_line import CommandLine, PlainGroup
 from platform.cli.ending import end_with
@@ -242,4 +243,4 @@ def receipts_export(
 
 def main() -> None:
     """Run the command line and exit."""
-    end_with(client_app)
+    end_with(get_command(client_app))

@@ -50,12 +50,17 @@ class Failure:
     command: str | None = None
 
 
-def end_with(app: typer.Typer) -> None:
-    """Run a command line, and exit with what its errors say; heavy imports wait for one."""
+def end_with(command: Any, name: str | None = None) -> None:
+    """Run a command line, and exit with what its errors say; heavy imports wait for one.
+
+    Args:
+        command: What typer makes of an application.
+        name: By which usage calls it; None for its own.
+    """
     arguments = sys.argv[1:]
     try:
         with interruptible():
-            code = _run(app, arguments)
+            code = _run(command, name or command.name, arguments)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         code = error.exit_code
@@ -104,14 +109,13 @@ def failure_of(error: Exception) -> Failure:
     return Failure(error=sentence, kind=_kind(error), exit_code=code, field=field)
 
 
-def _run(app: typer.Typer, arguments: Sequence[str]) -> int:
+def _run(command: Any, name: str, arguments: Sequence[str]) -> int:
     """Run a command line and return the exit code that it asks for.
 
     Not by typer's own loop, which would print errors its way and make any signal the same.
     """
-    command = typer.main.get_command(app)
     try:
-        with command.make_context(app.info.name, list(arguments)) as context:
+        with command.make_context(name, list(arguments)) as context:
             command.invoke(context)
     except click.exceptions.Exit as ended:
         return ended.exit_code

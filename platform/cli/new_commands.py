@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from platform.cli.command_line import CommandLine
 from platform.cli.options import Json
 
-new_app = typer.Typer(
+new_app = CommandLine(
     help="Start something of your own from files that work.", no_args_is_help=True
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -52,3 +52,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else 
 Storage = Annotated[
     str, typer.Option("--storage", help="The coordinator's database, as storage.url states it.")
 ]
+METHODS: Any = typer.Option(
+    "--methods",
+    metavar="DIR",
+    help="A folder with methods of your own, NAME.py and NAME.yaml; their code is run.",
+)
+"""Of `Path | None`."""

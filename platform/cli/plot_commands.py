@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from platform.cli.command_line import CommandLine
 from platform.cli.options import DEFAULT_STORAGE, Json, Storage
 
-plot_app = typer.Typer()
+plot_app = CommandLine()
 
 
 @plot_app.command()

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from platform.cli.command_line import CommandLine
 from platform.cli.options import Json
 
-schema_app = typer.Typer()
+schema_app = CommandLine()
 
 
 @schema_app.command()

@@ -14,6 +14,7 @@ from platform.cli.app import app
 from platform.cli.client_app import client_app
 from platform.cli.ending import end_with
 
+NAME: Final = "sotto"
 CLIENT: Final = "client"
 """The data holder's commands among the coordinator's."""
 
@@ -28,5 +29,8 @@ def command_line() -> Any:
 
 
 def main() -> None:
-    """Run the command line and exit."""
-    end_with(command_line())
+    """Run the command line and exit; where a shell asks for completions, print those."""
+    line = command_line()
+    # It ends the process where the shell asked, by a variable of the environment.
+    line._main_shell_completion({}, NAME)
+    end_with(line, NAME)
