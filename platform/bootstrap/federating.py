@@ -16,6 +16,7 @@ from platform.bootstrap.surroundings import Surroundings
 from platform.config import RunConfig, StorageConfig
 from platform.config.federation_section import FederationConfig
 from platform.config.identity import code_of
+from platform.config.void_rules import void_settings
 from platform.data.encoding import frozen_model, is_public
 from platform.data.held import task_without_images
 from platform.data.loading import TaskData
@@ -35,6 +36,7 @@ from platform.experiment.resuming import (
     require_same_releases,
 )
 from platform.parties.enrolment import enrolment_of, fingerprint_of
+from platform.protection.fitting import void_pool
 from platform.relay.hub import Hub, HubTransport, Told
 from platform.rounds.departures import Farewells, departures, joined
 from platform.rounds.newcomers import Door
@@ -77,6 +79,8 @@ def new_federation(
     config = with_absolute_paths(config)
     section = section_of(config)
     terms, facts, device = plan_federation(config, surroundings)
+    voids = (*void_settings(config), *void_pool(config, terms.method))
+    observer.warned((*config.remarks, *voids))
     run_id = new_run_id(config, surroundings.now())
     with (
         reaching(section) as transport,

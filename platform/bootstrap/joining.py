@@ -36,7 +36,7 @@ from platform.holder.keeping import Keeping
 from platform.holder.leaving import erase_run
 from platform.holder.limits import own_limits, require_within
 from platform.holder.serving import Serving
-from platform.holder.settings import HolderSettings
+from platform.holder.settings import HolderSettings, own_hints
 from platform.holder.store import only_process_with
 from platform.parties.client import Client
 from platform.parties.expectations import expectations_of
@@ -171,7 +171,11 @@ def client_of(
     config = own_config(settings, offer.config, surroundings)
     require_within(settings, config)
     images = load_holding(
-        settings.data.root, section_of(config).classes, test_share=TEST_SHARE, seed=SPLIT_SEED
+        settings.data.root,
+        section_of(config).classes,
+        test_share=TEST_SHARE,
+        seed=SPLIT_SEED,
+        hints=own_hints(settings),
     )
     share = config.task.validation_share
     data = task_of_one(images, only_client(images, validation_share=share, seed=SPLIT_SEED))

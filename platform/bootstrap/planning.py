@@ -11,6 +11,7 @@ from platform.bootstrap.surroundings import Surroundings
 from platform.config import (
     RunConfig,
 )
+from platform.config.void_rules import void_settings
 from platform.data.cache import cache_folder
 from platform.data.encoding import cached_encoders, frozen_model, plain_encoders
 from platform.data.loading import TaskData, load_task_data
@@ -29,7 +30,7 @@ from platform.experiment.second_phase import (
 )
 from platform.protection.budget import Budget
 from platform.protection.building import amplifying_cohorts, protect_run, weighing
-from platform.protection.fitting import pool_rules_of
+from platform.protection.fitting import pool_rules_of, void_pool
 from platform.rounds.observing import Observer
 from platform.rounds.run import RunTerms
 
@@ -71,6 +72,7 @@ def plan_run(
     use_threads(config.threads)
     data = load_task_data(config, surroundings.images)
     observer.recognised(data.dataset.recognised)
+    observer.warned((*config.remarks, *void_settings(config)))
     backbone = frozen_model(config.task.model, device)
 
     def encoders_of(method: Method) -> Encoders:
@@ -81,6 +83,7 @@ def plan_run(
     task = task_of(config, data, backbone, device)
     public = partial(public_examples, config, data, encoders_of)
     method = method_on(data, surroundings.registry, config, task, public=public)
+    observer.warned(tuple(void_pool(config, method)))
     # Before images are encoded, which can take hours: what is refused is refused at once.
     if first is not None:
         require_fitting_pool(first.database, config, method)

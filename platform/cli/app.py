@@ -255,13 +255,30 @@ def datasets(
     root: Annotated[
         Path | None, typer.Option(metavar="DIR", help="What task.root would say; default data.")
     ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(help="What task.layout would say, where --check images tells two readings."),
+    ] = None,
+    class_names: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What task.class_names would say.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the data sets, show who would have what, or check a folder (exit code 1 on faults)."""
+    """List the data sets, show who would have what, or check a folder (exit code 1 on faults).
+
+    A folder of images of your own is the data set `images`: --check images --root DIR says what it
+    is recognised as, and which images are for training, validation and testing.
+    """
     from platform.cli.datasets import DatasetsQuestion, datasets_command
 
     question = DatasetsQuestion(
-        show=show, overrides=tuple(set_ or ()), plot=plot, check=check, root=root
+        show=show,
+        overrides=tuple(set_ or ()),
+        plot=plot,
+        check=check,
+        root=root,
+        layout=layout,
+        class_names=class_names,
     )
     datasets_command(question, as_json=as_json)
 

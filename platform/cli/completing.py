@@ -12,7 +12,7 @@ from platform.errors import PlatformError
 
 def run_names(context: typer.Context, incomplete: str) -> list[str]:
     """Return the runs of the database that was named before, newest first."""
-    from platform.cli.access import LATEST
+    from platform.results.reading import LATEST
     from platform.disk.opening import open_existing
     from storage import StorageError
 

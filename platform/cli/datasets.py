@@ -13,13 +13,16 @@ import typer
 from platform.cli import exit_codes
 from platform.cli.output import console, print_json, progress_bar, table
 from platform.config import RunConfig, load_config
-from platform.data.catalogue import DataRequest, dataset_infos, user_path
+from platform.config.rules import OWN
+from platform.config.sections import Layout
+from platform.data.catalogue import DataRequest, Draws, Hints, dataset_infos, user_path
 from platform.data.checking import FEW, Findings, FolderReport, check_folder, counts
 from platform.data.dataset import Dataset
 from platform.data.dirichlet import Counts
 from platform.data.drawing_holdings import draw_holdings, require_drawable
 from platform.data.holdings import PARTS, Holding, holdings, holdings_document, seeds_used
 from platform.data.loading import TaskData, load_task_data
+from platform.data.own_layouts import OWN_LAYOUTS
 from platform.errors import ConfigError
 
 FIRST, LARGEST, MOST_CLASSES = 4, 3, 40
@@ -39,6 +42,8 @@ class DatasetsQuestion:
         plot: Where their picture goes.
         check: Name of the data set whose folder is checked.
         root: What `task.root` would say.
+        layout: What `task.layout` would say.
+        class_names: What `task.class_names` would say.
     """
 
     show: Path | None = None
@@ -46,6 +51,8 @@ class DatasetsQuestion:
     plot: Path | None = None
     check: str | None = None
     root: Path | None = None
+    layout: str | None = None
+    class_names: Path | None = None
 
 
 def datasets_command(question: DatasetsQuestion, *, as_json: bool) -> None:
@@ -61,7 +68,7 @@ def datasets_command(question: DatasetsQuestion, *, as_json: bool) -> None:
         _show(question.show, question, as_json=as_json)
     elif question.check is not None:
         root = user_path(str(question.root or "data"), "--root")
-        _check(question.check, root, as_json=as_json)
+        _check(question.check, root, _hints(question), as_json=as_json)
     else:
         _list(as_json=as_json)
 
@@ -72,8 +79,21 @@ def _require_together(question: DatasetsQuestion) -> None:
     for option, given in (("--set", question.overrides), ("--plot", question.plot)):
         if given and question.show is None:
             raise ConfigError(f"{option}: needs --show CONFIG, since it is about its clients")
+    for option, value in (("--layout", question.layout), ("--class-names", question.class_names)):
+        if value is not None and question.check not in OWN:
+            raise ConfigError(f"{option}: needs --check {' or '.join(OWN)}, and --root DIR")
     if question.root is not None and question.check is None:
         raise ConfigError("--root: needs --check NAME; with --show use --set task.root=DIR")
+
+
+def _hints(question: DatasetsQuestion) -> Hints:
+    layout: Layout | None = next((one for one in OWN_LAYOUTS if one == question.layout), None)
+    if question.layout is not None and layout is None:
+        raise ConfigError(
+            f"--layout: {question.layout!r} is not valid; valid: {', '.join(OWN_LAYOUTS)}"
+        )
+    names = question.class_names
+    return Hints(layout, None if names is None else user_path(str(names), "--class-names"))
 
 
 def _list(*, as_json: bool) -> None:
@@ -181,9 +201,10 @@ def _most(numbers: Counts, names: Sequence[str]) -> str:
     return ", ".join(f"{names[place]} {numbers[place]}" for place in order[:LARGEST]) + more
 
 
-def _check(name: str, root: Path, *, as_json: bool) -> None:
+def _check(name: str, root: Path, hints: Hints, *, as_json: bool) -> None:
     train, test = RENDERED
-    request = DataRequest(root=root, train_per_class=train, test_per_class=test)
+    draws = Draws(train_per_class=train, test_per_class=test)
+    request = DataRequest(root=root, draws=draws, hints=hints)
     progress = progress_bar(console(error=True))
     with progress:
         task = progress.add_task("images opened", total=None)

@@ -120,6 +120,11 @@ class ScreenObserver(WithBar):
         for sentence in sentences:
             self._print(f"recognised: {sentence}")
 
+    def warned(self, sentences: Sequence[str]) -> None:
+        """Print each."""
+        for sentence in sentences:
+            self._print(f"warning: {sentence}")
+
     def preparing(self, what: str, done: int, total: int) -> None:
         """Move the bar."""
         self._show(what, total, done)

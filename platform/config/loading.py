@@ -1,14 +1,15 @@
 """Reading a configuration: files, dotted overrides, and errors in one sentence.
 
 Overrides are applied to what a file and all that it extends say together, in two passes.
-Setting `method.name` replaces the whole method section by the method's preset, and setting
-`privacy.mechanism` to one without noise drops the keys that mean nothing then; both happen before
-any other override, whatever the order on the command line.
+Setting `method.name` to another name replaces the whole method section by that method's preset, and
+setting `privacy.mechanism` to one without noise drops the keys that mean nothing then; both happen
+before any other override, whatever the order on the command line. What a new name drops is said
+before the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
 
@@ -50,9 +51,9 @@ def load_config(
         return parse_config(tree, overrides, where)
     # Which settings are the published run's depends on the method; overrides are of what they give.
     naming = [text for text in overrides if text.startswith("method.name=")]
-    named = _apply(tree, [_parse_override(text) for text in naming], where)
+    named, remarks = _apply(tree, [_parse_override(text) for text in naming], where)
     rest = [text for text in overrides if text not in naming]
-    return parse_config(with_published(named, file, where), rest, where)
+    return parse_config(with_published(named, file, where), rest, where).with_remarks(remarks)
 
 
 def parse_config(
@@ -64,8 +65,8 @@ def parse_config(
         ConfigError: Naming the field, its value and what is valid.
     """
     where = sources or Sources()
-    merged = _apply(dict(tree), [_parse_override(text) for text in overrides], where)
-    return validated(RunConfig, merged, {MECHANISMS: where.mechanisms})
+    merged, remarks = _apply(dict(tree), [_parse_override(text) for text in overrides], where)
+    return validated(RunConfig, merged, {MECHANISMS: where.mechanisms}).with_remarks(remarks)
 
 
 def validated(kind: type[Tree], tree: Mapping[str, Any], context: Mapping[str, Any]) -> Tree:
@@ -109,18 +110,40 @@ def _parse_override(text: str) -> tuple[tuple[str, ...], Any]:
 
 def _apply(
     tree: dict[str, Any], overrides: Iterable[tuple[tuple[str, ...], Any]], sources: Sources
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return a tree with overrides, and what is to be said of them."""
     rest: list[tuple[tuple[str, ...], Any]] = []
+    remarks: list[str] = []
     for path, value in overrides:
         if path == ("method", "name"):
+            before = tree.get("method")
+            if isinstance(before, dict) and before.get("name") == value:
+                # What it has is the method's already.
+                continue
             tree["method"] = read_preset(value, sources)
+            if isinstance(before, dict):
+                remarks += _dropped(before, tree["method"])
         else:
             if path == ("privacy", "mechanism") and sources.mechanisms.claims_nothing(value):
                 tree = without_noise_keys(tree)
             rest.append((path, value))
     for path, value in rest:
         _set(tree, path, value)
-    return tree
+    return tree, tuple(remarks)
+
+
+def _dropped(before: Mapping[str, Any], preset: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which options a method's preset takes the place of."""
+    gone = [
+        f"{key}: {value}"
+        for key, value in before.items()
+        if key != "name" and preset.get(key) != value
+    ]
+    if gone:
+        yield (
+            f"method.name: {preset['name']} takes the place of {before.get('name')} with the "
+            f"options of its preset, so these of the configuration are dropped: {', '.join(gone)}"
+        )
 
 
 def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

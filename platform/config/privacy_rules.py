@@ -112,6 +112,12 @@ def _selection(config: RunSections) -> Iterator[str]:
             f"evaluation.every: {section.every} measures no round before the last of "
             f"{config.rounds}, and noised selection cannot choose the last; valid: below rounds"
         )
+    elif section.every >= config.rounds > 1:
+        yield (
+            f"evaluation.every: {section.every} measures the last of {config.rounds} rounds only, "
+            "which leaves evaluation.selection = best_on_validation nothing to choose from; valid: "
+            "below rounds, or the selection last"
+        )
 
 
 def _subspace(config: RunSections) -> Iterator[str]:
@@ -143,6 +149,15 @@ def _without_noise(config: RunSections) -> Iterator[str]:
                 f"privacy.{name}: {value} has no meaning under privacy.mechanism = "
                 f"{config.mechanism.name}; leave it "
                 "out or choose a mechanism"
+            )
+    for name, value, valid in (
+        ("personal", config.privacy.personal, "joint"),
+        ("spare_attempts", config.privacy.spare_attempts, 0),
+    ):
+        if value != valid:
+            yield (
+                f"privacy.{name}: {value} has no meaning under privacy.mechanism = "
+                f"{config.mechanism.name}, which adds no noise; valid: {valid}"
             )
     if config.cohort.sampling == "poisson":
         yield from _cohort_sampling(config)

@@ -30,6 +30,8 @@ KINDS_WITH = {
 """Under which kinds of partition a key means something."""
 MADE = ("headlines", "homonyms", "shapes")
 """Data sets of any size, made from the seed."""
+OWN = ("images", "client_folders")
+"""Data sets that are folders of the user's own images."""
 OWNED = "client_folders"
 """The data set that is dealt out already: a folder a client."""
 
@@ -48,6 +50,7 @@ def _problems(config: RunSections) -> Iterator[str]:
     yield from _storage(config)
     yield from unknown_mechanism(config)
     yield from federation_problems(config)
+    yield from _own_images(config)
     yield from _partition(config)
     yield from _senses(config)
     yield from _protocol(config)
@@ -64,6 +67,19 @@ def _storage(config: RunSections) -> Iterator[str]:
         require_no_password(config.storage.url)
     except InvalidRecordError as error:
         yield str(error)
+
+
+def _own_images(config: RunSections) -> Iterator[str]:
+    task = config.task
+    for name, value, valid in (
+        ("layout", task.layout, OWN[:1]),
+        ("class_names", task.class_names, OWN),
+    ):
+        if value is not None and task.dataset not in valid:
+            yield (
+                f"task.{name}: {value} has no meaning with task.dataset = {task.dataset}; valid: "
+                f"null, or the data set {' or '.join(valid)}"
+            )
 
 
 def _partition(config: RunSections) -> Iterator[str]:

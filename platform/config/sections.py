@@ -24,6 +24,16 @@ from platform.config.bounds import (
     Seed,
 )
 
+Layout = Literal[
+    "class_folders",
+    "split_folders",
+    "domain_folders",
+    "client_folders",
+    "table",
+    "split_file",
+    "saved",
+]
+
 
 class Section(BaseModel):
     """A frozen part of the tree."""
@@ -137,9 +147,21 @@ class TaskConfig(Section):
     dataset: str = "shapes"
     """Any that `datasets` lists."""
     root: str = "data"
-    """Folder that holds the data sets' own folders, of `folders` and `client_folders` that of the
-    images itself; unused by `shapes`, `homonyms`, `digits` and `headlines`.
+    """Folder that holds the data sets' own folders, of `images`, `folders` and `client_folders`
+    that of the images itself; unused by `shapes`, `homonyms`, `digits` and `headlines`.
     `datasets --check NAME --root DIR` says what is right and wrong with it.
+    """
+    layout: Layout | None = None
+    """What `task.root` looks like, where it could be read in two ways, of `images` only:
+    `class_folders` (`CLASS/IMAGE`), `split_folders` (`train/CLASS/IMAGE` with `test/` or `val/`),
+    `domain_folders` or `client_folders` (either of these in a folder for each), `table` (a CSV file
+    with the columns path and label), `split_file` (CoOp's JSON), `saved` (a data set of Hugging
+    Face on disk). Null: recognised, and said.
+    """
+    class_names: str | None = None
+    """File of words for the classes of `images` or `client_folders`, as names of folders often are
+    none: `n02084071 dog` in each line, or a JSON object. Null: `class_names.txt` or
+    `class_names.json` beside the images, if there is one.
     """
     domains: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Domains to use; null: all."""

@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final, Protocol
 
+from platform.config.sections import Layout
 from platform.data.dataset import Dataset, Modality
 from platform.data.images import Indices
 from platform.data.shapes import Stream
@@ -17,7 +18,7 @@ FAMILIES: Final = (
     "embedded",
     "coop_splits",
     "domain_folders",
-    "client_folders",
+    "own_images",
     "cifar",
     "mnist",
     "tiny_imagenet",
@@ -70,15 +71,34 @@ class DatasetInfo:
 
 @dataclass(frozen=True)
 class Draws:
-    """By what images are rendered.
+    """By what images are rendered, and how many; files hold what they hold.
 
     Attributes:
         seed: Seed of all of them.
         stream: Who they are for.
+        train_per_class: Training images of each class.
+        test_per_class: Test images of each class.
     """
 
     seed: int = 0
     stream: Stream = Stream.FEDERATION
+    train_per_class: int = 0
+    test_per_class: int = 0
+
+
+@dataclass(frozen=True)
+class Hints:
+    """What its user says of a folder of images of their own.
+
+    Attributes:
+        layout: Which layout is meant; None to recognise it.
+        class_names: File of words for the classes; None for one beside the images, if any.
+        partition: The kind of partition that deals the images out; None where nothing does.
+    """
+
+    layout: Layout | None = None
+    class_names: Path | None = None
+    partition: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +109,6 @@ class DataRequest:
         root: Folder that holds the data sets' own folders.
         draws: By what images are rendered, where they are.
         split_seed: Seed of the split into training and test images where no file tells it.
-        train_per_class: Training images of each class that are rendered; files hold what they hold.
-        test_per_class: Test images of each class that are rendered.
         domains: The domains that are used, None for all.
         held_out_domain: The domain whose images are all test images where no file tells, if any.
         senses: What `task.senses` says, of a data set whose names have senses; or those of training
@@ -100,11 +118,10 @@ class DataRequest:
     root: Path
     draws: Draws = Draws()
     split_seed: int = 0
-    train_per_class: int = 0
-    test_per_class: int = 0
     domains: tuple[str, ...] | None = None
     held_out_domain: str | None = None
     senses: str | tuple[Indices, Indices] | None = None
+    hints: Hints = Hints()
 
     def chosen_domains(self, name: str, known: Sequence[str]) -> tuple[str, ...]:
         """Return the domains that are used, in the order asked for.

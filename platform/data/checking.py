@@ -129,14 +129,24 @@ def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport
 
 
 def counts(dataset: Dataset) -> dict[str, Any]:
-    """Return examples of each side in all, by class and by domain."""
+    """Return examples of each side in all, by class and by domain.
+
+    Those that files hold back for validation are a side of their own, where there are any.
+    """
+    train, test, held = dataset.train, dataset.test, dataset.validation
+    rows = np.setdiff1d(np.arange(train.num_examples), held)
+    sides = {
+        "train": (train.labels[rows], train.domains[rows]),
+        **({"validation": (train.labels[held], train.domains[held])} if len(held) else {}),
+        "test": (test.labels, test.domains),
+    }
     return {
         side: {
-            "total": split.num_examples,
-            "by_class": _named(split.labels, dataset.classes),
-            "by_domain": _named(split.domains, dataset.domains),
+            "total": len(labels),
+            "by_class": _named(labels, dataset.classes),
+            "by_domain": _named(domains, dataset.domains),
         }
-        for side, split in (("train", dataset.train), ("test", dataset.test))
+        for side, (labels, domains) in sides.items()
     }
 
 

@@ -97,6 +97,9 @@ def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> Hands:
     rows = [_dealt_rows(split, dealt) for split in sides]
     # What files hold back for validation is nobody's to train on.
     rows[0] = np.setdiff1d(rows[0], dataset.validation)
+    if config.task.partition.kind == "shared_ratio":
+        # One pool, which rows of both sides are of.
+        rows[1] = rows[0]
     require_every_class(dataset, dataset.train.labels[rows[0]], dealt.classes)
     train, test = (_keys(config, *side, dealt) for side in zip(sides, rows, strict=True))
     plan = _plan(config, dataset, dealt)
@@ -117,6 +120,8 @@ def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> Hands:
     clients = [ClientIndices(rows[0][c.train], rows[1][c.test]) for c in shares]
     if plan.kind == "domain":
         clients = _with_held_back(dataset, dealt, clients)
+    elif len(dataset.validation):
+        clients = _with_shared_out(config, dataset, dealt, clients)
     return _with_new(config, clients, len(dealt.domains))
 
 
@@ -204,6 +209,25 @@ def _with_held_back(
     return [
         replace(client, validation=rows[domains == domain])
         for client, domain in zip(clients, dealt.domains, strict=True)
+    ]
+
+
+def _with_shared_out(
+    config: RunConfig, dataset: Dataset, dealt: Dealt, clients: Sequence[ClientIndices]
+) -> list[ClientIndices]:
+    """Share out what files hold back: of each class in turn among those who train on it."""
+    rows = np.intersect1d(dataset.validation, _dealt_rows(dataset.train, dealt))
+    keys = _keys(config, dataset.train, rows, dealt)
+    owned = [set(_keys(config, dataset.train, c.train, dealt).tolist()) for c in clients]
+    given: list[list[int]] = [[] for _ in clients]
+    for key in np.unique(keys).tolist():
+        owners = [position for position, of in enumerate(owned) if key in of]
+        for turn, row in enumerate(rows[keys == key].tolist()):
+            if owners:
+                given[owners[turn % len(owners)]].append(row)
+    return [
+        replace(client, validation=np.sort(np.array(own, np.int64)))
+        for client, own in zip(clients, given, strict=True)
     ]
 
 

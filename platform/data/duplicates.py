@@ -107,7 +107,7 @@ def _held_files(side: str, split: Split, files: ImageFiles, rows: Indices) -> It
             side=side,
             name=name,
             label=label,
-            size=_size(files, name),
+            size=files.size_of(int(row[0])),
             place=(files.root, name),
             digest=digest,
         )
@@ -116,14 +116,6 @@ def _held_files(side: str, split: Split, files: ImageFiles, rows: Indices) -> It
 def _file_digest(files: ImageFiles, row: Indices) -> bytes:
     (digest,) = image_digests(files, row)
     return digest
-
-
-def _size(files: ImageFiles, name: str) -> int:
-    try:
-        return (files.root / name).stat().st_size
-    # Whoever reads it says what is wrong with it.
-    except (OSError, ValueError):
-        return 0
 
 
 def _parted(dataset: Dataset, group: Iterable[_Held]) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import stat
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -26,30 +26,20 @@ from platform.data.loaders._files import (
     listed,
     subfolders,
 )
+from platform.data.own_reading import (
+    SPLIT_NAMES,
+    WORDS,
+    Listed,
+    Use,
+    conjoined,
+    number,
+    some,
+)
 from platform.errors import DataError
 
-Use = Literal["train", "validation", "test"]
-"""What images are for."""
 Kind = Literal["class_folders", "split_folders"]
 
-SPLIT_FOLDERS: Final[Mapping[str, Use]] = {
-    "train": "train",
-    "training": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "test": "test",
-    "testing": "test",
-}
-"""What a folder is for, by its name in small letters."""
 LAYOUTS: Final = "CLASS/IMAGE, or train/CLASS/IMAGE with test/CLASS/IMAGE or val/CLASS/IMAGE"
-
-_WORDS: Final[Mapping[Use, str]] = {
-    "train": "training",
-    "validation": "validation",
-    "test": "test",
-}
-_MOST_NAMED: Final = 3
 
 
 @dataclass(frozen=True)
@@ -65,6 +55,11 @@ class FolderPart:
     folder: str
     use: Use | None
     images: Mapping[str, tuple[str, ...]]
+
+    @property
+    def above(self) -> str:
+        """What stands before a path below the holder's folder."""
+        return f"{self.folder}/" if self.folder else ""
 
     @property
     def num_images(self) -> int:
@@ -99,32 +94,46 @@ class FolderReading:
             for name in self.classes
         }
 
+    def listed(self, above: str = "") -> tuple[Listed, ...]:
+        """Return all images.
+
+        Args:
+            above: What stands before each path: the folder in that of many, with a slash.
+        """
+        return tuple(
+            Listed(f"{above}{part.above}{name}/{image}", name, part.use)
+            for part in self.parts
+            for name, images in part.images.items()
+            for image in images
+        )
+
     @property
     def sentence(self) -> str:
         """What was recognised, for people."""
         empty = [name for name, of in self.counts.items() if not any(of.values())]
-        classes = _number(len(self.classes) - len(empty), "class", "classes")
-        none = f"; {_some(empty)} {'is' if len(empty) == 1 else 'are'} empty" if empty else ""
+        classes = number(len(self.classes) - len(empty), "class", "classes")
+        none = f"; {some(empty)} {'is' if len(empty) == 1 else 'are'} empty" if empty else ""
         return f"{classes}, {self._images()}{none}"
 
     def _images(self) -> str:
         if self.kind == "class_folders":
-            number = _number(self.parts[0].num_images, "image", "images")
-            return f"{number} in class folders, not split into training and test images"
-        counts = [f"{part.num_images} {_WORDS[part.use or 'train']}" for part in self.parts]
+            images = number(self.parts[0].num_images, "image", "images")
+            return f"{images} in class folders, not split into training and test images"
+        counts = [f"{part.num_images} {WORDS[part.use or 'train']}" for part in self.parts]
         noun = "image" if self.parts[-1].num_images == 1 else "images"
-        folders = _and([f"{part.folder}/" for part in self.parts])
+        folders = conjoined([f"{part.folder}/" for part in self.parts])
         lacks = "" if "test" in {part.use for part in self.parts} else ", without a test folder"
-        return f"{_and(counts)} {noun} in {folders} folders{lacks}"
+        return f"{conjoined(counts)} {noun} in {folders} folders{lacks}"
 
 
-def recognise(root: Path) -> FolderReading:
+def recognise(root: Path, *, beside: Collection[str] = ()) -> FolderReading:
     """Say what a data holder's folder looks like; images are listed and not opened.
 
     Hidden files and what file managers leave behind are skipped.
 
     Args:
         root: The folder.
+        beside: Names of files that may lie beside the folders in it.
 
     Raises:
         DataError: If it is not there, can be read in two ways or in none, holds no image, holds
@@ -134,12 +143,12 @@ def recognise(root: Path) -> FolderReading:
     if not is_there(root, folder=True):
         raise DataError(f"task.root: {str(root)!r} is no folder; valid is one with {LAYOUTS}")
     root = root.resolve()
-    folders = _folders(root, root)
-    split = {name: SPLIT_FOLDERS[name.casefold()] for name in folders if is_split_folder(name)}
+    folders = _folders(root, root, beside)
+    split = {name: SPLIT_NAMES[name.casefold()] for name in folders if is_split_folder(name)}
     if split:
         _require_one_reading(root, folders, split)
         # In the order of the sentence: training, validation, test.
-        order = sorted(split, key=lambda name: list(_WORDS).index(split[name]))
+        order = sorted(split, key=lambda name: list(WORDS).index(split[name]))
         parts = tuple(_part(root, name, split[name]) for name in order)
     else:
         parts = (_part(root, "", None, folders),)
@@ -151,7 +160,7 @@ def recognise(root: Path) -> FolderReading:
 
 def is_split_folder(name: str) -> bool:
     """Return whether a folder of this name may hold the images of one side of a split."""
-    return name.casefold() in SPLIT_FOLDERS
+    return name.casefold() in SPLIT_NAMES
 
 
 def require_no_split_folders(names: Sequence[str], where: Path, level: str) -> None:
@@ -168,9 +177,10 @@ def require_no_split_folders(names: Sequence[str], where: Path, level: str) -> N
     split = [repr(name) for name in names if is_split_folder(name)]
     if split:
         raise DataError(
-            f"task.root: {str(where)!r} holds {_and(split)}, each of which may be a "
+            f"task.root: {str(where)!r} holds {conjoined(split)}, each of which may be a "
             f"{level.lower()} or a part of one holder's images; valid are {level}/CLASS/IMAGE with "
-            "other names, or, where folders split the images, task.dataset: client_folders with "
+            "other names, or, where folders split the images, task.dataset: images with "
+            "train/CLASS/IMAGE and test/CLASS/IMAGE, or task.dataset: client_folders with "
             "CLIENT/train/CLASS/IMAGE and CLIENT/test/CLASS/IMAGE"
         )
 
@@ -185,12 +195,13 @@ def folded(name: str) -> str:
     return " ".join(text.replace("_", " ").replace("-", " ").split())
 
 
-def _folders(folder: Path, root: Path) -> tuple[str, ...]:
+def _folders(folder: Path, root: Path, beside: Collection[str] = ()) -> tuple[str, ...]:
     """Return names of a folder's folders; it must hold nothing else."""
     folders, files = listed(folder, root)
-    if files:
+    strange = [name for name in files if name not in beside]
+    if strange:
         raise DataError(
-            f"task.root: {str(folder / files[0])!r} lies in no class's folder; valid are "
+            f"task.root: {str(folder / strange[0])!r} lies in no class's folder; valid are "
             f"{LAYOUTS}, and no other files"
         )
     if not folders:
@@ -201,7 +212,7 @@ def _folders(folder: Path, root: Path) -> tuple[str, ...]:
 def _require_one_reading(root: Path, folders: Sequence[str], split: Mapping[str, Use]) -> None:
     """Refuse folders of a split that might be classes, or that are too many or too few."""
     for name, use in split.items():
-        meant = f"the folder of {_WORDS[use]} images"
+        meant = f"the folder of {WORDS[use]} images"
         others = [other for other in folders if other not in split]
         if others:
             raise _ambiguous(root / name, f"lies beside {others[0]!r}", name, meant)
@@ -213,11 +224,11 @@ def _require_one_reading(root: Path, folders: Sequence[str], split: Mapping[str,
         twins = [other for other in split if split[other] == use]
         if len(twins) > 1:
             raise DataError(
-                f"task.root: {str(root)!r} holds {_and([repr(one) for one in twins])}, each "
-                f"of which may hold its {_WORDS[use]} images; valid is one of them"
+                f"task.root: {str(root)!r} holds {conjoined([repr(one) for one in twins])}, each "
+                f"of which may hold its {WORDS[use]} images; valid is one of them"
             )
     if "train" not in uses or len(uses) == 1:
-        held = _and([repr(name) for name in split])
+        held = conjoined([repr(name) for name in split])
         raise DataError(
             f"task.root: {str(root)!r} holds {held} and no folder that goes with it; valid are "
             f"{LAYOUTS}"
@@ -295,18 +306,3 @@ def _require_one_spelling(reading: FolderReading) -> None:
                 f"task.root: {str(reading.root)!r} has the class folders {first!r} and {name!r}, "
                 "which are one class in two spellings; valid is one"
             )
-
-
-def _number(count: int, one: str, many: str) -> str:
-    return f"{count} {one if count == 1 else many}"
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = [repr(name) for name in names[:_MOST_NAMED]]
-    left = len(names) - len(shown)
-    return _and([*shown, *([f"{left} more"] if left else [])])
-
-
-def _and(parts: Iterable[str]) -> str:
-    *first, last = parts
-    return f"{', '.join(first)} and {last}" if first else last

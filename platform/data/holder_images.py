@@ -16,10 +16,13 @@ import numpy as np
 
 from platform.config.federation_rules import HELD
 from platform.config.randomness import stream
+from platform.data.catalogue import Hints
 from platform.data.dataset import Dataset
-from platform.data.holder_folder import FolderPart, FolderReading, Use, folded, recognise
+from platform.data.holder_folder import folded
 from platform.data.images import ImageFiles, image_digests
 from platform.data.loaders._files import image_split
+from platform.data.own_layouts import recognise_own
+from platform.data.own_reading import Group, Use
 from platform.data.partition import ClientIndices
 from platform.data.validation import carve
 from platform.errors import DataError
@@ -33,29 +36,40 @@ Row = tuple[int, int, str]
 """Domain, label and path of an image."""
 
 
-def load_holding(root: Path, classes: Sequence[str], *, test_share: float, seed: int) -> Dataset:
+def load_holding(
+    root: Path,
+    classes: Sequence[str],
+    *,
+    test_share: float,
+    seed: int,
+    hints: Hints | None = None,
+) -> Dataset:
     """Return one data holder's images, which stay in their files.
 
     Args:
-        root: Its folder, of a layout that `recognise` knows.
+        root: Its folder, of a layout that `recognise_own` knows.
         classes: The federation's, in label order; the holder need not have images of all.
         test_share: Of the images that no folder says the use of, each one's chance to be for
             testing, in [0, 1); files are read once for that.
         seed: Decides which; another seed is another split.
+        hints: What the holder says of the folder; None for nothing.
 
     Raises:
         DataError: If the folder is refused, a class folder is none of the classes, a file cannot
             be read, or nothing is left to train on.
     """
-    reading = recognise(root)
-    rows = holder_rows(reading, labels_of(reading, classes), test_share=test_share, seed=seed)
+    reading = recognise_own(root, hints or Hints(), one_holder=True)
+    (group,) = reading.groups.values()
+    labels = labels_of(reading.root, reading.words, classes)
+    rows = holder_rows(group, labels, test_share=test_share, seed=seed)
     return dataset_of(
         HELD,
-        reading.root,
+        group.root,
         rows,
         classes=tuple(classes),
         domains=(DOMAIN,),
-        recognised=(f"{str(reading.root)!r}: {reading.sentence}",),
+        recognised=(f"{str(reading.root)!r}: {group.sentence}", *reading.remarks),
+        files=reading.files,
     )
 
 
@@ -82,23 +96,28 @@ def only_client(dataset: Dataset, *, validation_share: float = 0.0, seed: int = 
     return carve(client, dataset.train.labels, validation_share, stream(seed, "validation"))
 
 
-def labels_of(reading: FolderReading, classes: Sequence[str]) -> dict[str, int]:
-    """Return the label of each class folder, as the federation counts its classes.
+def labels_of(root: Path, words: Mapping[str, str], classes: Sequence[str]) -> dict[str, int]:
+    """Return the label of each class of a holder's files, as the federation counts its classes.
 
-    A folder is called as its class, or so but for capitals and "_", "-" or spaces between words.
+    It is called as its class, or so but for capitals and "_", "-" or spaces between words.
+
+    Args:
+        root: The holder's folder, for errors.
+        words: What each of its classes is called, by its name in the files.
+        classes: The federation's.
 
     Raises:
         DataError: If one is called as no class, or as two of them.
     """
     labels: dict[str, int] = {}
-    for folder in reading.classes:
-        exact = [label for label, name in enumerate(classes) if name == folder]
-        alike = [label for label, name in enumerate(classes) if folded(name) == folded(folder)]
+    for folder, called in words.items():
+        exact = [label for label, name in enumerate(classes) if name in (folder, called)]
+        alike = [label for label, name in enumerate(classes) if folded(name) == folded(called)]
         fitting = exact or alike
         if len(fitting) != 1:
             which = "no class" if not fitting else "more than one class"
             raise DataError(
-                f"task.root: {str(reading.root)!r} has a class folder {folder!r}, which is {which} "
+                f"task.root: {str(root)!r} has a class folder {folder!r}, which is {which} "
                 f"of the federation; valid: {', '.join(map(repr, classes))}"
             )
         labels[folder] = fitting[0]
@@ -106,40 +125,31 @@ def labels_of(reading: FolderReading, classes: Sequence[str]) -> dict[str, int]:
 
 
 def holder_rows(
-    reading: FolderReading,
-    labels: Mapping[str, int],
-    *,
-    test_share: float,
-    seed: int,
-    domain: int = 0,
-    above: str = "",
+    group: Group, labels: Mapping[str, int], *, test_share: float, seed: int, domain: int = 0
 ) -> dict[Use, list[Row]]:
     """Return a holder's images by what they are for, by label and path.
 
     Args:
-        reading: Its folder.
-        labels: Of its class folders.
+        group: Its images.
+        labels: Of its classes.
         test_share: As `load_holding` takes it.
         seed: As `load_holding` takes it.
         domain: Of all of them.
-        above: What stands before each path: the holder's folder in that of many, with a slash.
 
     Raises:
         DataError: If a file cannot be read, or nothing is left to train on.
     """
-    says_tests = any(part.use == "test" for part in reading.parts)
     rows: dict[Use, list[Row]] = {"train": [], "validation": [], "test": []}
-    for part in reading.parts:
-        paths = _paths(part, labels)
-        is_test = [part.use == "test"] * len(paths)
-        if not says_tests and part.use != "validation":
-            is_test = _drawn(reading.root, [path for _, path in paths], test_share, seed)
-        for (label, path), tests in zip(paths, is_test, strict=True):
-            use: Use = "test" if tests else part.use or "train"
-            rows[use].append((domain, label, f"{above}{path}"))
+    left = [image for image in group.listed if image.use != "validation"]
+    drawn: frozenset[str] = frozenset()
+    if not group.says_tests:
+        drawn = _drawn(group, [image.path for image in left], test_share, seed)
+    for image in group.listed:
+        use: Use = "test" if image.path in drawn else image.use or "train"
+        rows[use].append((domain, labels[image.name], image.path))
     if not rows["train"]:
         raise DataError(
-            f"task.root: {str(reading.root)!r} has no training image, as all of its "
+            f"task.root: {group.place} has no training image, as all of its "
             f"{len(rows['test'])} images are drawn for testing; valid are more images, or train/ "
             "and test/ folders"
         )
@@ -154,6 +164,7 @@ def dataset_of(
     classes: tuple[str, ...],
     domains: tuple[str, ...],
     recognised: tuple[str, ...],
+    files: type[ImageFiles] = ImageFiles,
 ) -> Dataset:
     """Return images by what they are for as a data set; validation rows follow training rows."""
     trained = len(rows["train"])
@@ -161,26 +172,20 @@ def dataset_of(
         name=name,
         classes=classes,
         domains=domains,
-        train=image_split(root, [*rows["train"], *rows["validation"]]),
-        test=image_split(root, rows["test"]),
+        train=image_split(root, [*rows["train"], *rows["validation"]], files),
+        test=image_split(root, rows["test"], files),
         validation=np.arange(trained, trained + len(rows["validation"])),
         recognised=recognised,
     )
 
 
-def _paths(part: FolderPart, labels: Mapping[str, int]) -> list[tuple[int, str]]:
-    """Return label and path of each image of a part."""
-    above = f"{part.folder}/" if part.folder else ""
-    return [
-        (labels[name], f"{above}{name}/{image}")
-        for name, images in part.images.items()
-        for image in images
-    ]
-
-
-def _drawn(root: Path, paths: Sequence[str], share: float, seed: int) -> list[bool]:
+def _drawn(group: Group, paths: Sequence[str], share: float, seed: int) -> frozenset[str]:
     """Return which images are for testing: each by its own bytes, whatever the others are."""
-    digests = image_digests(ImageFiles(root, tuple(paths)), np.arange(len(paths)))
+    digests = image_digests(group.files(group.root, tuple(paths)), np.arange(len(paths)))
     most = int(share * 2**64)
     key = f"test images {seed}\0".encode()
-    return [int.from_bytes(hashlib.sha256(key + digest).digest()[:8]) < most for digest in digests]
+    return frozenset(
+        path
+        for path, digest in zip(paths, digests, strict=True)
+        if int.from_bytes(hashlib.sha256(key + digest).digest()[:8]) < most
+    )

@@ -17,7 +17,9 @@ import os
 import stat
 import struct
 import zlib
+from collections.abc import Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -69,6 +71,11 @@ class ImageFiles:
     root: Path
     paths: tuple[str, ...]
 
+    @cached_property
+    def _resolved(self) -> Path:
+        """Where the root is; asked for once, as this takes as long as to read a small file."""
+        return self.root.resolve()
+
     def __len__(self) -> int:
         """Return the number of files."""
         return len(self.paths)
@@ -81,6 +88,22 @@ class ImageFiles:
         """
         return [decode(self.bytes_of(int(row)), self.paths[int(row)]) for row in rows]
 
+    def size_of(self, row: int) -> int:
+        """Return a file's size in bytes, 0 where it cannot be told."""
+        try:
+            return (self.root / self.paths[row]).stat().st_size
+        # Whoever reads it says what is wrong with it.
+        except (OSError, ValueError):
+            return 0
+
+    def place_of(self, row: int) -> Hashable | None:
+        """Return what tells a file from all others, however it is linked; None if not there."""
+        try:
+            status = (self.root / self.paths[row]).stat()
+        except (OSError, ValueError):
+            return None
+        return (status.st_dev, status.st_ino)
+
     def bytes_of(self, row: int) -> bytes:
         """Return a file as it is.
 
@@ -90,8 +113,8 @@ class ImageFiles:
         """
         path = self.root / self.paths[row]
         try:
-            target, root = path.resolve(strict=True), self.root.resolve()
-            is_inside, mode = target.is_relative_to(root), target.stat().st_mode
+            target = path.resolve(strict=True)
+            is_inside, mode = target.is_relative_to(self._resolved), target.stat().st_mode
             # A pipe would never end, and a device has no size.
             if is_inside and stat.S_ISREG(mode):
                 data = _read(target)

@@ -10,7 +10,15 @@ import numpy as np
 
 from platform.config.randomness import stream
 from platform.config.run import RunConfig
-from platform.data.catalogue import DataRequest, Draws, dataset_info, load_dataset, user_path
+from platform.config.sections import TaskConfig
+from platform.data.catalogue import (
+    DataRequest,
+    Draws,
+    Hints,
+    dataset_info,
+    load_dataset,
+    user_path,
+)
 from platform.data.dataset import Dataset
 from platform.data.dealing import DEALS_BY_DOMAIN, Dealt, deal, dealt_domains, number_of_hands
 from platform.data.homonyms import BY_CLIENT
@@ -120,13 +128,30 @@ def _request(config: RunConfig, images: Stream) -> DataRequest:
     task = config.task
     return DataRequest(
         root=user_path(task.root),
-        draws=Draws(config.seed, images),
+        draws=Draws(config.seed, images, _train_per_class(config), task.test_per_class),
         split_seed=config.seed_of("split"),
-        train_per_class=_train_per_class(config),
-        test_per_class=task.test_per_class,
         domains=task.domains,
         held_out_domain=task.held_out_domain,
         senses=task.senses,
+        hints=hints_of(task),
+    )
+
+
+def hints_of(task: TaskConfig, *, dealt: bool = True) -> Hints:
+    """Return what a task says of a folder of its user's own images.
+
+    Args:
+        task: The task.
+        dealt: Whether its images are dealt out to clients.
+
+    Raises:
+        ConfigError: If the file of class names has no path.
+    """
+    names = task.class_names
+    return Hints(
+        layout=task.layout,
+        class_names=None if names is None else user_path(names, "task.class_names"),
+        partition=task.partition.kind if dealt else None,
     )
 
 

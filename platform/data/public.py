@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from platform.config import PublicDataConfig, RunConfig
 from platform.config.randomness import stream
-from platform.data.catalogue import DataRequest, Draws, load_dataset, user_path
+from platform.data.catalogue import DataRequest, Draws, Hints, load_dataset, user_path
 from platform.data.dataset import Dataset, Split
 from platform.data.homonyms import BY_CLIENT, SENSES
 from platform.data.images import ImageFiles, Indices, image_digests
-from platform.data.loading import TaskData
+from platform.data.loading import TaskData, hints_of
 from platform.data.shapes import Stream
 from platform.data.soundness import require_sound
 from platform.errors import ConfigError
@@ -59,13 +59,12 @@ def public_rows(config: RunConfig, data: TaskData) -> PublicRows:
         )
     request = DataRequest(
         root=user_path(section.root or task.root, "public_data.root"),
-        draws=Draws(section.seed, Stream.PUBLIC),
+        draws=Draws(section.seed, Stream.PUBLIC, section.per_class, 1),
         split_seed=section.seed,
-        train_per_class=section.per_class,
-        test_per_class=1,
         domains=task.domains if name == task.dataset else None,
         held_out_domain=task.held_out_domain,
         senses=task.senses if name == task.dataset else None,
+        hints=hints_of(task, dealt=False) if name == task.dataset else Hints(),
     )
     public = load_public(name, request, data.dataset)
     if task.senses == BY_CLIENT:
@@ -173,12 +172,7 @@ def _is_same(one: Split, other: Split) -> bool:
     return False
 
 
-def _files(images: ImageFiles) -> set[tuple[int, int]]:
-    """Return device and number of each file: a link to one is no other file."""
-    found = set()
-    for path in images.paths:
-        # Whoever reads a file that is not there says so.
-        with suppress(OSError, ValueError):
-            status = (images.root / path).stat()
-            found.add((status.st_dev, status.st_ino))
-    return found
+def _files(images: ImageFiles) -> set[Hashable]:
+    """Return what tells each file from others: a link to one is no other file."""
+    # Whoever reads a file that is not there says so.
+    return {images.place_of(row) for row in range(len(images))} - {None}

@@ -66,7 +66,7 @@ def with_tests_in_each_sense(
         The data set with these rows of each sense after all others, and where they are by sense.
     """
     # Nobody looks at training images here, and none need be drawn but where test images are some.
-    asked = request if merged else replace(request, train_per_class=0)
+    asked = request if merged else replace(request, draws=replace(request.draws, train_per_class=0))
     parts, places = [dataset.test], {}
     for sense in senses:
         drawn = load_dataset(dataset.name, replace(asked, senses=sense))

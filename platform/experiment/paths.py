@@ -12,7 +12,10 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     """Return a run may be resumed from another folder than it was started in."""
     if dataset_info(config.task.dataset).layout:
         root = str(user_path(config.task.root).resolve())
-        task = config.task.model_copy(update={"root": root})
+        names = config.task.class_names
+        if names is not None:
+            names = str(user_path(names, "task.class_names").resolve())
+        task = config.task.model_copy(update={"root": root, "class_names": names})
         config = config.model_copy(update={"task": task})
     public = config.public_data
     if public is not None and public.root is not None:

@@ -27,7 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from platform.config import PublicDataConfig, RunConfig, Sources, parse_config
-from platform.data.catalogue import DataRequest, load_dataset, user_path
+from platform.data.catalogue import DataRequest, Draws, Hints, load_dataset, user_path
+from platform.data.loading import hints_of
 from platform.data.public import RENDERED, load_public
 from platform.errors import ConfigError
 from platform.wire.messages import Stage, decode_upload
@@ -129,9 +130,12 @@ def on_public_images(config: RunConfig, dataset: str | None, root: str | None) -
             f"public_data: null names no image of {name} that would be public; valid: --root with "
             "a folder of such, or --dataset with another data set of the same classes"
         )
-    request = DataRequest(root=user_path(place or task.root), train_per_class=1, test_per_class=1)
-    own = load_dataset(task.dataset, replace(request, root=user_path(task.root)))
-    load_public(name, request, own)
+    draws, hints = Draws(train_per_class=1, test_per_class=1), hints_of(task, dealt=False)
+    own = DataRequest(root=user_path(task.root), draws=draws, hints=hints)
+    public = replace(own, root=user_path(place or task.root))
+    if name != task.dataset:
+        public = replace(public, hints=Hints())
+    load_public(name, public, load_dataset(task.dataset, own))
     senses = task.senses if name == task.dataset else None
     changed = {"dataset": name, "root": place or task.root, "senses": senses}
     return config.model_copy(update={"task": task.model_copy(update=changed)})

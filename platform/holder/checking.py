@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from platform.data.holder_folder import recognise
 from platform.data.images import decode
+from platform.data.own_layouts import recognise_own
 from platform.errors import ConfigError, DataError
 from platform.holder.budget import own_account
 from platform.holder.identity import own_identity
 from platform.holder.limits import allowed_mechanisms
-from platform.holder.settings import HolderSettings, OwnLimits
+from platform.holder.settings import HolderSettings, OwnLimits, own_hints
 from platform.holder.store import read_store
 from platform.relay.streams import LONGEST_PATH, connect
 from privacy.secure_aggregation import fingerprint
@@ -82,25 +82,19 @@ def _check(point: str, look: Callable[[HolderSettings], str], settings: HolderSe
 
 def _data(settings: HolderSettings) -> str:
     try:
-        reading = recognise(settings.data.root)
-        for part in reading.parts:
-            for folder, names in part.images.items():
-                for name in names[:1]:
-                    _open(reading.root / part.folder / folder / name)
+        reading = recognise_own(settings.data.root, own_hints(settings), one_holder=True)
+        (group,) = reading.groups.values()
+        # One of each class and part tells most of what can be wrong with all.
+        firsts = {(image.name, image.use): image.path for image in reversed(group.listed)}
+        files = group.files(group.root, tuple(sorted(firsts.values())))
+        for row in range(len(files)):
+            decode(files.bytes_of(row), str(group.root / files.paths[row]))
     except DataError as error:
-        raise ConfigError(str(error).replace("task.root: ", "data.root: ", 1)) from error
-    return f"{str(reading.root)!r}: {reading.sentence}"
-
-
-def _open(path: Path) -> None:
-    """Open an image: one of each class tells most of what can be wrong with all."""
-    try:
-        decode(path.read_bytes(), str(path))
-    except OSError as error:
-        raise DataError(
-            f"task.root: {str(path)!r} cannot be read ({error.strerror}); valid is a file that "
-            "this user may read"
-        ) from error
+        raise ConfigError(str(error).replace("task.", "data.", 1)) from error
+    said = (f"{str(reading.root)!r}: {group.sentence}", *reading.remarks)
+    if not group.says_tests:
+        said = (*said, "about a fifth of its images are set aside for testing")
+    return "; ".join(said)
 
 
 def _identity(settings: HolderSettings) -> str:

@@ -19,7 +19,8 @@ from platform.config import read_mapping, validated
 from platform.config.bounds import Clients, Positive, Threads
 from platform.config.federation_section import ClientName
 from platform.config.files import is_file
-from platform.config.sections import Section
+from platform.config.sections import Layout, Section
+from platform.data.catalogue import Hints
 from platform.errors import ConfigError
 from platform.mechanisms import BUILT_IN
 from privacy import Relation
@@ -76,6 +77,12 @@ class DataSettings(Section):
 
     root: Place
     """Folder of its images; nothing of it leaves this machine."""
+    layout: Layout | None = None
+    """What the folder looks like, where it could be read in two ways, as `task.layout` says it.
+    Null: recognised.
+    """
+    class_names: Place | None = None
+    """File of words for the classes, as `task.class_names`. Null: one beside the images, if any."""
     classes: Names | None = None
     """The federation's public class list, in its order: a run with any other is declined before the
     folder is looked at. null takes every list that names all class folders, so that a coordinator
@@ -178,6 +185,11 @@ def load_holder(path: Path) -> HolderSettings:
             f"CONFIG: {str(path)!r} is no file; valid: a YAML file such as `example` prints"
         )
     return validated(HolderSettings, read_mapping(path), {FOLDER: path.absolute().parent})
+
+
+def own_hints(settings: HolderSettings) -> Hints:
+    """Return what a holder says of the folder of its images."""
+    return Hints(layout=settings.data.layout, class_names=settings.data.class_names)
 
 
 def _problems(settings: HolderSettings) -> Iterator[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from methods import Method, PoolPolicy, Visibility, Weighting
 from platform.config import RunConfig
+from platform.config.schema import PoolConfig
 from platform.errors import ConfigError
 from platform.protection.extras import Extras
 from platform.protection.group_choice import Grouping
@@ -113,6 +115,8 @@ def _require_steps(config: RunConfig, method: Method) -> None:
 
 def _require_pool(config: RunConfig, method: Method, extras: Extras) -> None:
     policy, norm, name = method.pool_policy(), config.pool.clipping_norm, config.method.name
+    if policy is not None and not policy.fixed:
+        _require_served(config, policy)
     if policy is not None and policy.fixed:
         _require_fixed_pool(config, policy)
     elif policy is not None and config.pool_noise == "same":
@@ -131,6 +135,50 @@ def _require_pool(config: RunConfig, method: Method, extras: Extras) -> None:
         raise ConfigError(
             f"pool.clipping_norm: {norm} is fixed, while privacy.adaptive_clipping moves the norm "
             "of entries with that of updates; valid: null"
+        )
+
+
+def _require_served(config: RunConfig, policy: PoolPolicy) -> None:
+    """Refuse a pool that is always too small to hand out an expert."""
+    most, least = _most_entries(config), pool_minimum(config, policy)
+    if most >= least:
+        return
+    of_round = config.cohort_size - config.lost_per_round
+    asked = "null" if config.pool.minimum is None else str(config.pool.minimum)
+    raise ConfigError(
+        f"pool.minimum: {asked} hands experts out from {least} entries on, and the pool never has "
+        f"more than the {most} of {of_round} clients a round and pool.generations = "
+        f"{config.pool.generations}, so {config.method.name} would run without an expert; valid: "
+        f"at most {most}, more clients, or more generations"
+    )
+
+
+def _most_entries(config: RunConfig) -> int:
+    """Return how many entries the pool has at most, the last round's included."""
+    of_round = config.cohort_size - config.lost_per_round
+    return of_round * min(config.pool.generations, config.rounds)
+
+
+def void_pool(config: RunConfig, method: Method) -> Iterator[str]:
+    """Yield settings of the pool that do nothing with the run's method."""
+    policy, section, name = method.pool_policy(), config.pool, config.method.name
+    if policy is None:
+        for key in ("minimum", "noise", "generations"):
+            value = getattr(section, key)
+            if value != PoolConfig.model_fields[key].default:
+                yield f"pool.{key}: {value} does nothing with {name}, which has no pool"
+        return
+    if policy.fixed and section.generations > 1:
+        yield (
+            f"pool.generations: {section.generations} does nothing with {name}, whose pool is made "
+            "once"
+        )
+    own = min(section.generations, config.rounds) if policy.exclude_self else 0
+    others = _most_entries(config) - own
+    if not policy.fixed and policy.k > others:
+        yield (
+            f"method.experts: {policy.k} is more than the {others} entries of others that a client "
+            "can find in the pool; it has so many and no more"
         )
 
 

@@ -13,6 +13,10 @@ class Observer(Protocol):
         """Hear what was made of files whose layout nobody told, before anything is done."""
         ...
 
+    def warned(self, sentences: Sequence[str]) -> None:
+        """Hear what of the configuration does nothing, or was dropped, before anything is done."""
+        ...
+
     def preparing(self, what: str, done: int, total: int) -> None:
         """Hear that something before the first round has come `done` of `total` far."""
         ...
@@ -42,6 +46,9 @@ class SilentObserver:
     """Watches without a word."""
 
     def recognised(self, sentences: Sequence[str]) -> None:
+        """Do nothing."""
+
+    def warned(self, sentences: Sequence[str]) -> None:
         """Do nothing."""
 
     def preparing(self, what: str, done: int, total: int) -> None:

@@ -50,6 +50,7 @@ THIRD_PARTY = {
     "platform.contract": {"numpy", "open_clip", "pytest", "safetensors", "torch", "yaml"},
     # No type of an engine leaves its folder.
     "platform.relay.nvflare": {"cryptography", "nvflare", "yaml"},
+    "platform.data.own_saved": {"pyarrow"},
     "platform.sweeping.dask_jobs": {"distributed"},
     "platform.sweeping.slurm_jobs": {"submitit"},
     "platform.page": {"anyio", "jinja2", "markupsafe", "prometheus_client", "starlette", "uvicorn"},

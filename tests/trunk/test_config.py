@@ -280,10 +280,24 @@ def test_a_method_override_replaces_the_whole_section_before_all_others(sources,
     assert config.method.options == {"gamma": 7}
 
 
-def test_a_preset_comes_back_whole(sources):
+def test_the_name_that_a_method_has_keeps_its_options(sources):
+    """They were once dropped without a word."""
     tree = {**MINIMAL, "method": {"name": "first", "alpha": 9}}
     config = parse_config(tree, ["method.name=first"], sources)
-    assert config.method.options == {"alpha": 1, "beta": 2}
+    assert config.method.options == {"alpha": 9} and config.remarks == ()
+
+
+def test_what_another_name_drops_is_said(sources):
+    tree = {**MINIMAL, "method": {"name": "first", "alpha": 9, "gamma": 3}}
+    config = parse_config(tree, ["method.name=second", "seed=4"], sources)
+    assert config.remarks == (
+        "method.name: second takes the place of first with the options of its preset, so these of "
+        "the configuration are dropped: alpha: 9",
+    )
+    assert config.model_copy(update={"seed": 5}).remarks == config.remarks
+    assert "remarks" not in dump_config(config)
+    back = parse_config(tree, ["method.name=second", "method.name=first"], sources)
+    assert back.method.options == {"alpha": 1, "beta": 2}
 
 
 @pytest.mark.parametrize("swap", [False, True])

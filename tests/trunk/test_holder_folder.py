@@ -22,6 +22,7 @@ from platform.data.held import task_of_one
 from platform.data.holder_folder import FolderReading, recognise
 from platform.data.holder_images import holder_rows, labels_of, load_holding, only_client
 from platform.data.images import ImageFiles
+from platform.data.own_reading import Group
 from platform.errors import DataError
 from platform.experiment.dealing import own_examples
 from platform.experiment.method_building import method_on, task_of
@@ -329,9 +330,13 @@ def reading_of(root: Path, *folders: str) -> FolderReading:
     return recognise(draw(root, *folders, count=1))
 
 
+def _labels(reading: FolderReading, classes: tuple[str, ...]) -> dict[str, int]:
+    return labels_of(reading.root, {name: name for name in reading.classes}, classes)
+
+
 def test_labels_are_the_federation_s(tmp_path: Path):
     """Of three classes the holder has the last and the first."""
-    assert labels_of(reading_of(tmp_path, "Guinea_PIG", "cat"), CLASSES) == {
+    assert _labels(reading_of(tmp_path, "Guinea_PIG", "cat"), CLASSES) == {
         "Guinea_PIG": 2,
         "cat": 0,
     }
@@ -339,13 +344,13 @@ def test_labels_are_the_federation_s(tmp_path: Path):
 
 def test_umlauts_are_the_same_however_a_system_writes_them(tmp_path: Path):
     reading = reading_of(tmp_path, unicodedata.normalize("NFD", "Äpfel"))
-    assert list(labels_of(reading, ("birnen", "Äpfel")).values()) == [1]
+    assert list(_labels(reading, ("birnen", "Äpfel")).values()) == [1]
 
 
 def test_the_very_name_comes_before_one_that_is_like_it(tmp_path: Path):
     reading = reading_of(tmp_path, "a-b")
-    assert labels_of(reading, ("a b", "a-b")) == {"a-b": 1}
-    text = refused(tmp_path, lambda root: labels_of(reading, ("a b", "A b")))
+    assert _labels(reading, ("a b", "a-b")) == {"a-b": 1}
+    text = refused(tmp_path, lambda root: _labels(reading, ("a b", "A b")))
     assert "'a-b', which is more than one class" in text
 
 
@@ -496,7 +501,8 @@ def test_a_file_that_goes_before_it_is_read(tmp_path: Path):
     reading = reading_of(tmp_path, "cat", "dog")
     (tmp_path / "cat" / "0.png").unlink()
     labels = {"cat": 0, "dog": 1}
-    text = refused(tmp_path, lambda _: holder_rows(reading, labels, test_share=0.5, seed=0))
+    group = Group(root=reading.root, place="'own'", listed=reading.listed(), sentence="")
+    text = refused(tmp_path, lambda _: holder_rows(group, labels, test_share=0.5, seed=0))
     assert "0.png' cannot be read (No such file or directory)" in text
 
 

@@ -14,7 +14,7 @@ from methods.clip.adapter import load_backbone
 from platform.config import parse_config
 from platform.data import _drawing
 from platform.data.cache import CacheFolder
-from platform.data.catalogue import DataRequest, dataset_info
+from platform.data.catalogue import DataRequest, Draws, dataset_info
 from platform.data.checking import check_folder
 from platform.data.features import cached_rows
 from platform.data.homonyms import (
@@ -276,7 +276,7 @@ def test_it_is_listed_checked_and_shown(sotto: Command, tmp_path: Path):
     assert (info.classes, info.domains, info.modality) == (CLASSES, DOMAINS, "images")
     report = check_folder(
         "homonyms",
-        DataRequest(root=tmp_path, train_per_class=16, test_per_class=6),
+        DataRequest(root=tmp_path, draws=Draws(train_per_class=16, test_per_class=6)),
         lambda done, total: None,
     )
     assert report.is_sound and not report.copies.number

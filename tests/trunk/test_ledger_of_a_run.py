@@ -252,7 +252,7 @@ def test_calibration_pays_for_both_channels(storage: Storage, noised_run: Finish
 
 
 def test_sampled_clients_are_charged_for_their_own_rounds_only(storage: Storage) -> None:
-    overrides = ("task.clients=6", "cohort.size=3", "cohort.dropout_rate=0")
+    overrides = ("task.clients=6", "cohort.size=3", "cohort.dropout_rate=0", "pool.minimum=2")
     run = storage.run(*overrides, *EXPLICIT, "rounds=4", "secure_aggregation.threshold=2")
     counts = dict(storage.rows("SELECT pseudonym, count(*) FROM ledger GROUP BY pseudonym"))
     assert sum(counts.values()) == 12 and max(counts.values()) < 4

@@ -184,7 +184,7 @@ def test_what_counts_on_a_secret_number(
 
 def test_a_number_that_the_report_states_is_no_secret(pooled: Auditor) -> None:
     """With a pool nothing amplifies, so nothing is withheld."""
-    given = (*NOISED, *QUIET, *SECRET, POOL[0])
+    given = (*NOISED, *QUIET, *SECRET, POOL[0], "pool.minimum=2")
     assert pooled.plan(*given).terms.protection.sums.hides_size is False
 
 

@@ -178,7 +178,7 @@ def test_a_crash_goes_on_with_the_cohort_or_amplifies_nothing(
 
 
 def test_fixed_size_amplifies_without_personal_state_only(storage: Storage) -> None:
-    common = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1")
+    common = ("cohort.size=2", "cohort.dropout_rate=0", "rounds=1", "pool.minimum=2")
     kinds = {}
     for method in (NO_POOL, ("method.name=coop", "method.context_tokens=2"), ()):
         # The pool's method is the configuration's own; an entry shows who was drawn.

@@ -209,15 +209,18 @@ def require_present(root: Path, paths: Iterable[str], where: str) -> None:
         )
 
 
-def image_split(root: Path, rows: Sequence[tuple[int, int, str]]) -> Split:
+def image_split(
+    root: Path, rows: Sequence[tuple[int, int, str]], files: type[ImageFiles] = ImageFiles
+) -> Split:
     """Return a split of images that stay in their files.
 
     Args:
         root: Folder that the paths are relative to.
         rows: Domain, label and path of each image.
+        files: How they are read.
     """
     return Split(
-        ImageFiles(root, tuple(path for _, _, path in rows)),
+        files(root, tuple(path for _, _, path in rows)),
         np.array([label for _, label, _ in rows], dtype=np.int64),
         np.array([domain for domain, _, _ in rows], dtype=np.int64),
     )

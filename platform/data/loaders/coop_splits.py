@@ -117,8 +117,8 @@ def load(name: str, request: DataRequest) -> Dataset:
         raise DataError(info.missing(file, request.root))
     if not is_there(base, folder=True):
         raise DataError(info.missing(base, request.root))
-    parts = _read(file)
-    classes = _classes(parts, repr(str(file)))
+    parts = read_split_file(file)
+    classes = split_classes(parts, repr(str(file)))
     used = [entry.path for part in ("train", "test") for entry in parts[part]]
     base = base.resolve()
     require_present(base, used, repr(str(file)))
@@ -135,8 +135,12 @@ def _split(base: Path, entries: Sequence[Entry]) -> Split:
     return image_split(base, [(0, entry.label, entry.path) for entry in entries])
 
 
-def _read(file: Path) -> dict[str, tuple[Entry, ...]]:
-    """Return the file's parts, each path being one that leads down and is listed once."""
+def read_split_file(file: Path) -> dict[str, tuple[Entry, ...]]:
+    """Return the file's parts, each path being one that leads down and is listed once.
+
+    Raises:
+        DataError: If it is no split file.
+    """
     where = repr(str(file))
     try:
         document = json.loads(read_text(file, _MOST_BYTES))
@@ -173,8 +177,12 @@ def _entry(row: object, where: str) -> Entry:
     )
 
 
-def _classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str, ...]:
-    """Return class names by label, each label having one name and each name one label."""
+def split_classes(parts: Mapping[str, Sequence[Entry]], where: str) -> tuple[str, ...]:
+    """Return class names by label, each label having one name and each name one label.
+
+    Raises:
+        DataError: If they do not, a label is out of range, or none of its images is for training.
+    """
     names: dict[int, str] = {}
     for entry in (entry for part in parts.values() for entry in part):
         name = names.setdefault(entry.label, entry.name)

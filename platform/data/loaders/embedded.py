@@ -68,10 +68,9 @@ def load(name: str, request: DataRequest) -> Dataset:
     if name == "digits":
         return digits_dataset(request.split_seed)
     if name == "headlines":
-        return headlines_dataset(draws.seed, request.train_per_class, request.test_per_class)
+        return headlines_dataset(draws.seed, draws.train_per_class, draws.test_per_class)
     train, test = (
-        math.ceil(count / len(domains))
-        for count in (request.train_per_class, request.test_per_class)
+        math.ceil(count / len(domains)) for count in (draws.train_per_class, draws.test_per_class)
     )
     if name == "homonyms":
         dealt = request.senses

@@ -236,7 +236,7 @@ def test_an_ambiguous_folder_of_one_client(root: Path):
 
 def test_nothing_is_there(tmp_path: Path):
     assert "client_folders needs" in refused(NAME, tmp_path / "nowhere")
-    assert f"client_folders needs {str(tmp_path / 'CLIENT')!r}" in refused(NAME, tmp_path)
+    assert "holds no folder of a CLIENT; valid is CLIENT/CLASS/IMAGE" in refused(NAME, tmp_path)
 
 
 def test_an_unknown_client(root: Path):

@@ -1,0 +1,286 @@
+"""Which layout a folder of somebody's own images has: recognised, or refused with both readings.
+
+One place for all who read such folders: the data sets `images` and `client_folders`, a check of a
+folder, and a data holder on a machine of its own. What is looked at are the names of files and
+folders, and the lists among them; images are not opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from platform.config.sections import Layout
+from platform.data.catalogue import Hints
+from platform.data.class_names import BESIDE, read_class_names, words_of
+from platform.data.holder_folder import folded, is_split_folder, recognise, require_no_split_folders
+from platform.data.loaders._files import LONGEST_NAME, is_there, listed, subfolders
+from platform.data.loaders._raw_files import MOST_CLASSES, class_words
+from platform.data.own_reading import Group, Owners, OwnReading, conjoined, some
+from platform.data.own_saved import is_saved, read_saved
+from platform.data.own_tables import read_split, read_tables
+from platform.errors import DataError
+
+OWN_LAYOUTS: Final[Mapping[Layout, str]] = {
+    "class_folders": "CLASS/IMAGE",
+    "split_folders": "train/CLASS/IMAGE with test/CLASS/IMAGE or val/CLASS/IMAGE",
+    "domain_folders": "DOMAIN/CLASS/IMAGE",
+    "client_folders": "CLIENT/CLASS/IMAGE",
+    "table": "a .csv file with the columns path and label, and split, domain, client if known",
+    "split_file": "a .json file as CoOp splits data: train, val and test with [path, label, class]",
+    "saved": "a data set of Hugging Face, as save_to_disk writes it",
+}
+"""Every layout in words."""
+_ABOUT: Final = frozenset({"readme", "license", "licence"})
+"""What comes with many archives of images, by its name without an ending."""
+_LISTS: Final[Mapping[str, Layout]] = {".csv": "table", ".json": "split_file"}
+"""What a file's ending makes of it."""
+
+
+def recognise_own(root: Path, hints: Hints, *, one_holder: bool = False) -> OwnReading:
+    """Say what a folder of images looks like.
+
+    Args:
+        root: The folder.
+        hints: What its user says of it.
+        one_holder: Whether all images are one data holder's, so that there are no clients in it,
+            and class names may be those of others as well.
+
+    Raises:
+        DataError: If it is not there, can be read in two ways or in none, is not what the hints
+            say, or what lies in it is not as it should be.
+    """
+    if not is_there(root, folder=True):
+        raise DataError(
+            f"task.root: {str(root)!r} is no folder; valid is one with {_layouts(one_holder)}"
+        )
+    root = root.resolve()
+    folders, files = listed(root, root)
+    named = tuple(name for name in files if not _is_beside(root / name, hints.class_names))
+    layout = hints.layout or _recognised(root, folders, named, one_holder)
+    reading = _read(root, layout, folders, named)
+    if one_holder and reading.owners != "nobody":
+        raise DataError(
+            f"task.root: {str(root)!r} has {len(reading.groups)} {reading.owners} in it and is one "
+            f"data holder's; valid are {_layouts(one_holder)}, without columns of clients or "
+            "domains"
+        )
+    return _named(reading, root, hints, one_holder=one_holder)
+
+
+def _is_beside(path: Path, class_names: Path | None) -> bool:
+    """Return whether a file says something of the images and lists none."""
+    if path.name in BESIDE or path.stem.casefold() in _ABOUT:
+        return True
+    return class_names is not None and class_names.resolve() == path.resolve()
+
+
+def _layouts(one_holder: bool) -> str:
+    names = [
+        text
+        for name, text in OWN_LAYOUTS.items()
+        if not one_holder or name not in ("domain_folders", "client_folders")
+    ]
+    return "; ".join(names[:-1]) + f"; or {names[-1]}"
+
+
+def _recognised(
+    root: Path, folders: Sequence[str], files: Sequence[str], one_holder: bool
+) -> Layout:
+    """Return the layout that a folder has."""
+    if is_saved(files):
+        return "saved"
+    lists = [name for name in files if _list_layout(name) is not None]
+    if lists:
+        return _layout_of_list(root, folders, files, lists)
+    if any(is_split_folder(name) for name in folders):
+        return "split_folders"
+    inner = [name for name in folders if subfolders(root / name, root)]
+    images = [name for name in folders if listed(root / name, root)[1]]
+    if not inner or images or files or one_holder:
+        # What is wrong with it is said where it is read.
+        return "class_folders"
+    if len(inner) == 1:
+        raise DataError(
+            f"task.root: {str(root)!r} holds one folder of class folders, {inner[0]!r}, so that "
+            "may be all there is, or the only domain or client of several; valid is task.root: "
+            f"{str(root / inner[0])!r}, or task.layout: domain_folders or client_folders"
+        )
+    raise DataError(
+        f"task.root: {str(root)!r} holds {some(inner)}, each with folders of classes in it, so "
+        "these may be domains, whose images task.partition deals out to task.clients, or clients, "
+        "who each hold what is in their own folder; valid is task.layout: domain_folders, or "
+        "task.layout: client_folders with task.partition.kind: domain"
+    )
+
+
+def _list_layout(name: str) -> Layout | None:
+    return _LISTS.get(Path(name).suffix.lower())
+
+
+def _layout_of_list(
+    root: Path, folders: Sequence[str], files: Sequence[str], lists: Sequence[str]
+) -> Layout:
+    """Return what a list makes of a folder that may be read by its folders too."""
+    kinds = sorted({str(_list_layout(name)) for name in lists})
+    if len(kinds) > 1:
+        raise DataError(
+            f"task.root: {str(root)!r} holds {some(lists)}, so its images may be listed by either; "
+            "valid is task.layout: table, or task.layout: split_file"
+        )
+    layout: Layout = "table" if kinds == ["table"] else "split_file"
+    others = [name for name in files if name not in lists]
+    if others or not folders or not _has_class_folders(root, files):
+        return layout
+    by_list, by_folders = _read(root, layout, folders, files), _by_folders(root, files)
+    if _agree(by_list, by_folders):
+        return layout
+    raise DataError(
+        f"task.root: {str(root)!r} holds {some(lists)} beside folders, and the two say different "
+        f"things of the images; valid is task.layout: {layout}, which reads the list, or "
+        f"task.layout: {by_folders.layout}, which reads the folders"
+    )
+
+
+def _has_class_folders(root: Path, files: Sequence[str]) -> bool:
+    """Return whether the folders alone would be read, as more than a single heap of images."""
+    try:
+        reading = _by_folders(root, files)
+    except DataError:
+        return False
+    return len(reading.words) > 1
+
+
+def _agree(by_list: OwnReading, by_folders: OwnReading) -> bool:
+    """Return whether a list says of each image what its folder does; it may say more."""
+    one, other = _said(by_list), _said(by_folders)
+    return one.keys() == other.keys() and all(
+        name == one[path][0] and use in (None, one[path][1]) for path, (name, use) in other.items()
+    )
+
+
+def _said(reading: OwnReading) -> dict[str, tuple[str, str | None]]:
+    """Return class and use of each image, by where it lies."""
+    return {
+        f"{group.root}/{image.path}": (folded(image.name), image.use)
+        for group in reading.groups.values()
+        for image in group.listed
+    }
+
+
+def _read(root: Path, layout: Layout, folders: Sequence[str], files: Sequence[str]) -> OwnReading:
+    match layout:
+        case "saved":
+            return read_saved(root)
+        case "table" | "split_file":
+            names = [name for name in files if _list_layout(name) == layout]
+            if not names or (layout == "split_file" and len(names) > 1):
+                what = "no list of this kind" if not names else some(names)
+                raise DataError(
+                    f"task.layout: {layout} needs {OWN_LAYOUTS[layout]}, and {str(root)!r} holds "
+                    f"{what}; valid is one"
+                )
+            return read_tables(root, names) if layout == "table" else read_split(root, names[0])
+        case "domain_folders" | "client_folders":
+            return _groups(root, layout, folders)
+        case _:
+            reading = _by_folders(root, files)
+            if reading.layout != layout:
+                raise DataError(
+                    f"task.layout: {layout} is {OWN_LAYOUTS[layout]}, and {str(root)!r} has "
+                    f"{OWN_LAYOUTS[reading.layout]}; valid: {reading.layout}, or null"
+                )
+            return reading
+
+
+def _by_folders(root: Path, files: Sequence[str]) -> OwnReading:
+    # Lists and what else may lie beside folders is read elsewhere, and all other files refused.
+    strange = {name for name in files if _list_layout(name) is None}
+    found = recognise(root, beside=set(listed(root, root)[1]) - strange)
+    group = Group(root=root, place=repr(str(root)), listed=found.listed(), sentence=found.sentence)
+    return OwnReading(
+        root=root,
+        layout=found.kind,
+        words={name: name for name in found.classes},
+        owners="nobody",
+        groups={"": group},
+    )
+
+
+def _groups(root: Path, layout: Layout, folders: Sequence[str]) -> OwnReading:
+    """Return each folder of domains or clients as it is recognised alone."""
+    owners: Owners = "domains" if layout == "domain_folders" else "clients"
+    level = owners[:-1].upper()
+    if not folders:
+        raise DataError(
+            f"task.root: {str(root)!r} holds no folder of a {level}; valid is {OWN_LAYOUTS[layout]}"
+        )
+    require_no_split_folders(folders, root, level)
+    for name in folders:
+        if len(name) > LONGEST_NAME or not name.isprintable():
+            raise DataError(
+                f"task.root: {str(root)!r} has a {owners[:-1]}'s folder {name[:80]!r}; valid are 1 "
+                f"to {LONGEST_NAME} printable characters"
+            )
+    found = {name: recognise(root / name) for name in folders}
+    for name, reading in found.items():
+        # A link to another client's folder would be two clients of one.
+        if not reading.root.is_relative_to(root / name):
+            raise DataError(
+                f"task.root: {str(root / name)!r} is a link to {str(reading.root)!r}; valid is a "
+                f"folder of its own for each {owners[:-1]}"
+            )
+    groups = {
+        name: Group(
+            root=root,
+            place=repr(str(reading.root)),
+            listed=reading.listed(f"{name}/"),
+            sentence=reading.sentence,
+        )
+        for name, reading in found.items()
+    }
+    names = sorted({name for reading in found.values() for name in reading.classes})
+    return OwnReading(
+        root=root,
+        layout=layout,
+        words={name: name for name in names},
+        owners=owners,
+        groups=groups,
+    )
+
+
+def _named(reading: OwnReading, root: Path, hints: Hints, *, one_holder: bool) -> OwnReading:
+    """Return a reading with the words of its classes."""
+    names = tuple(reading.words)
+    found = read_class_names(root, hints.class_names)
+    if found is None:
+        return replace(reading, words=_plain_words(names, root), remarks=_remarks(reading))
+    path, words = found
+    said = f"the words for its classes are from {str(path)!r}"
+    known = words_of(names, path, words, more=one_holder)
+    return replace(reading, words=known, remarks=(*reading.remarks, said))
+
+
+def _plain_words(names: Sequence[str], root: Path) -> dict[str, str]:
+    """Return names as words, spellings that two domains or clients have of one class being one."""
+    firsts: dict[str, str] = {}
+    for name in names:
+        firsts.setdefault(folded(name), name)
+    if len(firsts) > MOST_CLASSES:
+        raise DataError(
+            f"task.root: {str(root)!r} has {len(firsts):,} classes; valid: 1 to {MOST_CLASSES}"
+        )
+    words = dict(zip(firsts, class_words(list(firsts.values()), root), strict=True))
+    return {name: words[folded(name)] for name in names}
+
+
+def _remarks(reading: OwnReading) -> tuple[str, ...]:
+    if not all(name.isascii() and name.isdigit() for name in reading.words):
+        return reading.remarks
+    said = (
+        "its classes are called by numbers, which is what prompts will say; words for them can be "
+        f"given in {conjoined(BESIDE).replace(' and ', ' or ')} or by task.class_names"
+    )
+    return (*reading.remarks, said)

@@ -1,0 +1,149 @@
+"""Settings that do nothing: said before the first round, or refused where a choice is void."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from platform.bootstrap import plan_run
+from platform.config import load_config
+from platform.config.files import PACKAGED_CONFIGS
+from platform.config.void_rules import void_settings
+from platform.errors import ConfigError
+from platform.rounds.observing import SilentObserver
+from tests.trunk._runs import NO_POOL, NONE, Command, Storage
+
+CLEAR = (NONE, "secure_aggregation={enabled: false}")
+
+
+class Told(SilentObserver):
+    """Keeps what it is warned of."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def warned(self, sentences: Sequence[str]) -> None:
+        self.sentences += sentences
+
+
+def told(storage: Storage, *overrides: str) -> list[str]:
+    """What a run of the small configuration would be warned of."""
+    watching = Told()
+    plan_run(storage.config(*overrides), watching, storage.surroundings)
+    return watching.sentences
+
+
+def why_not(storage: Storage, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        plan_run(storage.config(*overrides), SilentObserver(), storage.surroundings)
+    text = str(caught.value)
+    assert "\n" not in text and "valid" in text
+    return text
+
+
+def test_nothing_is_said_of_a_configuration_that_means_all_it_says(storage: Storage):
+    assert told(storage) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (("task.root=/my/images",), "task.root: /my/images is not read, as task.dataset = shapes"),
+        (("cohort.dropout_rate=0.05",), "cohort.dropout_rate: 0.05 of 5 clients is less than half"),
+        (("evaluation.every=4",), "evaluation.every: 4 is more than rounds = 3, so only the last"),
+        ((*NO_POOL, "pool.minimum=3"), "pool.minimum: 3 does nothing with promptfl, which has no"),
+        ((*NO_POOL, "pool.generations=2"), "pool.generations: 2 does nothing with promptfl"),
+        (("method.experts=4", "pool.minimum=2"), "method.experts: 4 is more than the 3 entries of"),
+        (
+            (NONE, "secure_aggregation.enabled=false"),
+            "secure_aggregation.threshold: 3 does nothing with secure_aggregation.enabled = false",
+        ),
+        (
+            (NONE, "secure_aggregation={enabled: false, corrupt: 1}"),
+            "secure_aggregation.corrupt: 1 does nothing with",
+        ),
+    ],
+)
+def test_what_does_nothing_is_said(storage: Storage, overrides: tuple[str, ...], sentence: str):
+    sentences = told(storage, *overrides)
+    assert any(one.startswith(sentence) for one in sentences), sentences
+
+
+def test_poisson_cohorts_of_everybody(storage: Storage):
+    overrides = (
+        *NO_POOL,
+        *("privacy.mechanism=central_noise", "secure_aggregation={enabled: false}"),
+        "cohort={sampling: poisson, minimum: 1, retries: 0}",
+    )
+    assert told(storage, *overrides)[1].startswith("cohort.sampling: poisson draws all 5 clients")
+    assert len(told(storage, *overrides, "cohort.size=3")) == 1
+
+
+def test_test_images_of_files_are_what_they_are(storage: Storage):
+    config = storage.config("task.dataset=digits", "task.domains=null", "task.shots=1")
+    (said,) = void_settings(config)
+    assert said.startswith("task.test_per_class: 6 does nothing with task.dataset = digits")
+
+
+def test_a_pool_that_never_serves_is_refused(storage: Storage):
+    """Three clients once ran pFedMoAP without ever having an expert."""
+    three = ("task.clients=3", "cohort.dropout_rate=0", "secure_aggregation.threshold=2")
+    text = why_not(storage, *three, "method.experts=2")
+    assert text.startswith(
+        "pool.minimum: null hands experts out from 6 entries on, and the pool never has more than "
+        "the 3 of 3 clients a round and pool.generations = 1, so pfedmoap would run without an"
+    )
+    assert "valid: at most 3, more clients, or more generations" in text
+    assert told(storage, *three, "method.experts=2", "pool.generations=2") == []
+    assert told(storage, *three, "method.experts=2", "pool.minimum=3") == []
+    assert "pool.minimum: 4 hands" in why_not(storage, *three, "pool.minimum=4")
+
+
+def test_what_is_lost_in_each_round_brings_no_entry(storage: Storage):
+    assert "never has more than the 4 of 4" in why_not(storage, "pool.minimum=5")
+    assert told(storage, "pool.minimum=4") == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ((NONE, "privacy.personal=decoupled"), "privacy.personal: decoupled has no meaning under"),
+        ((NONE, "privacy.spare_attempts=2"), "privacy.spare_attempts: 2 has no meaning under"),
+        (
+            (
+                *(NONE, "evaluation.selection=best_on_validation", "task.validation_share=0.5"),
+                *("evaluation.every=3", "task.shots=4"),
+            ),
+            "evaluation.every: 3 measures the last of 3 rounds only, which leaves evaluation.sel",
+        ),
+    ],
+)
+def test_choices_that_would_be_void_are_refused(
+    storage: Storage, overrides: tuple[str, ...], sentence: str
+):
+    with pytest.raises(ConfigError, match=sentence):
+        storage.config(*overrides)
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGED_CONFIGS.glob("*.yaml")), ids=lambda p: p.stem)
+def test_no_packaged_configuration_says_what_does_nothing(path: Path):
+    assert list(void_settings(load_config(path))) == []
+
+
+def test_a_run_says_it_first(sotto: Command, storage: Storage):
+    overrides = [
+        *(NONE, "secure_aggregation={enabled: false}", "rounds=1", "task.clients=3"),
+        *("cohort={dropout_rate: 0.1}", "task.shots=2", "task.domains=[real]", "name=said"),
+        *("method.name=promptfl", "evaluation={worth_of_sharing: false, local_twins: false}"),
+        *("task.test_per_class=4", f"storage.url={storage.url}"),
+    ]
+    sets = [part for override in overrides for part in ("--set", override)]
+    answer = sotto("run", "expert-pool", *sets)
+    assert answer.code == 0, answer.err
+    lines = " ".join(answer.out.split())
+    assert lines.startswith("warning: method.name: promptfl takes the place of pfedmoap with")
+    assert "dropped: context_tokens: 4, experts: 3, local_weight: 0.5, gate_learning_" in lines
+    first, _, rest = lines.partition("run said-")
+    assert "warning: cohort.dropout_rate: 0.1 of 3 clients is less than half" in first and rest
