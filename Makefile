@@ -6,10 +6,22 @@ BIN := $(VENV)/bin
 ENGINE ?= local
 PACKAGES := methods platform privacy storage
 
+# Where torch and torchvision for the processor alone are to be had: an index that `make install` is
+# told of once, and remembers. Empty is the default, PyPI's with all that CUDA needs.
+ifeq ($(origin TORCH_INDEX),undefined)
+TORCH_INDEX := $(shell cat $(VENV)/torch-index 2> /dev/null)
+endif
+LOCK := $(if $(TORCH_INDEX),requirements-cpu.lock,requirements.lock)
+TORCH := $(shell sed -nE 's/^((torch|torchvision)==[^ ;]+).*/\1/p' requirements.lock)
+
 # What an install depends on. The stamp's name carries its digest (and this folder, to which an
 # editable install points), so a checkout that only changes file times installs nothing anew.
-INPUTS := requirements.lock pyproject.toml setup.py platform/_startup_hook.py
-STAMP := $(VENV)/installed-$(shell (echo "$(CURDIR)"; cat $(INPUTS)) | sha256sum | cut -c 1-16)
+INPUTS := $(LOCK) pyproject.toml setup.py platform/_startup_hook.py
+STAMP := $(VENV)/installed-$(shell (echo "$(CURDIR) $(TORCH_INDEX)"; cat $(INPUTS)) \
+	| sha256sum | cut -c 1-16)
+PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
+# This package itself: built from what is here, with the setuptools that is locked.
+EDITABLE := --no-deps --no-build-isolation --editable .
 
 # Engines relay messages in environments of their own, which share their versions with the other.
 FLARE := .venv-nvflare
@@ -31,20 +43,23 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install nvflare flower demo test test-slow test-engines check docs methods tables split sharing federation tradeoff pretrain machine clean
+.PHONY: help install lock nvflare flower demo test test-slow test-engines check docs methods tables split sharing federation tradeoff pretrain machine clean
 
 help:  ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' \
 		| while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
 
-install: $(STAMP)  ## Create .venv with the locked versions and an editable install
+install: $(STAMP)  ## Create .venv with the locked versions; TORCH_INDEX=URL takes torch without CUDA from there
 
+# Between torch with CUDA and torch without it pip would see no difference in the version.
 $(STAMP):
+	test "$$(cat $(VENV)/torch-index 2> /dev/null)" = "$(TORCH_INDEX)" || rm -rf $(VENV)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	rm -f $(VENV)/installed-*
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements.lock
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet \
-		--no-deps --no-build-isolation --editable .
+	$(if $(TORCH_INDEX),echo "$(TORCH_INDEX)" > $(VENV)/torch-index)
+	$(if $(TORCH_INDEX),$(BIN)/python $(PIP_INSTALL) --no-deps --index-url "$(TORCH_INDEX)" $(TORCH))
+	$(BIN)/python $(PIP_INSTALL) --require-hashes -r $(LOCK)
+	$(BIN)/python $(PIP_INSTALL) $(EDITABLE)
 	@touch $@
 
 nvflare: $(FLARE_STAMP)  ## Create .venv-nvflare, in which NVIDIA FLARE relays messages
@@ -52,10 +67,8 @@ nvflare: $(FLARE_STAMP)  ## Create .venv-nvflare, in which NVIDIA FLARE relays m
 $(FLARE_STAMP):
 	test -x $(FLARE)/bin/python || $(PYTHON) -m venv $(FLARE)
 	rm -f $(FLARE)/installed-*
-	$(FLARE)/bin/python -m pip install --disable-pip-version-check --quiet \
-		-r requirements-nvflare.lock
-	$(FLARE)/bin/python -m pip install --disable-pip-version-check --quiet \
-		--no-deps --no-build-isolation --editable .
+	$(FLARE)/bin/python $(PIP_INSTALL) --require-hashes -r requirements-nvflare.lock
+	$(FLARE)/bin/python $(PIP_INSTALL) $(EDITABLE)
 	@touch $@
 
 flower: $(FLOWER_STAMP)  ## Create .venv-flower, in which Flower relays messages
@@ -63,11 +76,25 @@ flower: $(FLOWER_STAMP)  ## Create .venv-flower, in which Flower relays messages
 $(FLOWER_STAMP):
 	test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
 	rm -f $(FLOWER)/installed-*
-	$(FLOWER)/bin/python -m pip install --disable-pip-version-check --quiet \
-		-r requirements-flower.lock
-	$(FLOWER)/bin/python -m pip install --disable-pip-version-check --quiet \
-		--no-deps --no-build-isolation --editable .
+	$(FLOWER)/bin/python $(PIP_INSTALL) --require-hashes -r requirements-flower.lock
+	$(FLOWER)/bin/python $(PIP_INSTALL) $(EDITABLE)
 	@touch $@
+
+# Locks hold for each Python that pyproject.toml names, and for each system. What a lock has already
+# stays as it is, unless UPGRADE names it.
+COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal \
+	--python-version 3.11 --fork-strategy fewest --generate-hashes --no-annotate \
+	$(addprefix --upgrade-package ,$(UPGRADE))
+ENGINE_OF = $(shell sed -nE 's/^$(1) = \["(.*)"\]$$/\1/p' pyproject.toml)
+
+lock: $(STAMP)  ## Write all locks anew from pyproject.toml, with hashes; UPGRADE="name ..." raises versions
+	$(COMPILE) pyproject.toml --extra dev --extra serve --output-file requirements.lock
+	awk '/^[^ ]/ {kept = $$0 !~ /^(torch|torchvision|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==/} kept' \
+		requirements.lock > requirements-cpu.lock
+	echo "$(call ENGINE_OF,flower)" | $(COMPILE) requirements-relay.in - \
+		--constraints requirements.lock --output-file requirements-flower.lock
+	echo "$(call ENGINE_OF,nvflare)" | $(COMPILE) requirements-relay.in - \
+		--constraints requirements.lock --output-file requirements-nvflare.lock
 
 demo: $(STAMP)  ## Run the quickstart: one private federated run
 	$(BIN)/python -m platform.coordinator
