@@ -31,6 +31,9 @@ FLARE_STAMP := $(FLARE)/installed-$(shell (echo "$(CURDIR)"; cat requirements-nv
 FLOWER_STAMP := $(FLOWER)/installed-$(shell (echo "$(CURDIR)"; cat requirements-flower.lock \
 	pyproject.toml setup.py platform/_startup_hook.py) | sha256sum | cut -c 1-16)
 
+# What the documents' site is built from.
+SOURCE := build/docs-source
+
 # What the deployment guide's test finds on a bare machine: Debian, and what the guide installs there.
 MACHINE := build/machine
 MACHINE_HAS := python3-venv,openssh-server,openssh-client,systemd-sysv,dbus,iproute2,procps,nginx-light,openssl
@@ -43,7 +46,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock nvflare flower demo test test-slow test-engines check docs methods tables split sharing federation tradeoff pretrain machine clean
+.PHONY: help install lock nvflare flower demo test test-slow test-engines check docs sbom audit-dependencies methods tables split sharing federation tradeoff pretrain machine clean
 
 help:  ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' \
@@ -115,8 +118,22 @@ check: $(STAMP)  ## Lint, format, types, layering, house style and documents
 	$(PYTEST) -q tests/repository/test_layering.py tests/repository/test_rooms.py \
 		tests/repository/test_house_style.py tests/repository/test_docs.py
 
-docs: $(STAMP)  ## Write the pages of methods, keys and papers' tables into build/docs
-	$(BIN)/python -m docs.pages
+docs: $(STAMP)  ## Build the documents' site into build/docs: pages, methods, keys, interface; warnings are errors
+	$(BIN)/python -m docs.pages $(SOURCE)
+	rm -rf build/docs
+	$(BIN)/python -m sphinx --builder html --jobs 2 --quiet --fail-on-warning --keep-going \
+		--conf-dir docs/site --doctree-dir build/docs-trees $(SOURCE) build/docs
+	$(BIN)/python -m docs.pages.built build/docs
+
+sbom: $(STAMP)  ## Write the lists of parts of each lock into build/sbom, in CycloneDX's form
+	mkdir -p build/sbom
+	for lock in requirements*.lock; do \
+		$(BIN)/cyclonedx-py requirements --output-reproducible --of JSON \
+			--outfile build/sbom/$${lock%.lock}.cdx.json $$lock || exit 1; \
+	done
+
+audit-dependencies: $(STAMP)  ## Look locked versions up among known vulnerabilities, where a registry answers
+	$(BIN)/python -m benchmarks.dependency_audit
 
 methods: $(STAMP)  ## Compare methods on homonyms, and time a step of each (an hour or two)
 	$(BIN)/python benchmarks/methods_on_homonyms.py
