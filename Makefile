@@ -129,11 +129,11 @@ sbom: $(STAMP)  ## Write the lists of parts of each lock into build/sbom, in Cyc
 	mkdir -p build/sbom
 	for lock in requirements*.lock; do \
 		$(BIN)/cyclonedx-py requirements --output-reproducible --of JSON \
-			--outfile build/sbom/$${lock%.lock}.cdx.json $$lock || exit 1; \
+			--pyproject pyproject.toml --output-file build/sbom/$${lock%.lock}.cdx.json $$lock || exit 1; \
 	done
 
 audit-dependencies: $(STAMP)  ## Look locked versions up among known vulnerabilities, where a registry answers
-	$(BIN)/python -m benchmarks.dependency_audit
+	$(BIN)/python .ci/audit_dependencies.py requirements*.lock
 
 methods: $(STAMP)  ## Compare methods on homonyms, and time a step of each (an hour or two)
 	$(BIN)/python benchmarks/methods_on_homonyms.py

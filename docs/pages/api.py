@@ -275,7 +275,7 @@ def _raised(item: DocstringElement) -> str:
 
 
 def _nothing(item: DocstringElement) -> str:
-    """The signature has the type already."""
+    """Return no word; the signature has the type already."""
     return ""
 
 
