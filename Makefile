@@ -46,11 +46,11 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock nvflare flower demo test test-slow test-engines check docs sbom audit-dependencies methods tables split sharing federation tradeoff pretrain machine clean
+.PHONY: help install lock nvflare flower demo test test-slow test-engines test-python check docs sbom audit-dependencies methods tables split sharing federation tradeoff pretrain machine clean
 
 help:  ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' \
-		| while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+		| while IFS='|' read -r name text; do printf '  make %-18s %s\n' "$$name" "$$text"; done
 
 install: $(STAMP)  ## Create .venv with the locked versions; TORCH_INDEX=URL takes torch without CUDA from there
 
@@ -110,6 +110,11 @@ test-slow: $(STAMP)  ## Run the slow tests, and all that a quick run does not dr
 
 test-engines: $(STAMP) $(FLARE_STAMP) $(FLOWER_STAMP)  ## Run the tests over NVIDIA FLARE and Flower
 	$(PYTEST) tests/engines
+
+test-python: $(STAMP)  ## Try another Python: VENV=.venv-3.13 PYTHON=python3.13
+	$(BIN)/python -m pip check
+	$(PYTEST) -q -m "not slow" $(PARALLEL) tests/repository/test_platform_name.py tests/privacy \
+		tests/storage
 
 check: $(STAMP)  ## Lint, format, types, layering, house style and documents
 	$(BIN)/ruff check .
@@ -171,6 +176,6 @@ $(MACHINE)/ready:
 	touch $@
 
 clean:  ## Delete .venv, caches and build output; runs/ is kept
-	rm -rf $(VENV) $(FLARE) $(FLOWER) build dist *.egg-info .coverage .coverage.* htmlcov \
+	rm -rf $(VENV) .venv-3.* $(FLARE) $(FLOWER) build dist *.egg-info .coverage .coverage.* htmlcov \
 		.mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

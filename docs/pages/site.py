@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
@@ -47,10 +47,12 @@ class Section:
     Attributes:
         title: What it is called.
         pages: Names of its pages in the site.
+        called: What a page is called here, where that is not its own title.
     """
 
     title: str
     pages: tuple[str, ...]
+    called: Mapping[str, str] = field(default_factory=dict)
 
 
 def write(folder: Path) -> None:
@@ -148,7 +150,7 @@ def navigation(path: Path, names: Sequence[str]) -> list[Section]:
 
     Args:
         path: The file that says so. A line with a star names any number of pages, none included;
-            any other line names one that must be there.
+            any other line names one that must be there, perhaps after what it is called.
         names: Of all pages; those that another page lists need no line.
 
     Raises:
@@ -158,11 +160,19 @@ def navigation(path: Path, names: Sequence[str]) -> list[Section]:
     listed |= {name for name in names if name.startswith("api/")}
     found = []
     for title, lines in yaml.safe_load(path.read_text("utf-8")).items():
-        pages = tuple(page for line in lines for page in _named(line, names))
-        listed |= set(pages)
-        found.append(Section(title, pages))
+        section = _section(title, lines, names)
+        listed |= set(section.pages)
+        found.append(section)
     rest = tuple(name for name in names if name not in listed)
     return [*found, Section(LEFT_OVER, rest)] if rest else found
+
+
+def _section(title: str, lines: Sequence[str | Mapping[str, str]], names: Sequence[str]) -> Section:
+    called = {
+        page: name for line in lines if not isinstance(line, str) for name, page in line.items()
+    }
+    places = [line if isinstance(line, str) else next(iter(line.values())) for line in lines]
+    return Section(title, tuple(page for place in places for page in _named(place, names)), called)
 
 
 def _named(line: str, names: Sequence[str]) -> list[str]:
@@ -173,8 +183,7 @@ def _named(line: str, names: Sequence[str]) -> list[str]:
 
 
 def _toctree(section: Section) -> str:
-    pages = "\n".join(name.removesuffix(".md") for name in section.pages)
-    return (
-        f"## {section.title}\n\n"
-        f"```{{toctree}}\n:caption: {section.title}\n:maxdepth: 1\n\n{pages}\n```\n"
-    )
+    places = (name.removesuffix(".md") for name in section.pages)
+    called = {name.removesuffix(".md"): title for name, title in section.called.items()}
+    pages = "\n".join(f"{called[p]} <{p}>" if p in called else p for p in places)
+    return f"```{{toctree}}\n:caption: {section.title}\n:maxdepth: 1\n\n{pages}\n```\n"

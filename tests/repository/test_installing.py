@@ -95,15 +95,12 @@ def test_the_list_of_parts_has_every_version_and_every_hash(lock: str, tmp_path:
         )
         for part in document["components"]
     }
-    hashes = [
-        {each.removeprefix("--hash=sha256:") for each in all_} for all_ in locked_hashes(lock)
-    ]
-    assert found == dict(zip(locked(lock), zip(locked(lock).values(), hashes), strict=True))
+    hashes = (
+        {one.removeprefix("--hash=sha256:") for one in each} for each in entries(lock).values()
+    )
+    expected = zip(locked(lock).items(), hashes, strict=True)
+    assert found == {name: (version, each) for (name, version), each in expected}
     assert str(ROOT) not in out.read_text("utf-8")
-
-
-def locked_hashes(lock: str) -> list[list[str]]:
-    return list(entries(lock).values())
 
 
 def test_neighbours_are_here():
