@@ -6,10 +6,22 @@ BIN := $(VENV)/bin
 ENGINE ?= local
 PACKAGES := methods platform privacy storage
 
+# Where torch and torchvision for the processor alone are to be had: an index that `make install` is
+# told of once, and remembers. Empty is the default, PyPI's with all that CUDA needs.
+ifeq ($(origin TORCH_INDEX),undefined)
+TORCH_INDEX := $(shell cat $(VENV)/torch-index 2> /dev/null)
+endif
+LOCK := $(if $(TORCH_INDEX),requirements-cpu.lock,requirements.lock)
+TORCH := $(shell sed -nE 's/^((torch|torchvision)==[^ ;]+).*/\1/p' requirements.lock)
+
 # What an install depends on. The stamp's name carries its digest (and this folder, to which an
 # editable install points), so a checkout that only changes file times installs nothing anew.
-INPUTS := requirements.lock pyproject.toml setup.py platform/_startup_hook.py
-STAMP := $(VENV)/installed-$(shell (echo "$(CURDIR)"; cat $(INPUTS)) | sha256sum | cut -c 1-16)
+INPUTS := $(LOCK) pyproject.toml setup.py platform/_startup_hook.py
+STAMP := $(VENV)/installed-$(shell (echo "$(CURDIR) $(TORCH_INDEX)"; cat $(INPUTS)) \
+	| sha256sum | cut -c 1-16)
+PIP_INSTALL := -m pip install --disable-pip-version-check --quiet
+# This package itself: built from what is here, with the setuptools that is locked.
+EDITABLE := --no-deps --no-build-isolation --editable .
 
 # Engines relay messages in environments of their own, which share their versions with the other.
 FLARE := .venv-nvflare
@@ -18,6 +30,9 @@ FLARE_STAMP := $(FLARE)/installed-$(shell (echo "$(CURDIR)"; cat requirements-nv
 	pyproject.toml setup.py platform/_startup_hook.py) | sha256sum | cut -c 1-16)
 FLOWER_STAMP := $(FLOWER)/installed-$(shell (echo "$(CURDIR)"; cat requirements-flower.lock \
 	pyproject.toml setup.py platform/_startup_hook.py) | sha256sum | cut -c 1-16)
+
+# What the documents' site is built from.
+SOURCE := build/docs-source
 
 # What the deployment guide's test finds on a bare machine: Debian, and what the guide installs there.
 MACHINE := build/machine
@@ -31,20 +46,23 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install nvflare flower demo test test-slow test-engines check docs methods tables split sharing federation tradeoff pretrain machine clean
+.PHONY: help install lock nvflare flower demo test test-slow test-engines test-python check docs sbom audit-dependencies methods tables split sharing federation tradeoff pretrain machine clean
 
 help:  ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' \
-		| while IFS='|' read -r name text; do printf '  make %-10s %s\n' "$$name" "$$text"; done
+		| while IFS='|' read -r name text; do printf '  make %-18s %s\n' "$$name" "$$text"; done
 
-install: $(STAMP)  ## Create .venv with the locked versions and an editable install
+install: $(STAMP)  ## Create .venv with the locked versions; TORCH_INDEX=URL takes torch without CUDA from there
 
+# Between torch with CUDA and torch without it pip would see no difference in the version.
 $(STAMP):
+	test "$$(cat $(VENV)/torch-index 2> /dev/null)" = "$(TORCH_INDEX)" || rm -rf $(VENV)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	rm -f $(VENV)/installed-*
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -r requirements.lock
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet \
-		--no-deps --no-build-isolation --editable .
+	$(if $(TORCH_INDEX),echo "$(TORCH_INDEX)" > $(VENV)/torch-index)
+	$(if $(TORCH_INDEX),$(BIN)/python $(PIP_INSTALL) --no-deps --index-url "$(TORCH_INDEX)" $(TORCH))
+	$(BIN)/python $(PIP_INSTALL) --require-hashes -r $(LOCK)
+	$(BIN)/python $(PIP_INSTALL) $(EDITABLE)
 	@touch $@
 
 nvflare: $(FLARE_STAMP)  ## Create .venv-nvflare, in which NVIDIA FLARE relays messages
@@ -52,10 +70,8 @@ nvflare: $(FLARE_STAMP)  ## Create .venv-nvflare, in which NVIDIA FLARE relays m
 $(FLARE_STAMP):
 	test -x $(FLARE)/bin/python || $(PYTHON) -m venv $(FLARE)
 	rm -f $(FLARE)/installed-*
-	$(FLARE)/bin/python -m pip install --disable-pip-version-check --quiet \
-		-r requirements-nvflare.lock
-	$(FLARE)/bin/python -m pip install --disable-pip-version-check --quiet \
-		--no-deps --no-build-isolation --editable .
+	$(FLARE)/bin/python $(PIP_INSTALL) --require-hashes -r requirements-nvflare.lock
+	$(FLARE)/bin/python $(PIP_INSTALL) $(EDITABLE)
 	@touch $@
 
 flower: $(FLOWER_STAMP)  ## Create .venv-flower, in which Flower relays messages
@@ -63,11 +79,25 @@ flower: $(FLOWER_STAMP)  ## Create .venv-flower, in which Flower relays messages
 $(FLOWER_STAMP):
 	test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
 	rm -f $(FLOWER)/installed-*
-	$(FLOWER)/bin/python -m pip install --disable-pip-version-check --quiet \
-		-r requirements-flower.lock
-	$(FLOWER)/bin/python -m pip install --disable-pip-version-check --quiet \
-		--no-deps --no-build-isolation --editable .
+	$(FLOWER)/bin/python $(PIP_INSTALL) --require-hashes -r requirements-flower.lock
+	$(FLOWER)/bin/python $(PIP_INSTALL) $(EDITABLE)
 	@touch $@
+
+# Locks hold for each Python that pyproject.toml names, and for each system. What a lock has already
+# stays as it is, unless UPGRADE names it.
+COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" $(BIN)/uv pip compile --quiet --universal \
+	--python-version 3.11 --fork-strategy fewest --generate-hashes --no-annotate \
+	$(addprefix --upgrade-package ,$(UPGRADE))
+ENGINE_OF = $(shell sed -nE 's/^$(1) = \["(.*)"\]$$/\1/p' pyproject.toml)
+
+lock: $(STAMP)  ## Write all locks anew from pyproject.toml, with hashes; UPGRADE="name ..." raises versions
+	$(COMPILE) pyproject.toml --extra dev --extra serve --output-file requirements.lock
+	awk '/^[^ ]/ {kept = $$0 !~ /^(torch|torchvision|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==/} kept' \
+		requirements.lock > requirements-cpu.lock
+	echo "$(call ENGINE_OF,flower)" | $(COMPILE) requirements-relay.in - \
+		--constraints requirements.lock --output-file requirements-flower.lock
+	echo "$(call ENGINE_OF,nvflare)" | $(COMPILE) requirements-relay.in - \
+		--constraints requirements.lock --output-file requirements-nvflare.lock
 
 demo: $(STAMP)  ## Run the quickstart: one private federated run
 	$(BIN)/python -m platform.coordinator
@@ -81,6 +111,11 @@ test-slow: $(STAMP)  ## Run the slow tests, and all that a quick run does not dr
 test-engines: $(STAMP) $(FLARE_STAMP) $(FLOWER_STAMP)  ## Run the tests over NVIDIA FLARE and Flower
 	$(PYTEST) tests/engines
 
+test-python: $(STAMP)  ## Try another Python: VENV=.venv-3.13 PYTHON=python3.13
+	$(BIN)/python -m pip check
+	$(PYTEST) -q -m "not slow" $(PARALLEL) tests/repository/test_platform_name.py tests/privacy \
+		tests/storage
+
 check: $(STAMP)  ## Lint, format, types, layering, house style and documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -88,8 +123,22 @@ check: $(STAMP)  ## Lint, format, types, layering, house style and documents
 	$(PYTEST) -q tests/repository/test_layering.py tests/repository/test_rooms.py \
 		tests/repository/test_house_style.py tests/repository/test_docs.py
 
-docs: $(STAMP)  ## Write the pages of methods, keys and papers' tables into build/docs
-	$(BIN)/python -m docs.pages
+docs: $(STAMP)  ## Build the documents' site into build/docs: pages, methods, keys, interface; warnings are errors
+	$(BIN)/python -m docs.pages $(SOURCE)
+	rm -rf build/docs
+	$(BIN)/python -m sphinx --builder html --jobs 2 --quiet --fail-on-warning --keep-going \
+		--conf-dir docs/site --doctree-dir build/docs-trees $(SOURCE) build/docs
+	$(BIN)/python -m docs.pages.built build/docs
+
+sbom: $(STAMP)  ## Write the lists of parts of each lock into build/sbom, in CycloneDX's form
+	mkdir -p build/sbom
+	for lock in requirements*.lock; do \
+		$(BIN)/cyclonedx-py requirements --output-reproducible --of JSON \
+			--pyproject pyproject.toml --output-file build/sbom/$${lock%.lock}.cdx.json $$lock || exit 1; \
+	done
+
+audit-dependencies: $(STAMP)  ## Look locked versions up among known vulnerabilities, where a registry answers
+	$(BIN)/python .ci/audit_dependencies.py requirements*.lock
 
 methods: $(STAMP)  ## Compare methods on homonyms, and time a step of each (an hour or two)
 	$(BIN)/python benchmarks/methods_on_homonyms.py
@@ -127,6 +176,6 @@ $(MACHINE)/ready:
 	touch $@
 
 clean:  ## Delete .venv, caches and build output; runs/ is kept
-	rm -rf $(VENV) $(FLARE) $(FLOWER) build dist *.egg-info .coverage .coverage.* htmlcov \
+	rm -rf $(VENV) .venv-3.* $(FLARE) $(FLOWER) build dist *.egg-info .coverage .coverage.* htmlcov \
 		.mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

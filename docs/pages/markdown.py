@@ -9,6 +9,7 @@ from pathlib import Path
 
 LINK = re.compile(r"\]\((?![a-z]+:)([^)\s#]*)(#[^)\s]+)?\)")
 HEADING = re.compile(r"^#+ ", re.MULTILINE)
+CODE = re.compile(r"(^```.*?^```$|(?<!`)`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -22,6 +23,30 @@ def table(rows: Iterable[Sequence[str]]) -> str:
 def slug(heading: str) -> str:
     """Return the anchor of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def fenced(text: str, language: str) -> str:
+    """Return text as a block whose fence nothing in it ends."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}\n"
+
+
+def relinked(text: str, lead: Callable[[str], str]) -> str:
+    """Return a page with its relative links changed, but for those in code.
+
+    Args:
+        text: Markdown.
+        lead: Gives a link's new target, without what comes after `#`.
+    """
+
+    def led(link: re.Match[str]) -> str:
+        return f"]({lead(link[1]) if link[1] else ''}{link[2] or ''})"
+
+    pieces = CODE.split(text)
+    pieces[::2] = [LINK.sub(led, each) for each in pieces[::2]]
+    return "".join(pieces)
 
 
 def merged(paths: Sequence[Path], folder: Path, read: Callable[[Path], str]) -> str:

@@ -12,8 +12,8 @@ from platform.errors import PlatformError
 
 def run_names(context: typer.Context, incomplete: str) -> list[str]:
     """Return the runs of the database that was named before, newest first."""
-    from platform.results.reading import LATEST
     from platform.disk.opening import open_existing
+    from platform.results.reading import LATEST
     from storage import StorageError
 
     # While words are completed, options that were not given have no value.

@@ -19,7 +19,9 @@ from platform.data.catalogue import dataset_info
 from platform.disk.files import write_bytes, write_text
 from platform.disk.transactions import transaction
 from platform.errors import ConfigError
-from platform.experiment.model_card import model_card
+from platform.experiment.evaluation import Accuracy
+from platform.experiment.exported_accuracy import exported_accuracy
+from platform.experiment.model_card import Exported, model_card
 from platform.experiment.simulation import Simulation
 from platform.experiment.trained import TrainedModel
 from platform.parties.profile import view_of
@@ -119,16 +121,25 @@ def export_command(
             )
         with transaction(loaded.simulation.database) as uow:
             AuditTrail(uow.audit, loaded.simulation.run_id).exported(part)
+        exported = Exported(
+            part=part, client=client, arrays=arrays, accuracy=_accuracy(loaded, client)
+        )
     found = loaded.simulation.run_id
     folder = output if output is not None else Path("exports") / found
     header = {"run_id": found, "method": str(summary["method"])}
     write_bytes(folder / "prompts.safetensors", save(arrays, header))
-    write_text(folder / "MODEL_CARD.md", model_card(loaded.simulation, summary, arrays, part))
+    write_text(folder / "MODEL_CARD.md", model_card(loaded.simulation, summary, exported))
     files = [str(folder / name) for name in ("prompts.safetensors", "MODEL_CARD.md")]
     if as_json:
         print_json({"run_id": found, "files": files, "tensors": sorted(arrays)})
         return
     console().print("\n".join(files))
+
+
+def _accuracy(loaded: Loaded, client: int | None) -> Accuracy | None:
+    simulation, model = loaded.simulation, loaded.model
+    name = None if client is None else list(simulation.population.clients)[client]
+    return exported_accuracy(model.method, model.view, simulation.learning.evaluation, name)
 
 
 def predict_command(

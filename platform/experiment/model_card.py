@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
 
 from platform.config.sections import ModelConfig
+from platform.experiment.evaluation import Accuracy
 from platform.experiment.markdown_text import escaped
 from platform.experiment.simulation import Simulation
 from platform.rounds.phases import in_rounds
 
+CAUTION = (
+    "Measured in a simulation when this file was written, and rounded to whole percents; it is in "
+    "no ledger, and rounding does not make it private."
+)
 CARD = """# {what} of run {run_id}
 
 - **Method**: {method} on {dataset} ({clients} clients, {rounds} rounds)
 - **Backbone**: {backbone}
 - **Contents**: {part}
-- **Accuracy** (exact, simulation): {accuracy}
+- **Accuracy**: {accuracy}
 - **Classes**: {classes}
 
 ## Privacy
@@ -34,14 +40,30 @@ CARD = """# {what} of run {run_id}
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What is written beside the card.
+
+    Attributes:
+        part: What it is, in words.
+        client: The client whose own part is in it; None without.
+        arrays: All of it, by name.
+        accuracy: Of exactly these arrays; None where they predict nothing by themselves.
+    """
+
+    part: str
+    client: int | None
+    arrays: Mapping[str, NDArray[Any]]
+    accuracy: Accuracy | None
+
+
 def model_card(
     simulation: Simulation,
     summary: Mapping[str, Any],
-    arrays: Mapping[str, NDArray[Any]],
-    part: str,
+    exported: Exported,
 ) -> str:
     """Return markdown that says what the tensors are and what they cost in privacy."""
-    config, accuracy = simulation.run.terms.config, summary["final"]["accuracy"]
+    config, part = simulation.run.terms.config, exported.part
     return CARD.format(
         what="Parameters" if config.task.model is None else "Prompts",
         run_id=summary["run_id"],
@@ -51,14 +73,13 @@ def model_card(
         rounds=len(in_rounds(summary["rounds"])),
         backbone=_backbone(config.task.model),
         part=part,
-        accuracy=f"{100 * accuracy['mean']:.1f}% mean over clients, {100 * accuracy['worst']:.1f}% "
-        f"worst client{_measured(summary)}",
+        accuracy=_accuracy(exported, is_personal=simulation.run.terms.method.has_personal_state),
         classes=", ".join(map(escaped, simulation.learning.classes)),
         privacy=_privacy(summary, part),
         warnings="\n".join(f"- {escaped(text)}" for text in summary["warnings"]),
         tensors="\n".join(
             f"| {escaped(name)} | {'x'.join(map(str, array.shape))} | {array.dtype} |"
-            for name, array in sorted(arrays.items())
+            for name, array in sorted(exported.arrays.items())
         ),
     )
 
@@ -70,9 +91,25 @@ def _backbone(model: ModelConfig | None) -> str:
     return f"{escaped(name)}; the prompts work with this frozen model only"
 
 
-def _measured(summary: Mapping[str, Any]) -> str:
-    """Return how, in words; runs of earlier versions do not say."""
-    return "".join(f"; {name}: {text}" for name, text in summary.get("evaluation", {}).items())
+def _accuracy(exported: Exported, *, is_personal: bool) -> str:
+    """Return how good these tensors are, in whole percents, or why nobody can say."""
+    found = exported.accuracy
+    others = ""
+    if exported.client is None and is_personal:
+        others = (
+            " The run's report states another number, that of the clients' own models: their "
+            "personal parts are not in this file."
+        )
+    if found is None:
+        return f"not measured, as these tensors predict nothing without a client's part.{others}"
+    if exported.client is not None:
+        return f"{_percent(found.mean)} on this client's test examples. {CAUTION}"
+    told = f"{_percent(found.mean)} mean over clients, {_percent(found.worst)} worst client"
+    return f"{told}, of these tensors alone on each client's test examples. {CAUTION}{others}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}%"
 
 
 def _privacy(summary: Mapping[str, Any], part: str) -> str:

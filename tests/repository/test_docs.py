@@ -14,9 +14,6 @@ from tests.repository._source import ROOT
 LEFT_OUT = {
     ".git",
     ".hypothesis",
-    ".venv",
-    ".venv-nvflare",
-    ".venv-flower",
     "build",
     "dist",
     "runs",
@@ -45,7 +42,8 @@ def repository_files(root: Path = ROOT) -> list[Path]:
 
 def is_kept(name: str) -> bool:
     """Whether files and folders of this name are written by people."""
-    return name not in LEFT_OUT and not name.endswith((".egg-info", "_cache"))
+    made = name.startswith(".venv") or name.endswith((".egg-info", "_cache"))
+    return not made and name not in LEFT_OUT
 
 
 def text_of(path: Path) -> str | None:

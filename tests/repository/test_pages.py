@@ -1,45 +1,181 @@
-"""Pages that are built: into the folder that is asked for, with links that lead somewhere."""
+"""The documents' site: its sources, its navigation, and links that lead somewhere."""
 
 from __future__ import annotations
 
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from docs.pages import __main__ as pages
-from docs.pages import reproduce
-from docs.pages.markdown import merged, slug, table
-from tests.repository._source import ROOT
+from docs.pages import api, built, notebooks, reproduce, site
+from docs.pages.markdown import merged, relinked, slug, table
+from tests.repository._source import ROOT, python_files
 from tests.repository.test_docs import broken_links
 
 
 @pytest.fixture(scope="module")
-def built() -> Path:
-    """Where `make docs` writes; links lead out of there, so that another folder would not do."""
-    pages.write(pages.FOLDER)
-    return pages.FOLDER
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All sources, as `make docs` writes them."""
+    folder = tmp_path_factory.mktemp("site") / "of" / "ours"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["docs.pages", str(folder)])
+        runpy.run_path(pages.__file__, run_name="__main__")
+    return folder
 
 
-def test_all_pages_are_written_where_one_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    folder = tmp_path / "of" / "ours"
-    monkeypatch.setattr(sys, "argv", ["docs.pages", str(folder)])
-    runpy.run_path(pages.__file__, run_name="__main__")
-    assert {path.name for path in folder.iterdir()} == set(pages.PAGES)
-    assert all(path.read_text("utf-8").startswith("# ") for path in folder.iterdir())
+def test_every_document_is_a_page(written: Path):
+    own = {path.relative_to(site.DOCS) for path in site.DOCS.rglob("*.md")}
+    expected = {path.as_posix() for path in own if path.parts[0] != "papers"}
+    expected |= {name.lower() for name in site.ABOVE}
+    expected |= {f"reference/{name}" for name in site.BUILT}
+    expected |= {f"{name}/index.md" for name in site.LISTS}
+    found = {path.relative_to(written).as_posix() for path in written.rglob("*.md")}
+    assert expected <= {name for name in found if not name.startswith(("api/", "files/"))}
+    assert all((written / name).read_text("utf-8").startswith("# ") for name in expected)
 
 
-@pytest.mark.parametrize("name", sorted(pages.PAGES))
-def test_links_lead_somewhere(built: Path, name: str):
-    assert broken_links(built / name) == []
-    assert "](" in (built / name).read_text("utf-8")
+def test_links_lead_somewhere(written: Path):
+    paths = [path for path in written.rglob("*.md") if path.parent.name != "api"]
+    assert {path.name: broken for path in paths if (broken := broken_links(path))} == {}
+
+
+def test_every_page_is_in_the_navigation_once(written: Path):
+    names = sorted(path.relative_to(written).as_posix() for path in written.rglob("*.md"))
+    named = [page for each in site.navigation(site.NAVIGATION, names) for page in each.pages]
+    assert len(named) == len(set(named))
+    below = {name for name in names if name.startswith(("api/", "adr/", "results/", "files/"))}
+    assert set(names) - below - {"index.md"} <= set(named)
+
+
+def test_a_page_that_nobody_named_comes_last(tmp_path: Path):
+    path = tmp_path / "navigation.yaml"
+    path.write_text("First:\n  - One: a.md\n  - tutorial*.md\n")
+    assert site.navigation(path, ["a.md", "index.md", "new.md"]) == [
+        site.Section("First", ("a.md",), {"a.md": "One"}),
+        site.Section("More", ("new.md",)),
+    ]
+
+
+def test_a_line_without_a_page_is_refused(tmp_path: Path):
+    path = tmp_path / "navigation.yaml"
+    path.write_text("First:\n  - gone.md\n")
+    with pytest.raises(ValueError, match=r"'gone.md' is no page"):
+        site.navigation(path, ["a.md"])
+
+
+@pytest.mark.parametrize("link", ["gone.md", "../../etc/passwd", "adr/0000-none.md", "pictures"])
+def test_a_link_that_leads_nowhere_stops_the_build(tmp_path: Path, link: str):
+    with pytest.raises(ValueError, match=r"page.md: .* leads to no page and no file"):
+        site._led(f"[a]({link})", site.DOCS, "page.md", {}, tmp_path)
+
+
+def test_a_link_to_a_file_of_the_repository_leads_to_a_copy(tmp_path: Path):
+    text = site._led("[a](../LICENSE) `[b](gone)`", site.DOCS, "deploy/a.md", {}, tmp_path)
+    assert text == "[a](../files/LICENSE) `[b](gone)`"
+    assert (tmp_path / "files" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
 def test_git_ignores_what_is_built():
     folder = pages.FOLDER.relative_to(ROOT)
     ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()]
     assert folder.parts[0] in ignored
+
+
+def test_the_interface_has_every_public_module(written: Path):
+    text = "".join(path.read_text("utf-8") for path in (written / "api").iterdir())
+    for path in python_files():
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        if not any(part.startswith("_") for part in parts):
+            assert f"{{py:module}} {'.'.join(parts)}\n" in text
+
+
+SOURCE = '''"""A module: of <b>two</b> names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def read(path: Path, *, size: int = 3) -> bytes:
+    """Read a file.
+
+    Args:
+        path: Which one.
+        size: How much, in bytes.
+
+    Returns:
+        What is in it.
+
+    Raises:
+        OSError: If it is not there.
+    """
+
+
+def _hidden() -> None:
+    """Hidden."""
+'''
+
+
+def test_a_function_is_shown_as_its_docstring_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "leaf").mkdir()
+    (tmp_path / "leaf" / "__init__.py").write_text(SOURCE)
+    monkeypatch.setattr(api, "PACKAGES", ("leaf",))
+    text = api.pages(tmp_path)["leaf.md"]
+    assert "A module: of &lt;b>two&lt;/b> names." in text
+    assert "```{py:function} read(path: pathlib.Path, *, size: int = 3) -> bytes\n" in text
+    for line in ("- `path` (`Path`): Which one.", "- What is in it.", "- `OSError`: If it is not"):
+        assert line in text
+    assert "idden" not in text
+
+
+def test_a_notebook_is_a_page_with_what_it_printed(tmp_path: Path):
+    outputs = [
+        new_output("stream", text="a ``` b\n"),
+        new_output("display_data", {"image/png": "AAAA", "text/plain": "A plot"}),
+    ]
+    cells = [new_markdown_cell("# Title"), new_code_cell("1 + 1", outputs=outputs)]
+    nbformat.write(new_notebook(cells=cells), tmp_path / "book.ipynb")
+    text = notebooks.page(tmp_path / "book.ipynb", tmp_path)
+    assert text == (
+        "# Title\n\n```python\n1 + 1\n```\n\n````text\na ``` b\n````\n\n![A plot](book-1-1.png)\n"
+    )
+    assert (tmp_path / "book-1-1.png").read_bytes() == bytes(3)
+
+
+GOOD = '<a href="b.html#there">b</a><link rel="stylesheet" href="s.css"><a href="https://a.b">x</a>'
+
+
+@pytest.mark.parametrize(
+    ("html", "wrong"),
+    [
+        (GOOD, []),
+        ('<a href="b.html#gone">b</a>', ["a.html: b.html#gone leads nowhere"]),
+        ('<a href="c.html">b</a>', ["a.html: c.html leads nowhere"]),
+        ('<img src="gone.png">', ["a.html: gone.png leads nowhere"]),
+        ('<script src="https://a.b/c.js">', ["a.html: https://a.b/c.js is loaded from elsewhere"]),
+        ('<link rel="stylesheet" href="//a.b/c">', ["a.html: //a.b/c is loaded from elsewhere"]),
+    ],
+)
+def test_what_is_wrong_with_a_built_page_is_told(tmp_path: Path, html: str, wrong: list[str]):
+    (tmp_path / "a.html").write_text(html)
+    (tmp_path / "b.html").write_text('<h1 id="there">b</h1>')
+    (tmp_path / "s.css").write_text("")
+    assert list(built.wrong(tmp_path)) == wrong
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_site_is_built_without_a_warning():
+    done = subprocess.run(["make", "docs"], cwd=ROOT, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    text = (ROOT / "build" / "docs" / "index.html").read_text("utf-8")
+    assert "Running an experiment" in text and str(ROOT) not in text
 
 
 def test_a_pattern_without_a_configuration_is_refused(tmp_path: Path):
@@ -96,6 +232,12 @@ def test_merged_files_are_one_page(tmp_path: Path):
         "## The second\n\n### A part\n\n```bash\n# no heading\n```\n\n"
         "[x](../beside.md) [y](https://a.b/c.md)\n"
     )
+
+
+def test_links_in_code_stay_as_they_are():
+    text = "[a](x.md#p) `[b](y.md)` [c](#d)\n```\n[e](z.md)\n```\n"
+    expected = "[a](X.MD#p) `[b](y.md)` [c](#d)\n```\n[e](z.md)\n```\n"
+    assert relinked(text, str.upper) == expected
 
 
 def test_a_table_and_an_anchor():

@@ -1,0 +1,189 @@
+"""The site's sources, put together: pages of `docs/`, of the folder above it, and built ones.
+
+Whatever lies in `docs/` is a page. `docs/site/navigation.yaml` says where pages are to be found; a
+page that it does not name is listed last. Links to other pages lead to them, links to files of the
+repository to copies of these; a link that leads nowhere stops the build.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+
+import yaml
+
+from docs.pages import accountants, api, keys, methods, notebooks, reproduce
+from docs.pages.markdown import relinked
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+NAVIGATION = DOCS / "site" / "navigation.yaml"
+ABOVE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+BUILT: Mapping[str, Callable[[Path], str]] = {
+    "accountants.md": accountants.page,
+    "keys.md": keys.page,
+    "methods.md": methods.page,
+    "reproduce.md": reproduce.page,
+}
+"""Pages below `reference/`: what makes each, given the folder it will lie in."""
+REPRODUCE = "reference/reproduce.md"
+"""It takes the place of all that lies in `docs/papers/`."""
+FILES = "files"
+LISTS = {
+    "adr": ("Decisions", "Why things are as they are, in the order in which it was decided."),
+    "results": ("Results", "What was measured, with the commands that measure it again."),
+}
+LEFT_OVER = "More"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the navigation.
+
+    Attributes:
+        title: What it is called.
+        pages: Names of its pages in the site.
+        called: What a page is called here, where that is not its own title.
+    """
+
+    title: str
+    pages: tuple[str, ...]
+    called: Mapping[str, str] = field(default_factory=dict)
+
+
+def write(folder: Path) -> None:
+    """Write all sources into a folder, in place of what is there.
+
+    Raises:
+        ValueError: If a link or a line of the navigation leads nowhere.
+    """
+    folder = folder.resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    pages = _own_pages()
+    texts = _texts(pages, folder)
+    texts |= {f"{name}/index.md": _list(name, pages.values()) for name in LISTS}
+    sections = navigation(NAVIGATION, sorted(texts))
+    texts["index.md"] += "\n" + "\n".join(map(_toctree, sections))
+    for name, text in texts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _own_pages() -> dict[Path, str]:
+    """Return the name in the site of each page that somebody wrote."""
+    found = {ROOT / name: name.lower() for name in ABOVE}
+    for path in sorted((*DOCS.rglob("*.md"), *DOCS.rglob("*.ipynb"))):
+        place = path.relative_to(DOCS)
+        if place.parts[0] != "papers" and not any(part.startswith(".") for part in place.parts):
+            found[path] = place.with_suffix(".md").as_posix()
+    return found
+
+
+def _texts(pages: Mapping[Path, str], folder: Path) -> dict[str, str]:
+    texts = {}
+    for path, name in pages.items():
+        place = (folder / name).parent
+        place.mkdir(parents=True, exist_ok=True)
+        text = notebooks.page(path, place) if path.suffix == ".ipynb" else path.read_text("utf-8")
+        texts[name] = _led(text, path.parent, name, pages, folder)
+    for short, page in BUILT.items():
+        name = f"reference/{short}"
+        texts[name] = _led(page(folder / "reference"), folder / "reference", name, pages, folder)
+    return texts | {f"api/{name}": text for name, text in api.pages().items()}
+
+
+def _led(text: str, place: Path, name: str, pages: Mapping[Path, str], folder: Path) -> str:
+    """Return a page's text with links as they lead within the site.
+
+    Args:
+        text: As it was written or built.
+        place: The folder that its links start from.
+        name: The page's in the site.
+        pages: Names of pages by file.
+        folder: Of the sources.
+    """
+    start = PurePosixPath(name).parent
+
+    def lead(link: str) -> str:
+        target = (place / link).resolve()
+        if target.is_relative_to(folder):
+            return link
+        return os.path.relpath(_target(target, pages, folder, f"{name}: {link}"), start)
+
+    return relinked(text, lead)
+
+
+def _target(target: Path, pages: Mapping[Path, str], folder: Path, told: str) -> str:
+    """Return where in the site a file or folder of the repository is.
+
+    Raises:
+        ValueError: If there is no such file.
+    """
+    if target in pages:
+        return pages[target]
+    if target.is_relative_to(DOCS / "papers") and target.suffix == ".md":
+        return REPRODUCE
+    if target.parent == DOCS and target.name in LISTS:
+        return f"{target.name}/index.md"
+    if not target.is_relative_to(ROOT) or not target.is_file():
+        raise ValueError(f"{told} leads to no page and no file of this repository")
+    name = f"{FILES}/{target.relative_to(ROOT).as_posix()}"
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(target, folder / name)
+    return name
+
+
+def _list(name: str, pages: Sequence[str]) -> str:
+    title, words = LISTS[name]
+    found = sorted(page for page in pages if PurePosixPath(page).parent.name == name)
+    listed = "\n".join(PurePosixPath(page).stem for page in found)
+    return f"# {title}\n\n{words}\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
+
+
+def navigation(path: Path, names: Sequence[str]) -> list[Section]:
+    """Return the sections, each page in one of them.
+
+    Args:
+        path: The file that says so. A line with a star names any number of pages, none included;
+            any other line names one that must be there, perhaps after what it is called.
+        names: Of all pages; those that another page lists need no line.
+
+    Raises:
+        ValueError: If a line names no page.
+    """
+    listed = {"index.md"} | {name for name in names if PurePosixPath(name).parent.name in LISTS}
+    listed |= {name for name in names if name.startswith("api/")}
+    found = []
+    for title, lines in yaml.safe_load(path.read_text("utf-8")).items():
+        section = _section(title, lines, names)
+        listed |= set(section.pages)
+        found.append(section)
+    rest = tuple(name for name in names if name not in listed)
+    return [*found, Section(LEFT_OVER, rest)] if rest else found
+
+
+def _section(title: str, lines: Sequence[str | Mapping[str, str]], names: Sequence[str]) -> Section:
+    called = {
+        page: name for line in lines if not isinstance(line, str) for name, page in line.items()
+    }
+    places = [line if isinstance(line, str) else next(iter(line.values())) for line in lines]
+    return Section(title, tuple(page for place in places for page in _named(place, names)), called)
+
+
+def _named(line: str, names: Sequence[str]) -> list[str]:
+    found = [name for name in names if fnmatchcase(name, line)]
+    if not found and "*" not in line:
+        raise ValueError(f"{NAVIGATION.name}: {line!r} is no page")
+    return found
+
+
+def _toctree(section: Section) -> str:
+    places = (name.removesuffix(".md") for name in section.pages)
+    called = {name.removesuffix(".md"): title for name, title in section.called.items()}
+    pages = "\n".join(f"{called[p]} <{p}>" if p in called else p for p in places)
+    return f"```{{toctree}}\n:caption: {section.title}\n:maxdepth: 1\n\n{pages}\n```\n"

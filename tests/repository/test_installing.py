@@ -1,0 +1,154 @@
+"""Installing: what `make install` runs, with CUDA and without, and what lives beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+
+from tests.repository._source import ROOT
+from tests.repository.conftest import Environment, run
+from tests.repository.test_lock import LOCKS, entries, locked
+
+INDEX = "file:///an/index"
+NEIGHBOURS = ("celery", "ipython", "pytest", "uv", "uvicorn", "virtualenv")
+
+
+def planned(folder: Path, *arguments: str, target: str = "install") -> list[str]:
+    """What make would run for an environment that is not there."""
+    command = ["make", "--dry-run", "--no-print-directory", target, f"VENV={folder}", *arguments]
+    clean = {key: value for key, value in os.environ.items() if key != "TORCH_INDEX"}
+    done = subprocess.run(command, cwd=ROOT, env=clean, text=True, capture_output=True, check=True)
+    return done.stdout.splitlines()
+
+
+def pip_lines(lines: list[str]) -> list[str]:
+    return [line.split(" --quiet ")[1] for line in lines if " -m pip install " in line]
+
+
+def test_by_default_all_that_is_locked_is_installed_with_hashes(tmp_path: Path):
+    assert pip_lines(planned(tmp_path / "venv")) == [
+        "--require-hashes -r requirements.lock",
+        "--no-deps --no-build-isolation --editable .",
+    ]
+
+
+def test_an_index_gives_torch_alone_and_the_lock_the_rest(tmp_path: Path):
+    versions = locked()
+    assert pip_lines(planned(tmp_path / "venv", f"TORCH_INDEX={INDEX}")) == [
+        f'--no-deps --index-url "{INDEX}" torch=={versions["torch"]} '
+        f"torchvision=={versions['torchvision']}",
+        "--require-hashes -r requirements-cpu.lock",
+        "--no-deps --no-build-isolation --editable .",
+    ]
+
+
+def test_an_index_is_remembered_until_another_is_named(tmp_path: Path):
+    venv = tmp_path / "venv"
+    venv.mkdir()
+    (venv / "torch-index").write_text(f"{INDEX}\n")
+    remembered = planned(venv)
+    assert any(INDEX in line for line in pip_lines(remembered))
+    assert not any("requirements.lock" in line for line in pip_lines(remembered))
+    back = planned(venv, "TORCH_INDEX=")
+    assert "--require-hashes -r requirements.lock" in pip_lines(back)
+
+
+@pytest.mark.parametrize(("told", "kept"), [("", True), (INDEX, False)])
+def test_an_environment_with_another_torch_is_made_anew(tmp_path: Path, told: str, kept: bool):
+    venv = tmp_path / "venv"
+    venv.mkdir()
+    (first,) = [line for line in planned(venv, f"TORCH_INDEX={told}") if "rm -rf" in line]
+    subprocess.run(["sh", "-c", first], check=True)
+    assert venv.exists() is kept
+
+
+@pytest.mark.parametrize("engine", ["flower", "nvflare"])
+def test_an_engine_is_installed_with_hashes(tmp_path: Path, engine: str):
+    variable = {"flower": "FLOWER", "nvflare": "FLARE"}[engine]
+    lines = pip_lines(planned(tmp_path, f"{variable}={tmp_path / 'engine'}", target=engine))
+    assert lines[0] == f"--require-hashes -r requirements-{engine}.lock"
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_the_list_of_parts_has_every_version_and_every_hash(lock: str, tmp_path: Path):
+    out = tmp_path / "parts.json"
+    make = (ROOT / "Makefile").read_text("utf-8")
+    # As `make sbom` does, for one lock.
+    options = re.search(r"cyclonedx-py (.*?) \\\n", make)[1].split()
+    command = [str(Path(sys.executable).with_name("cyclonedx-py")), *options]
+    subprocess.run([*command, "--output-file", str(out), lock], cwd=ROOT, check=True)
+    document = json.loads(out.read_text("utf-8"))
+    assert document["bomFormat"] == "CycloneDX"
+    found = {
+        canonicalize_name(part["name"]): (
+            part["version"],
+            {one["content"] for each in part["externalReferences"] for one in each["hashes"]},
+        )
+        for part in document["components"]
+    }
+    hashes = (
+        {one.removeprefix("--hash=sha256:") for one in each} for each in entries(lock).values()
+    )
+    expected = zip(locked(lock).items(), hashes, strict=True)
+    assert found == {name: (version, each) for (name, version), each in expected}
+    assert str(ROOT) not in out.read_text("utf-8")
+
+
+def test_neighbours_are_here():
+    assert set(NEIGHBOURS) <= set(locked())
+    assert list(Path(sysconfig.get_path("purelib")).glob("_sotto_startup.pth"))
+
+
+def test_nothing_that_is_installed_misses_anything():
+    assert "No broken requirements" in run(sys.executable, "-m", "pip", "check", cwd=ROOT)
+
+
+NEIGHBOURS_START = {
+    "standard": ("-c", "import platform; print(platform.system())"),
+    "celery": ("-m", "celery", "--version"),
+    "ipython": ("-m", "IPython", "-c", "import platform; print(platform.machine())"),
+    "pytest": ("-m", "pytest", "--version"),
+    "uv": ("-m", "uv", "--version"),
+    "uvicorn": ("-m", "uvicorn", "--version"),
+    "virtualenv": ("-m", "virtualenv", "--version"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NEIGHBOURS_START)
+@pytest.mark.parametrize("kind", ["wheel_environment", "editable_environment"])
+def test_neighbours_start_with_our_hook_in_place(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, name: str
+):
+    environment: Environment = request.getfixturevalue(kind)
+    seen = "import platform, sys; sys.exit(not hasattr(platform, '__path__'))"
+    environment.run("-c", seen, cwd=tmp_path)
+    assert environment.run(*NEIGHBOURS_START[name], cwd=tmp_path)
+
+
+@pytest.mark.slow
+def test_a_worker_of_celery_runs_a_task(editable_environment: Environment, tmp_path: Path):
+    program = (
+        "import celery, platform\n"
+        "app = celery.Celery(broker='memory://', backend='cache+memory://')\n"
+        "app.conf.task_always_eager = True\n"
+        "node = app.task(lambda: platform.node() or 'nameless', name='node')\n"
+        "print(node.delay().get())\n"
+    )
+    assert editable_environment.run("-c", program, cwd=tmp_path)
+
+
+@pytest.mark.slow
+def test_virtualenv_makes_an_environment(editable_environment: Environment, tmp_path: Path):
+    editable_environment.run("-m", "virtualenv", "--no-download", "made", cwd=tmp_path)
+    shown = run(tmp_path / "made" / "bin" / "python", "-c", "import platform", cwd=tmp_path)
+    assert shown == "" and shutil.which("python", path=str(tmp_path / "made" / "bin"))
