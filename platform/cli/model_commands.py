@@ -24,6 +24,7 @@ ClientOption = Annotated[
 @model_app.command()
 def export(
     run_id: RunName,
+    *,
     output: Annotated[Path | None, typer.Option(help="Folder; default exports/RUN.")] = None,
     client: ClientOption = None,
     methods_: MethodsOption = None,
@@ -44,6 +45,7 @@ def predict(
     files: Annotated[
         list[Path], typer.Argument(help="Image files, or text files of one text each.")
     ],
+    *,
     client: ClientOption = None,
     methods_: MethodsOption = None,
     storage: Storage = DEFAULT_STORAGE,

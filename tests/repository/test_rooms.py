@@ -115,7 +115,9 @@ def test_every_room_has_its_floor():
 def test_the_rooms_are_few_and_so_are_the_arrows():
     rooms = set().union(*FLOORS)
     assert len(rooms) <= MOST_ROOMS
-    assert len(arrows(ROOT)) < ARROWS_A_ROOM * len(rooms)
+    # The contract is a suite of tests that ships: it looks into every room, and no run has it.
+    found = {arrow for arrow in arrows(ROOT) if arrow[0] != "contract"}
+    assert len(found) < ARROWS_A_ROOM * (len(rooms) - 1)
 
 
 def test_no_files_import_each_other_in_a_circle():
