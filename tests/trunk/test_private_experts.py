@@ -248,9 +248,9 @@ def test_a_client_that_dies_between_picking_and_sending_picks_the_same(
     whole = storage.run(*GROUPED, DISTRIBUTED)
     original, picked = InGroups.best_for, []
 
-    def watching(self, broadcast, data):
-        choice = original(self, broadcast, data)
-        place = (broadcast["context"].tobytes(), data.arrays["features"].tobytes())
+    def watching(self, view, data):
+        choice = original(self, view, data)
+        place = (view.broadcast["context"].tobytes(), data.arrays["features"].tobytes())
         picked.append((place, choice))
         return choice
 
