@@ -35,7 +35,8 @@ from methods.interface.method import (
 )
 
 if TYPE_CHECKING:
-    from methods.clip.adapter import Backbone, TokenisedText
+    from methods.clip.adapter import Backbone
+    from methods.clip.text_tower import Following
 
 CONTEXT = "context"
 COMMON_KEPT = 16
@@ -66,7 +67,7 @@ class PromptEncoder:
         """Take the backbone and the number l of context vectors."""
         self.backbone = backbone
         self.context_tokens = context_tokens
-        # Class names are few and alike in every step, so their token embeddings are kept.
+        # Class names are few and alike in every step, so what no context changes is kept of them.
         self._placeholders = lru_cache(maxsize=8)(self._embed_placeholders)
         self._common = lru_cache(maxsize=COMMON_KEPT)(self._encode_common)
 
@@ -112,12 +113,10 @@ class PromptEncoder:
 
         One pass for all; differentiable in the contexts.
         """
-        tokens = self._placeholders(tuple(classes))
         # The start token and the context are alike in all classes, which the backbone exploits.
-        start = tokens.embeddings[0, :1].expand(len(contexts), -1, -1)
-        prefixes = torch.cat((start, contexts), dim=1)
-        suffixes = tokens.embeddings[:, 1 + self.context_tokens :]
-        return self.backbone.encode_each_prefixed(prefixes, suffixes, tokens.end_of_text)
+        start, following = self._placeholders(tuple(classes))
+        prefixes = torch.cat((start.expand(len(contexts), -1, -1), contexts), dim=1)
+        return self.backbone.encode_behind(prefixes, following)
 
     def fixed_features(self, context: NDArray[Any], classes: Sequence[str]) -> Tensor:
         """Return L2-normalised text features (C, d) of a context (l, w), without gradients."""
@@ -203,9 +202,14 @@ class PromptEncoder:
     ) -> Tensor:
         return self.fixed_features(np.frombuffer(raw, dtype).reshape(shape), classes)
 
-    def _embed_placeholders(self, classes: tuple[str, ...]) -> TokenisedText:
-        prefix = "X " * self.context_tokens
-        return self.backbone.embed_tokens([f"{prefix}{name}." for name in classes])
+    def _embed_placeholders(self, classes: tuple[str, ...]) -> tuple[Tensor, Following]:
+        """Return the start token (1, w) and what follows the context."""
+        before, prefix = 1 + self.context_tokens, "X " * self.context_tokens
+        tokens = self.backbone.embed_tokens([f"{prefix}{name}." for name in classes])
+        suffixes = tokens.embeddings[:, before:]
+        with torch.no_grad():
+            following = self.backbone.follow(before, suffixes, tokens.end_of_text)
+        return tokens.embeddings[0, :1], following
 
 
 @dataclass(frozen=True)
