@@ -99,9 +99,8 @@ def step(block: Any, x: Tensor, rows: Tensor, places: Places) -> Tensor:
         whole.split_with_sizes(sizes, dim=-2) for whole in (keys, values)
     )
     scores = first @ past_keys.transpose(-2, -1) + places.in_prefix
-    texts = _behind(
-        following, (past_keys, past_values), (own_keys, own_values), places.in_texts, places
-    )
+    past, own = (past_keys, past_values), (own_keys, own_values)
+    texts = _behind(following, past, own, mask=places.in_texts, places=places)
     mixed = torch.cat((scores.softmax(dim=-1) @ past_values, texts), dim=-2)
     return residual(block, x, joined(block, mixed))
 
@@ -114,7 +113,8 @@ def last_step(block: Any, x: Tensor, rows: Tensor, places: Places) -> Tensor:
         whole.split_with_sizes(sizes, dim=-2) for whole in (keys, values)
     )
     ends = queries[..., places.rows, :]
-    mixed = _behind(ends, (past_keys, past_values), (own_keys, own_values), places.at_ends, places)
+    past, own = (past_keys, past_values), (own_keys, own_values)
+    mixed = _behind(ends, past, own, mask=places.at_ends, places=places)
     return residual(block, x[..., places.rows, :], joined(block, mixed))
 
 
@@ -135,6 +135,7 @@ def _behind(
     queries: Tensor,
     past: tuple[Tensor, Tensor],
     own: tuple[Tensor, Tensor],
+    *,
     mask: Tensor,
     places: Places,
 ) -> Tensor:
