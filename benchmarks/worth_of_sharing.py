@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from _grid import Row, read_rows, run_missing, summarise_run
 from _scores import RESULTS
-from _worth_page import KEPT, choose, page, plot
+from _worth_claims import KEPT, choose
+from _worth_page import page, plot
 
 CONFIG = "sharing"
 KEY = ("stage", "side", "kind", "setting", "clients", "epsilon", "seed")
