@@ -7,6 +7,7 @@ are tuned with as many settings on five other seeds; then each is run on fresh s
 benchmark goes on where it was.
 
     python benchmarks/worth_of_sharing.py [--stage tuning | final] [--seeds 0 .. 9] [--large 0 ..]
+        [--kinds iid ..]
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any
 import numpy as np
 from _grid import Row, read_rows, run_missing, summarise_run
 from _scores import RESULTS
-from _worth_page import KEPT, choose, page, plot
+from _worth_claims import KEPT, choose
+from _worth_page import page, plot
 
 CONFIG = "sharing"
 KEY = ("stage", "side", "kind", "setting", "clients", "epsilon", "seed")
@@ -188,6 +190,7 @@ def main() -> None:
     parser.add_argument("--stage", choices=("tuning", "final", "page"), default="page")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(range(10)))
     parser.add_argument("--large", type=int, nargs="*", default=[], help="seeds of 1,000 clients")
+    parser.add_argument("--kinds", choices=KINDS, nargs="*", default=list(KINDS), help="of finals")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--output", type=Path, default=OUTPUT)
     options = parser.parse_args()
@@ -196,6 +199,7 @@ def main() -> None:
     if options.stage == "final":
         chosen = choose(read_rows(options.output))
         wanted = [*finals(chosen, options.seeds, 100), *finals(chosen, options.large, 1000)]
+        wanted = [row for row in wanted if row["kind"] in options.kinds]
         run_missing(options.output, wanted, measure, key=KEY, jobs=options.jobs)
     rows = read_rows(options.output)
     options.output.with_suffix(".md").write_text("\n".join(page(rows)), encoding="utf-8")

@@ -275,7 +275,7 @@ class FedPGP(PromptMethod):
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C) under p_i; under p_G while there is no adapter."""
         if not view.personal:
-            return self.prompt_logits(view.broadcast[CONTEXT], batch, classes)
+            return self.broadcast_logits(view, batch, classes)
         arrays = {CONTEXT: view.broadcast[CONTEXT], **view.personal}
         tensors = {n: as_tensor(value, self.encoder.backbone) for n, value in arrays.items()}
         prompt = self.adapter.personal_prompt(tensors).cpu().numpy()

@@ -225,7 +225,9 @@ class PFedMoAP(PromptMethod):
         """Eq. 10 with the client's own prompt P_i; the plain prompt without experts or gate."""
         held = self._held(view)
         if not self._mixes(view, held):
-            return self.prompt_logits(held[CONTEXT], batch, classes)
+            if CONTEXT in view.personal:
+                return self.prompt_logits(held[CONTEXT], batch, classes)
+            return self.broadcast_logits(view, batch, classes)
         objective = self._objective(view.experts, tuple(classes))
         with torch.no_grad():
             parameters, image = self._tensors(held, batch)

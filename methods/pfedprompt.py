@@ -42,7 +42,7 @@ from methods.interface.method import (
     Task,
     Trainer,
 )
-from methods.prompts.prompt import CONTEXT, PromptConfig, PromptMethod, as_tensor, build_encoder
+from methods.prompts.prompt import PromptConfig, PromptMethod, as_tensor, build_encoder
 
 FEATURES, LABELS = "memory.features", "memory.labels"
 
@@ -102,10 +102,10 @@ class PFedPrompt(PromptMethod):
     ) -> NDArray[np.float32]:
         """Return logits (n, C) under the broadcast prompt, blended with any memory."""
         if self.config.blend == 0.0 or not len(view.personal.get(LABELS, ())):
-            return self.prompt_logits(view.broadcast[CONTEXT], batch, classes)
+            return self.broadcast_logits(view, batch, classes)
         backbone, blend = self.encoder.backbone, self.config.blend
         with torch.no_grad():
-            text = self.encoder.text_features(as_tensor(view.broadcast[CONTEXT], backbone), classes)
+            text = self.broadcast_text(view, classes)
             image = as_tensor(batch["features"], backbone)
             remembered = as_tensor(view.personal[FEATURES], backbone)
             attention = attend(image, remembered, self.config.sharpness)

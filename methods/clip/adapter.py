@@ -32,7 +32,7 @@ from methods.clip.architecture import architecture_of
 from methods.clip.image_tower import ImageTower
 from methods.clip.preprocessing import fit, side_of, to_pixels
 from methods.clip.published import require_known
-from methods.clip.text_tower import TextTower
+from methods.clip.text_tower import Following, TextTower
 from methods.errors import BackboneError
 
 Tokenize = Callable[[Sequence[str]], Tensor]
@@ -255,27 +255,27 @@ class Backbone:
         self._require_length(len(prefix) + suffixes.shape[1])
         return self._text.encode_prefixed(prefix, suffixes, end_of_text)
 
-    def encode_each_prefixed(
-        self, prefixes: Tensor, suffixes: Tensor, end_of_text: Tensor
-    ) -> Tensor:
-        """Encode every suffix behind every prefix; differentiable with respect to both parts.
+    def follow(self, before: int, suffixes: Tensor, end_of_text: Tensor) -> Following:
+        """Return what no prefix of P = `before` positions changes of the texts that it begins.
 
-        Equals `encode_prefixed` of each prefix in turn, in one pass.
-
-        Args:
-            prefixes: Embeddings of the first positions (start token included), (U, P, token_dim).
-            suffixes: Embeddings of what follows, (n, S, token_dim), P + S at most `context_length`.
-            end_of_text: Position of each end-of-text token within the whole text, int64 (n,), each
-                at least P.
-
-        Returns:
-            Features of length one, float32 (U, n, embed_dim).
+        The rest is as for `encode_prefixed`.
 
         Raises:
             BackboneError: There are more positions than the context has.
         """
-        self._require_length(prefixes.shape[1] + suffixes.shape[1])
-        return self._text.encode_each_prefixed(prefixes, suffixes, end_of_text)
+        self._require_length(before + suffixes.shape[1])
+        return self._text.follow(before, suffixes, end_of_text)
+
+    def encode_behind(self, prefixes: Tensor, following: Following) -> Tensor:
+        """Return features (U, n, embed_dim) of what follows behind each of U prefixes.
+
+        Differentiable; equals `encode_prefixed` of each prefix in turn, in one pass.
+
+        Args:
+            prefixes: Embeddings of the first positions (start token included), (U, P, token_dim).
+            following: From `follow`, for prefixes of P positions.
+        """
+        return self._text.encode_behind(prefixes, following)
 
     def encode_texts(self, texts: Sequence[str]) -> Tensor:
         """Encode fixed texts, without gradients.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -11,8 +12,28 @@ from open_clip.transformer import ResidualAttentionBlock, Transformer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from methods.clip.attention import causal_mask, heads, last_step, step
+from methods.clip.attention import Places, causal_mask, last_step, packed, step
 from methods.errors import BackboneError
+
+
+@dataclass(frozen=True, eq=False)
+class Following:
+    """What stands behind a prefix in n texts, as far as no prefix changes it.
+
+    Attributes:
+        suffixes: (n, S, token_dim), without positions.
+        end_of_text: Positions within the whole text, (n,).
+        places: Who sees whom.
+        states: The suffixes with their positions, (1, n S, token_dim).
+        opened: What the first block makes of them before its attention; None for a tower with
+            blocks of open_clip's other kinds.
+    """
+
+    suffixes: Tensor
+    end_of_text: Tensor
+    places: Places
+    states: Tensor
+    opened: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,36 +137,48 @@ class TextTower:
         Returns:
             Features of length one, (n, embed_dim).
         """
-        return self.encode_each_prefixed(prefix.unsqueeze(0), suffixes, end_of_text)[0]
+        following = self.follow(len(prefix), suffixes, end_of_text)
+        return self.encode_behind(prefix.unsqueeze(0), following)[0]
 
-    def encode_each_prefixed(
-        self, prefixes: Tensor, suffixes: Tensor, end_of_text: Tensor
-    ) -> Tensor:
-        """Encode every suffix behind every prefix.
+    def follow(self, before: int, suffixes: Tensor, end_of_text: Tensor) -> Following:
+        """Return all that does not depend on the prefix, for any number of passes.
+
+        Args:
+            before: Number P of positions of the prefixes.
+            suffixes: (n, S, token_dim), without positions.
+            end_of_text: Positions within the whole text, (n,).
+        """
+        length = before + suffixes.shape[1]
+        places = Places.of(before, end_of_text - before, suffixes.shape[1])
+        x = (suffixes + self.positional_embedding[before:length]).flatten(0, 1).unsqueeze(0)
+        # Before the first attention, what follows is the same behind every prefix.
+        opened = packed(self.blocks[0], x) if self._is_plain else None
+        return Following(suffixes, end_of_text, places, x, opened)
+
+    def encode_behind(self, prefixes: Tensor, following: Following) -> Tensor:
+        """Encode every text that follows behind every prefix.
 
         Args:
             prefixes: (U, P, token_dim), without positions.
-            suffixes: (n, S, token_dim), without positions.
-            end_of_text: Positions within the whole text, (n,).
+            following: What stands behind them.
 
         Returns:
             Features of length one, (U, n, embed_dim).
         """
-        start = prefixes.shape[1]
-        length = start + suffixes.shape[1]
-        if not all(isinstance(block, ResidualAttentionBlock) for block in self.blocks):
-            return self._finish(self._encode_whole(prefixes, suffixes, end_of_text))
-        hidden = causal_mask(length, prefixes.device)
-        shared = prefixes + self.positional_embedding[:start]
-        # Before the first attention, what follows is the same behind every prefix.
-        x = (suffixes + self.positional_embedding[start:length]).unsqueeze(0)
-        for block in self.blocks[:-1]:
-            past = heads(block, shared)
-            x = step(block, x, past=past, hidden=hidden[start:])
-            shared = step(block, shared, past=None, hidden=hidden[:start, :start])
-        past = heads(self.blocks[-1], shared)
-        ends = end_of_text - start
-        return self._finish(last_step(self.blocks[-1], x, past=past, ends=ends))
+        if following.opened is None:
+            texts = (following.suffixes, following.end_of_text)
+            return self._finish(self._encode_whole(prefixes, *texts))
+        shared = prefixes + self.positional_embedding[: following.places.before]
+        x = beside(shared, following.states)
+        rows = beside(packed(self.blocks[0], shared), following.opened)
+        for block, upper in pairwise(self.blocks):
+            x = step(block, x, rows, following.places)
+            rows = packed(upper, x)
+        return self._finish(last_step(self.blocks[-1], x, rows, following.places))
+
+    @property
+    def _is_plain(self) -> bool:
+        return all(isinstance(block, ResidualAttentionBlock) for block in self.blocks)
 
     def _encode_whole(self, prefixes: Tensor, suffixes: Tensor, end_of_text: Tensor) -> Tensor:
         sizes = (len(prefixes), len(suffixes), -1, -1)
@@ -173,6 +206,11 @@ class TextTower:
         if isinstance(self.projection, nn.Linear):
             return functional.linear(pooled, self.projection.weight, self.projection.bias)
         return pooled @ self.projection
+
+
+def beside(prefixes: Tensor, texts: Tensor) -> Tensor:
+    """Return the rows of texts (1, n S, k) behind those of each prefix, (U, P + n S, k)."""
+    return torch.cat((prefixes, texts.expand(len(prefixes), -1, -1)), dim=1)
 
 
 def _has_class_token(source: Any) -> bool:

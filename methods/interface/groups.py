@@ -104,7 +104,7 @@ class InGroups(OverMethod):
         """
         if trainer.charged_steps is not None:
             raise MethodError("noise in training steps does not cover which expert is picked")
-        choice = self.best_for(view.broadcast, data)
+        choice = self.best_for(view, data)
         result = self.base.client_update(self._view(view, choice), data, trainer, rng)
         update = {}
         for name, tensor in self.shared_spec().items():
@@ -114,7 +114,7 @@ class InGroups(OverMethod):
             update, None, _with_choice(result.personal, choice), result.metrics, group=choice
         )
 
-    def best_for(self, broadcast: Arrays, data: Examples) -> int:
+    def best_for(self, view: ClientView, data: Examples) -> int:
         """Return the expert with the lowest cross-entropy on these examples, ties to the lowest.
 
         Personal parts are left out: they were trained beside one expert, and would favour it.
@@ -122,15 +122,14 @@ class InGroups(OverMethod):
         Raises:
             MethodError: If a number of a broadcast is not finite.
         """
-        if not all(np.isfinite(a).all() for a in broadcast.values() if a.dtype.kind == "f"):
+        sent = view.broadcast
+        if not all(np.isfinite(a).all() for a in sent.values() if a.dtype.kind == "f"):
             raise MethodError("an expert holds a number that is not finite")
         labels = data.arrays["labels"]
         losses = []
         for k in range(self.groups):
-            view = ClientView(_at(broadcast, k))
-            losses.append(
-                _cross_entropy(self.base.predict(view, data.arrays, self.classes), labels)
-            )
+            one = ClientView(_at(sent, k), is_common=view.is_common)
+            losses.append(_cross_entropy(self.base.predict(one, data.arrays, self.classes), labels))
         # What overflowed is no fit; where all did, it is the first.
         return int(np.argmin(np.nan_to_num(np.asarray(losses), nan=np.inf, posinf=np.inf)))
 
@@ -174,7 +173,7 @@ class InGroups(OverMethod):
         if self.base.has_personal_state and CHOICE in view.personal:
             choice = _choice(view)
         else:
-            choice = self.best_for(view.broadcast, data)
+            choice = self.best_for(view, data)
         personal = self.base.personalise(self._view(view, choice), data, trainer, rng)
         return _with_choice(personal, choice)
 
@@ -199,9 +198,8 @@ class InGroups(OverMethod):
     def _view(self, view: ClientView, choice: int) -> ClientView:
         """Return what the base sees: one expert as the broadcast, others in place of a pool's."""
         personal = {name: array for name, array in view.personal.items() if name != CHOICE}
-        return ClientView(
-            _at(view.broadcast, choice), self._others(view.broadcast, choice), personal
-        )
+        others = self._others(view.broadcast, choice)
+        return ClientView(_at(view.broadcast, choice), others, personal, is_common=view.is_common)
 
     def _others(self, broadcast: Arrays, choice: int) -> tuple[Arrays, ...]:
         """Return the nearest other experts, in the order of their distance (l2)."""

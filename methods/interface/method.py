@@ -130,12 +130,15 @@ class ClientView:
         personal: Its own state, from its own store.
         own: Which of the experts is its own entry, in `personalise` of a pool that is made once,
             after the last round; None where it has none there.
+        is_common: Whether all clients were sent this very broadcast, so that what follows from it
+            alone may be kept in memory for all of them. No client's training is in it then.
     """
 
     broadcast: Arrays
     experts: Sequence[Arrays] = ()
     personal: Arrays = field(default_factory=dict)
     own: int | None = None
+    is_common: bool = False
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,17 @@ from open_clip.transformer import ResidualAttentionBlock, VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from methods.clip.attention import causal_mask, heads, joined, last_step, residual, step
+from methods.clip.attention import (
+    causal_mask,
+    heads,
+    joined,
+    last_step,
+    packed,
+    residual,
+    step,
+)
 from methods.clip.image_tower import ImageTower
-from methods.clip.text_tower import TextTower
+from methods.clip.text_tower import TextTower, beside
 from methods.errors import BackboneError
 from methods.prompts.prompt import CONTEXT_STANDARD_DEVIATION
 
@@ -186,24 +194,17 @@ class DeepImageEncoder:
 
 def _encode_prefixed(tower: TextTower, contexts: Tensor, tokens: TokenisedText) -> Tensor:
     """Return features (C, d): start token and prompts once, the rest of the texts behind them."""
-    before, device = 1 + contexts.shape[1], contexts.device
-    suffixes = tokens.embeddings[:, before:]
-    length = before + suffixes.shape[1]
-    hidden = causal_mask(length, device)
-    places = tower.positional_embedding
-    shared = torch.cat((tokens.embeddings[:1, :1], contexts[:1]), dim=1) + places[:before]
-    x = (suffixes + places[before:length]).unsqueeze(0)
+    before = 1 + contexts.shape[1]
+    following = tower.follow(before, tokens.embeddings[:, before:], tokens.end_of_text)
+    shared = torch.cat((tokens.embeddings[:1, :1], contexts[:1]), dim=1)
+    x = beside(shared + tower.positional_embedding[:before], following.states)
     for index, block in enumerate(tower.blocks[:-1]):
-        past = heads(block, shared)
-        x = step(block, x, past=past, hidden=hidden[before:])
-        following = contexts[index + 1 : index + 2]
-        # The start token sees nothing but itself, whatever stands behind it.
-        kept = 1 if len(following) else before
-        shared = step(block, shared[:, :kept], past=None, hidden=hidden[:kept, :kept])
-        if len(following):
-            shared = torch.cat((shared, following), dim=1)
-    last, ends = tower.blocks[-1], tokens.end_of_text - before
-    return tower._finish(last_step(last, x, past=heads(last, shared), ends=ends))[0]
+        x = step(block, x, packed(block, x), following.places)
+        if index + 1 < len(contexts):
+            # The start token sees nothing but itself, whatever stands behind it.
+            x = torch.cat((x[:, :1], contexts[index + 1 : index + 2], x[:, before:]), dim=1)
+    last = tower.blocks[-1]
+    return tower._finish(last_step(last, x, packed(last, x), following.places))[0]
 
 
 def _encode_whole(tower: TextTower, contexts: Tensor, tokens: TokenisedText) -> Tensor:

@@ -35,9 +35,13 @@ from methods.interface.method import (
 )
 
 if TYPE_CHECKING:
-    from methods.clip.adapter import Backbone, TokenisedText
+    from methods.clip.adapter import Backbone
+    from methods.clip.text_tower import Following
 
 CONTEXT = "context"
+COMMON_KEPT = 16
+"""Broadcast prompts whose text features are kept for all clients: more than the private experts
+that a round has. With a thousand names and 512 numbers, two megabytes each."""
 CONTEXT_STANDARD_DEVIATION = 0.02
 """Standard deviation of randomly initialised context vectors (CoOp, section 4.1)."""
 
@@ -63,8 +67,9 @@ class PromptEncoder:
         """Take the backbone and the number l of context vectors."""
         self.backbone = backbone
         self.context_tokens = context_tokens
-        # Class names are few and alike in every step, so their token embeddings are kept.
+        # Class names are few and alike in every step, so what no context changes is kept of them.
         self._placeholders = lru_cache(maxsize=8)(self._embed_placeholders)
+        self._common = lru_cache(maxsize=COMMON_KEPT)(self._encode_common)
 
     @property
     def spec(self) -> TensorSpec:
@@ -108,12 +113,31 @@ class PromptEncoder:
 
         One pass for all; differentiable in the contexts.
         """
-        tokens = self._placeholders(tuple(classes))
         # The start token and the context are alike in all classes, which the backbone exploits.
-        start = tokens.embeddings[0, :1].expand(len(contexts), -1, -1)
-        prefixes = torch.cat((start, contexts), dim=1)
-        suffixes = tokens.embeddings[:, 1 + self.context_tokens :]
-        return self.backbone.encode_each_prefixed(prefixes, suffixes, tokens.end_of_text)
+        start, following = self._placeholders(tuple(classes))
+        prefixes = torch.cat((start.expand(len(contexts), -1, -1), contexts), dim=1)
+        return self.backbone.encode_behind(prefixes, following)
+
+    def fixed_features(self, context: NDArray[Any], classes: Sequence[str]) -> Tensor:
+        """Return L2-normalised text features (C, d) of a context (l, w), without gradients."""
+        with torch.no_grad():
+            return self.text_features(as_tensor(context, self.backbone), classes)
+
+    def common_features(self, context: NDArray[Any], classes: Sequence[str]) -> Tensor:
+        """Return `fixed_features` of a context that all clients were sent, made once for all.
+
+        A context that a client trained has no place here: what is kept in memory beside the
+        clients tells nothing of any of them.
+
+        Args:
+            context: Shape (l, token width).
+            classes: C class names.
+
+        Returns:
+            The same tensor each time, which is not to be written to.
+        """
+        raw = np.ascontiguousarray(context)
+        return self._common(raw.tobytes(), raw.dtype.str, raw.shape, tuple(classes))
 
     def text_jacobian(
         self, context: NDArray[np.float32], classes: Sequence[str]
@@ -173,9 +197,19 @@ class PromptEncoder:
         (gradients,) = torch.autograd.grad(features.diagonal().sum(), copies)
         return np.asarray(gradients.reshape(size, -1).cpu().numpy(), np.float64)
 
-    def _embed_placeholders(self, classes: tuple[str, ...]) -> TokenisedText:
-        prefix = "X " * self.context_tokens
-        return self.backbone.embed_tokens([f"{prefix}{name}." for name in classes])
+    def _encode_common(
+        self, raw: bytes, dtype: str, shape: tuple[int, ...], classes: tuple[str, ...]
+    ) -> Tensor:
+        return self.fixed_features(np.frombuffer(raw, dtype).reshape(shape), classes)
+
+    def _embed_placeholders(self, classes: tuple[str, ...]) -> tuple[Tensor, Following]:
+        """Return the start token (1, w) and what follows the context."""
+        before, prefix = 1 + self.context_tokens, "X " * self.context_tokens
+        tokens = self.backbone.embed_tokens([f"{prefix}{name}." for name in classes])
+        suffixes = tokens.embeddings[:, before:]
+        with torch.no_grad():
+            following = self.backbone.follow(before, suffixes, tokens.end_of_text)
+        return tokens.embeddings[0, :1], following
 
 
 @dataclass(frozen=True)
@@ -251,7 +285,7 @@ class PromptMethod(AveragedMethod):
         classes: Sequence[str],
     ) -> NDArray[np.float32]:
         """Return CLIP's logits (n, C) under the broadcast prompt."""
-        return self.prompt_logits(view.broadcast[CONTEXT], batch, classes)
+        return self.broadcast_logits(view, batch, classes)
 
     def train_prompt(
         self,
@@ -270,9 +304,23 @@ class PromptMethod(AveragedMethod):
         self, context: NDArray[Any], batch: Arrays, classes: Sequence[str]
     ) -> NDArray[np.float32]:
         """Return logits (n, C): cosine of image and text features over the temperature."""
+        return self._logits(self.encoder.fixed_features(context, classes), batch)
+
+    def broadcast_logits(
+        self, view: ClientView, batch: Arrays, classes: Sequence[str]
+    ) -> NDArray[np.float32]:
+        """Return `prompt_logits` of the broadcast prompt, encoded once for all who were sent it."""
+        return self._logits(self.broadcast_text(view, classes), batch)
+
+    def broadcast_text(self, view: ClientView, classes: Sequence[str]) -> Tensor:
+        """Return text features (C, d) of the broadcast prompt, without gradients, to be read."""
+        if view.is_common:
+            return self.encoder.common_features(view.broadcast[CONTEXT], classes)
+        return self.encoder.fixed_features(view.broadcast[CONTEXT], classes)
+
+    def _logits(self, text: Tensor, batch: Arrays) -> NDArray[np.float32]:
         backbone = self.encoder.backbone
         with torch.no_grad():
-            text = self.encoder.text_features(as_tensor(context, backbone), classes)
             logits = backbone.logit_scale * as_tensor(batch["features"], backbone) @ text.T
         return logits.cpu().numpy().astype(np.float32)
 

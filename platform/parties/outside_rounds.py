@@ -32,7 +32,7 @@ from platform.parties.expectations import (
     require_parting,
 )
 from platform.parties.personal_states import PersonalStates
-from platform.parties.profile import TrainerFactory, view_of
+from platform.parties.profile import TrainerFactory, as_sent, view_of
 from platform.parties.scoring import LOCAL, mean_weights
 from platform.parties.totality import personalise
 from platform.wire.codec import encode_arrays
@@ -115,10 +115,11 @@ class OutsideRounds:
         states.require_known(envelope.committed)
         before = states.before_parting(envelope.committed)
         taken = parting.fetched or Fetched(before.experts, None)
+        view = ClientView(parting.broadcast, taken.experts, before.personal, taken.own)
         personal = personalise(
             states.profile,
             self.make_trainer,
-            ClientView(parting.broadcast, taken.experts, before.personal, taken.own),
+            as_sent(states.profile, view),
             round_number=kept_as[0],
             remember=partial(self.remember, kept_as),
         )
@@ -140,7 +141,7 @@ class OutsideRounds:
             raise ProtocolError("message: there is no such set of images")
         require_broadcast(self.expected, examination.broadcast)
         state, after = states.after(envelope.committed)
-        view, method = view_of(examination.broadcast, state), profile.method
+        view, method = as_sent(profile, view_of(examination.broadcast, state)), profile.method
         tallies = {name: profile.measured.tally(method, view, name) for name in examination.sets}
         weights = None
         if examination.weighs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -127,6 +127,14 @@ class PersonalState:
 def view_of(broadcast: Arrays, state: PersonalState) -> ClientView:
     """Return what a client predicts with."""
     return ClientView(broadcast, state.experts, state.personal)
+
+
+def as_sent(profile: ClientProfile, view: ClientView) -> ClientView:
+    """Return the view of a broadcast that came in a message of the coordinator.
+
+    Unless the method has one for each client, which others' training is in, it is common to all.
+    """
+    return replace(view, is_common=profile.method.visibility == "aggregate_only")
 
 
 def train(

@@ -32,6 +32,7 @@ from platform.parties.profile import (
     ClientProfile,
     PersonalState,
     TrainerFactory,
+    as_sent,
     batches_of,
     first_state,
     noise_of,
@@ -213,7 +214,7 @@ def describe(error: Exception) -> str:
 def _work(local: LocalRound) -> Ready:
     profile, noise = local.profile, local.noise
     validation = _validate(local)
-    view = ClientView(local.broadcast, local.experts, local.state.personal)
+    view = as_sent(profile, ClientView(local.broadcast, local.experts, local.state.personal))
     result = train(profile, local.make_trainer, view, round_number=local.attempt[0], noise=noise)
     prepared = local.protection.prepare(result, local.broadcast, noise, validation)
     # Encoded here, because a personal part with NaN fails no later than an update with NaN.
@@ -228,7 +229,8 @@ def _validate(local: LocalRound) -> float | None:
     images = local.profile.measured.own.get(VALIDATION)
     if local.protection.extras.metric is None or images is None:
         return None
-    return accuracy(local.profile.method, view_of(local.broadcast, local.state), images)
+    view = as_sent(local.profile, view_of(local.broadcast, local.state))
+    return accuracy(local.profile.method, view, images)
 
 
 def _on_known_ground(local: LocalRound) -> LocalRound:

@@ -120,7 +120,10 @@ def test_each_of_several_prefixes_is_as_if_alone(pair, shared):
     noise = torch.randn((4, shared, backbone.token_dim), generator=torch.manual_seed(3))
     prefixes = (tokens.embeddings[0, :shared] + 0.1 * noise).requires_grad_()
     suffixes = tokens.embeddings[:, shared:].clone().requires_grad_()
-    together = backbone.encode_each_prefixed(prefixes, suffixes, tokens.end_of_text)
+    following = backbone.follow(shared, suffixes, tokens.end_of_text)
+    together = backbone.encode_behind(prefixes, following)
+    # What follows is prepared once, for any number of passes.
+    assert torch.equal(backbone.encode_behind(prefixes, following), together)
     alone = torch.stack(
         [backbone.encode_prefixed(p, suffixes, tokens.end_of_text) for p in prefixes]
     )
@@ -283,7 +286,7 @@ def test_a_text_that_would_be_cut_is_refused(tiny):
     with pytest.raises(BackboneError, match="25 tokens"):
         tiny.encode_prefixed(long[0, :5], long[:, 5:], torch.tensor([24]))
     with pytest.raises(BackboneError, match="25 tokens"):
-        tiny.encode_each_prefixed(long[:, :5], long[:, 5:], torch.tensor([24]))
+        tiny.follow(5, long[:, 5:], torch.tensor([24]))
 
 
 def test_no_text_is_refused(tiny):

@@ -95,9 +95,31 @@ def test_experts_start_apart_and_ties_go_to_the_first(task, examples):
     assert contexts.shape == (K, TOKENS, WIDTH)
     assert len({context.tobytes() for context in contexts}) == K
     alike = {CONTEXT: np.stack([contexts[1]] * K)}
-    assert method.best_for(alike, examples) == 0
+    assert method.best_for(ClientView(alike), examples) == 0
     last = {CONTEXT: np.stack([contexts[0], contexts[1], contexts[1]])}
-    assert method.best_for(last, examples) in (0, 1)
+    assert method.best_for(ClientView(last), examples) in (0, 1)
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_clients_compare_experts_by_what_is_encoded_once_for_all(
+    task, examples, monkeypatch, mixes
+):
+    """Of each expert the text features depend on the broadcast alone, which all were sent."""
+    pool = pfedmoap.Config(context_tokens=TOKENS, experts=2, gate_dim=WIDTH)
+    method = grouped(task, pfedmoap.build(pool, task) if mixes else None)
+    encoder, passes = method.base.encoder, []
+    encode = encoder.text_features_each
+    monkeypatch.setattr(
+        encoder, "text_features_each", lambda c, names: passes.append(len(c)) or encode(c, names)
+    )
+    broadcast = method.broadcast(spread(method.init_server(rng(2))))
+    alone = method.best_for(ClientView(broadcast), examples)
+    assert passes == [1] * K
+    mine = {CHOICE: np.array(1), CONTEXT: np.ones((TOKENS, WIDTH), np.float32)}
+    for personal in ({}, mine, {}):
+        view = ClientView(broadcast, personal=personal, is_common=True)
+        assert method.best_for(view, examples) == alone
+    assert passes == [1] * K * 2
 
 
 def test_the_server_moves_each_expert_by_its_own_groups_mean(task):
@@ -156,7 +178,7 @@ def test_where_all_pick_one_expert_it_is_the_method_itself(task, examples):
     """The law that it must reduce to."""
     plain, method = base(task), grouped(task)
     state = spread(method.init_server(rng(1)))
-    best = method.best_for(state, examples)
+    best = method.best_for(ClientView(state), examples)
     expected = {CONTEXT: state[CONTEXT][best]}
     shares = [Examples({n: a[i : i + 5] for n, a in examples.arrays.items()}) for i in (0, 5)]
     for _ in range(3):
@@ -214,7 +236,7 @@ def test_the_expert_of_a_client_is_what_a_method_is_anchored_to(task, examples):
     state, watching = spread(method.init_server(rng(4))), RecordingTrainer()
     watching.charged_steps = None
     method.client_update(ClientView(method.broadcast(state)), examples, watching, rng(3))
-    best = method.best_for(state, examples)
+    best = method.best_for(ClientView(state), examples)
     np.testing.assert_array_equal(watching.parameters[CONTEXT], state[CONTEXT][best])
     moved = {CONTEXT: torch.tensor(state[CONTEXT][best] + 0.1)}
     at_home = {CONTEXT: torch.tensor(state[CONTEXT][best])}
@@ -293,9 +315,9 @@ def test_an_expert_that_overflows_is_no_fit(task, examples):
     method = grouped(task)
     broadcast = {CONTEXT: np.array(method.init_server(rng(1))[CONTEXT])}
     broadcast[CONTEXT][0] = 3e38
-    assert method.best_for(broadcast, examples) != 0
+    assert method.best_for(ClientView(broadcast), examples) != 0
     broadcast[CONTEXT][:] = 3e38
-    assert method.best_for(broadcast, examples) == 0
+    assert method.best_for(ClientView(broadcast), examples) == 0
 
 
 def test_noised_steps_and_sums_without_counts_are_refused(task, examples):

@@ -93,3 +93,64 @@ def test_one_step_follows_the_gradient_by_finite_differences(task, examples):
     slopes = numeric_gradient(loss, {CONTEXT: state[CONTEXT]}, CONTEXT, coordinates)
     moved = [-step.update[CONTEXT][place] for place in coordinates]
     np.testing.assert_allclose(moved, slopes, rtol=2e-3, atol=1e-5)
+
+
+def counting(encoder, monkeypatch) -> list[int]:
+    """The number of prompts in each pass through the text tower."""
+    passes, encode = [], encoder.text_features_each
+
+    def counted(contexts, classes):
+        passes.append(len(contexts))
+        return encode(contexts, classes)
+
+    monkeypatch.setattr(encoder, "text_features_each", counted)
+    return passes
+
+
+def sent(context) -> ClientView:
+    """As a client reads it: each has arrays of its own."""
+    return ClientView({CONTEXT: context.copy()}, is_common=True)
+
+
+def test_what_all_were_sent_is_encoded_once_for_all(task, examples, monkeypatch):
+    method = build(task)
+    passes = counting(method.encoder, monkeypatch)
+    context = method.init_server(rng(1))[CONTEXT]
+    alone = method.predict(ClientView({CONTEXT: context}), examples.arrays, task.classes)
+    assert passes == [1]
+    for _ in range(3):
+        common = method.predict(sent(context), examples.arrays, task.classes)
+        np.testing.assert_array_equal(common, alone)
+    assert passes == [1, 1]
+    some = method.predict(sent(context), examples.arrays, task.classes[:2])
+    np.testing.assert_allclose(some, alone[:, :2], rtol=1e-5)
+    assert passes == [1, 1, 1]
+
+
+def test_another_broadcast_has_features_of_its_own_however_near_it_is(task, examples):
+    method = build(task)
+    context = method.init_server(rng(1))[CONTEXT]
+    moved = context.copy()
+    moved[0, 0] += np.float32(1e-2)
+    first, second = (
+        method.predict(sent(c), examples.arrays, task.classes) for c in (context, moved)
+    )
+    assert np.any(first != second)
+    # An array that is written to after it was seen is another broadcast too.
+    context[...] = moved
+    again = method.predict(
+        ClientView({CONTEXT: context}, is_common=True), examples.arrays, task.classes
+    )
+    np.testing.assert_array_equal(again, second)
+
+
+def test_what_a_client_trained_is_never_kept(task, examples, monkeypatch):
+    method = build(task)
+    passes = counting(method.encoder, monkeypatch)
+    state = method.init_server(rng(1))
+    result = method.client_update(ClientView(state), examples, trainer(steps=3), rng())
+    own = {CONTEXT: state[CONTEXT] + result.update[CONTEXT]}
+    for _ in range(2):
+        method.predict(ClientView(own), examples.arrays, task.classes)
+        method.prompt_logits(own[CONTEXT], examples.arrays, task.classes)
+    assert passes == [1] * 7

@@ -8,13 +8,16 @@ import math
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
-from methods import LocalResult
+from methods import ClientView, LocalResult, Visibility
 from methods.interface.groups import CHOICE, InGroups
 from methods.interface.subspace import BASIS
+from methods.prompts.prompt import PromptEncoder
 from platform.bootstrap import Surroundings, plan_run
 from platform.errors import ConfigError, ProtocolError
 from platform.experiment.finishing import execute
@@ -23,6 +26,7 @@ from platform.parties import totality
 from platform.parties.client import Client
 from platform.parties.expectations import expectations_of, require_broadcast
 from platform.parties.outside_rounds import KINDS
+from platform.parties.profile import as_sent
 from platform.privacy_auditing.audit import AuditPlan, audit_failing, audit_run
 from platform.rounds.observing import SilentObserver
 from platform.wire.codec import decode_arrays
@@ -248,9 +252,9 @@ def test_a_client_that_dies_between_picking_and_sending_picks_the_same(
     whole = storage.run(*GROUPED, DISTRIBUTED)
     original, picked = InGroups.best_for, []
 
-    def watching(self, broadcast, data):
-        choice = original(self, broadcast, data)
-        place = (broadcast["context"].tobytes(), data.arrays["features"].tobytes())
+    def watching(self, view, data):
+        choice = original(self, view, data)
+        place = (view.broadcast["context"].tobytes(), data.arrays["features"].tobytes())
         picked.append((place, choice))
         return choice
 
@@ -470,3 +474,33 @@ def test_what_cannot_be_is_refused_before_anything_runs(storage: Storage, overri
     with pytest.raises(ConfigError, match=said):
         storage.create(*overrides)
     assert not storage.file.exists()
+
+
+def test_experts_are_encoded_once_a_round_however_many_clients_compare_them(
+    storage: Storage, monkeypatch
+):
+    """What all were sent is common to them; what each trains from there is its own."""
+    fixed, trained = [], []
+    encode = PromptEncoder.text_features_each
+
+    def counted(self, contexts, classes):
+        (trained if torch.is_grad_enabled() else fixed).append(classes)
+        return encode(self, contexts, classes)
+
+    monkeypatch.setattr(PromptEncoder, "text_features_each", counted)
+    quick = (*GROUPED, CENTRAL, "training.local_steps=2", "cohort.dropout_rate=0")
+    done = storage.run(*quick, "evaluation.every=10")
+    clients, rounds = len(done.summary["final"]["accuracy"]["per_client"]), 2
+    assert clients > K and len(trained) == 2 * rounds * clients
+    # Those of each round, and those that clients pick from and are measured with after the last.
+    assert len(fixed) <= K * (rounds + 1)
+
+
+def test_a_broadcast_for_one_client_is_not_common():
+    view = ClientView({"context": np.zeros((2, 4), np.float32)}, own=3)
+    for visibility, common in (("aggregate_only", True), ("per_client", False)):
+        profile = SimpleNamespace(method=SimpleNamespace(visibility=Visibility(visibility)))
+        sent = as_sent(profile, view)
+        assert sent.is_common is common
+        assert (sent.broadcast, sent.own) == (view.broadcast, 3)
+    assert not view.is_common

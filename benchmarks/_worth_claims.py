@@ -1,0 +1,166 @@
+"""The claims of `worth_of_sharing.py`: which runs are compared, and how sure the gains are."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from _grid import Row
+from scipy import stats
+
+KINDS = {
+    "iid": "iid: sixteen images, whatever their class",
+    "pathological": "pathological: eight images of each of two classes",
+    "senses": "groups: clients in four senses, private experts",
+    "subspace": "iid, in 64 public directions of 512",
+}
+ONE_MEAN = "one mean"
+KEPT = "6 experts, C = 0.2"
+"""Private experts of which those that nobody picks stay as they are: the best of three settings."""
+OVER_ONE_MEAN = 5.0
+"""Points that private experts should be worth over one mean prompt."""
+SURE = 0.05
+"""P below which an aim is said to be met beyond chance."""
+AIMS = {(1000, 8.0): 20.0, (1000, 2.0): 12.0, (1000, 1.0): 8.0, (100, 8.0): 5.0, (100, 4.0): 0.0}
+"""Points over the best that a client does alone, by clients and epsilon."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One federation against clients alone, paired by seed.
+
+    Attributes:
+        kind: How images are dealt out.
+        clients: Number of clients.
+        epsilon: For peers, of the whole run.
+        together: Accuracy on all classes, in percent, one a seed.
+        alone: That of clients alone, on the same seeds.
+        own: Points gained on a client's own test images, one a seed.
+        p_value: Of the paired t test of the aim: gains no larger than it, one-sided.
+    """
+
+    kind: str
+    clients: int
+    epsilon: float
+    together: tuple[float, ...]
+    alone: tuple[float, ...]
+    own: tuple[float, ...]
+    p_value: float
+
+    @property
+    def gains(self) -> list[float]:
+        """Points, one a seed."""
+        return [a - b for a, b in zip(self.together, self.alone, strict=True)]
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """All federations of the final stage that have two seeds or more."""
+    final = [row for row in finals_of(rows) if row["kind"] in KINDS]
+    alone = {(r["kind"], r["seed"]): r for r in final if r["side"] == "alone"}
+    alone |= {("subspace", seed): row for (kind, seed), row in alone.items() if kind == "iid"}
+    cells: dict[tuple[str, int, float], list[Row]] = {}
+    for row in final:
+        if row["side"] == "together" and (row["kind"], row["seed"]) in alone:
+            place = (row["kind"], int(row["clients"]), float(row["epsilon"]))
+            cells.setdefault(place, []).append(row)
+    found = []
+    for (kind, clients, epsilon), of in cells.items():
+        if len(of) > 1:
+            twins = [alone[kind, row["seed"]] for row in of]
+            gains, own = _differences(of, twins, "all"), _differences(of, twins, "own")
+            aim = AIMS[clients, epsilon]
+            test = stats.ttest_1samp(gains, aim, alternative="greater")
+            found.append(
+                Claim(
+                    *(kind, clients, epsilon, _numbers(of, "all"), _numbers(twins, "all")),
+                    *(own, float(test.pvalue)),
+                )
+            )
+    order = list(KINDS)
+    return sorted(found, key=lambda c: (order.index(c.kind), c.clients, -c.epsilon))
+
+
+def finals_of(rows: Sequence[Row]) -> list[Row]:
+    """The final runs of what is compared: in the settings that tuning chose."""
+    chosen = choose(rows)
+    alone, experts = (chosen.get(place) for place in (("alone", "iid"), ("together", "senses")))
+
+    def is_compared(row: Row) -> bool:
+        if row["side"] == "alone":
+            return row["setting"] == alone
+        return row["kind"] != "senses" or row["setting"] == experts
+
+    return [row for row in rows if row["stage"] == "final" and is_compared(row)]
+
+
+def over_one_mean(rows: Sequence[Row]) -> Mapping[int, tuple[list[float], list[float]]]:
+    """What one mean prompt and private experts reach at epsilon 8, by clients, paired by seed."""
+    final = [row for row in finals_of(rows) if row["epsilon"] == "8.0"]
+    place = {(row["kind"], row["clients"], row["seed"]): float(row["all"]) for row in final}
+    found: dict[int, tuple[list[float], list[float]]] = {}
+    for (kind, clients, seed), accuracy in sorted(place.items()):
+        if kind == ONE_MEAN and ("senses", clients, seed) in place:
+            means, experts = found.setdefault(int(clients), ([], []))
+            means.append(accuracy)
+            experts.append(place["senses", clients, seed])
+    return {clients: pair for clients, pair in found.items() if len(pair[0]) > 1}
+
+
+def _numbers(rows: Sequence[Row], name: str) -> tuple[float, ...]:
+    return tuple(float(row[name]) for row in rows)
+
+
+def _differences(rows: Sequence[Row], others: Sequence[Row], name: str) -> tuple[float, ...]:
+    pairs = zip(_numbers(rows, name), _numbers(others, name), strict=True)
+    return tuple(a - b for a, b in pairs)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P values that hold for all claims at once (Holm 1979, "A simple sequentially rejective ...").
+
+    The i-th smallest of m is multiplied by m - i + 1, and none is below one before it.
+    """
+    number, adjusted, largest = len(p_values), [1.0] * len(p_values), 0.0
+    for rank, place in enumerate(np.argsort(p_values)):
+        largest = max(largest, min(1.0, (number - rank) * p_values[place]))
+        adjusted[place] = largest
+    return adjusted
+
+
+def adjusted_p_values(
+    found: Sequence[Claim], differences: Mapping[int, Sequence[float]]
+) -> tuple[list[float], list[float]]:
+    """P values after Holm over all claims of the page: of gains, and over one mean."""
+    tests = [
+        float(stats.ttest_1samp(of, OVER_ONE_MEAN, alternative="greater").pvalue)
+        for of in differences.values()
+    ]
+    adjusted = holm([*(claim.p_value for claim in found), *tests])
+    return adjusted[: len(found)], adjusted[len(found) :]
+
+
+def points_over_one_mean(
+    pairs: Mapping[int, tuple[list[float], list[float]]],
+) -> dict[int, list[float]]:
+    """What private experts are worth over one mean prompt, one number a seed."""
+    return {clients: [b - a for a, b in zip(*pair, strict=True)] for clients, pair in pairs.items()}
+
+
+def tried(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[float]]]:
+    """The tuning runs' accuracies, by side and federation and then by setting."""
+    found: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for row in rows:
+        if row["stage"] == "tuning":
+            of = found.setdefault((row["side"], row["kind"]), {})
+            of.setdefault(row["setting"], []).append(float(row["all"]))
+    return found
+
+
+def choose(rows: Sequence[Row]) -> dict[tuple[str, str], str]:
+    """For each side and kind the setting with the best mean over the tuning seeds."""
+    return {
+        place: max(settings, key=lambda name: statistics.mean(settings[name]))
+        for place, settings in tried(rows).items()
+    }
