@@ -232,7 +232,9 @@ def results(lines: Sequence[Line], rows: Sequence[Row], seeds: Sequence[int]) ->
         return statistics.mean(found)
 
     whole = {
-        name: [seed for seed in seeds if all(has(line, seed) for line in lines if line.table == name)]
+        name: [
+            seed for seed in seeds if all(has(line, seed) for line in lines if line.table == name)
+        ]
         for name in dict.fromkeys(line.table for line in lines)
     }
     return [
