@@ -7,6 +7,7 @@ Writes `docs/results/paper-tables.{csv,md}`, of each table with the seeds that a
 runs that the CSV has are kept, so an interrupted benchmark goes on where it was.
 
     python benchmarks/paper_tables.py [TABLE ...] [--seeds 0 1 2] [--jobs 2]
+    python benchmarks/paper_tables.py --page
     python benchmarks/paper_tables.py --again 10
 """
 
@@ -26,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from _grid import Row, key_of, read_rows, run_missing, summarise_run
+from _grid import Row, among, key_of, read_rows, run_missing, summarise_run
 from _paper_tables_page import Remark, Result, page
 from _scores import RESULTS, provenance
 
@@ -256,16 +257,20 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--again", type=int, metavar="N", help="check N rows drawn at random")
+    parser.add_argument("--page", action="store_true", help="write the page of what has been run")
     options = parser.parse_args()
     if options.again:
         check_again(options.again, options.seeds[0])
         return
-    runs = wanted(read_lines(options.tables), options.seeds)
-    rows = run_missing(OUTPUT, runs, measure, key=KEY, jobs=options.jobs) if runs else []
+    lines = read_lines([])
+    if not options.page:
+        runs = wanted(read_lines(options.tables), options.seeds)
+        run_missing(OUTPUT, runs, measure, key=KEY, jobs=options.jobs)
+    rows, every = read_rows(OUTPUT), wanted(lines, options.seeds)
     text = "\n".join(
         [
-            *page(results(read_lines([]), rows, options.seeds), remarks(), left_out()),
-            cost(rows),
+            *page(results(lines, rows, options.seeds), remarks(), left_out()),
+            cost(among(rows, every, KEY), len(every)),
             "",
             *provenance(),
         ]
@@ -273,12 +278,14 @@ def main() -> None:
     OUTPUT.with_suffix(".md").write_text(text, encoding="utf-8")
 
 
-def cost(rows: Sequence[Row]) -> str:
-    """What the runs took together, and the longest of them."""
-    seconds = [float(row["seconds"]) for row in rows]
+def cost(rows: Sequence[Row], wanted: int) -> str:
+    """What the runs took together, and the longest of them, and how many there should be."""
+    seconds = [float(row["seconds"]) for row in rows] or [0.0]
     return (
-        f"{len(rows)} runs took {sum(seconds) / 60:.0f} processor minutes together, "
-        f"{statistics.median(seconds):.1f} s in the middle and {max(seconds):.1f} s at most."
+        f"{len(rows)} of {wanted} runs took {sum(seconds) / 60:.0f} processor minutes together, "
+        f"{statistics.median(seconds):.1f} s in the middle and {max(seconds):.1f} s at most, with "
+        "the encoding of images where a run was the first of its seed. What else runs on a "
+        "machine's cores counts in such seconds too, up to twofold."
     )
 
 
