@@ -18,7 +18,6 @@ import csv
 import fnmatch
 import json
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from _grid import Row, among, key_of, read_rows, run_missing, summarise_run
+from _grid import Row, among, key_of, read_rows, run_missing, shared_folder, summarise_run, workers
 from _paper_tables_page import Remark, Result, page
 from _scores import RESULTS, provenance
 
@@ -193,7 +192,7 @@ def measure(row: Row, folder: str) -> Row:
     }
 
 
-def check_again(count: int, seed: int) -> None:
+def check_again(count: int, seed: int, jobs: int) -> None:
     """Run some of the file's rows, drawn at random, once more; the same digits, or it ends with 1.
 
     Noise is drawn by the run's seed where a table has any, so nothing but a machine's arithmetic
@@ -203,9 +202,9 @@ def check_again(count: int, seed: int) -> None:
     places = np.random.default_rng(seed).permutation(len(rows))[:count]
     drawn = [rows[place] for place in places]
     differ = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for row in drawn:
-            now = measure({name: row[name] for name in KEY}, folder)
+    with shared_folder() as folder, workers(jobs) as pool:
+        again = [{name: row[name] for name in KEY} for row in drawn]
+        for row, now in zip(drawn, pool.map(measure, again, [folder] * len(again)), strict=True):
             same = all(now[name] == row[name] for name in ("after", "before"))
             differ += not same
             said = "the same" if same else f"now {now['after']} {now['before']}"
@@ -260,7 +259,7 @@ def main() -> None:
     parser.add_argument("--page", action="store_true", help="write the page of what has been run")
     options = parser.parse_args()
     if options.again:
-        check_again(options.again, options.seeds[0])
+        check_again(options.again, options.seeds[0], options.jobs)
         return
     lines = read_lines([])
     if not options.page:
