@@ -34,9 +34,9 @@ WORDS = (
     "noise: the 95% t interval of their difference, paired by seed, leaves zero out. Of a hundred",
     "such pairs some are chance, and with one seed nothing is known of noise. As in the papers",
     "all rows of a table have one learning rate, but for a row that says another. Where one style",
-    "is held out each seed holds out another. Tables that differ in nothing but data sets share",
-    "their runs here. A row with ‡ is a reading of ours, where the paper leaves the method open",
-    "or was not at hand.",
+    "is held out each seed holds out another, and ± is mostly of styles. Tables that differ in",
+    "nothing but data sets share their runs here. A row with ‡ is a reading of ours, where the",
+    "paper leaves the method open or was not at hand.",
     "",
 )
 
@@ -108,10 +108,9 @@ def _table(rows: Sequence[Result]) -> Iterator[str]:
     yield from ("| row | rate | paper | rank | here | rank |", "|---|---:|---:|---:|---:|---:|")
     theirs, ours = _ranks([row.paper for row in rows]), _ranks([row.mean for row in rows])
     for row, their, our in zip(rows, theirs, ours, strict=True):
-        shown = f"{row.rate:g} | {row.paper:.2f} | {their:g} | {spread(row.scores)} | {our:g}"
+        shown = f"{row.rate:g} | {row.paper:.2f} | {their:g} | {_shown(row.scores)} | {our:g}"
         yield f"| {_marked(row.label)} | {shown} |"
-    seeds = len(rows[0].scores)
-    few = "" if seeds > 1 else " One seed, so nothing is known of noise."
+    few = "" if len(rows[0].scores) > 1 else " One seed, so nothing is known of noise."
     yield from ("", f"Kendall's tau: {_tau(rows)}.{few}", "")
     swapped = _swapped(rows)
     for better, worse in swapped:
@@ -122,6 +121,11 @@ def _table(rows: Sequence[Result]) -> Iterator[str]:
         )
     if swapped:
         yield ""
+
+
+def _shown(scores: Sequence[float]) -> str:
+    """Mean and deviation; of one seed no deviation is known."""
+    return spread(scores) if len(scores) > 1 else f"{scores[0]:.1f}"
 
 
 def _remark(remark: Remark) -> Iterator[str]:

@@ -281,10 +281,11 @@ def cost(rows: Sequence[Row], wanted: int) -> str:
     """What the runs took together, and the longest of them, and how many there should be."""
     seconds = [float(row["seconds"]) for row in rows] or [0.0]
     return (
-        f"{len(rows)} of {wanted} runs took {sum(seconds) / 60:.0f} processor minutes together, "
-        f"{statistics.median(seconds):.1f} s in the middle and {max(seconds):.1f} s at most, with "
-        "the encoding of images where a run was the first of its seed. What else runs on a "
-        "machine's cores counts in such seconds too, up to twofold."
+        f"{len(rows)} of {wanted} runs have been made, the first seed of all tables before the "
+        "others; the same command makes those that are missing. They took "
+        f"{sum(seconds) / 60:.0f} processor minutes together, {statistics.median(seconds):.1f} s "
+        f"in the middle and {max(seconds):.1f} s at most. Encoding images is in the first run of a "
+        "seed, and other work on a machine's cores makes such seconds up to twice as many."
     )
 
 
