@@ -91,7 +91,8 @@ def page(
     for rows in tables:
         name, pairs = rows[0].table, len(list(itertools.combinations(rows, 2)))
         shown = f"{len(rows)} | {len(rows[0].scores)} | {_tau(rows)}"
-        yield f"| [{name}](#{name}) | {shown} | {len(_swapped(rows))} of {pairs} pairs |"
+        swapped = f"{len(_swapped(rows))} of {pairs} pairs" if len(rows[0].scores) > 1 else "-"
+        yield f"| [{name}](#{name}) | {shown} | {swapped} |"
     yield ""
     for rows in tables:
         yield from _table(rows)
