@@ -74,9 +74,8 @@ def run_missing(
     missing = [setting for setting in wanted if key_of(setting, key) not in known]
     if not missing:
         return rows
-    with _shared_folder() as folder:
-        spawn = multiprocessing.get_context("spawn")
-        pool, failed = ProcessPoolExecutor(jobs, mp_context=spawn), []
+    with shared_folder() as folder:
+        pool, failed = workers(jobs), []
         try:
             waiting = {pool.submit(measure, setting, folder): setting for setting in missing}
             for done, future in enumerate(as_completed(waiting), start=1):
@@ -123,8 +122,14 @@ def summarise_run(config: str, overrides: Sequence[str], folder: str) -> tuple[R
     return summary, time.perf_counter() - started
 
 
+def workers(jobs: int) -> ProcessPoolExecutor:
+    """Processes of their own, so that all runs have the same number of threads."""
+    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+
+
 @contextmanager
-def _shared_folder() -> Iterator[str]:
+def shared_folder() -> Iterator[str]:
+    """A folder that runs share, with one for cached features, deleted after use."""
     # In memory where that is possible: durability is not what is measured.
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -1,13 +1,13 @@
 """The tables of the four papers in small: the same methods, partitions, protocols and ablations.
 
 Each row of a paper's table is run on `homonyms` from that paper's own configuration, scaled down as
-`paper_tables.yaml` says, with three seeds; ranks here are held against the paper's by Kendall's
-tau. A method's learning rate is the best of three on another seed, chosen once for all tables with
-the same partition. Runs are shared between tables that ask for the same. Writes
-`docs/results/paper-tables.{csv,md}`; runs that the CSV has are kept, so an interrupted benchmark
-goes on where it was.
+`paper_tables.yaml` says; ranks here are held against the paper's by Kendall's tau. Runs are shared
+between tables that ask for the same, and the first seed of all tables is run before the second.
+Writes `docs/results/paper-tables.{csv,md}`, of each table with the seeds that all of its rows have;
+runs that the CSV has are kept, so an interrupted benchmark goes on where it was.
 
     python benchmarks/paper_tables.py [TABLE ...] [--seeds 0 1 2] [--jobs 2]
+    python benchmarks/paper_tables.py --page
     python benchmarks/paper_tables.py --again 10
 """
 
@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import argparse
 import csv
+import fnmatch
 import json
 import statistics
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,14 +26,13 @@ from typing import Any
 
 import numpy as np
 import yaml
-from _grid import Row, key_of, read_rows, run_missing, summarise_run
-from _paper_tables_page import Result, page
+from _grid import Row, among, key_of, read_rows, run_missing, shared_folder, summarise_run, workers
+from _paper_tables_page import Remark, Result, page
 from _scores import RESULTS, provenance
 
 OUTPUT = RESULTS / "paper-tables.csv"
 NUMBERS = Path(__file__).resolve().parents[1] / "docs" / "papers" / "numbers"
 KEY = ("config", "settings", "seed")
-TUNING_SEED = 100
 BETWEEN = " | "
 """Between settings in the CSV."""
 
@@ -47,10 +46,10 @@ class Line:
         label: The row's name there.
         paper: The paper's number.
         config: The configuration that is scaled down.
-        settings: What is changed in it, but for rate and seed.
-        over: Settings whose mean is the row's number: one that is held out after another.
-        rates: What is tried.
-        tuned_as: Rows that share this share the rate.
+        settings: What is changed in it, but for what `over` and `turns` have and for the seed.
+        over: Settings whose mean is the row's number, seed by seed.
+        turns: Settings that seeds take in turn: the n-th seed holds out the n-th style.
+        rate: The learning rate, which is among the settings.
         score: `after`, or `before` a second phase.
     """
 
@@ -60,15 +59,18 @@ class Line:
     config: str
     settings: tuple[str, ...]
     over: tuple[str, ...]
-    rates: tuple[float, ...]
-    tuned_as: tuple[str, str]
+    turns: tuple[str, ...]
+    rate: float
     score: str
 
-    def run(self, rate: float, over: str, seed: int) -> Row:
-        """One run, as the CSV keys it."""
-        varied = (over,) if over else ()
-        chosen = (*self.settings, *varied, f"training.learning_rate={rate}")
-        return dict(zip(KEY, (self.config, BETWEEN.join(chosen), str(seed)), strict=True))
+    def runs(self, seed: int) -> list[Row]:
+        """A seed's runs, as the CSV keys them."""
+        turn = (self.turns[seed % len(self.turns)],) if self.turns else ()
+        varied = [(*self.settings, *turn, *one) for one in (zip(self.over) if self.over else [()])]
+        return [
+            dict(zip(KEY, (self.config, BETWEEN.join(settings), str(seed)), strict=True))
+            for settings in varied
+        ]
 
 
 def read_lines(names: Sequence[str]) -> list[Line]:
@@ -89,42 +91,61 @@ def _document() -> Any:
     return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
 
 
-def reasons() -> dict[str, str]:
-    """Why ranks differ, table by table, where that has been found out."""
+def remarks() -> Mapping[str, Remark]:
+    """What the page says below each table."""
     tables = _document()["tables"]
-    return {n: " ".join(table["why"].split()) for n, table in tables.items() if "why" in table}
+    return {
+        name: Remark(" ".join(table.get("why", "").split()), table.get("omitted", {}))
+        for name, table in tables.items()
+    }
+
+
+def left_out() -> Mapping[str, str]:
+    """Tables that are not run, each with why."""
+    return {name: " ".join(why.split()) for name, why in _document()["left_out"].items()}
 
 
 def _lines(name: str, table: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[Line]:
     suite = document["suites"][table["suite"]]
-    over = table.get("over", suite.get("over", [""]))
     rows, listed = table.get("rows", {}), _paper(table["numbers"], table.get("column"))
-    partial = any(not label.startswith("`") for label in rows)
+    omitted = [each for each in listed if _is_omitted(each, table)]
+    if unknown := set(rows) - set(listed):
+        raise SystemExit(f"{name}: {sorted(unknown)[0]!r} is no row of {table['numbers']}.csv")
     for label, number in listed.items():
-        bare = label.strip("`")
-        plain = label == f"`{bare}`" and not partial
-        if label in table.get("omitted", ()) or (label not in rows and not plain):
+        if label in omitted:
             continue
-        row = rows.get(label, {"method": bare})
-        settings = (*document["common"], *suite["settings"], *table.get("settings", ()))
+        # A row that is a method's name alone goes without saying.
+        row = rows.get(label, {"method": label.strip("`")})
+        rate = row.get("rate", suite["rate"])
         yield Line(
             table=name,
             label=label,
             paper=number,
             config=suite["config"],
-            settings=(*settings, _method(row, suite, document), *_flat(row.get("settings", ()))),
-            over=tuple(over),
-            rates=tuple(suite["rates"]),
-            tuned_as=(table["suite"], f"{row['method']} {row.get('base', '')}"),
+            settings=(
+                *document["common"],
+                *_flat(suite["settings"]),
+                *table.get("settings", ()),
+                _method(row, suite, document),
+                *_flat(row.get("settings", ())),
+                f"training.learning_rate={rate}",
+            ),
+            over=tuple(table.get("over", ())),
+            turns=tuple(suite.get("turns", ())),
+            rate=rate,
             score=row.get("score", "after"),
         )
+
+
+def _is_omitted(label: str, table: Mapping[str, Any]) -> bool:
+    return any(fnmatch.fnmatchcase(label, pattern) for pattern in table.get("omitted", {}))
 
 
 def _method(row: Mapping[str, Any], suite: Mapping[str, Any], document: Mapping[str, Any]) -> str:
     """The method's whole section: what a configuration says of another is not its own."""
     options: dict[str, Any] = {}
-    if "network" in suite:
-        options = dict(suite["network"])
+    if "network" in suite or "network" in row:
+        options = dict(row.get("network", suite.get("network")))
     elif row["method"] not in document["without_prompt"]:
         options = dict(document["prompt"])
     if "base" in row:
@@ -134,7 +155,7 @@ def _method(row: Mapping[str, Any], suite: Mapping[str, Any], document: Mapping[
 
 def _flat(settings: Sequence[Any]) -> Iterator[str]:
     for setting in settings:
-        yield from [setting] if isinstance(setting, str) else setting
+        yield from [setting] if isinstance(setting, str) else _flat(setting)
 
 
 def _paper(numbers: str, column: str | None) -> dict[str, float]:
@@ -148,52 +169,9 @@ def _paper(numbers: str, column: str | None) -> dict[str, float]:
     }
 
 
-def plainest(lines: Sequence[Line]) -> dict[tuple[str, str], Line]:
-    """Of the rows that share a rate the one with the fewest settings, which it is tuned on."""
-    found: dict[tuple[str, str], Line] = {}
-    for line in lines:
-        known = found.get(line.tuned_as)
-        if known is None or len(" ".join(line.settings)) < len(" ".join(known.settings)):
-            found[line.tuned_as] = line
-    return found
-
-
-def tuning(lines: Sequence[Line]) -> list[Row]:
-    """What is run to choose rates; `zero_shot` has none."""
-    return [
-        line.run(rate, line.over[0], TUNING_SEED)
-        for line in plainest(lines).values()
-        for rate in _tried(line)
-    ]
-
-
-def _tried(line: Line) -> Sequence[float]:
-    return line.rates[:1] if line.label == "`zero_shot`" else line.rates
-
-
-def chosen_rates(lines: Sequence[Line], rows: Sequence[Row]) -> dict[tuple[str, str], float]:
-    """The rate of each kind of row: that of the highest accuracy, the lower one of two alike."""
-    scores = {key_of(row, KEY): float(row["after"]) for row in rows}
-
-    def score(line: Line, rate: float) -> float:
-        return scores[key_of(line.run(rate, line.over[0], TUNING_SEED), KEY)]
-
-    return {
-        kind: max(_tried(line), key=lambda rate: (score(line, rate), -rate))
-        for kind, line in plainest(lines).items()
-    }
-
-
-def finals(
-    lines: Sequence[Line], rates: Mapping[tuple[str, str], float], seeds: Sequence[int]
-) -> list[Row]:
-    """Every run of every row, once."""
-    runs = (
-        line.run(rates[line.tuned_as], over, seed)
-        for line in lines
-        for over in line.over
-        for seed in seeds
-    )
+def wanted(lines: Sequence[Line], seeds: Sequence[int]) -> list[Row]:
+    """Every run of every row once, seed by seed."""
+    runs = (run for seed in seeds for line in lines for run in line.runs(seed))
     return list({key_of(run, KEY): run for run in runs}.values())
 
 
@@ -214,7 +192,7 @@ def measure(row: Row, folder: str) -> Row:
     }
 
 
-def check_again(count: int, seed: int) -> None:
+def check_again(count: int, seed: int, jobs: int) -> None:
     """Run some of the file's rows, drawn at random, once more; the same digits, or it ends with 1.
 
     Noise is drawn by the run's seed where a table has any, so nothing but a machine's arithmetic
@@ -224,9 +202,9 @@ def check_again(count: int, seed: int) -> None:
     places = np.random.default_rng(seed).permutation(len(rows))[:count]
     drawn = [rows[place] for place in places]
     differ = 0
-    with tempfile.TemporaryDirectory() as folder:
-        for row in drawn:
-            now = measure({name: row[name] for name in KEY}, folder)
+    with shared_folder() as folder, workers(jobs) as pool:
+        again = [{name: row[name] for name in KEY} for row in drawn]
+        for row, now in zip(drawn, pool.map(measure, again, [folder] * len(again)), strict=True):
             same = all(now[name] == row[name] for name in ("after", "before"))
             differ += not same
             said = "the same" if same else f"now {now['after']} {now['before']}"
@@ -242,28 +220,33 @@ def _percent(final: Mapping[str, Any]) -> str:
     return f"{100 * protocol.get('harmonic_mean', target['mean']):.3f}"
 
 
-def results(
-    lines: Sequence[Line],
-    rates: Mapping[tuple[str, str], float],
-    rows: Sequence[Row],
-    seeds: Sequence[int],
-) -> list[Result]:
-    """Each row's numbers, seed by seed: the mean over what is held out in turn."""
+def results(lines: Sequence[Line], rows: Sequence[Row], seeds: Sequence[int]) -> list[Result]:
+    """Each row's numbers, of those seeds that its whole table has."""
     known = {key_of(row, KEY): row for row in rows}
 
-    def number(line: Line, seed: int) -> float:
-        runs = (line.run(rates[line.tuned_as], over, seed) for over in line.over)
-        return sum(float(known[key_of(run, KEY)][line.score]) for run in runs) / len(line.over)
+    def has(line: Line, seed: int) -> bool:
+        return all(key_of(run, KEY) in known for run in line.runs(seed))
 
+    def number(line: Line, seed: int) -> float:
+        found = [float(known[key_of(run, KEY)][line.score]) for run in line.runs(seed)]
+        return statistics.mean(found)
+
+    whole = {
+        name: [
+            seed for seed in seeds if all(has(line, seed) for line in lines if line.table == name)
+        ]
+        for name in dict.fromkeys(line.table for line in lines)
+    }
     return [
         Result(
             line.table,
             line.label,
             line.paper,
-            rates[line.tuned_as],
-            tuple(number(line, seed) for seed in seeds),
+            line.rate,
+            tuple(number(line, seed) for seed in whole[line.table]),
         )
         for line in lines
+        if whole[line.table]
     ]
 
 
@@ -273,23 +256,20 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--again", type=int, metavar="N", help="check N rows drawn at random")
+    parser.add_argument("--page", action="store_true", help="write the page of what has been run")
     options = parser.parse_args()
     if options.again:
-        check_again(options.again, options.seeds[0])
+        check_again(options.again, options.seeds[0], options.jobs)
         return
-    # Rates are chosen over all tables, whichever are run.
-    lines, every = read_lines(options.tables), read_lines([])
-    alike = _tuned_with(lines, every)
-    found = run_missing(OUTPUT, tuning(alike), measure, key=KEY, jobs=options.jobs)
-    rates = chosen_rates(alike, found)
-    wanted = finals(lines, rates, options.seeds)
-    found = run_missing(OUTPUT, wanted, measure, key=KEY, jobs=options.jobs)
-    complete = _complete(every, found, options.seeds)
-    rates = chosen_rates(_tuned_with(complete, every), found)
+    lines = read_lines([])
+    if not options.page:
+        runs = wanted(read_lines(options.tables), options.seeds)
+        run_missing(OUTPUT, runs, measure, key=KEY, jobs=options.jobs)
+    rows, every = read_rows(OUTPUT), wanted(lines, options.seeds)
     text = "\n".join(
         [
-            *page(results(complete, rates, found, options.seeds), reasons()),
-            cost(found),
+            *page(results(lines, rows, options.seeds), remarks(), left_out()),
+            cost(among(rows, every, KEY), len(every)),
             "",
             *provenance(),
         ]
@@ -297,33 +277,16 @@ def main() -> None:
     OUTPUT.with_suffix(".md").write_text(text, encoding="utf-8")
 
 
-def cost(rows: Sequence[Row]) -> str:
-    """What the runs took together, and the longest of them."""
-    seconds = [float(row["seconds"]) for row in rows]
+def cost(rows: Sequence[Row], wanted: int) -> str:
+    """What the runs took together, and the longest of them, and how many there should be."""
+    seconds = [float(row["seconds"]) for row in rows] or [0.0]
     return (
-        f"{len(rows)} runs took {sum(seconds) / 60:.0f} processor minutes together, "
-        f"{statistics.median(seconds):.1f} s in the middle and {max(seconds):.1f} s at most."
+        f"{len(rows)} of {wanted} runs have been made, the first seed of all tables before the "
+        "others; the same command makes those that are missing. They took "
+        f"{sum(seconds) / 60:.0f} processor minutes together, {statistics.median(seconds):.1f} s "
+        f"in the middle and {max(seconds):.1f} s at most. Encoding images is in the first run of a "
+        "seed, and other work on a machine's cores makes such seconds up to twice as many."
     )
-
-
-def _tuned_with(some: Sequence[Line], every: Sequence[Line]) -> list[Line]:
-    """All rows that share a rate with one of these: which of them it is tuned on, all decide."""
-    kinds = {line.tuned_as for line in some}
-    return [line for line in every if line.tuned_as in kinds]
-
-
-def _complete(lines: Sequence[Line], rows: Sequence[Row], seeds: Sequence[int]) -> list[Line]:
-    """The rows of those tables that have been run, whole."""
-    known = {key_of(row, KEY) for row in rows}
-    found: list[Line] = []
-    for table in dict.fromkeys(line.table for line in lines):
-        own = [line for line in lines if line.table == table]
-        alike = _tuned_with(own, lines)
-        if {key_of(run, KEY) for run in tuning(alike)} <= known:
-            wanted = finals(own, chosen_rates(alike, rows), seeds)
-            if {key_of(run, KEY) for run in wanted} <= known:
-                found += own
-    return found
 
 
 if __name__ == "__main__":
