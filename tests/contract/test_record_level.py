@@ -154,6 +154,8 @@ def stage_of(method: Honest, folder: Path, *overrides: str) -> Stage:
     tree = {
         "name": "cheats",
         "task": {"clients": len(NAMES)},
+        # Three clients fill no pool of the default size.
+        "pool": {"minimum": 2},
         "method": {"name": "toy"},
         "training": {"local_steps": 1, "batch_size": 4, "learning_rate": 0.5},
         "privacy": {**STEPS, "noise_source": "seeded"},
