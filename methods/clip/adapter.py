@@ -351,7 +351,7 @@ def _tiny_model(pretrained: str | None) -> tuple[nn.Module, Any]:
     if pretrained not in (None, "", tiny.NAME):
         raise BackboneError(
             f"task.model.pretrained: {pretrained!r} means nothing, as {tiny.NAME} brings its own "
-            "weights; valid: null"
+            "weights; valid: null."
         )
     return tiny.load(), tiny.tokenizer()
 

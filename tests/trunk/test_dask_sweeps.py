@@ -20,7 +20,7 @@ from platform.sweeping.dask_jobs import dask_jobs
 from platform.sweeping.grid import Cell
 from platform.sweeping.submitting import submit_cells
 from tests.trunk._runs import Command
-from tests.trunk.test_submitting import PLAIN, cells, grid_of, place, small  # noqa: F401
+from tests.trunk.test_submitting import DIVERGES, PLAIN, cells, grid_of, place, small  # noqa: F401
 from tests.trunk.test_sweep import Told, wait_until
 
 pytest.importorskip("distributed")
@@ -91,7 +91,7 @@ def test_a_sweep_is_the_same_by_two_workers_as_here(
 
 
 def test_what_fails_says_why(small: str, place: Path, cluster: Cluster) -> None:  # noqa: F811
-    grid = grid_of(small, "training.learning_rate=1e30", "training.optimizer=sgd")
+    grid = grid_of(small, "training.learning_rate=1000", *DIVERGES)
     (bad,) = submit_cells(grid.cells, Told(), cluster, folder=None, jobs=2, place=place)
     assert bad.summary is None
     assert bad.error is not None and "(job " in bad.error and "Traceback" not in bad.error

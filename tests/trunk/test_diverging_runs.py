@@ -10,7 +10,8 @@ from platform.experiment.simulation import Simulation
 from platform.rounds.observing import SilentObserver
 from tests.trunk._runs import FIXED, RECORDS, Storage, opened
 
-WILD = "training={local_steps: 2, batch_size: 4, learning_rate: 1.0e+30}"
+WILD = "training={local_steps: 8, batch_size: 4, learning_rate: 1000.0, weight_decay: 1000.0}"
+"""Each step multiplies weights by a million, until they overflow."""
 MODULES = (
     "method={name: pm_moe, base: fedper, gate_rounds: 1, "
     "base_options: {network: cnn, image_size: 16, channels: [2, 3], feature_width: 8}}",
@@ -63,8 +64,7 @@ def test_without_a_mechanism_they_stop(storage: Storage):
 
 def test_noised_steps_that_overflow_stop_nobody(storage: Storage):
     """Under `dp_sgd` the result of noised steps tells no more than they do."""
-    wild = "training={local_steps: 2, batch_size: 4, learning_rate: 3.0e+38}"
-    with opened(storage.create(*RECORDS, wild, "rounds=1", "cohort.dropout_rate=0")) as simulation:
+    with opened(storage.create(*RECORDS, WILD, "rounds=1", "cohort.dropout_rate=0")) as simulation:
         summary = execute(simulation, SilentObserver())
         kept = failures(simulation)
     assert len(summary["rounds"]) == 1

@@ -43,6 +43,10 @@ def place(small: str) -> Path:
     return Path(small).parent / "out" / "cells"
 
 
+# Each step multiplies weights by ten thousand, until they overflow.
+DIVERGES = ("training.weight_decay=10", "training.local_steps=12", "training.optimizer=sgd")
+
+
 def grid_of(config: str, *settings: str, **more: Any) -> Grid:
     return build_grid(SweepRequest(configs=(config,), settings=(*PLAIN, *settings), **more))
 
@@ -116,7 +120,7 @@ def test_an_unfinished_run_is_gone_on_with(
 
 
 def test_a_cell_that_fails_says_why_and_leaves_the_others(small: str, place: Path) -> None:
-    grid = grid_of(small, "training.learning_rate=0.05,1e30", "training.optimizer=sgd")
+    grid = grid_of(small, "training.learning_rate=0.05,1000", *DIVERGES)
     told = Told()
     good, bad = submitted(grid, place, told)
     assert good.error is None and good.summary is not None

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from methods.interface.registry import MethodInfo
 from platform.cli.ending import Failure
-from platform.cli.schemas import reading, runs, trying
+from platform.cli.schemas import listing_runs, reading, runs, trying
 from platform.cli.schemas.shapes import (
     BOOLEAN,
     COUNT,
@@ -84,7 +84,10 @@ _SIMPLE: Final = (
     _plain("coordinator.sweep", runs.SWEEP),
     _plain("coordinator.report", either(runs.SUMMARY, runs.UNFINISHED, reading.EVENTS)),
     _plain("coordinator.budget", either(reading.RUN_BUDGET, reading.BUDGETS)),
-    _plain("coordinator.runs", reading.RUNS),
+    _plain("coordinator.runs", listing_runs.RUNS),
+    _plain("coordinator.compare", listing_runs.COMPARED),
+    _plain("coordinator.plot", listing_runs.PLOTTED),
+    _plain("coordinator.new.method", listing_runs.STARTED),
     _plain("coordinator.audit.query", reading.ENTRIES),
     _plain("coordinator.audit.verify", reading.VERIFIED),
     _plain("coordinator.audit.head", reading.HEAD),

@@ -102,16 +102,6 @@ BUDGETS: Final = record(
     },
     optional=("lifetime",),
 )
-RUNS: Final = listing(
-    record(
-        {
-            **{name: TEXT for name in ("run", "config", "status")},
-            "created": TIME,
-            "rounds": COUNT,
-            "phase_two_of": nullable(TEXT),
-        }
-    )
-)
 ENTRIES: Final = listing(
     record(
         {
