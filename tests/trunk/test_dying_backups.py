@@ -16,7 +16,7 @@ import pytest
 from platform.agreement import backups
 from platform.cli.auditing import audited
 from platform.errors import ConfigError
-from storage import StorageError, open_database
+from storage import DatabaseBusy, StorageError, open_database
 from tests._forking import forked
 from tests.storage._kept_versions import COORDINATOR, kept, unpack
 from tests.trunk._dying import Plan, die
@@ -139,10 +139,15 @@ def test_two_backups_of_one_name_do_not_meet(own_copy: Finished, tmp_path: Path)
     done: list[object] = []
 
     def make() -> None:
-        try:
-            done.append(backups.back_up(own_copy.storage.url, tmp_path / "file", NOW))
-        except ConfigError as error:
-            done.append(error)
+        while True:
+            try:
+                done.append(backups.back_up(own_copy.storage.url, tmp_path / "file", NOW))
+            except DatabaseBusy:
+                # Another thread opened or closed the database meanwhile: "try again", it says.
+                continue
+            except ConfigError as error:
+                done.append(error)
+            return
 
     threads = [threading.Thread(target=make) for _ in range(3)]
     for thread in threads:
