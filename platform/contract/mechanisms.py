@@ -112,6 +112,8 @@ def configure(case: Case, asked: Asked, *overrides: str) -> RunConfig:
         "training": {"local_steps": 1, "batch_size": 4, "learning_rate": 0.5},
         "privacy": {**asked.privacy, "noise_source": "seeded"},
         "secure_aggregation": {"enabled": asked.masks, "threshold": THRESHOLD},
+        # So few clients fill no pool of the default size.
+        "pool": {"minimum": 2},
     }
     return parse_config(tree, overrides)
 

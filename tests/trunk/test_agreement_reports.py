@@ -42,8 +42,10 @@ def refused(sotto: Command, run: Finished, *said: str) -> None:
     for as_json in ((), ("--json",)):
         answer = sotto("report", run.run_id, "--storage", run.storage.url, *as_json)
         assert (answer.code, answer.out) == (1, "")
-        assert answer.err.startswith(f"error: run {run.run_id}: ") and answer.err.count("\n") == 1
-        assert all(text in answer.err for text in said)
+        assert answer.err.count("\n") == 1
+        sentence = f"error: {json.loads(answer.err)['error']}" if as_json else answer.err
+        assert sentence.startswith(f"error: run {run.run_id}: ")
+        assert all(text in sentence for text in said)
     verified = sotto("audit", "verify", "--storage", run.storage.url)
     assert verified.code == 3 and all(text in verified.err for text in said)
     chosen = ("--run", run.run_id, "--head", run.head)
@@ -374,5 +376,5 @@ def test_control_characters_of_stored_texts_do_not_reach_the_terminal(
         answer = sotto(*command, *place)
         assert answer.code == code
         assert not {"\x1b", "\x07", "\u202e"} & set(answer.out + answer.err)
-    assert "x\\x1b[2J\\ny" in sotto("runs", *place).out
+    assert "x\\u001b[2J\\ny" in sotto("runs", "--json", *place).out
     assert "\\x1b]0;t\\x07" in sotto("audit", "query", *place).out
