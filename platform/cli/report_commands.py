@@ -140,8 +140,8 @@ def runs(
         prune_command(names or (), storage, is_sure=yes, dry_run=dry_run, as_json=as_json)
         return
     if names or yes or dry_run:
-        option = "RUN" if names else "--yes" if yes else "--dry-run"
-        raise ConfigError(f"{option}: means nothing without --prune; valid is with it, or neither")
+        option = f"RUN: {names[0]!r}" if names else "--yes:" if yes else "--dry-run:"
+        raise ConfigError(f"{option} means nothing without --prune; valid is with it, or neither")
     from platform.cli.run_listing import runs_command
 
     runs_command(storage, every=every, as_json=as_json)

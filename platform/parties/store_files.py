@@ -57,7 +57,8 @@ def _dealing(config: RunConfig) -> dict[str, Any]:
     """
     section, held_out = config.task.partition, config.task.held_out_domain
     named = {"model", "held_out_domain", "partition", "root", "new_clients", "validation_share"}
-    data = config.task.model_dump(mode="json", exclude=named)
+    # How a folder is read, and what its classes are called, make nobody another client.
+    data = config.task.model_dump(mode="json", exclude={*named, "layout", "class_names"})
     data["partition"] = {"kind": section.kind}
     if section.kind in KINDS_WITH["alpha"]:
         data["partition"] |= {"alpha": section.concentration, "minimum": section.fewest}

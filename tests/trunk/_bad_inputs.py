@@ -322,7 +322,7 @@ MISUSED: Final[tuple[Typed, ...]] = (
     (("runs", "--storage", "sqlite:///foreign.db"), ("foreign.db",)),
     (("runs", "--storage", "sqlite:///folder"), ("storage", "folder")),
     (("runs", "--storage", ""), ("storage", "''")),
-    (("runs", "all"), ("ARGUMENT", "'all'")),
+    (("runs", "all"), ("RUN", "'all'")),
     (("report",), ("RUN", "missing")),
     (("report", "x", "--format", "word"), ("--format", "'word'")),
     (("report", "x", "--storage", "sqlite:///foreign.db"), ("foreign.db",)),

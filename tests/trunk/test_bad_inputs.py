@@ -138,6 +138,7 @@ def test_under_json_it_is_one_object(sotto: Command, place: Path, arguments: Seq
         "config_error",
         "unknown_run",
         "foreign_file",
+        "broken_method",
     )
     assert plain.err.startswith(f"error: {told['field'] or ''}")
 

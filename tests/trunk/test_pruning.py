@@ -154,7 +154,7 @@ def test_a_state_that_came_back_is_noticed(sotto: Command, storage: Storage, kil
     [
         (("--yes",), "--yes: means nothing without --prune"),
         (("--dry-run",), "--dry-run: means nothing without --prune"),
-        (("latest",), "RUN: means nothing without --prune"),
+        (("latest",), "RUN: 'latest' means nothing without --prune"),
         (("--prune",), "--prune: nobody can be asked here"),
         (("--prune", "--json"), "--prune: nobody can be asked here"),
         (("nobody", "--prune", "--yes"), "RUN: 'nobody' is unknown"),

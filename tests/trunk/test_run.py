@@ -351,7 +351,7 @@ def assert_experts_only_with_a_live_entry(
 def test_clients_that_never_took_part_are_measured(storage: Storage) -> None:
     run = storage.run(
         *(NONE, "task.clients=6", "cohort.size=2", "cohort.dropout_rate=0", "rounds=1"),
-        "secure_aggregation.threshold=2",
+        *("secure_aggregation.threshold=2", "pool.minimum=2"),
     )
     accuracy = run.summary["final"]["accuracy"]
     assert len(accuracy["per_client"]) == 6 and math.isfinite(accuracy["mean"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
@@ -79,7 +80,8 @@ def test_a_row_without_a_configuration_is_named_by_whatever_lists_runs(
     for command in (("runs",), ("runs", "--json"), ("report", "latest")):
         answer = sotto(*command, *place)
         assert (answer.code, answer.out) == (1, "")
-        assert answer.err == f"error: run {own_copy.run_id}: {NO_OBJECT}\n"
+        said = json.loads(answer.err)["error"] if "--json" in command else answer.err[7:-1]
+        assert said == f"run {own_copy.run_id}: {NO_OBJECT}"
     with pytest.raises(RecordsDisagree, match=NO_OBJECT):
         known_runs(own_copy.storage.url)
     # That a sweep was interrupted is said all the same.

@@ -295,6 +295,7 @@ def test_a_chosen_round_is_captioned_with_the_runs_own_words(release: str) -> No
             Path("comparison"),
             [
                 *("task.validation_share=0.2", "evaluation.selection=best_on_validation"),
+                "evaluation.every=1",
                 *(("privacy.mechanism=none",) if release == "none" else NOISED_RELEASE),
             ],
         )

@@ -113,7 +113,10 @@ ENTRIES: Final = listing(
             "round": nullable(COUNT),
             "channel": nullable(TEXT),
             "time": nullable(TEXT),
-            "detail": {"type": "object", "description": "What the log says; by its action."},
+            "detail": {
+                "type": ["object", "string"],
+                "description": "What the log says; by its action. Text where it is no JSON object.",
+            },
             "hash": DIGEST,
         },
         optional=("leaf",),

@@ -299,7 +299,7 @@ RUN = {
     "rounds": 2,
     "device": "cpu",
     "method": {"name": "promptfl", "context_tokens": 2},
-    "training": {"local_steps": 10, "batch_size": 8, "learning_rate": 0.1},
+    "training": {"local_steps": 10, "batch_size": 8, "learning_rate": 0.05},
     "secure_aggregation": {"enabled": True, "threshold": 2},
     "evaluation": {"worth_of_sharing": False},
 }
