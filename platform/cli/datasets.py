@@ -224,7 +224,7 @@ def _print_report(report: FolderReport, root: Path) -> None:
     if report.info.layout:
         out.print(f"{report.info.name} is expected below {str(root)!r} as", soft_wrap=True)
         for line in report.info.layout:
-            out.print(f"  {line}", soft_wrap=True)
+            out.print(f"  {line}")
     if report.refusal is not None:
         out.print(f"refused: {report.refusal}")
     if report.dataset is not None:

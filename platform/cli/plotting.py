@@ -95,7 +95,7 @@ def plot_command(question: PlotQuestion, storage: str, *, as_json: bool) -> None
     for path in written:
         out.print(f"picture: {path}", soft_wrap=True)
     for kind, why in left_out.items():
-        out.print(f"no {kind}: {why}", soft_wrap=True)
+        out.print(f"no {kind}: {why}")
     if drawn.remark:
         out.print(f"note: {drawn.remark}", soft_wrap=True)
 
