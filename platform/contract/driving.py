@@ -14,7 +14,13 @@ import numpy as np
 from methods import Arrays, Examples, LocalResult, Method, PoolPolicy
 from platform.contract.plans import a_plan
 from platform.parties.client import Client
-from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards
+from platform.parties.profile import (
+    ClientProfile,
+    Randomness,
+    RunNames,
+    Safeguards,
+    TrainerFactory,
+)
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import EntryProtection, Protection
 from platform.rounds.plan import RoundFacts, RoundOutcome, RoundPlan
@@ -126,6 +132,22 @@ def make_clients(
 ) -> dict[ClientId, Client]:
     """Return clients whose stores lie in the folder."""
     protection = make_protection(method, setting)
+    return clients_of(
+        *(method, data, folder),
+        protection=protection,
+        make_trainer=lambda noise, **_: local_trainer(learning_rate=0.1),
+    )
+
+
+def clients_of(
+    method: Method,
+    data: Mapping[ClientId, Examples],
+    folder: Path,
+    *,
+    protection: Protection,
+    make_trainer: TrainerFactory,
+) -> dict[ClientId, Client]:
+    """Return clients with this protection and these trainers, whose stores lie in the folder."""
     clients = {}
     for name, examples in data.items():
         profile = ClientProfile(
@@ -139,7 +161,7 @@ def make_clients(
             safeguards=Safeguards(simulated=True, shows_failures=True),
         )
         store = open_client_store(folder / f"{name}.db")
-        clients[name] = Client(profile, store, lambda noise, **_: local_trainer(learning_rate=0.1))
+        clients[name] = Client(profile, store, make_trainer)
     return clients
 
 

@@ -16,12 +16,12 @@ import numpy as np
 from methods import Aggregate, Arrays, Examples, Method, Task, Visibility
 from platform.config import RunConfig, parse_config
 from platform.contract.cases import Case
+from platform.contract.driving import RUN, clients_of
 from platform.contract.examples import POPULATION
 from platform.contract.plans import a_plan
 from platform.experiment.method_building import build_method
 from platform.experiment.simulation import trainer_factory
 from platform.parties.client import Client
-from platform.parties.profile import ClientProfile, Randomness, RunNames, Safeguards
 from platform.protection.building import protect_run
 from platform.protection.uploads import Protection
 from platform.rounds.plan import RoundFacts, RoundOutcome, RoundPlan
@@ -30,11 +30,9 @@ from platform.wire.secure_round import MaskGraph, SumTerms
 from platform.wire.transport import ClientId, InProcessTransport
 from platform.wire.vectors import unflatten
 from privacy import SeededNoise
-from storage import open_client_store
 
 NAMES = ("client-0", "client-1", "client-2")
 NORM, MULTIPLIER, THRESHOLD = 0.05, 1e-3, 2
-RUN = "run"
 
 
 @dataclass(frozen=True)
@@ -224,20 +222,7 @@ def set_stage(
     """Return clients with stores in the folder, under what the configuration asks for."""
     protection = protect_run(config, method).protection
     make_trainer = trainer_factory(config, "cpu", protection)
-    clients = {}
-    for name, examples in data.items():
-        profile = ClientProfile(
-            name=name,
-            run=RunNames(RUN),
-            method=method,
-            data=examples,
-            protection=protection,
-            randomness=Randomness("seeded", initialisation=0, batches=1, noise=2),
-            # A method that fails would pass for one that learns nothing.
-            safeguards=Safeguards(simulated=True, shows_failures=True),
-        )
-        store = open_client_store(folder / f"{name}.db")
-        clients[name] = Client(profile, store, make_trainer)
+    clients = clients_of(*(method, data, folder), protection=protection, make_trainer=make_trainer)
     return Stage(config, method, protection, clients)
 
 

@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from methods import Method, Task, Weighting
 from methods.interface.method import Need
 from platform.contract.cases import Case
-from platform.contract.driving import CheckedMethod, pool_of_rounds
+from platform.contract.driving import RUN, CheckedMethod, pool_of_rounds
 from platform.contract.examples import draw_examples, handed_out
 from platform.contract.mechanisms import (
     ASKED,
     MULTIPLIER,
     NAMES,
     NORM,
-    RUN,
     THRESHOLD,
     Asked,
     Stage,
