@@ -69,7 +69,7 @@ def test_what_was_given_away_is_told(walked: tuple[Path, str]):
     assert "Privacy" in (folder / "budget.html").read_text()
 
 
-def test_every_lines_fits_a_terminal(walked: tuple[Path, str]):
+def test_every_line_fits_a_terminal(walked: tuple[Path, str]):
     _, said = walked
     wide = [line for line in said.splitlines() if len(line) > 80]
     # What is to be copied stays whole: names of files, and heads of logs.
