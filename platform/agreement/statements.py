@@ -52,6 +52,11 @@ def statement_disagreements(
         yield f"summary.json: {path} is {found!r} there, but {right!r} follows from the records"
 
 
+def stated_document(agreed: Agreed) -> Mapping[str, Any]:
+    """Return a run's summary, or what can be said of it before there is one."""
+    return unfinished_document(agreed) if agreed.summary is None else agreed.summary
+
+
 def unfinished_document(agreed: Agreed) -> dict[str, Any]:
     """Return what can be said of a run that has not finished.
 

@@ -8,12 +8,12 @@ from contextlib import closing
 from typing import Any, Final
 
 from platform.agreement import Agreed, require_agreement
-from platform.agreement.statements import unfinished_document
 from platform.cli.access import resolved
 from platform.cli.output import console, epsilon, fraction, print_json, table
 from platform.disk.opening import open_existing
 from platform.errors import ConfigError
-from platform.rounds.documents import ADVERSARIES, NO_ACCURACY
+from platform.results.reading import numbers_of
+from platform.rounds.documents import ADVERSARIES
 from platform.rounds.phases import in_rounds
 
 COLUMNS: Final = ("run", "status", "accuracy", "std", "worst", "gain", *ADVERSARIES)
@@ -92,25 +92,17 @@ def _differences(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[st
 
 
 def _run(agreed: Agreed) -> dict[str, Any]:
-    config, summary = agreed.config, agreed.summary
+    config, numbers = agreed.config, numbers_of(agreed)
     facts = config.mechanism.facts
-    if summary is None:
-        document = unfinished_document(agreed)
-        rounds = in_rounds(document["rounds"])
-        accuracy = rounds[-1]["accuracy"] if rounds else NO_ACCURACY
-        epsilons, gain = document["epsilon"], None
-    else:
-        accuracy, epsilons = summary["final"]["accuracy"], summary["final"]["epsilon"]
-        gain = summary["gain_over_local"]
     return {
         "run": agreed.records.run_id,
         "status": agreed.records.run.status,
         "method": config.method.name,
         "dataset": config.task.dataset,
         "rounds": len(in_rounds([row.document for row in agreed.spending.rounds])),
-        "accuracy": {name: accuracy[name] for name in MEASURES},
-        "gain_over_local": gain,
-        "epsilon": epsilons,
+        "accuracy": {name: numbers.accuracy[name] for name in MEASURES},
+        "gain_over_local": numbers.document["gain_over_local"] if numbers.finished else None,
+        "epsilon": numbers.epsilons,
         "mechanism": config.privacy.mechanism,
         "unit": facts.unit,
         "relation": config.relation if facts.claims else None,

@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from platform.agreement.statements import unfinished_document
+from platform.agreement.statements import stated_document
 from platform.cli.access import agreed_run
 from platform.cli.output import console, print_json, printable
 from platform.disk.files import write_bytes
@@ -49,7 +49,7 @@ def events_command(run_id: str, folder: Path, storage: str, *, as_json: bool) ->
     """
     _require_installed()
     agreed = agreed_run(run_id, storage)
-    document = unfinished_document(agreed) if agreed.summary is None else agreed.summary
+    document = stated_document(agreed)
     rounds = in_rounds(document["rounds"])
     run = agreed.records.run
     file = folder / run.run_id / NAME

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from platform.agreement import Agreed
-from platform.agreement.statements import unfinished_document
+from platform.agreement.statements import stated_document
 from platform.cli.budgeting import (
     ATTEMPT_COLUMNS,
     CLIENT_COLUMNS,
@@ -47,7 +47,7 @@ def further_pages(text: str, page: int, known: int) -> Iterator[Cell]:
 def run_sheet(run_id: str, agreed: Agreed, budget: Mapping[str, Any]) -> Sheet:
     """Return all of one run whose records agree."""
     summary = agreed.summary
-    document = unfinished_document(agreed) if summary is None else summary
+    document = stated_document(agreed)
     rows = unfinished_rows(document) if summary is None else summary_rows(summary)
     rounds = document["rounds"]
     return Sheet(

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from platform.agreement import require_agreement, stored_tree
-from platform.agreement.statements import unfinished_document
 from platform.cli.output import console, epsilon, fraction, print_json, table
 from platform.disk.opening import is_there, open_existing
 from platform.disk.run_lock import is_held
 from platform.errors import RecordsDisagree
 from platform.experiment.pruning import pruned_runs
+from platform.results.reading import numbers_of
 from platform.rounds.documents import ADVERSARIES
-from platform.rounds.phases import in_rounds
 from storage import AuditChainBroken, Database, RunRecord, UnitOfWork
 
 NEWEST: Final = 20
@@ -124,16 +123,11 @@ _UNSTATED: Final = {"accuracy": None, "epsilon": None, "problem": None}
 def _numbers(database: Database, run_id: str) -> dict[str, Any]:
     """Return accuracy and epsilon of a run whose records agree, else what is wrong."""
     try:
-        agreed = require_agreement(database, run_id)
+        numbers = numbers_of(require_agreement(database, run_id))
     except (RecordsDisagree, AuditChainBroken) as error:
         return {**_UNSTATED, "problem": str(error)}
-    if agreed.summary is not None:
-        final = agreed.summary["final"]
-        return {**_UNSTATED, "accuracy": final["accuracy"]["mean"], "epsilon": final["epsilon"]}
-    document = unfinished_document(agreed)
-    rounds = in_rounds(document["rounds"])
-    accuracy = rounds[-1]["accuracy"]["mean"] if rounds else None
-    return {**_UNSTATED, "accuracy": accuracy, "epsilon": document["epsilon"]}
+    stated = {"accuracy": numbers.accuracy["mean"], "epsilon": numbers.epsilons}
+    return {**_UNSTATED, **stated}
 
 
 def _print(found: Sequence[Document], now: datetime, *, every: bool) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from platform.results.statistics import Axes
-from platform.rounds.documents import ADVERSARIES
+from platform.rounds.documents import ADVERSARIES, NO_ACCURACY
 from platform.rounds.phases import in_rounds
 
 HEADLINES: Final = {
@@ -68,10 +68,21 @@ class RunNumbers:
         """Of its epsilons."""
         return float(self.document["delta"])
 
+    @property
+    def epsilons(self) -> Mapping[str, Any]:
+        """What it has spent by adversary, as documents have it; infinity is a word there."""
+        stated = self.document["final"] if self.finished else self.document
+        found: Mapping[str, Any] = stated["epsilon"]
+        return found
+
+    @property
+    def accuracy(self) -> Mapping[str, Any]:
+        """What `final` says of accuracy; all null where nothing was measured."""
+        return self.final.get("accuracy") or NO_ACCURACY
+
     def epsilon(self, adversary: str = "server") -> float | None:
         """Return what it has spent against an adversary, None where nothing was charged yet."""
-        stated = self.document["final"] if self.finished else self.document
-        return number(stated["epsilon"][adversary])
+        return number(self.epsilons[adversary])
 
     def headline(self) -> float | None:
         """Return the protocol's one number, a share; None where it was not measured."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from platform.agreement import Agreed, require_agreement
-from platform.agreement.statements import unfinished_document
+from platform.agreement.statements import stated_document
 from platform.disk.opening import SQLITE_PREFIX, is_there, open_existing
 from platform.errors import UnknownRun, listed
 from platform.results.finding import runs_by_cell
@@ -22,7 +22,7 @@ LATEST: Final = "latest"
 
 def numbers_of(agreed: Agreed) -> RunNumbers:
     """Return the numbers of a run whose records agree."""
-    config, summary = agreed.config, agreed.summary
+    config = agreed.config
     return RunNumbers(
         run_id=agreed.records.run_id,
         config=config.name,
@@ -30,7 +30,7 @@ def numbers_of(agreed: Agreed) -> RunNumbers:
         method=config.method.name,
         seed=config.seed,
         protocol=config.evaluation.protocol,
-        document=unfinished_document(agreed) if summary is None else summary,
+        document=stated_document(agreed),
     )
 
 
