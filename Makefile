@@ -94,6 +94,7 @@ lock: $(STAMP)  ## Write all locks anew from pyproject.toml, with hashes; UPGRAD
 	$(COMPILE) pyproject.toml --extra dev --extra serve --output-file requirements.lock
 	awk '/^[^ ]/ {kept = $$0 !~ /^(torch|torchvision|triton|cuda-[a-z]+|nvidia-[a-z0-9-]+)==/} kept' \
 		requirements.lock > requirements-cpu.lock
+	$(COMPILE) pyproject.toml --constraints requirements.lock --output-file requirements-run.lock
 	echo "$(call ENGINE_OF,flower)" | $(COMPILE) requirements-relay.in - \
 		--constraints requirements.lock --output-file requirements-flower.lock
 	echo "$(call ENGINE_OF,nvflare)" | $(COMPILE) requirements-relay.in - \

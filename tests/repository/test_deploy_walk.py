@@ -53,13 +53,13 @@ def write_images(folder: Path, seed: int) -> None:
 def build(folder: Path, commands: str) -> None:
     """Type a checkout's commands in a copy of it."""
     copy_source(folder)
-    shutil.copy(ROOT / "requirements.lock", folder)
+    shutil.copy(ROOT / "requirements-run.lock", folder)
     (folder / ".venv").symlink_to(sys.prefix)
     subprocess.run(["bash", "-e"], cwd=folder, input=commands.encode(), check=True)
 
 
 def carry_the_wheel(walk: Walk, folder: Path) -> None:
-    for file in (*folder.glob("dist/*.whl"), folder / "requirements.lock"):
+    for file in (*folder.glob("dist/*.whl"), folder / "requirements-run.lock"):
         for machine in walk.machines.values():
             machine.write(f"/opt/{file.name}", file.read_bytes())
 

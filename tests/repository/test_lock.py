@@ -35,12 +35,14 @@ FLWR = {
 # What torch needs of CUDA, by how it is called.
 CUDA = re.compile(r"^(torch|torchvision|triton|cuda-.*|nvidia-.*)$")
 CPU = "requirements-cpu.lock"
+RUN = "requirements-run.lock"
+"""For machines on which nobody develops."""
 
 ENGINES = ("requirements-flower.lock", "requirements-nvflare.lock")
 """Environments of their own, for what is beside this package."""
 
 
-LOCKS = ("requirements.lock", CPU, *ENGINES)
+LOCKS = ("requirements.lock", CPU, RUN, *ENGINES)
 
 
 def entries(lock: str = "requirements.lock") -> dict[str, list[str]]:
@@ -105,12 +107,25 @@ def test_the_lock_without_cuda_is_the_other_one_but_for_torch_and_its_parts():
     assert lean == {line: found for line, found in whole.items() if line not in left_out}
 
 
-@pytest.mark.parametrize("lock", ENGINES)
-def test_an_engines_lock_has_the_same_versions(lock):
-    engine, own = locked(lock), locked()
-    shared = engine.keys() & own.keys()
+@pytest.mark.parametrize("lock", [RUN, *ENGINES])
+def test_another_lock_has_the_same_versions(lock):
+    other, own = locked(lock), locked()
+    shared = other.keys() & own.keys()
     assert shared
-    assert {name: engine[name] for name in shared} == {name: own[name] for name in shared}
+    assert {name: other[name] for name in shared} == {name: own[name] for name in shared}
+
+
+def test_what_a_run_needs_is_locked_without_what_development_needs():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    needed = {canonicalize_name(Requirement(text).name) for text in project["dependencies"]}
+    others = {
+        canonicalize_name(Requirement(text).name)
+        for extra in project["optional-dependencies"].values()
+        for text in extra
+    }
+    assert needed <= locked(RUN).keys() <= locked().keys()
+    # These come with what is needed.
+    assert locked(RUN).keys() & (others - needed) == {"packaging", "setuptools"}
 
 
 @pytest.mark.parametrize("lock", ENGINES)
