@@ -136,9 +136,9 @@ def _open_read_only(path: Path) -> sqlite3.Connection:
     try:
         # The first read opens log and index; from then on no writer removes them.
         connection.execute("PRAGMA schema_version")
-    except sqlite3.OperationalError as error:
+    except sqlite3.Error as error:
         connection.close()
-        if is_quiet(path):
+        if isinstance(error, sqlite3.OperationalError) and is_quiet(path):
             raise ended from error
         raise
     return connection
@@ -159,7 +159,12 @@ def _set_up(
 
     def connect(connection: sqlite3.Connection, record: ConnectionPoolEntry) -> None:
         record.info[FILE] = where()
-        configure_connection(connection, busy_timeout=busy_timeout, pragmas=pragmas)
+        try:
+            configure_connection(connection, busy_timeout=busy_timeout, pragmas=pragmas)
+        except BaseException:
+            # It is in no pool yet, so nobody else would close it.
+            connection.close()
+            raise
 
     def begin(connection: Connection) -> None:
         statement = connection.get_execution_options().get(BEGIN_OPTION, BEGIN_WRITE)

@@ -277,8 +277,8 @@ def test_blocks_of_two_stores_may_be_nested(tmp_path: Path) -> None:
             put(two, 2)
             put(one, 3)
         put(one, 4)
-    found = [
-        sqlite3.connect(tmp_path / f"{name}.db").execute("select round_number from personal")
-        for name in "ab"
-    ]
-    assert [rows.fetchall() for rows in found] == [[(4,)], [(2,)]]
+    found = []
+    for name in "ab":
+        with closing(sqlite3.connect(tmp_path / f"{name}.db")) as connection:
+            found.append(connection.execute("select round_number from personal").fetchall())
+    assert found == [[(4,)], [(2,)]]

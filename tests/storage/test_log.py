@@ -8,6 +8,7 @@ import math
 import random
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -384,7 +385,7 @@ def test_rows_are_only_ever_added(
 def edits(path: Path) -> Sequence[tuple[str, str, int]]:
     """Every column of the rows that the log is made of, with the number of its rows."""
     found = []
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         for table in ("audit", "ledger", "leaves", "tiles"):
             count = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]  # noqa: S608
             columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
