@@ -54,6 +54,8 @@ help:  ## Print this list
 
 install: $(STAMP)  ## Create .venv with the locked versions; TORCH_INDEX=URL takes torch without CUDA from there
 
+# Locks are whole, so pip shall not look for what packages ask for beside them: an old one then finds
+# a version newer than the locked one, of which there is no hash, and gives up.
 # Between torch with CUDA and torch without it pip would see no difference in the version.
 $(STAMP):
 	test "$$(cat $(VENV)/torch-index 2> /dev/null)" = "$(TORCH_INDEX)" || rm -rf $(VENV)
@@ -61,7 +63,7 @@ $(STAMP):
 	rm -f $(VENV)/installed-*
 	$(if $(TORCH_INDEX),echo "$(TORCH_INDEX)" > $(VENV)/torch-index)
 	$(if $(TORCH_INDEX),$(BIN)/python $(PIP_INSTALL) --no-deps --index-url "$(TORCH_INDEX)" $(TORCH))
-	$(BIN)/python $(PIP_INSTALL) --require-hashes -r $(LOCK)
+	$(BIN)/python $(PIP_INSTALL) --no-deps --require-hashes -r $(LOCK)
 	$(BIN)/python $(PIP_INSTALL) $(EDITABLE)
 	@touch $@
 
@@ -70,7 +72,7 @@ nvflare: $(FLARE_STAMP)  ## Create .venv-nvflare, in which NVIDIA FLARE relays m
 $(FLARE_STAMP):
 	test -x $(FLARE)/bin/python || $(PYTHON) -m venv $(FLARE)
 	rm -f $(FLARE)/installed-*
-	$(FLARE)/bin/python $(PIP_INSTALL) --require-hashes -r requirements-nvflare.lock
+	$(FLARE)/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r requirements-nvflare.lock
 	$(FLARE)/bin/python $(PIP_INSTALL) $(EDITABLE)
 	@touch $@
 
@@ -79,7 +81,7 @@ flower: $(FLOWER_STAMP)  ## Create .venv-flower, in which Flower relays messages
 $(FLOWER_STAMP):
 	test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
 	rm -f $(FLOWER)/installed-*
-	$(FLOWER)/bin/python $(PIP_INSTALL) --require-hashes -r requirements-flower.lock
+	$(FLOWER)/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r requirements-flower.lock
 	$(FLOWER)/bin/python $(PIP_INSTALL) $(EDITABLE)
 	@touch $@
 

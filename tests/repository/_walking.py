@@ -105,7 +105,7 @@ def without_the_world(commands: str) -> str:
     """The commands where there is no network: what they would fetch is there already."""
     commands = re.sub(r"^apt-get install --yes (.*)$", _installed, commands, flags=re.MULTILINE)
     return re.sub(
-        r"^(/opt/(\w+))/bin/pip install --require-hashes -r \S+$",
+        r"^(/opt/(\w+))/bin/pip install --no-deps --require-hashes -r \S+$",
         _shown,
         commands,
         flags=re.MULTILINE,

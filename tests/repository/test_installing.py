@@ -36,7 +36,7 @@ def pip_lines(lines: list[str]) -> list[str]:
 
 def test_by_default_all_that_is_locked_is_installed_with_hashes(tmp_path: Path):
     assert pip_lines(planned(tmp_path / "venv")) == [
-        "--require-hashes -r requirements.lock",
+        "--no-deps --require-hashes -r requirements.lock",
         "--no-deps --no-build-isolation --editable .",
     ]
 
@@ -46,7 +46,7 @@ def test_an_index_gives_torch_alone_and_the_lock_the_rest(tmp_path: Path):
     assert pip_lines(planned(tmp_path / "venv", f"TORCH_INDEX={INDEX}")) == [
         f'--no-deps --index-url "{INDEX}" torch=={versions["torch"]} '
         f"torchvision=={versions['torchvision']}",
-        "--require-hashes -r requirements-cpu.lock",
+        "--no-deps --require-hashes -r requirements-cpu.lock",
         "--no-deps --no-build-isolation --editable .",
     ]
 
@@ -59,7 +59,7 @@ def test_an_index_is_remembered_until_another_is_named(tmp_path: Path):
     assert any(INDEX in line for line in pip_lines(remembered))
     assert not any("requirements.lock" in line for line in pip_lines(remembered))
     back = planned(venv, "TORCH_INDEX=")
-    assert "--require-hashes -r requirements.lock" in pip_lines(back)
+    assert "--no-deps --require-hashes -r requirements.lock" in pip_lines(back)
 
 
 @pytest.mark.parametrize(("told", "kept"), [("", True), (INDEX, False)])
@@ -75,7 +75,7 @@ def test_an_environment_with_another_torch_is_made_anew(tmp_path: Path, told: st
 def test_an_engine_is_installed_with_hashes(tmp_path: Path, engine: str):
     variable = {"flower": "FLOWER", "nvflare": "FLARE"}[engine]
     lines = pip_lines(planned(tmp_path, f"{variable}={tmp_path / 'engine'}", target=engine))
-    assert lines[0] == f"--require-hashes -r requirements-{engine}.lock"
+    assert lines[0] == f"--no-deps --require-hashes -r requirements-{engine}.lock"
 
 
 @pytest.mark.parametrize("lock", LOCKS)
