@@ -48,6 +48,7 @@ from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import (
     Arrays,
     ClientView,
+    CountsUpTo,
     Examples,
     LocalResult,
     Method,
@@ -90,7 +91,12 @@ class Config(NetworkConfig):
 
     space: Literal["patches", "pixels"] = "patches"
     style: Literal["overall", "single"] = "overall"
-    styles: Annotated[int, Ge(1), Le(1000)] = 3
+    styles: Annotated[
+        int,
+        Ge(1),
+        Le(1000),
+        CountsUpTo("task.clients", "each image is given all styles that there are"),
+    ] = 3
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,7 @@ from methods.fedavg import FedAvg
 from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import (
     ClientView,
+    CountsWith,
     Examples,
     LocalResult,
     Method,
@@ -90,7 +91,7 @@ class Config(NetworkConfig):
     band: Annotated[float, Ge(0.0), Lt(0.5)] = 0.0
     mix: Literal["full", "uniform"] = "full"
     inner_rate: Annotated[float, Ge(0.0), Le(1e3)] = 1e-3
-    inner_clip: Annotated[float, Gt(0.0), Le(1e6)] = 100.0
+    inner_clip: Annotated[float, Gt(0.0), Le(1e6), CountsWith("inner_rate")] = 100.0
 
 
 @dataclass(frozen=True)

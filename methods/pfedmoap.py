@@ -36,6 +36,7 @@ from methods.experts.gating import AttentionGate, Gate, LinearGate
 from methods.interface.method import (
     Arrays,
     ClientView,
+    CountsWith,
     Examples,
     LocalResult,
     Method,
@@ -83,11 +84,13 @@ class Config(PromptConfig):
     gate: Literal["attention", "linear"] = "attention"
     gate_sharing: Literal["personal", "aggregated"] = "personal"
     gate_dim: Annotated[int, Ge(1), Le(16384)] = 128
-    gate_heads: Annotated[int, Ge(1), Le(64)] = 8
+    gate_heads: Annotated[int, Ge(1), Le(64), CountsWith("gate", ("attention",))] = 8
     gate_learning_rate: Annotated[float, Ge(0.0), Le(1e3)] = 0.01
-    decoupled_steps: Annotated[int, Ge(1), Le(1000000)] = 100
+    decoupled_steps: Annotated[
+        int, Ge(1), Le(1000000), CountsWith("privacy.personal", ("decoupled",))
+    ] = 100
     select: Literal["nearest", "random"] = "nearest"
-    gate_scale: Literal["sqrt", "10"] = "sqrt"
+    gate_scale: Annotated[Literal["sqrt", "10"], CountsWith("gate", ("attention",))] = "sqrt"
     gate_pool: Literal["mean", "stride"] = "mean"
     moe_similarity: Literal["cosine", "dot"] = "cosine"
 

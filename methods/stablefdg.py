@@ -58,6 +58,7 @@ from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import (
     Arrays,
     ClientView,
+    CountsWith,
     Examples,
     LocalResult,
     Method,
@@ -115,8 +116,8 @@ class Config(NetworkConfig):
 
     sharing_probability: Probability = 0.5
     exploration_probability: Probability = 0.5
-    explored_layers: Annotated[int, Ge(0), Le(64)] = 3
-    extrapolation: Annotated[float, Ge(0.0), Le(1e6)] = 3.0
+    explored_layers: Annotated[int, Ge(0), Le(64), CountsWith("exploration_probability")] = 3
+    extrapolation: Annotated[float, Ge(0.0), Le(1e6), CountsWith("exploration_probability")] = 3.0
     mixing: Annotated[float, Gt(0.0), Le(1e6)] = 0.1
     attention_width: Annotated[int, Ge(1), Le(16384)] | None = 30
 
