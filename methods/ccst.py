@@ -122,9 +122,7 @@ class Ccst(FedAvg):
     def pool_policy(self) -> PoolPolicy:
         """Return all clients' styles, made once, before the first round."""
         style = TensorSpec((self.style_width,))
-        return PoolPolicy(
-            {MEAN: style, SQUARE: style}, self.population, select="all", fixed=True, when="before"
-        )
+        return replace(serving(self.config, self.population), spec={MEAN: style, SQUARE: style})
 
     @property
     def style_width(self) -> int:
@@ -267,6 +265,11 @@ def styled(found: Tensor, mean: Tensor, deviation: Tensor, is_own: Tensor) -> Te
     spread = (found.var((-2, -1), keepdim=True) + EPSILON).sqrt()
     there = deviation[..., None, None] * centred / spread + mean[..., None, None]
     return torch.where(is_own[..., None, None, None], found, there)
+
+
+def serving(config: Config, clients: int) -> PoolPolicy:
+    """Return how the pool is used, whatever an entry holds; known before anything is built."""
+    return PoolPolicy({}, clients, select="all", fixed=True, when="before")
 
 
 def build(config: Config, task: Task) -> Method:

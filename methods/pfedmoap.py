@@ -21,7 +21,7 @@ for all, averaged like the prompt (`gate_sharing: aggregated`, Table 7).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -168,8 +168,7 @@ class PFedMoAP(PromptMethod):
 
     def pool_policy(self) -> PoolPolicy | None:
         """Return K experts of the previous rounds' entries (Eq. 7)."""
-        spec = {CONTEXT: self.encoder.spec}
-        return PoolPolicy(spec, self.config.experts, self.config.select)
+        return replace(serving(self.config, 0), spec={CONTEXT: self.encoder.spec})
 
     def init_client(
         self, shared_rng: np.random.Generator, client_rng: np.random.Generator
@@ -296,6 +295,11 @@ class PFedMoAP(PromptMethod):
             pooled = self.gate.pool(self.encoder.text_features_each(stacked, classes))
         weight = self.config.local_weight
         return MixtureObjective(self.encoder, classes, self.gate, weight, pooled)
+
+
+def serving(config: Config, clients: int) -> PoolPolicy:
+    """Return how the pool is used, whatever an entry holds; known before anything is built."""
+    return PoolPolicy({}, config.experts, config.select)
 
 
 def build(config: Config, task: Task) -> Method:

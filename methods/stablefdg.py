@@ -193,7 +193,7 @@ class StableFDG(FedAvg):
         """Return one other client's style, at random."""
         style = TensorSpec((self.style_width,))
         names = (MEAN, MEAN_DEVIATION, SPREAD, SPREAD_DEVIATION)
-        return PoolPolicy(dict.fromkeys(names, style), 1, select="random")
+        return replace(serving(self.config, 0), spec=dict.fromkeys(names, style))
 
     def client_update(
         self,
@@ -345,6 +345,11 @@ def highlighted(parameters: Parameters, last: Tensor, following: Tensor) -> Tens
 
 def _one_after_the_other(first: Change, then: Change | None) -> Callable[[Tensor], Tensor]:
     return first if then is None else lambda found: then(first(found))
+
+
+def serving(config: Config, clients: int) -> PoolPolicy:
+    """Return how the pool is used, whatever an entry holds; known before anything is built."""
+    return PoolPolicy({}, 1, select="random")
 
 
 def build(config: Config, task: Task) -> Method:
