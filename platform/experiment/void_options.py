@@ -31,21 +31,22 @@ def void_options(config: RunConfig, options: Any, section: str = "method") -> It
     """
     said: set[str] = set()
     for key, mark in marks_of(type(options)):
+        where, value = f"{section}.{key}", getattr(options, key)
         if isinstance(mark, CountsUpTo):
-            yield from _beyond(config, options, mark, f"{section}.{key}", key)
+            yield from _beyond(config, value, mark, where)
         if isinstance(mark, CountsWith) and key not in said and _is_set(options, key):
-            for sentence in _unused(config, options, mark, section, key):
+            named, other = _other(config, options, mark, section)
+            if not mark.holds(other):
                 said.add(key)
-                yield sentence
+                needs = f"{named} = {other}; it takes {mark.wanted}"
+                yield f"{where}: {value} does nothing with {needs}"
     for field in dataclasses.fields(options):
         if dataclasses.is_dataclass(nested := getattr(options, field.name)):
             yield from void_options(config, nested, f"{section}.{field.name}")
 
 
-def _beyond(
-    config: RunConfig, options: Any, mark: CountsUpTo, where: str, key: str
-) -> Iterator[str]:
-    value, most = getattr(options, key), _of_run(config, mark.key)
+def _beyond(config: RunConfig, value: Any, mark: CountsUpTo, where: str) -> Iterator[str]:
+    most = _of_run(config, mark.key)
     if value is not None and value > most:
         yield (
             f"{where}: {value} is more than {mark.key} = {most}, so {mark.so}; it takes {most} or "
@@ -53,17 +54,11 @@ def _beyond(
         )
 
 
-def _unused(
-    config: RunConfig, options: Any, mark: CountsWith, section: str, key: str
-) -> Iterator[str]:
-    is_of_run = "." in mark.option
-    other = _of_run(config, mark.option) if is_of_run else getattr(options, mark.option)
-    if not mark.holds(other):
-        named = mark.option if is_of_run else f"{section}.{mark.option}"
-        yield (
-            f"{section}.{key}: {getattr(options, key)} does nothing with {named} = {_shown(other)};"
-            f" it takes {mark.wanted}"
-        )
+def _other(config: RunConfig, options: Any, mark: CountsWith, section: str) -> tuple[str, Any]:
+    """Return what an option counts with, as the configuration calls it, and its value."""
+    if "." in mark.option:
+        return mark.option, _of_run(config, mark.option)
+    return f"{section}.{mark.option}", getattr(options, mark.option)
 
 
 def _is_set(options: Any, key: str) -> bool:
@@ -77,7 +72,3 @@ def _of_run(config: RunConfig, key: str) -> Any:
     for part in key.split("."):
         found = getattr(found, part)
     return found
-
-
-def _shown(value: object) -> str:
-    return "null" if value is None else str(value)
