@@ -48,6 +48,7 @@ from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import (
     Arrays,
     ClientView,
+    CountsUpTo,
     Examples,
     LocalResult,
     Method,
@@ -90,7 +91,12 @@ class Config(NetworkConfig):
 
     space: Literal["patches", "pixels"] = "patches"
     style: Literal["overall", "single"] = "overall"
-    styles: Annotated[int, Ge(1), Le(1000)] = 3
+    styles: Annotated[
+        int,
+        Ge(1),
+        Le(1000),
+        CountsUpTo("task.clients", "each image is given all styles that there are"),
+    ] = 3
 
 
 @dataclass(frozen=True)
@@ -116,9 +122,7 @@ class Ccst(FedAvg):
     def pool_policy(self) -> PoolPolicy:
         """Return all clients' styles, made once, before the first round."""
         style = TensorSpec((self.style_width,))
-        return PoolPolicy(
-            {MEAN: style, SQUARE: style}, self.population, select="all", fixed=True, when="before"
-        )
+        return replace(serving(self.config, self.population), spec={MEAN: style, SQUARE: style})
 
     @property
     def style_width(self) -> int:
@@ -261,6 +265,11 @@ def styled(found: Tensor, mean: Tensor, deviation: Tensor, is_own: Tensor) -> Te
     spread = (found.var((-2, -1), keepdim=True) + EPSILON).sqrt()
     there = deviation[..., None, None] * centred / spread + mean[..., None, None]
     return torch.where(is_own[..., None, None, None], found, there)
+
+
+def serving(config: Config, clients: int) -> PoolPolicy:
+    """Return how the pool is used, whatever an entry holds; known before anything is built."""
+    return PoolPolicy({}, clients, select="all", fixed=True, when="before")
 
 
 def build(config: Config, task: Task) -> Method:

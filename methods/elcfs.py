@@ -49,6 +49,7 @@ from methods.fedavg import FedAvg
 from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import (
     ClientView,
+    CountsWith,
     Examples,
     LocalResult,
     Method,
@@ -90,7 +91,7 @@ class Config(NetworkConfig):
     band: Annotated[float, Ge(0.0), Lt(0.5)] = 0.0
     mix: Literal["full", "uniform"] = "full"
     inner_rate: Annotated[float, Ge(0.0), Le(1e3)] = 1e-3
-    inner_clip: Annotated[float, Gt(0.0), Le(1e6)] = 100.0
+    inner_clip: Annotated[float, Gt(0.0), Le(1e6), CountsWith("inner_rate")] = 100.0
 
 
 @dataclass(frozen=True)
@@ -117,13 +118,8 @@ class Elcfs(FedAvg):
     def pool_policy(self) -> PoolPolicy:
         """Return all clients' blocks, made once, before the first round."""
         width = 2 * self.half_width + 1
-        return PoolPolicy(
-            {BLOCK: TensorSpec((COLOURS, width, width))},
-            self.population,
-            select="all",
-            fixed=True,
-            when="before",
-        )
+        spec = {BLOCK: TensorSpec((COLOURS, width, width))}
+        return replace(serving(self.config, self.population), spec=spec)
 
     def contribute(
         self,
@@ -226,6 +222,11 @@ def _lowest(pixels: Tensor, half_width: int) -> tuple[Tensor, Tensor]:
     near = torch.arange(-half_width, half_width + 1, device=pixels.device)
     height, width = pixels.shape[-2:]
     return (near % height)[:, None], (near % width)[None, :]
+
+
+def serving(config: Config, clients: int) -> PoolPolicy:
+    """Return how the pool is used, whatever an entry holds; known before anything is built."""
+    return PoolPolicy({}, clients, select="all", fixed=True, when="before")
 
 
 def build(config: Config, task: Task) -> Method:

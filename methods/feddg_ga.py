@@ -55,6 +55,7 @@ from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
+    CountsWith,
     Examples,
     LocalResult,
     Method,
@@ -101,11 +102,11 @@ class Config:
 
     base: Literal["fedavg", "fedprox", "scaffold", "fedsr"] = "fedavg"
     base_options: Annotated[Any, OptionsOf("base")] = field(default_factory=dict)
-    metric: Literal["accuracy", "loss"] = "accuracy"
+    metric: Annotated[Literal["accuracy", "loss"], CountsWith("step")] = "accuracy"
     step: Annotated[float, Ge(0.0), Le(1e3)] = 0.2
-    rounds: Annotated[int, Ge(1), Le(100000)] = 40
-    divisor: Annotated[float, Gt(0.0), Le(1e6)] = 3.0
-    centre: bool = False
+    rounds: Annotated[int, Ge(1), Le(100000), CountsWith("step")] = 40
+    divisor: Annotated[float, Gt(0.0), Le(1e6), CountsWith("step")] = 3.0
+    centre: Annotated[bool, CountsWith("step")] = False
     held_out: Annotated[float, Ge(0.0), Lt(1.0)] = 0.1
     gap_factor: Annotated[float, Gt(0.0), Le(1e6)] = 1.0
 

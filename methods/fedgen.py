@@ -51,6 +51,7 @@ from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
+    CountsWith,
     Examples,
     LocalResult,
     Method,
@@ -102,7 +103,7 @@ class Config(NetworkConfig):
     ensemble: Literal["individual", "mean"] = "individual"
     labels: Literal["counted", "uniform"] = "counted"
     weight: Annotated[float, Ge(0.0), Le(1e6)] = 1.0
-    generated: Annotated[int, Ge(1), Le(65536)] = 128
+    generated: Annotated[int, Ge(1), Le(65536), CountsWith("weight")] = 128
     noise: Literal["gaussian", "uniform"] = "gaussian"
     noise_width: Annotated[int, Ge(1), Le(16384)] = 32
     hidden_width: Annotated[int, Ge(1), Le(16384)] = 256

@@ -42,6 +42,7 @@ from methods.experts.optimal_transport import transport_plans
 from methods.interface.method import (
     Arrays,
     ClientView,
+    CountsWith,
     Examples,
     LocalResult,
     Method,
@@ -84,7 +85,9 @@ class Config(PromptConfig):
     mass: Annotated[float, Gt(0.0), Le(1.0)] = 0.8
     entropy: Annotated[float, Ge(1e-3), Le(1e6)] = 0.1
     iterations: Annotated[int, Ge(1), Le(100000)] = 100
-    decoupled_steps: Annotated[int, Ge(1), Le(1000000)] = 100
+    decoupled_steps: Annotated[
+        int, Ge(1), Le(1000000), CountsWith("privacy.personal", ("decoupled",))
+    ] = 100
 
 
 @dataclass(frozen=True)

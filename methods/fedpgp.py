@@ -42,6 +42,7 @@ from methods.clip.captions import Captions
 from methods.interface.method import (
     Arrays,
     ClientView,
+    CountsWith,
     Examples,
     LocalResult,
     Method,
@@ -86,17 +87,24 @@ class Config(PromptConfig):
         template: Caption with `{}` where the class name goes.
     """
 
-    bottleneck: Annotated[int, Ge(1), Le(1024)] = 8
+    bottleneck: Annotated[int, Ge(1), Le(1024), CountsWith("rank", ("low",))] = 8
     mu: Annotated[float, Ge(0.0), Le(1e6)] = 1.0
-    temperature: Annotated[float, Gt(0.0), Le(1e6)] = 0.5
-    contrast: Literal["both", "no_positive", "no_negative"] = "both"
-    ablation_sign: Literal["text", "appendix"] = "text"
+    temperature: Annotated[float, Gt(0.0), Le(1e6), CountsWith("mu")] = 0.5
+    contrast: Annotated[Literal["both", "no_positive", "no_negative"], CountsWith("mu")] = "both"
+    ablation_sign: Annotated[
+        Literal["text", "appendix"],
+        CountsWith("contrast", ("no_positive", "no_negative")),
+    ] = "text"
     rank: Literal["low", "full"] = "low"
     adapter_init: Literal["normal", "zero"] = "normal"
     personal_learning_rate: Annotated[float, Ge(0.0), Le(1e3)] | None = None
-    decoupled_steps: Annotated[int, Ge(1), Le(1000000)] = 100
-    clip_reference: Literal["template", "placeholder"] = "template"
-    template: str = "a photo of a {}."
+    decoupled_steps: Annotated[
+        int, Ge(1), Le(1000000), CountsWith("privacy.personal", ("decoupled",))
+    ] = 100
+    clip_reference: Annotated[Literal["template", "placeholder"], CountsWith("mu")] = "template"
+    template: Annotated[str, CountsWith("clip_reference", ("template",)), CountsWith("mu")] = (
+        "a photo of a {}."
+    )
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ from torch.nn import functional
 from methods.interface.method import (
     Arrays,
     ClientView,
+    CountsWith,
     Examples,
     LocalResult,
     Method,
@@ -89,10 +90,12 @@ class Config(NetworkConfig):
 
     representation_width: Annotated[int, Ge(1), Le(16384)] | None = None
     norm_weight: Annotated[float, Ge(0.0), Le(1e6)] = 0.01
-    norm: Literal["plain", "squared"] = "plain"
+    norm: Annotated[Literal["plain", "squared"], CountsWith("norm_weight")] = "plain"
     information_weight: Annotated[float, Ge(0.0), Le(1e6)] = 5e-4
-    scale: Literal["learned", "none"] = "learned"
-    reference: Literal["personal", "shared"] = "personal"
+    scale: Annotated[Literal["learned", "none"], CountsWith("information_weight")] = "learned"
+    reference: Annotated[Literal["personal", "shared"], CountsWith("information_weight")] = (
+        "personal"
+    )
     samples: Annotated[int, Ge(1), Le(1000)] = 20
 
 

@@ -34,6 +34,7 @@ from methods.fedavg import FedAvg
 from methods.interface.method import (
     Arrays,
     ClientView,
+    CountsWith,
     Examples,
     LocalResult,
     Method,
@@ -64,9 +65,9 @@ class Config(NetworkConfig):
     """
 
     mu: Annotated[float, Ge(0.0), Le(1e6)] = 1.0
-    temperature: Annotated[float, Gt(0.0), Le(1e6)] = 0.5
+    temperature: Annotated[float, Gt(0.0), Le(1e6), CountsWith("mu")] = 0.5
     projection: Literal["mlp", "none"] = "mlp"
-    projection_width: Annotated[int, Ge(1), Le(16384)] = 256
+    projection_width: Annotated[int, Ge(1), Le(16384), CountsWith("projection", ("mlp",))] = 256
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ for all, averaged like the prompt (`gate_sharing: aggregated`, Table 7).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -36,6 +36,7 @@ from methods.experts.gating import AttentionGate, Gate, LinearGate
 from methods.interface.method import (
     Arrays,
     ClientView,
+    CountsWith,
     Examples,
     LocalResult,
     Method,
@@ -83,11 +84,13 @@ class Config(PromptConfig):
     gate: Literal["attention", "linear"] = "attention"
     gate_sharing: Literal["personal", "aggregated"] = "personal"
     gate_dim: Annotated[int, Ge(1), Le(16384)] = 128
-    gate_heads: Annotated[int, Ge(1), Le(64)] = 8
+    gate_heads: Annotated[int, Ge(1), Le(64), CountsWith("gate", ("attention",))] = 8
     gate_learning_rate: Annotated[float, Ge(0.0), Le(1e3)] = 0.01
-    decoupled_steps: Annotated[int, Ge(1), Le(1000000)] = 100
+    decoupled_steps: Annotated[
+        int, Ge(1), Le(1000000), CountsWith("privacy.personal", ("decoupled",))
+    ] = 100
     select: Literal["nearest", "random"] = "nearest"
-    gate_scale: Literal["sqrt", "10"] = "sqrt"
+    gate_scale: Annotated[Literal["sqrt", "10"], CountsWith("gate", ("attention",))] = "sqrt"
     gate_pool: Literal["mean", "stride"] = "mean"
     moe_similarity: Literal["cosine", "dot"] = "cosine"
 
@@ -165,8 +168,7 @@ class PFedMoAP(PromptMethod):
 
     def pool_policy(self) -> PoolPolicy | None:
         """Return K experts of the previous rounds' entries (Eq. 7)."""
-        spec = {CONTEXT: self.encoder.spec}
-        return PoolPolicy(spec, self.config.experts, self.config.select)
+        return replace(serving(self.config, 0), spec={CONTEXT: self.encoder.spec})
 
     def init_client(
         self, shared_rng: np.random.Generator, client_rng: np.random.Generator
@@ -293,6 +295,11 @@ class PFedMoAP(PromptMethod):
             pooled = self.gate.pool(self.encoder.text_features_each(stacked, classes))
         weight = self.config.local_weight
         return MixtureObjective(self.encoder, classes, self.gate, weight, pooled)
+
+
+def serving(config: Config, clients: int) -> PoolPolicy:
+    """Return how the pool is used, whatever an entry holds; known before anything is built."""
+    return PoolPolicy({}, config.experts, config.select)
 
 
 def build(config: Config, task: Task) -> Method:

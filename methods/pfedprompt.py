@@ -36,6 +36,7 @@ from torch.nn import functional
 from methods.interface.method import (
     Arrays,
     ClientView,
+    CountsWith,
     Examples,
     LocalResult,
     Method,
@@ -62,8 +63,8 @@ class Config(PromptConfig):
     """
 
     blend: Annotated[float, Ge(0.0), Le(1.0)] = 0.5
-    sharpness: Annotated[float, Ge(0.0), Le(1e6)] = 5.5
-    recall: Literal["features", "labels"] = "features"
+    sharpness: Annotated[float, Ge(0.0), Le(1e6), CountsWith("blend")] = 5.5
+    recall: Annotated[Literal["features", "labels"], CountsWith("blend")] = "features"
 
 
 @dataclass(frozen=True)

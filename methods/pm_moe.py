@@ -110,15 +110,8 @@ class PMMoE(OverMethod):
 
     def pool_policy(self) -> PoolPolicy | None:
         """Return all clients' modules, made once, by training where the base refines its module."""
-        return PoolPolicy(
-            specs(self.base.module_layers),
-            self.population,
-            select="all",
-            exclude_self=False,
-            minimum=2,
-            fixed=True,
-            trains=self.base.refines,
-        )
+        policy = serving(self.config, self.population)
+        return replace(policy, spec=specs(self.base.module_layers), trains=self.base.refines)
 
     def contribute(
         self,
@@ -252,6 +245,11 @@ def has_gate(view: ClientView) -> bool:
 def without_gate(personal: Arrays) -> dict[str, NDArray[Any]]:
     """Return a client's state without what a second phase added to it."""
     return {name: value for name, value in personal.items() if not name.startswith(GATE)}
+
+
+def serving(config: Config, clients: int) -> PoolPolicy:
+    """Return how the pool is used, whatever an entry holds; known before anything is built."""
+    return PoolPolicy({}, clients, select="all", exclude_self=False, minimum=2, fixed=True)
 
 
 def build(config: Config, task: Task) -> Method:

@@ -41,6 +41,7 @@ from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
+    CountsWith,
     Examples,
     LocalResult,
     Method,
@@ -69,7 +70,7 @@ class Config(PromptConfig):
     sigma: Annotated[float, Gt(0.0), Le(1e6)] = 1.0
     alpha: Annotated[float, Ge(0.0), Le(1e6)] | None = None
     proximal_weight: Annotated[float, Ge(0.0), Le(1e6)] = 1.0
-    proximal: Literal["squared", "norm"] = "squared"
+    proximal: Annotated[Literal["squared", "norm"], CountsWith("proximal_weight")] = "squared"
     start: Literal["message", "own"] = "message"
 
 

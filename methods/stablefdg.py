@@ -58,6 +58,7 @@ from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import (
     Arrays,
     ClientView,
+    CountsWith,
     Examples,
     LocalResult,
     Method,
@@ -115,8 +116,8 @@ class Config(NetworkConfig):
 
     sharing_probability: Probability = 0.5
     exploration_probability: Probability = 0.5
-    explored_layers: Annotated[int, Ge(0), Le(64)] = 3
-    extrapolation: Annotated[float, Ge(0.0), Le(1e6)] = 3.0
+    explored_layers: Annotated[int, Ge(0), Le(64), CountsWith("exploration_probability")] = 3
+    extrapolation: Annotated[float, Ge(0.0), Le(1e6), CountsWith("exploration_probability")] = 3.0
     mixing: Annotated[float, Gt(0.0), Le(1e6)] = 0.1
     attention_width: Annotated[int, Ge(1), Le(16384)] | None = 30
 
@@ -192,7 +193,7 @@ class StableFDG(FedAvg):
         """Return one other client's style, at random."""
         style = TensorSpec((self.style_width,))
         names = (MEAN, MEAN_DEVIATION, SPREAD, SPREAD_DEVIATION)
-        return PoolPolicy(dict.fromkeys(names, style), 1, select="random")
+        return replace(serving(self.config, 0), spec=dict.fromkeys(names, style))
 
     def client_update(
         self,
@@ -344,6 +345,11 @@ def highlighted(parameters: Parameters, last: Tensor, following: Tensor) -> Tens
 
 def _one_after_the_other(first: Change, then: Change | None) -> Callable[[Tensor], Tensor]:
     return first if then is None else lambda found: then(first(found))
+
+
+def serving(config: Config, clients: int) -> PoolPolicy:
+    """Return how the pool is used, whatever an entry holds; known before anything is built."""
+    return PoolPolicy({}, 1, select="random")
 
 
 def build(config: Config, task: Task) -> Method:

@@ -37,6 +37,7 @@ from methods.interface.defaults import CLIENT_ONLY
 from methods.interface.method import (
     Arrays,
     ClientView,
+    CountsUpTo,
     Examples,
     LocalResult,
     Method,
@@ -75,8 +76,15 @@ class Config(NetworkConfig):
         bookkeeping: How often each segment counts; see the head of the file.
     """
 
-    optimum_patience: Annotated[int, Ge(1), Le(100000)] = 3
-    overfit_patience: Annotated[int, Ge(1), Le(100000)] = 6
+    optimum_patience: Annotated[
+        int,
+        Ge(1),
+        Le(100000),
+        CountsUpTo("rounds", "the valley never begins, and the model is that of the last round"),
+    ] = 3
+    overfit_patience: Annotated[
+        int, Ge(1), Le(100000), CountsUpTo("rounds", "the valley never ends before the run does")
+    ] = 6
     tolerance: Annotated[float, Ge(0.0), Le(1e6)] = 0.3
     validation_share: Annotated[float, Gt(0.0), Lt(1.0)] = 0.2
     bookkeeping: Literal["published", "plain"] = "published"

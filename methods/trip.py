@@ -51,6 +51,8 @@ from methods.interface.method import (
     Aggregate,
     Arrays,
     ClientView,
+    CountsUpTo,
+    CountsWith,
     Examples,
     LocalResult,
     Method,
@@ -111,17 +113,31 @@ class Config(PromptConfig):
     experts: Annotated[int, Ge(1), Le(256)] = 4
     expert_init: Literal["independent", "equal"] = "independent"
     beta: Annotated[float, Ge(0.0), Le(1e6)] = 0.8
-    template: str = "a photo of a {}."
+    template: Annotated[str, CountsWith("beta")] = "a photo of a {}."
     router: Literal["static", "learnable", "image", "random"] = "static"
-    balance_weight: Annotated[float, Ge(0.0), Le(1e6)] = 0.01
-    capacity_factor: Annotated[float, Gt(0.0), Le(1e6)] = 1.0
-    inference_capacity_factor: Annotated[float, Gt(0.0), Le(1e6)] = 2.0
-    multiplier_step: Annotated[float, Ge(0.0), Le(1e6)] = 1e-4
-    clustering: Literal["paper", "published"] = "paper"
-    seating: Literal["random", "farthest"] = "random"
-    key_init: KEY_INITS = "orthogonal"
-    key_seed: Annotated[int, Ge(0), Le(2**63 - 1)] = 0
-    average_rounds: Annotated[int, Ge(0), Le(100000)] = 0
+    balance_weight: Annotated[float, Ge(0.0), Le(1e6), CountsWith("router", ("learnable",))] = 0.01
+    capacity_factor: Annotated[float, Gt(0.0), Le(1e6), CountsWith("router", ("static",))] = 1.0
+    inference_capacity_factor: Annotated[
+        float, Gt(0.0), Le(1e6), CountsWith("router", ("static",))
+    ] = 2.0
+    multiplier_step: Annotated[float, Ge(0.0), Le(1e6), CountsWith("router", ("static",))] = 1e-4
+    clustering: Annotated[Literal["paper", "published"], CountsWith("router", ("static",))] = (
+        "paper"
+    )
+    seating: Annotated[Literal["random", "farthest"], CountsWith("router", ("static",))] = "random"
+    key_init: Annotated[KEY_INITS, CountsWith("router", ("static",))] = "orthogonal"
+    key_seed: Annotated[
+        int,
+        Ge(0),
+        Le(2**63 - 1),
+        CountsWith("router", ("static", "random")),
+    ] = 0
+    average_rounds: Annotated[
+        int,
+        Ge(0),
+        Le(100000),
+        CountsUpTo("rounds", "the last prompts count for less than they should"),
+    ] = 0
 
 
 @dataclass(frozen=True)

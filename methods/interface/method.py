@@ -17,6 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from methods.interface.counts import Groups as Groups
+from methods.interface.options import CountsUpTo as CountsUpTo
+from methods.interface.options import CountsWith as CountsWith
+from methods.interface.options import OptionsOf as OptionsOf
 from methods.interface.tensors import PoolPolicy as PoolPolicy
 from methods.interface.tensors import Source as Source
 from methods.interface.tensors import TensorSpec as TensorSpec
@@ -41,20 +44,6 @@ class Visibility(StrEnum):
     """The combined tensors suffice: compatible with secure aggregation."""
     PER_CLIENT = "per_client"
     """Each client's update is needed: refused unless uploads are noised or privacy is off."""
-
-
-@dataclass(frozen=True)
-class OptionsOf:
-    """Marks an option that holds the options of a method that another option names.
-
-    In a configuration it is a section of its own, validated against that method's `Config`; `build`
-    is given that `Config`.
-
-    Attributes:
-        option: Which option names the method.
-    """
-
-    option: str
 
 
 @dataclass(frozen=True)

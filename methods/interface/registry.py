@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any, Final, cast
 
 from methods.errors import BrokenMethod, UnknownMethod
-from methods.interface.method import Method, Task
+from methods.interface.method import Method, PoolPolicy, Task
 from methods.interface.sources import (
     MethodSource,
     Origin,
@@ -114,6 +114,26 @@ class Registry:
             BrokenMethod: If its module cannot be used.
         """
         return tuple(getattr(self._module(name), "VARIANTS", ()))
+
+    def serving(self, name: str, config: object, clients: int) -> PoolPolicy | None:
+        """Return how a method's pool will be used, as far as it says so before it is built.
+
+        A module says so as `serving(config, clients)`, whose policy names no tensors of an entry.
+
+        Args:
+            name: Of the method.
+            config: Its options.
+            clients: Of the federation.
+
+        Returns:
+            None where there is no pool, or nothing is said of it.
+
+        Raises:
+            UnknownMethod: If there is none of this name.
+            BrokenMethod: If its module cannot be used.
+        """
+        say = getattr(self._module(name), "serving", None)
+        return None if say is None else cast("PoolPolicy", say(config, clients))
 
     def reading(self, name: str) -> str | None:
         """Return why a method is a reading of its paper by its implementer, None if it is not.

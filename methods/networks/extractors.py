@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from methods.errors import BackboneError, MethodError
-from methods.interface.method import Arrays, Need, Task
+from methods.interface.method import Arrays, CountsWith, Need, Task
 from methods.networks.layers import Layer, Layers, Parameters, linear, linear_layers
 from methods.networks.towers import Change, ClipTower
 from methods.networks.words import word_numbers
@@ -48,11 +48,19 @@ class NetworkConfig:
     """
 
     network: Literal["cnn", "fasttext", "features", "clip"] = "cnn"
-    image_size: Annotated[int, Ge(16), Le(1024)] = 28
-    channels: tuple[Annotated[int, Ge(1), Le(4096)], Annotated[int, Ge(1), Le(4096)]] = (32, 64)
-    feature_width: Annotated[int, Ge(1), Le(16384)] | None = None
-    buckets: Annotated[int, Ge(2), Le(1048576)] = 98_635
-    fasttext: Literal["plain", "published"] = "plain"
+    image_size: Annotated[int, Ge(16), Le(1024), CountsWith("network", ("cnn",))] = 28
+    channels: Annotated[
+        tuple[Annotated[int, Ge(1), Le(4096)], Annotated[int, Ge(1), Le(4096)]],
+        CountsWith("network", ("cnn",)),
+    ] = (32, 64)
+    feature_width: Annotated[
+        Annotated[int, Ge(1), Le(16384)] | None,
+        CountsWith("network", ("cnn", "fasttext", "features")),
+    ] = None
+    buckets: Annotated[int, Ge(2), Le(1048576), CountsWith("network", ("fasttext",))] = 98_635
+    fasttext: Annotated[Literal["plain", "published"], CountsWith("network", ("fasttext",))] = (
+        "plain"
+    )
     lora_rank: Annotated[int, Ge(1), Le(1024)] | None = None
 
 

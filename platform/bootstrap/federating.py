@@ -26,7 +26,7 @@ from platform.disk.transactions import Records, records_in
 from platform.errors import ConfigError
 from platform.experiment.conducting import Conducted, nothing_measured
 from platform.experiment.environment import resolve_device, sotto_version, use_threads
-from platform.experiment.method_building import method_on, task_of
+from platform.experiment.method_building import method_on, task_of, validate_options
 from platform.experiment.method_origins import origin_document, require_same_method
 from platform.experiment.paths import with_absolute_paths
 from platform.experiment.resuming import (
@@ -35,6 +35,7 @@ from platform.experiment.resuming import (
     require_same_enrolment,
     require_same_releases,
 )
+from platform.experiment.void_options import void_options
 from platform.parties.enrolment import enrolment_of, fingerprint_of
 from platform.protection.fitting import void_pool
 from platform.relay.hub import Hub, HubTransport, Told
@@ -79,7 +80,12 @@ def new_federation(
     config = with_absolute_paths(config)
     section = section_of(config)
     terms, facts, device = plan_federation(config, surroundings)
-    voids = (*void_settings(config), *void_pool(config, terms.method))
+    options = validate_options(surroundings.registry, config.method)
+    voids = (
+        *void_settings(config),
+        *void_options(config, options),
+        *void_pool(config, terms.method),
+    )
     observer.warned((*config.remarks, *voids))
     run_id = new_run_id(config, surroundings.now())
     with (

@@ -23,11 +23,13 @@ from platform.experiment.method_building import (
     method_on,
     require_classes,
     task_of,
+    validate_options,
 )
 from platform.experiment.second_phase import (
     FirstRun,
     require_fitting_pool,
 )
+from platform.experiment.void_options import void_options
 from platform.protection.budget import Budget
 from platform.protection.building import amplifying_cohorts, protect_run, weighing
 from platform.protection.fitting import pool_rules_of, void_pool
@@ -83,7 +85,8 @@ def plan_run(
     task = task_of(config, data, backbone, device)
     public = partial(public_examples, config, data, encoders_of)
     method = method_on(data, surroundings.registry, config, task, public=public)
-    observer.warned(tuple(void_pool(config, method)))
+    options = void_options(config, validate_options(surroundings.registry, config.method))
+    observer.warned((*options, *void_pool(config, method)))
     # Before images are encoded, which can take hours: what is refused is refused at once.
     if first is not None:
         require_fitting_pool(first.database, config, method)

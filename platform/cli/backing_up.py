@@ -49,7 +49,8 @@ def show_manifest(place: Path, manifest: Manifest, *, as_json: bool) -> None:
         print_json({"path": str(place), "kind": manifest.kind, **facts, "members": names})
         return
     out = console()
-    out.print(f"{place}: {manifest.kind} of schema {manifest.schema}, made {manifest.made}")
+    out.print(str(place), soft_wrap=True)
+    out.print(f"{manifest.kind} of schema {manifest.schema}, made {manifest.made}")
     for run, (count, digest) in manifest.facts.get("heads", {}).items():
         out.print(f"{run}: audit log of {count} entries, head {digest}")
 
@@ -75,7 +76,7 @@ def upgrade_command(storage: str, *, as_json: bool) -> None:
         return
     for name, old, new in found:
         changed = f"schema {old} -> {new}" if old != new else f"schema {new}, nothing to do"
-        console().print(f"{name}: {changed}")
+        console().print(f"{name}: {changed}", soft_wrap=True)
 
 
 def charges_command(pseudonym: str, file: Path, storage: str, *, as_json: bool) -> None:

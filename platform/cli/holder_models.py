@@ -62,4 +62,4 @@ def export_command(config: Path, run_id: str, output: Path, *, as_json: bool) ->
     if as_json:
         print_json({"run_id": run_id, "file": str(output), "tensors": sorted(arrays)})
         return
-    console().print(str(output))
+    console().print(str(output), soft_wrap=True)

@@ -133,7 +133,7 @@ def export_command(
     if as_json:
         print_json({"run_id": found, "files": files, "tensors": sorted(arrays)})
         return
-    console().print("\n".join(files))
+    console().print("\n".join(files), soft_wrap=True)
 
 
 def _accuracy(loaded: Loaded, client: int | None) -> Accuracy | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import sys
 from collections.abc import Sequence
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
@@ -17,7 +19,9 @@ from rich.text import Text
 from platform.cli.sheets import Sheet
 from platform.errors import printable as printable
 
-LABELS: Final = ("note: ", "warning: ", "WARNING: ", "recognised: ", "forecast: ", "- ")
+LABEL: Final = re.compile(
+    r"(note|warning|WARNING|recognised|forecast): |- |(ok {6}|failed {2})\w+ +| *"
+)
 """Beginnings of lines below which the rest of a sentence is indented."""
 
 
@@ -53,10 +57,13 @@ class _Plain(Console):
         return "\n".join(part for line in lines.split("\n") for part in self._wrapped(line))
 
     def _wrapped(self, line: str) -> list[str]:
-        label = next((one for one in LABELS if line.startswith(one)), "")
-        label = label or line[: len(line) - len(line.lstrip())]
-        rest = Text(line.removeprefix(label))
-        parts = rest.wrap(self, max(self.width - len(label), 1), overflow="fold")
+        found = LABEL.match(line)
+        label = "" if found is None else found[0]
+        room = self.width - len(label)
+        if any(cell_len(word) > room for word in line.split()):
+            # A path, say, that has room only from the left.
+            label, room = "", self.width
+        parts = Text(line.removeprefix(label)).wrap(self, max(room, 1), overflow="fold")
         first, *more = [part.plain.rstrip() for part in parts] or [""]
         return [label + first, *(" " * len(label) + part for part in more)]
 

@@ -97,7 +97,7 @@ def plot_command(question: PlotQuestion, storage: str, *, as_json: bool) -> None
     for kind, why in left_out.items():
         out.print(f"no {kind}: {why}")
     if drawn.remark:
-        out.print(f"note: {drawn.remark}", soft_wrap=True)
+        out.print(f"note: {drawn.remark}")
 
 
 def _require_kinds(question: PlotQuestion, valid: Sequence[str]) -> None:

@@ -86,7 +86,7 @@ def export_receipts(config: Path, file: Path, *, as_json: bool) -> None:
     if as_json:
         print_json({"file": str(file), "receipts": len(kept)})
     else:
-        console().print(printable(f"{len(kept)} receipts in {file}"))
+        console().print(f"{len(kept)} receipts in {file}", soft_wrap=True)
 
 
 def _source(source: Path) -> tuple[Sequence[KeptReceipt], Sequence[LedgerRow] | None]:

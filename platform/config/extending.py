@@ -3,13 +3,14 @@
 BASE is the name of a packaged configuration, or, ending in `.yaml` or `.yml`, a file below the
 folder of the file that names it. Sections are merged key by key; whatever else a file gives, a list
 or null as well, takes the place of what its base has. Two keys change more than themselves, as they
-do on the command line, and before all others: another `method.name` brings its whole preset, and
-`privacy.mechanism: none` drops the keys that mean nothing then.
+do on the command line, and before all others: another `method.name` brings its whole preset, which
+drops the options of the base's method and is said, and `privacy.mechanism: none` drops the keys
+that mean nothing then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,8 +37,8 @@ _WITHOUT_NOISE: Final = {
 """Keys that mean nothing without a mechanism, by section."""
 
 
-def read_whole(path: Path, sources: Sources) -> dict[str, Any]:
-    """Return what a file says together with everything that it extends.
+def read_whole(path: Path, sources: Sources) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return what a file says together with everything that it extends, and what that drops.
 
     Raises:
         ConfigError: If a file cannot be read, or `extends` does not lead to an end.
@@ -49,9 +50,36 @@ def read_whole(path: Path, sources: Sources) -> dict[str, Any]:
         chain.append(base)
         changes.append(read_mapping(base))
     tree = changes.pop()
+    remarks: list[str] = []
     while changes:
-        tree = change(tree, changes.pop(), sources)
-    return tree
+        last = changes.pop()
+        preset = _another_preset(tree, last, sources)
+        if preset is not None:
+            remarks += dropped_options(tree["method"], preset, last["method"])
+        tree = change(tree, last, sources)
+    return tree, tuple(remarks)
+
+
+def dropped_options(
+    before: Mapping[str, Any], preset: Mapping[str, Any], given: Container[str] = ()
+) -> Iterator[str]:
+    """Yield which options a method's preset takes the place of, if there are any.
+
+    Args:
+        before: The method's section so far.
+        preset: The other method's.
+        given: Options that are set anew beside its name, which are not lost.
+    """
+    gone = [
+        f"{key}: {value}"
+        for key, value in before.items()
+        if key != "name" and key not in given and preset.get(key) != value
+    ]
+    if gone:
+        yield (
+            f"method.name: {preset['name']} takes the place of {before.get('name')} with the "
+            f"options of its preset, so these of the configuration are dropped: {', '.join(gone)}"
+        )
 
 
 def change(tree: Mapping[str, Any], changes: Mapping[str, Any], sources: Sources) -> dict[str, Any]:
@@ -60,15 +88,24 @@ def change(tree: Mapping[str, Any], changes: Mapping[str, Any], sources: Sources
     Raises:
         ConfigError: If the changes name an unknown method.
     """
-    changed = dict(tree)
-    method, privacy = changes.get("method"), changes.get("privacy")
-    if isinstance(method, dict) and isinstance(before := changed.get("method"), dict):
-        name = method.get("name", before.get("name"))
-        if name != before.get("name"):
-            changed["method"] = read_preset(name, sources)
+    changed, privacy = dict(tree), changes.get("privacy")
+    preset = _another_preset(tree, changes, sources)
+    if preset is not None:
+        changed["method"] = preset
     if isinstance(privacy, dict) and sources.mechanisms.claims_nothing(privacy.get("mechanism")):
         changed = without_noise_keys(changed)
     return merged(changed, changes)
+
+
+def _another_preset(
+    tree: Mapping[str, Any], changes: Mapping[str, Any], sources: Sources
+) -> dict[str, Any] | None:
+    """Return the preset of the method that changes name, None where it is the tree's own."""
+    before, method = tree.get("method"), changes.get("method")
+    if not isinstance(before, dict) or not isinstance(method, dict):
+        return None
+    name = method.get("name", before.get("name"))
+    return None if name == before.get("name") else read_preset(name, sources)
 
 
 def without_noise_keys(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ before the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_args
 
@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from platform.config.extending import read_whole, without_noise_keys
+from platform.config.extending import dropped_options, read_whole, without_noise_keys
 from platform.config.files import Sources, find_config, read_preset
 from platform.config.plain_yaml import DEEPEST, dump_yaml, read_yaml, yaml_problem
 from platform.config.references import with_published
@@ -46,14 +46,15 @@ def load_config(
     """
     where = sources or Sources()
     file = find_config(path, where)
-    tree = read_whole(file, where)
+    tree, remarks = read_whole(file, where)
     if not where.as_published:
-        return parse_config(tree, overrides, where)
+        return parse_config(tree, overrides, where).with_remarks(remarks)
     # Which settings are the published run's depends on the method; overrides are of what they give.
     naming = [text for text in overrides if text.startswith("method.name=")]
-    named, remarks = _apply(tree, [_parse_override(text) for text in naming], where)
+    named, said = _apply(tree, [_parse_override(text) for text in naming], where)
     rest = [text for text in overrides if text not in naming]
-    return parse_config(with_published(named, file, where), rest, where).with_remarks(remarks)
+    config = parse_config(with_published(named, file, where), rest, where)
+    return config.with_remarks((*remarks, *said))
 
 
 def parse_config(
@@ -114,6 +115,8 @@ def _apply(
     """Return a tree with overrides, and what is to be said of them."""
     rest: list[tuple[tuple[str, ...], Any]] = []
     remarks: list[str] = []
+    overrides = list(overrides)
+    given = [path[1] for path, _ in overrides if path[0] == "method" and len(path) == 2]
     for path, value in overrides:
         if path == ("method", "name"):
             before = tree.get("method")
@@ -122,7 +125,7 @@ def _apply(
                 continue
             tree["method"] = read_preset(value, sources)
             if isinstance(before, dict):
-                remarks += _dropped(before, tree["method"])
+                remarks += dropped_options(before, tree["method"], given)
         else:
             if path == ("privacy", "mechanism") and sources.mechanisms.claims_nothing(value):
                 tree = without_noise_keys(tree)
@@ -130,20 +133,6 @@ def _apply(
     for path, value in rest:
         _set(tree, path, value)
     return tree, tuple(remarks)
-
-
-def _dropped(before: Mapping[str, Any], preset: Mapping[str, Any]) -> Iterator[str]:
-    """Yield which options a method's preset takes the place of."""
-    gone = [
-        f"{key}: {value}"
-        for key, value in before.items()
-        if key != "name" and preset.get(key) != value
-    ]
-    if gone:
-        yield (
-            f"method.name: {preset['name']} takes the place of {before.get('name')} with the "
-            f"options of its preset, so these of the configuration are dropped: {', '.join(gone)}"
-        )
 
 
 def _set(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final, get_args
 
 import numpy as np
@@ -51,6 +52,15 @@ def test_the_interface(method: Method) -> None:
     if policy is not None:
         assert policy.spec
         assert policy.k >= 1
+
+
+def test_what_is_said_of_a_pool_before_it_is_built_holds(case: Case, method: Method) -> None:
+    """`serving` says of the pool what `pool_policy` does, but for what an entry holds."""
+    said = case.registry.serving(case.method, case.config(), POPULATION)
+    if said is not None:
+        policy = method.pool_policy()
+        assert policy is not None
+        assert replace(policy, spec={}, trains=False) == said
 
 
 def test_an_example_is_prepared_alone_and_always_in_the_same_way(method: Method) -> None:

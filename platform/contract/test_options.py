@@ -9,10 +9,13 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from methods import CountsUpTo, CountsWith
 from platform.config import MethodConfig
+from platform.config.keys import known_keys
 from platform.contract.cases import Case
 from platform.errors import ConfigError
 from platform.experiment.method_building import validate_options
+from platform.experiment.void_options import marks_of
 
 
 def test_a_preset_states_every_option(case: Case) -> None:
@@ -28,6 +31,17 @@ def test_the_configuration_is_frozen(case: Case) -> None:
     assert isinstance(config, kind)
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.anything = None
+
+
+def test_what_is_said_of_an_option_names_others_that_there_are(case: Case) -> None:
+    """A mark of an option names another option, or a key of the run, with values it may have."""
+    kind = case.registry.config_type(case.method)
+    options, run = case.config(), {one.name for one in known_keys()}
+    for key, mark in marks_of(kind):
+        if isinstance(mark, CountsUpTo):
+            assert mark.key in run, f"{key} is held against {mark.key}"
+        if isinstance(mark, CountsWith):
+            assert mark.option in run or hasattr(options, mark.option), f"{key}: {mark.option}"
 
 
 def test_an_unknown_option_is_refused_by_name(case: Case) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -35,6 +35,7 @@ from platform.data.catalogue import require_modality
 from platform.data.loading import TaskData
 from platform.errors import ConfigError
 from platform.experiment.evaluation import EvaluationPlan
+from platform.experiment.void_options import marks_of
 from platform.mechanisms import Mechanism
 
 if TYPE_CHECKING:
@@ -114,10 +115,9 @@ def _nested(registry: Registry, options: object, section: str) -> dict[str, obje
 
 def _marks(options: object) -> Iterator[tuple[str, OptionsOf]]:
     """Yield options that hold another method's, by name, and which option names that method."""
-    for key, hint in get_type_hints(type(options), include_extras=True).items():
-        for mark in getattr(hint, "__metadata__", ()):
-            if isinstance(mark, OptionsOf):
-                yield key, mark
+    for key, mark in marks_of(type(options)):
+        if isinstance(mark, OptionsOf):
+            yield key, mark
 
 
 def options_of_others(registry: Registry, config: MethodConfig) -> dict[str, Any]:

@@ -115,11 +115,9 @@ def _require_steps(config: RunConfig, method: Method) -> None:
 
 def _require_pool(config: RunConfig, method: Method, extras: Extras) -> None:
     policy, norm, name = method.pool_policy(), config.pool.clipping_norm, config.method.name
-    if policy is not None and not policy.fixed:
-        _require_served(config, policy)
-    if policy is not None and policy.fixed:
-        _require_fixed_pool(config, policy)
-    elif policy is not None and config.pool_noise == "same":
+    if policy is not None:
+        require_serving(config, policy)
+    if policy is not None and not policy.fixed and config.pool_noise == "same":
         _require_bare_entries(extras)
         _require_one_vector(config, method, policy)
         if norm is not None:
@@ -136,6 +134,18 @@ def _require_pool(config: RunConfig, method: Method, extras: Extras) -> None:
             f"pool.clipping_norm: {norm} is fixed, while privacy.adaptive_clipping moves the norm "
             "of entries with that of updates; valid: null"
         )
+
+
+def require_serving(config: RunConfig, policy: PoolPolicy) -> None:
+    """Refuse a pool that could never be served from, whatever its entries hold.
+
+    Raises:
+        ConfigError: With what is valid.
+    """
+    if policy.fixed:
+        _require_fixed_pool(config, policy)
+    else:
+        _require_served(config, policy)
 
 
 def _require_served(config: RunConfig, policy: PoolPolicy) -> None:

@@ -22,6 +22,7 @@ from platform.errors import ConfigError
 from platform.experiment.method_building import validate_options
 from platform.experiment.method_origins import origin_document
 from platform.experiment.paths import with_absolute_paths
+from platform.protection.fitting import require_serving
 from platform.results.statistics import Axes
 from storage.address import names_server
 
@@ -241,7 +242,10 @@ class _Builder:
         source, name = config
         try:
             run = with_absolute_paths(load_config(Path(source), changes, self.sources))
-            validate_options(self.registry, run.method)
+            options = validate_options(self.registry, run.method)
+            policy = self.registry.serving(run.method.name, options, run.task.clients)
+            if policy is not None and run.pool.kind != "groups":
+                require_serving(run, policy)
         except ConfigError as error:
             seed = next(text for text in changes if text.startswith("seed="))
             where = describe(name, method, int(seed.removeprefix("seed=")), axes)

@@ -60,6 +60,7 @@ THIRD_PARTY = {
 STANDARD_LIBRARY_ONLY = {
     "platform",
     "platform.__main__",
+    "platform._early_ending",
     "platform._own_packages",
     "platform._startup_hook",
 }

@@ -32,7 +32,13 @@ MOST_ROOMS = 24
 ARROWS_A_ROOM = 5
 """Fewer than so many on average."""
 # The package's own face: it imports nothing of it, and stands below all rooms.
-FACE = {"platform", "platform.__main__", "platform._own_packages", "platform._startup_hook"}
+FACE = {
+    "platform",
+    "platform.__main__",
+    "platform._early_ending",
+    "platform._own_packages",
+    "platform._startup_hook",
+}
 
 
 def trunk(root: Path) -> dict[str, Path]:

@@ -35,7 +35,7 @@ from platform.rounds.observing import Observer, SilentObserver
 from platform.rounds.runner import RoundRunner
 from platform.wire.codec import decode_arrays
 from platform.wire.transport import Transport
-from tests.trunk._schemas import require_published_answer
+from tests.trunk._schemas import makes_report, require_published_answer
 
 SMALL = """
 name: small
@@ -291,7 +291,8 @@ def command_line(
         answer = Answer(
             code if isinstance(code, int) else int(code is not None), *capsys.readouterr()
         )
-        if asks_for_json(arguments) and "--help" not in arguments:
+        prints_json = asks_for_json(arguments) or makes_report(arguments)
+        if prints_json and "--help" not in arguments:
             program = "client" if main.__module__ == client_app.__name__ else "coordinator"
             require_published_answer(program, arguments, **dataclasses.asdict(answer))
         return answer

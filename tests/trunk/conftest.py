@@ -83,3 +83,9 @@ def child_environment() -> dict[str, str]:
     """The environment of a process that runs this checkout from any folder."""
     root = str(Path(__file__).resolve().parents[2])
     return {**os.environ, "PYTHONPATH": root, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def narrow_environment(child_environment: dict[str, str]) -> dict[str, str]:
+    """The environment of a process that is told no width."""
+    return {name: value for name, value in child_environment.items() if name != "COLUMNS"}

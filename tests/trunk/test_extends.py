@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from platform.bootstrap import create_run
 from platform.config import PACKAGED_CONFIGS, RunConfig, Sources, dump_config, load_config
 from platform.config.extending import LONGEST_CHAIN, change, read_whole
+from platform.config.files import packaged_names
 from platform.errors import ConfigError
 from platform.rounds.observing import SilentObserver
 from platform.sweeping.grid import SweepRequest, build_grid
@@ -144,6 +145,42 @@ def test_a_sweep_takes_such_files_and_changes_them_further(write):
     assert found == [(9, 1), (9, 2)]
 
 
+def test_what_another_method_drops_of_its_base_is_said(extended, write):
+    """It was dropped without a word."""
+    (said,) = extended({"method": {"name": "pfedmoap"}}).remarks
+    assert said == (
+        "method.name: pfedmoap takes the place of promptfl with the options of its preset, so "
+        "these of the configuration are dropped: context_tokens: 5"
+    )
+    # What the file gives anew is not lost, nor is what the preset has as well.
+    assert extended({"method": {"name": "pfedmoap", "context_tokens": 5}}).remarks == ()
+    preset = {**BASE, "method": {"name": "promptfl", "context_tokens": 16}}
+    assert extended({"method": {"name": "pfedmoap"}}, preset).remarks == ()
+    for same in ({"context_tokens": 2}, {"name": "promptfl", "context_tokens": 2}):
+        assert extended({"method": same}).remarks == ()
+    write("middle.yaml", {"extends": "base.yaml", "method": {"name": "trip", "seed": 1}})
+    write("base.yaml", BASE)
+    last = write("last.yaml", {"extends": "middle.yaml", "method": {"name": "promptfl"}})
+    first, second = load_config(last, ["rounds=2"]).remarks
+    assert first.startswith("method.name: trip takes the place of promptfl")
+    assert second.startswith("method.name: promptfl takes the place of trip")
+
+
+def test_it_is_said_before_the_run(sotto, write, tmp_path):
+    write("base.yaml", {**yaml.safe_load(SMALL), "storage": {"url": f"sqlite:///{tmp_path}/a.db"}})
+    path = write("run.yaml", {"extends": "base.yaml", "method": {"name": "promptfl"}})
+    answer = sotto("run", str(path), "--set", "privacy.mechanism=none", "--set", "rounds=1")
+    assert answer.code == 0, answer.err
+    said, _, _ = answer.out.partition("run small-")
+    assert "promptfl takes the place of pfedmoap" in said
+    assert "are dropped: context_tokens: 2, experts: 1" in said
+
+
+def test_no_packaged_configuration_drops_what_its_base_says():
+    for name in packaged_names(Sources()):
+        assert load_config(Path(name)).remarks == (), name
+
+
 SCALARS = st.none() | st.integers(-3, 3) | st.text("abc", max_size=2) | st.lists(st.integers(0, 2))
 TREES = st.recursive(
     st.dictionaries(st.sampled_from("abcd"), SCALARS, max_size=3),
@@ -192,7 +229,7 @@ def test_a_chain_of_files_is_its_trees_merged_in_order(tmp_path_factory, trees):
         named = {"extends": f"{number - 1}.yaml"} if number else {}
         (folder / f"{number}.yaml").write_text(yaml.safe_dump({**named, **tree}))
         expected = by_hand(expected, tree)
-    assert read_whole(folder / f"{len(trees) - 1}.yaml", Sources()) == expected
+    assert read_whole(folder / f"{len(trees) - 1}.yaml", Sources())[0] == expected
 
 
 # --- keys that change more than themselves ------------------------------------------------------

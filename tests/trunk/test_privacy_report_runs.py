@@ -27,6 +27,7 @@ from tests.trunk._runs import (
     Storage,
     gaussian_epsilon,
 )
+from tests.trunk._schemas import require_published
 from tests.trunk.test_resume import lost
 from tests.trunk.test_second_phase import FIRST, follow
 
@@ -78,7 +79,7 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 def rendered(report: Report) -> str:
     """All forms but paper, each of which must be well-formed; what it says."""
     read_page(html_page(report))
-    json.dumps(plain_data(report), allow_nan=False)
+    require_published("privacy-report", json.loads(json.dumps(plain_data(report), allow_nan=False)))
     assert all(figure.text and figure.basis.what for figure in figures(report))
     return text(report)
 

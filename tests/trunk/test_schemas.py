@@ -50,7 +50,7 @@ def test_every_command_that_prints_json_has_a_schema(name: str) -> None:
 
 
 def test_no_schema_is_of_a_command_that_there_is_not() -> None:
-    others = {"error", "summary", "metrics-line", "federation-line"}
+    others = {"error", "summary", "metrics-line", "federation-line", "privacy-report"}
     assert SCHEMAS.keys() - others == set(PRINTING)
 
 
@@ -84,6 +84,23 @@ def test_what_a_run_writes_is_as_published(noised_run: Finished, plain_run: Fini
         assert len(lines) == len(summary["rounds"])
         for line in lines:
             require_published("metrics-line", json.loads(line))
+
+
+def test_a_privacy_report_is_as_published_and_held_to_it(
+    sotto: Command, noised_run: Finished, plain_run: Finished
+) -> None:
+    for run in (noised_run, plain_run):
+        told = sotto("report", run.run_id, "--storage", run.storage.url, "--format", "json")
+        assert told.code == 0, told.err
+        require_published("privacy-report", told.document)
+    report = told.document
+    section = report["sections"][2]
+    for part in (report, section, section["blocks"][0], report["rests_on"][0]):
+        part["new"] = 1
+        with pytest.raises(AssertionError, match="privacy-report: "):
+            require_published("privacy-report", report)
+        del part["new"]
+    require_published("privacy-report", report)
 
 
 @pytest.mark.parametrize("place", [(), ("rounds", 0), ("final", "protocol"), ("audit_head",)])

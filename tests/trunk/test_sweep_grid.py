@@ -9,6 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+import methods
+from methods import Registry
 from platform.config import PACKAGED_CONFIGS, dump_tree, load_config
 from platform.errors import ConfigError
 from platform.results.comparisons import numeric
@@ -256,3 +258,28 @@ def test_an_axis_of_numbers_is_told_from_one_of_words() -> None:
     assert numeric(["1", "real"]) is None
     assert numeric(["1", "inf"]) is None
     assert describe("a", "b", 0, (("x.y", "1"),)) == "a, b, seed 0, x.y=1"
+
+
+def test_a_pool_that_no_cell_could_serve_is_refused_with_the_grid() -> None:
+    """It was refused once the sweep had come to that cell, hours later."""
+    with pytest.raises(ConfigError) as caught:
+        grid_of("method.experts=1,2,9", "task.clients=6", methods=("pfedmoap",))
+    text = str(caught.value)
+    assert text.startswith("cell (comparison, pfedmoap, seed 0, method.experts=9): pool.minimum: ")
+    assert "hands experts out from 20 entries on" in text and "valid: at most 6" in text
+    assert len(grid_of("method.experts=1,2", "task.clients=6", methods=("pfedmoap",)).cells) == 2
+    with pytest.raises(ConfigError, match=r"pm_moe, seed 0\): task.clients: 1 cannot fill a pool"):
+        grid_of("task.clients=1", "cohort.minimum=1", methods=("pm_moe",))
+
+
+def test_every_method_with_a_pool_says_so_before_it_is_built() -> None:
+    """Or a sweep would find out late; the contract holds what is said against what is built."""
+    registry, folder = Registry(), Path(methods.__file__).parent
+    with_pool = {
+        path.stem for path in folder.glob("*.py") if "def pool_policy" in path.read_text("utf-8")
+    }
+    assert with_pool == {
+        name
+        for name in registry.available()
+        if registry.serving(name, registry.config_type(name)(), 5) is not None
+    }

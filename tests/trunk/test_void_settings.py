@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from methods import Registry
 from platform.bootstrap import plan_run
 from platform.config import load_config
 from platform.config.files import PACKAGED_CONFIGS
 from platform.config.void_rules import void_settings
 from platform.errors import ConfigError
+from platform.experiment.method_building import validate_options
+from platform.experiment.void_options import void_options
 from platform.rounds.observing import SilentObserver
-from tests.trunk._runs import NO_POOL, NONE, Command, Storage
+from tests.trunk._runs import NO_POOL, NONE, RECORDS, Command, Storage
 
 CLEAR = (NONE, "secure_aggregation={enabled: false}")
 
@@ -69,6 +72,53 @@ def test_nothing_is_said_of_a_configuration_that_means_all_it_says(storage: Stor
 def test_what_does_nothing_is_said(storage: Storage, overrides: tuple[str, ...], sentence: str):
     sentences = told(storage, *overrides)
     assert any(one.startswith(sentence) for one in sentences), sentences
+
+
+OF_METHODS = {
+    "method.gate_heads: 4 does nothing with method.gate = linear; it takes attention": (
+        *("method.gate=linear", "method.gate_heads=4"),
+    ),
+    "method.decoupled_steps: 7 does nothing with privacy.personal = joint; it takes decoupled": (
+        *("method.decoupled_steps=7",),
+    ),
+    "method.capacity_factor: 2.0 does nothing with method.router = random; it takes static": (
+        *("method={name: trip, context_tokens: 2, router: random, capacity_factor: 2.0}",),
+    ),
+    "method.average_rounds: 9 is more than rounds = 3, so the last prompts count for less": (
+        *("method={name: trip, context_tokens: 2, average_rounds: 9}",),
+    ),
+    "method.temperature: 0.2 does nothing with method.mu = 0.0; it takes another value": (
+        *("method={name: fedpgp, context_tokens: 2, mu: 0.0, temperature: 0.2}", NONE),
+    ),
+    "method.image_size: 32 does nothing with method.network = features; it takes cnn": (
+        *("method={name: fedavg, network: features, image_size: 32}", NONE),
+    ),
+    "method.base_options.channels: (8, 8) does nothing with method.base_options.network = feat": (
+        *("method={name: feddg_ga, base_options: {network: features, channels: [8, 8]}}", *CLEAR),
+    ),
+    "method.styles: 9 is more than task.clients = 5, so each image is given all styles": (
+        *("method={name: ccst, network: cnn, space: pixels, styles: 9}", NONE),
+    ),
+    "method.optimum_patience: 4 is more than rounds = 3, so the valley never begins": (
+        *("method={name: swad, network: features, optimum_patience: 4}", *CLEAR, "task.clients=1"),
+        *("cohort={dropout_rate: 0, minimum: 1}",),
+    ),
+}
+
+
+@pytest.mark.parametrize("sentence", OF_METHODS)
+def test_options_of_methods_that_do_nothing_are_said(storage: Storage, sentence: str):
+    sentences = told(storage, *OF_METHODS[sentence])
+    assert any(one.startswith(sentence) for one in sentences), sentences
+
+
+def test_options_that_count_are_not_said(storage: Storage):
+    assert told(storage, "method.gate_heads=4") == []
+    assert told(storage, "method.gate=linear") == []
+    trip = "method={name: trip, context_tokens: 2, capacity_factor: 2.0, average_rounds: 3}"
+    assert told(storage, trip) == []
+    decoupled = (*RECORDS, "privacy.personal=decoupled", "method.decoupled_steps=7")
+    assert told(storage, *decoupled) == []
 
 
 def test_poisson_cohorts_of_everybody(storage: Storage):
@@ -129,7 +179,9 @@ def test_choices_that_would_be_void_are_refused(
 
 @pytest.mark.parametrize("path", sorted(PACKAGED_CONFIGS.glob("*.yaml")), ids=lambda p: p.stem)
 def test_no_packaged_configuration_says_what_does_nothing(path: Path):
-    assert list(void_settings(load_config(path))) == []
+    config = load_config(path)
+    options = validate_options(Registry(), config.method)
+    assert [*void_settings(config), *void_options(config, options)] == []
 
 
 def test_a_run_says_it_first(sotto: Command, storage: Storage):

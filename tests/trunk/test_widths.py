@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
 from pathlib import Path
 
 import pytest
@@ -20,8 +12,8 @@ from platform.cli.output import console, size, table
 from platform.cli.sheets import fitting, shape_of
 from platform.cli.watching import heading, round_line
 from tests.trunk._runs import NONE, SMALL, Command, Finished, Storage
+from tests.trunk._widths import COORDINATOR, cut_words, in_pipe, in_terminal, too_wide
 
-ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 READING = (
     ("runs",),
     ("runs", "--all"),
@@ -41,27 +33,6 @@ READING = (
     ("secagg-plan", "--clients", "100"),
 )
 WITHOUT_STORAGE = ("methods", "configs", "datasets", "secagg-plan")
-
-
-def too_wide(text: str, columns: int = 80) -> list[str]:
-    """Lines that are longer than they may be."""
-    return [line for line in text.splitlines() if cell_len(line) > columns]
-
-
-def cut_words(narrow: str, wide: str) -> list[str]:
-    """Words of a narrow print that a wide one does not have: halves of some.
-
-    Numbers are never cut, and ages differ; what is longer than a line is cut in any shape.
-    """
-    known = set(wide.split())
-    longer = [word for word in known if cell_len(word) > 76]
-    return [
-        word
-        for word in narrow.split()
-        if word not in known
-        and not set(word) <= set("\N{BOX DRAWINGS LIGHT HORIZONTAL}0123456789")
-        and not any(word in one for one in longer)
-    ]
 
 
 def asked(command: tuple[str, ...], storage: Storage) -> tuple[str, ...]:
@@ -84,51 +55,14 @@ def test_every_table_fits_into_eighty_columns(
     assert cut_words(narrow.out, wide.out) == []
 
 
-@pytest.fixture
-def narrow_environment(child_environment: dict[str, str]) -> dict[str, str]:
-    """The environment of a process that is told no width."""
-    return {name: value for name, value in child_environment.items() if name != "COLUMNS"}
-
-
 def test_a_pipe_of_unknown_width_has_eighty_columns(
     narrow_environment: dict[str, str], noised_run: Finished, tmp_path: Path
 ) -> None:
     words = asked(("report", "latest"), noised_run.storage)
-    done = subprocess.run(
-        [sys.executable, "-m", "platform.coordinator", *words],
-        env=narrow_environment,
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert too_wide(done.stdout) == []
+    printed = in_pipe(COORDINATOR, words, narrow_environment, tmp_path)
+    assert too_wide(printed) == []
     # All of it is used, so it was not narrower either.
-    assert max(map(cell_len, done.stdout.splitlines())) > 72
-
-
-def in_terminal(arguments: list[str], environment: dict[str, str], folder: Path) -> str:
-    """What a terminal of eighty columns is sent, without what moves its cursor."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    done = subprocess.Popen(
-        [sys.executable, "-m", "platform.coordinator", *arguments],
-        env={**environment, "TERM": "xterm"},
-        cwd=folder,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    sent = b""
-    # Linux says EIO once the other end is closed for good.
-    with contextlib.suppress(OSError):
-        while block := os.read(ours, 65_536):
-            sent += block
-    os.close(ours)
-    assert done.wait() == 0, sent
-    return ESCAPES.sub("", sent.decode())
+    assert max(map(cell_len, printed.splitlines())) > 72
 
 
 def test_a_run_in_a_terminal_of_eighty_columns(
@@ -136,12 +70,14 @@ def test_a_run_in_a_terminal_of_eighty_columns(
 ) -> None:
     config = tmp_path / "small.yaml"
     config.write_text(SMALL)
-    text = in_terminal(["run", str(config), "--set", NONE], narrow_environment, tmp_path)
+    text = in_terminal(
+        COORDINATOR, ["run", str(config), "--set", NONE], narrow_environment, tmp_path
+    )
     lines = [line for part in text.splitlines() for line in part.split("\r")]
     assert too_wide("\n".join(lines)) == []
     rounds = [line for line in lines if re.match(r" +[123] ", line)]
     assert len(rounds) == 3 and all(len(line.split()) == 11 for line in rounds)
-    again = in_terminal(["report", "latest"], narrow_environment, tmp_path)
+    again = in_terminal(COORDINATOR, ["report", "latest"], narrow_environment, tmp_path)
     assert too_wide(again) == []
     assert [line.rstrip() for line in again.splitlines() if line.startswith("method, data")]
 

@@ -1,4 +1,4 @@
-"""JSON Schemas of all that the command lines print under `--json`, and of what runs write.
+"""JSON Schemas of all that the command lines print as JSON, and of what runs write.
 
 They are strict: what an output gains without its schema fails a test.
 """

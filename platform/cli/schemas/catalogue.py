@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from methods.interface.registry import MethodInfo
 from platform.cli.ending import Failure
-from platform.cli.schemas import listing_runs, reading, runs, trying
+from platform.cli.schemas import listing_runs, privacy_report, reading, runs, trying
 from platform.cli.schemas.shapes import (
     BOOLEAN,
     COUNT,
@@ -134,6 +134,11 @@ SCHEMAS: Final[Mapping[str, Published]] = {
         "A run's `summary.json`, and what `run` prints under --json", _constant(runs.SUMMARY)
     ),
     "metrics-line": Published("A line of a run's `metrics.jsonl`", _constant(runs.ROUND)),
+    "privacy-report": Published(
+        "A run's privacy budget report, which `report` of the coordinator makes of it under "
+        "--format json",
+        _constant(privacy_report.PRIVACY_REPORT),
+    ),
     "federation-line": Published(
         "A line that `run` prints under --json where clients are processes of their own",
         _constant(runs.LINE),
