@@ -9,7 +9,12 @@ from typing import Any
 
 import typer
 
-from platform.agreement import erased_folders, faults_of, registry_disagreements
+from platform.agreement import (
+    erased_folders,
+    faults_of,
+    registry_disagreements,
+    unknown_charges,
+)
 from platform.cli import exit_codes
 from platform.cli.access import resolved
 from platform.cli.output import console, print_json, printable
@@ -153,7 +158,7 @@ def _of_all(database: Database) -> list[str]:
     with database.unit_of_work(read_only=True) as uow:
         known = {run.run_id for run in uow.runs.list()}
         problems += registry_disagreements(uow)
-    return [*problems, *erased_folders(database, known)]
+    return [*problems, *erased_folders(database, known), *unknown_charges(database, known)]
 
 
 def _print_verified(found: Mapping[str, Any]) -> None:
