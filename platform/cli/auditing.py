@@ -173,6 +173,11 @@ def _print_verified(found: Mapping[str, Any]) -> None:
         signed = "" if log["key"] else ", their signatures unchecked as no key is known"
         heads = f"{log['heads']} kept heads{signed}" if log["heads"] else "no head was kept"
         console().print(printable(f"log: {log['size']} leaves hold, {heads}, root {log['root']}"))
+        if not told:
+            console().print(
+                "all records agree; that no newer ones are missing, only a head that somebody "
+                "else kept can show: docs/records.md"
+            )
     # The faults of a first run are those of its second phases too.
     for text in dict.fromkeys(told):
         typer.echo(f"error: {printable(text)}", err=True)

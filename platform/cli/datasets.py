@@ -67,6 +67,7 @@ def datasets_command(question: DatasetsQuestion, *, as_json: bool) -> None:
     if question.show is not None:
         _show(question.show, question, as_json=as_json)
     elif question.check is not None:
+        _require_no_folder(question.check)
         root = user_path(str(question.root or "data"), "--root")
         _check(question.check, root, _hints(question), as_json=as_json)
     else:
@@ -84,6 +85,15 @@ def _require_together(question: DatasetsQuestion) -> None:
             raise ConfigError(f"{option}: needs --check {' or '.join(OWN)}, and --root DIR")
     if question.root is not None and question.check is None:
         raise ConfigError("--root: needs --check NAME; with --show use --set task.root=DIR")
+
+
+def _require_no_folder(name: str) -> None:
+    """Tell who gives a folder where a data set's name is due how their own images are checked."""
+    if name not in {info.name for info in dataset_infos()} and Path(name).is_dir():
+        raise ConfigError(
+            f"--check: {name!r} is a folder and no data set; valid for images of one's own: "
+            f"--check images --root {name}"
+        )
 
 
 def _hints(question: DatasetsQuestion) -> Hints:
@@ -235,6 +245,7 @@ def _print_report(report: FolderReport, root: Path) -> None:
         (report.repeated, "test examples that are also training examples"),
         (report.contradictory, "examples that are also examples of another class"),
         (report.copies, "copies of an example of the same split and class (fine: they count)"),
+        (report.slips, "classes whose name is nearly that of a larger one (a slip?)"),
         (report.few, f"classes with fewer than {FEW} training examples (fine: all are taken)"),
     ):
         _print_findings(found, what)

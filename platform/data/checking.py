@@ -7,9 +7,10 @@ want a run to, and counts.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -27,7 +28,12 @@ _BLOCK: Final = 256
 MOST_THREADS: Final = 4
 """Each may have an image of the largest size in memory."""
 
-KINDS: Final = ("damaged", "repeated", "contradictory", "copies", "few")
+RARE: Final = 10
+"""How many times more examples a class has than one whose name may be a slip for its own."""
+LIKE: Final = 0.8
+"""Share of letters that two names have in common, in order: one swapped or left out of five."""
+
+KINDS: Final = ("damaged", "repeated", "contradictory", "copies", "few", "slips")
 """What is looked for, by the names of a report's fields."""
 
 Telling = Callable[[int, int], None]
@@ -65,6 +71,7 @@ class FolderReport:
         contradictory: Examples that are identical to one of another class.
         copies: Examples that are identical to another of their side and class.
         few: Classes with fewer than `FEW` training examples.
+        slips: Classes with few examples of training whose name is nearly that of one with many.
     """
 
     info: DatasetInfo
@@ -75,10 +82,11 @@ class FolderReport:
     contradictory: Findings = Findings(0, ())
     copies: Findings = Findings(0, ())
     few: Findings = Findings(0, ())
+    slips: Findings = Findings(0, ())
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong; few examples of a class, and copies, are only remarkable."""
+        """Whether nothing is wrong; few examples, copies and like names are only remarkable."""
         faults = (self.damaged, self.repeated, self.contradictory)
         return self.refusal is None and not any(found.number for found in faults)
 
@@ -119,7 +127,8 @@ def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport
         require_every_class(dataset, dataset.train.labels, dataset.classes)
     except DataError as error:
         refusal = str(error)
-    found = {**_examine(dataset, tell), "few": _few(dataset)}
+    sizes = counts(dataset)["train"]["by_class"]
+    found = {**_examine(dataset, tell), "few": _few(sizes), "slips": _slips(sizes)}
     return FolderReport(
         info=info,
         refusal=refusal,
@@ -155,9 +164,18 @@ def _named(values: np.ndarray[Any, Any], names: Sequence[str]) -> dict[str, int]
     return dict(zip(names, found, strict=True))
 
 
-def _few(dataset: Dataset) -> list[str]:
-    by_class = _named(dataset.train.labels, dataset.classes)
-    return [f"{name} ({number})" for name, number in by_class.items() if number < FEW]
+def _few(sizes: Mapping[str, int]) -> list[str]:
+    return [f"{name} ({number})" for name, number in sizes.items() if number < FEW]
+
+
+def _slips(sizes: Mapping[str, int]) -> list[str]:
+    """Return sentences of rare classes that may be slips of the pen for another."""
+    found = []
+    for name, number in sizes.items():
+        many = [other for other, of in sizes.items() if of > 0 and of >= RARE * number]
+        for like in get_close_matches(name, many, n=1, cutoff=LIKE):
+            found.append(f"{name} ({number}), where {like} has {sizes[like]}")
+    return found
 
 
 class _First(NamedTuple):
@@ -172,7 +190,7 @@ def _examine(dataset: Dataset, tell: Telling) -> dict[str, list[str]]:
     """Return sentences of images that do not open, and pairs of examples that are the same."""
     total, done = dataset.train.num_examples + dataset.test.num_examples, 0
     seen: dict[bytes, _First] = {}
-    found: dict[str, list[str]] = {kind: [] for kind in KINDS if kind != "few"}
+    found: dict[str, list[str]] = {kind: [] for kind in KINDS if kind not in ("few", "slips")}
     tell(0, total)
     for side, split in (("training", dataset.train), ("test", dataset.test)):
         for row, (digest, fault) in enumerate(_opened(split)):
