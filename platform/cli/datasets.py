@@ -28,6 +28,14 @@ from platform.errors import ConfigError
 FIRST, LARGEST, MOST_CLASSES = 4, 3, 40
 MOST_CLIENTS, CELL, MOST_WIDTH = 40, 7, 75
 TITLES = {"train": "training", "validation": "validation", "test": "test"}
+FOUND = {
+    "damaged": "images that cannot be opened",
+    "repeated": "test examples that are also training examples",
+    "contradictory": "examples that are also examples of another class",
+    "copies": "copies of an example of the same split and class (fine: they count)",
+    "slips": "classes whose name is nearly that of a larger one (a slip?)",
+    "few": f"classes with fewer than {FEW} training examples (fine: all are taken)",
+}
 RENDERED = (16, 60)
 """Training and test images of each class and domain, where a check has nothing but to render."""
 
@@ -240,15 +248,8 @@ def _print_report(report: FolderReport, root: Path) -> None:
     if report.dataset is not None:
         _print_recognised(report.dataset)
         _print_counts(counts(report.dataset))
-    for found, what in (
-        (report.damaged, "images that cannot be opened"),
-        (report.repeated, "test examples that are also training examples"),
-        (report.contradictory, "examples that are also examples of another class"),
-        (report.copies, "copies of an example of the same split and class (fine: they count)"),
-        (report.slips, "classes whose name is nearly that of a larger one (a slip?)"),
-        (report.few, f"classes with fewer than {FEW} training examples (fine: all are taken)"),
-    ):
-        _print_findings(found, what)
+    for kind, what in FOUND.items():
+        _print_findings(report.of(kind), what)
     out.print("all is well" if report.is_sound else "the folder has faults")
 
 

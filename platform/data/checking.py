@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
@@ -33,8 +33,13 @@ RARE: Final = 10
 LIKE: Final = 0.8
 """Share of letters that two names have in common, in order: one swapped or left out of five."""
 
-KINDS: Final = ("damaged", "repeated", "contradictory", "copies", "few", "slips")
-"""What is looked for, by the names of a report's fields."""
+FAULTS: Final = ("damaged", "repeated", "contradictory")
+"""Images that cannot be opened, test examples that are training examples too, and examples that are
+identical to one of another class."""
+KINDS: Final = (*FAULTS, "copies", "few", "slips")
+"""What is looked for. Beside faults: examples that are identical to another of their side and
+class, classes with fewer than `FEW` training examples, and rare ones whose name is nearly that of
+a larger one."""
 
 Telling = Callable[[int, int], None]
 """Told how many of how many examples have been opened."""
@@ -66,33 +71,26 @@ class FolderReport:
         info: What is known of the data set without its files.
         refusal: The sentence with which a run would refuse the folder; None if it would not.
         dataset: What was read, if it was.
-        damaged: Images that cannot be opened.
-        repeated: Test examples that are identical to a training example.
-        contradictory: Examples that are identical to one of another class.
-        copies: Examples that are identical to another of their side and class.
-        few: Classes with fewer than `FEW` training examples.
-        slips: Classes with few examples of training whose name is nearly that of one with many.
+        found: What is remarkable, by `KINDS`; nothing where nothing was read.
     """
 
     info: DatasetInfo
     refusal: str | None
     dataset: Dataset | None
-    damaged: Findings = Findings(0, ())
-    repeated: Findings = Findings(0, ())
-    contradictory: Findings = Findings(0, ())
-    copies: Findings = Findings(0, ())
-    few: Findings = Findings(0, ())
-    slips: Findings = Findings(0, ())
+    found: Mapping[str, Findings] = field(default_factory=dict)
 
     @property
     def is_sound(self) -> bool:
         """Whether nothing is wrong; few examples, copies and like names are only remarkable."""
-        faults = (self.damaged, self.repeated, self.contradictory)
-        return self.refusal is None and not any(found.number for found in faults)
+        return self.refusal is None and not any(self.of(kind).number for kind in FAULTS)
+
+    def of(self, kind: str) -> Findings:
+        """Return what was found of one of the `KINDS`."""
+        return self.found.get(kind, Findings(0, ()))
 
     def document(self) -> dict[str, Any]:
         """Return all of it as plain data."""
-        found = {name: getattr(self, name) for name in KINDS}
+        found = {kind: self.of(kind) for kind in KINDS}
         return {
             "dataset": self.info.name,
             "sound": self.is_sound,
@@ -133,7 +131,7 @@ def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport
         info=info,
         refusal=refusal,
         dataset=dataset,
-        **{name: Findings.of(lines) for name, lines in found.items()},
+        found={kind: Findings.of(lines) for kind, lines in found.items()},
     )
 
 

@@ -12,7 +12,6 @@ from platform.holder.settings import HolderSettings, load_holder
 from tests.drawn._pictures import write_picture
 from tests.trunk._runs import Answer, Command
 
-
 QUIET = {"method": {"name": "promptfl"}, "training": {"local_steps": 2, "batch_size": 4}}
 
 

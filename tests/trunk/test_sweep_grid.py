@@ -244,7 +244,7 @@ def test_an_option_of_one_method_is_told_how(problem: str, hint: str) -> None:
 
 
 def test_a_refused_option_of_another_method_is_told_how() -> None:
-    with pytest.raises(ConfigError, match="--for METHOD:method.experts=VALUE$"):
+    with pytest.raises(ConfigError, match=r"--for METHOD:method\.experts=VALUE$"):
         grid_of("method.experts=3", methods=("pfedmoap", "coop"))
 
 
