@@ -5,8 +5,8 @@
     python verify_log.py proof FILE KEY [CHECKPOINT ...]   an event's proof (`audit prove --json`)
 
 KEY is the log's public key, NAME+ID+KEY, heard from its operator in another way. Each CHECKPOINT is
-a file with a head that somebody kept: the exported log must begin with what it names. Formats:
-RFC 9162 (hashing), C2SP signed-note, tlog-checkpoint, tlog-tiles. Needs the package `cryptography`.
+a file with a head as `audit head` printed it once: the exported log must begin with what it names.
+Formats: RFC 9162 (hashing), C2SP signed-note, tlog-checkpoint, tlog-tiles. Needs `cryptography`.
 """
 
 import base64
@@ -57,7 +57,7 @@ def path_root(found, position, size, path):
     return found
 
 
-def checkpoint(note, key):
+def checkpoint(note, key, what="the checkpoint"):
     """Size and root that a signed note states; the signature is checked."""
     name, key_id, encoded = key.split("+", 2)
     kind_and_key = base64.b64decode(encoded)
@@ -66,19 +66,28 @@ def checkpoint(note, key):
     text, _, below = note.rpartition("\n\n")
     text += "\n"
     for line in below.splitlines():
-        dash, signer, signature = line.split(" ")
+        signer, _, signature = line.rpartition(" ")
         raw = base64.b64decode(signature)
-        if (dash, signer, raw[:4].hex()) != ("\u2014", name, key_id):
+        if (signer, raw[:4].hex()) != (f"\u2014 {name}", key_id):
             continue
         try:
             Ed25519PublicKey.from_public_bytes(kind_and_key[1:]).verify(raw[4:], text.encode())
         except InvalidSignature:
-            fail("the checkpoint's signature is wrong")
+            fail(f"{what} is not what {name} signed: it was changed")
         origin, size, root_text = text.split("\n")[:3]
         if origin != name:
-            fail(f"the checkpoint is of {origin}, not of {name}")
+            fail(f"{what} is of {origin}, not of {name}")
         return int(size), base64.b64decode(root_text)
-    return fail(f"the checkpoint is not signed by {name}")
+    return fail(f"{what} is not signed by {name}")
+
+
+def kept_head(file, key):
+    """Size and root that a kept head states, be the file what was printed or the bare note."""
+    text = Path(file).read_text("utf-8")
+    if text.startswith("{"):
+        text = json.loads(text)["checkpoint"]
+    text = text.partition("\n\n")[2] if text.startswith("key ") else text
+    return checkpoint(text, key, f"the head in {file}")
 
 
 def tile_path(level, index, width):
@@ -113,7 +122,8 @@ def verify_export(folder, key, kept):
             fail(f"a kept head names {old_size} leaves, but there are {size}")
         if root(leaves[:old_size]) != old_root:
             fail(f"the first {old_size} leaves are not those of a kept head")
-    print(f"VERIFIED: {size} leaves, root {stated.hex()}, {len(kept)} kept heads are on the way")
+    heads = f"{len(kept)} kept heads are on the way" if kept else "no kept head to hold against it"
+    print(f"VERIFIED: {size} leaves, root {stated.hex()}, {heads}")
 
 
 def verify_proof(file, key, kept):
@@ -132,7 +142,8 @@ def verify_proof(file, key, kept):
 if __name__ == "__main__":
     if len(sys.argv) < 4 or sys.argv[1] not in ("export", "proof"):
         sys.exit(__doc__)
-    heads = [checkpoint(Path(name).read_text("utf-8"), sys.argv[3]) for name in sys.argv[4:]]
-    {"export": verify_export, "proof": verify_proof}[sys.argv[1]](
-        Path(sys.argv[2]), sys.argv[3], heads
-    )
+    check = {"export": verify_export, "proof": verify_proof}[sys.argv[1]]
+    try:
+        check(Path(sys.argv[2]), sys.argv[3], [kept_head(n, sys.argv[3]) for n in sys.argv[4:]])
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        fail(f"something cannot be read: {error}")

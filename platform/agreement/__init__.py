@@ -16,7 +16,7 @@ from platform.agreement.checking import (
 )
 from platform.agreement.clients import OwnLedger
 from platform.agreement.reading import Agreed, RunRecords, read_records
-from platform.agreement.registry import erased_folders, registry_disagreements
+from platform.agreement.registry import erased_folders, registry_disagreements, unknown_charges
 from platform.agreement.stores import stored_tree
 
 __all__ = [
@@ -31,4 +31,5 @@ __all__ = [
     "registry_disagreements",
     "require_agreement",
     "stored_tree",
+    "unknown_charges",
 ]

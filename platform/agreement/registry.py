@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,8 +12,19 @@ import yaml
 from platform.config.plain_yaml import read_yaml
 from platform.disk.opening import database_file
 from platform.errors import ConfigError
+from platform.parties.store_files import shared_stores
 from platform.rounds.audit_trail import parsed_detail, run_number
-from storage import AuditChainBroken, AuditEntry, AuditHead, Database, NotFound, UnitOfWork
+from storage import (
+    AuditChainBroken,
+    AuditEntry,
+    AuditHead,
+    Database,
+    DatabaseBusy,
+    NotFound,
+    StorageError,
+    UnitOfWork,
+    open_client_stores,
+)
 from storage.address import names_server
 
 TRACES: Final = ("summary.json", "metrics.csv", "metrics.jsonl", "clients", "run.lock")
@@ -78,6 +90,47 @@ def erased_folders(database: Database, known: set[str]) -> Iterator[str]:
                 f"folder {folder.name!r} has {trace} and config.yaml of a run that the database "
                 "does not know: it was erased"
             )
+
+
+def unknown_charges(database: Database, known: set[str]) -> Iterator[str]:
+    """Yield runs that clients were charged in and that the database does not know, in sentences.
+
+    Clients that limit what they spend in their lifetimes have a store for all runs on their data.
+    It goes on telling of a run whose rows, heads and folder are all gone.
+
+    Args:
+        database: The database.
+        known: Its runs.
+    """
+    folder = database.path.parent
+    for path in shared_stores(folder):
+        where = path.relative_to(folder).as_posix()
+        try:
+            charged = _charged(path)
+        except DatabaseBusy:
+            raise
+        except StorageError as error:
+            yield f"clients' stores {where}: {error}"
+            continue
+        # What lies in a folder with a configuration is told by that.
+        for run_id in sorted(charged.keys() - known):
+            if not (folder / run_id / "config.yaml").is_file():
+                yield (
+                    f"own ledgers of {charged[run_id]} clients in {where} have charges of run "
+                    f"{run_id}, which the database does not know: it was erased, or an older copy "
+                    "of the database was put back"
+                )
+
+
+def _charged(path: Path) -> Counter[str]:
+    """Return of how many clients each run has charges in their own ledgers."""
+    opened = open_client_stores(path, read_only=True)
+    with opened.kept_open():
+        return Counter(
+            run_id
+            for store in opened.stores.values()
+            for run_id in {row.run_id for row in store.rows()}
+        )
 
 
 def _database_of(path: Path) -> str | None:

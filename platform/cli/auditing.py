@@ -9,7 +9,12 @@ from typing import Any
 
 import typer
 
-from platform.agreement import erased_folders, faults_of, registry_disagreements
+from platform.agreement import (
+    erased_folders,
+    faults_of,
+    registry_disagreements,
+    unknown_charges,
+)
 from platform.cli import exit_codes
 from platform.cli.access import resolved
 from platform.cli.output import console, print_json, printable
@@ -153,7 +158,7 @@ def _of_all(database: Database) -> list[str]:
     with database.unit_of_work(read_only=True) as uow:
         known = {run.run_id for run in uow.runs.list()}
         problems += registry_disagreements(uow)
-    return [*problems, *erased_folders(database, known)]
+    return [*problems, *erased_folders(database, known), *unknown_charges(database, known)]
 
 
 def _print_verified(found: Mapping[str, Any]) -> None:
@@ -168,6 +173,11 @@ def _print_verified(found: Mapping[str, Any]) -> None:
         signed = "" if log["key"] else ", their signatures unchecked as no key is known"
         heads = f"{log['heads']} kept heads{signed}" if log["heads"] else "no head was kept"
         console().print(printable(f"log: {log['size']} leaves hold, {heads}, root {log['root']}"))
+        if not told:
+            console().print(
+                "all records agree; that no newer ones are missing, only a head that somebody "
+                "else kept can show: docs/records.md"
+            )
     # The faults of a first run are those of its second phases too.
     for text in dict.fromkeys(told):
         typer.echo(f"error: {printable(text)}", err=True)

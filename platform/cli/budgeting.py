@@ -31,6 +31,10 @@ RESERVED: Final = (
     "note: reserved: charged, and spent, but not known to be in a result: of attempts that are "
     "open, aborted or lost, or where a client missed the end of its round"
 )
+LIVES: Final = (
+    "note: what clients have spent in their lifetimes, and have left, is said client by client: "
+    "budget RUN"
+)
 CLIENT_COLUMNS: Final = (
     "client",
     "epsilon s/p/o",
@@ -291,6 +295,8 @@ def _print_overview(found: Document) -> None:
     if found["left_out"]:
         out.print(_left_out_words(found))
     life = found.get("lifetime")
+    if life is None and any(one["lifetime_budget"] is not None for one in runs):
+        out.print(LIVES)
     if life is not None:
         spent = epsilon(life["spent"]) if life["problem"] is None else f"n/a: {life['problem']}"
         out.print(f"lifetime: {spent}, left {rounded_down(life['left'])}")

@@ -62,12 +62,14 @@ def comparison(runs: Sequence[Agreed]) -> dict[str, Any]:
     nothing is said there.
     """
     shown = [_run(one) for one in runs]
+    # What nothing bounds is of no unit, and no more comparable by being of the same.
+    claiming = [one for one in shown if one["unit"] is not None]
     settings = {one.records.run_id: dict(flat(one.config.model_dump(mode="json"))) for one in runs}
     return {
         "runs": shown,
         "differences": _differences(settings),
         "epsilons_differ_in": [
-            name for name in TERMS if len({json.dumps(one[name]) for one in shown}) > 1
+            name for name in TERMS if len({json.dumps(one[name]) for one in claiming}) > 1
         ],
     }
 
@@ -116,6 +118,10 @@ def _print(document: Document) -> None:
     differ = document["epsilons_differ_in"]
     if differ:
         out.print(f"note: these epsilons cannot be compared: runs differ in {', '.join(differ)}")
+    for one in document["runs"]:
+        if one["unit"] is None:
+            text = "nothing protects its clients"
+            out.print(f"note: {one['run']}: mechanism {one['mechanism']}: {text}")
     if any(one["status"] != "finished" for one in document["runs"]):
         out.print("note: of a run that has not finished it is what there is so far")
     out.print()

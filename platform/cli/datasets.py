@@ -28,6 +28,14 @@ from platform.errors import ConfigError
 FIRST, LARGEST, MOST_CLASSES = 4, 3, 40
 MOST_CLIENTS, CELL, MOST_WIDTH = 40, 7, 75
 TITLES = {"train": "training", "validation": "validation", "test": "test"}
+FOUND = {
+    "damaged": "images that cannot be opened",
+    "repeated": "test examples that are also training examples",
+    "contradictory": "examples that are also examples of another class",
+    "copies": "copies of an example of the same split and class (fine: they count)",
+    "slips": "classes whose name is nearly that of a larger one (a slip?)",
+    "few": f"classes with fewer than {FEW} training examples (fine: all are taken)",
+}
 RENDERED = (16, 60)
 """Training and test images of each class and domain, where a check has nothing but to render."""
 
@@ -67,6 +75,7 @@ def datasets_command(question: DatasetsQuestion, *, as_json: bool) -> None:
     if question.show is not None:
         _show(question.show, question, as_json=as_json)
     elif question.check is not None:
+        _require_no_folder(question.check)
         root = user_path(str(question.root or "data"), "--root")
         _check(question.check, root, _hints(question), as_json=as_json)
     else:
@@ -84,6 +93,15 @@ def _require_together(question: DatasetsQuestion) -> None:
             raise ConfigError(f"{option}: needs --check {' or '.join(OWN)}, and --root DIR")
     if question.root is not None and question.check is None:
         raise ConfigError("--root: needs --check NAME; with --show use --set task.root=DIR")
+
+
+def _require_no_folder(name: str) -> None:
+    """Tell who gives a folder where a data set's name is due how their own images are checked."""
+    if name not in {info.name for info in dataset_infos()} and Path(name).is_dir():
+        raise ConfigError(
+            f"--check: {name!r} is a folder and no data set; valid for images of one's own: "
+            f"--check images --root {name}"
+        )
 
 
 def _hints(question: DatasetsQuestion) -> Hints:
@@ -230,14 +248,8 @@ def _print_report(report: FolderReport, root: Path) -> None:
     if report.dataset is not None:
         _print_recognised(report.dataset)
         _print_counts(counts(report.dataset))
-    for found, what in (
-        (report.damaged, "images that cannot be opened"),
-        (report.repeated, "test examples that are also training examples"),
-        (report.contradictory, "examples that are also examples of another class"),
-        (report.copies, "copies of an example of the same split and class (fine: they count)"),
-        (report.few, f"classes with fewer than {FEW} training examples (fine: all are taken)"),
-    ):
-        _print_findings(found, what)
+    for kind, what in FOUND.items():
+        _print_findings(report.of(kind), what)
     out.print("all is well" if report.is_sound else "the folder has faults")
 
 

@@ -26,6 +26,7 @@ from platform.sweeping.grid import (
     SweepRequest,
     absolute_storage,
     build_grid,
+    for_one_alone,
     parse_names,
     parse_seeds,
 )
@@ -186,7 +187,8 @@ def _cluster(options: ClusterOptions, storage: str) -> Cluster | None:
 def _report_failures(outcomes: tuple[Outcome, ...]) -> None:
     failed = [outcome for outcome in outcomes if outcome.error is not None]
     for outcome in failed:
-        typer.echo(printable(f"error: cell ({outcome.cell}): {outcome.error}"), err=True)
+        problem = f"{outcome.error}{for_one_alone(str(outcome.error))}"
+        typer.echo(printable(f"error: cell ({outcome.cell}): {problem}"), err=True)
     if failed:
         typer.echo(f"{len(failed)} of {len(outcomes)} cells failed", err=True)
         raise typer.Exit(exit_codes.FAILED)

@@ -196,7 +196,7 @@ def _cohort(config: RunSections) -> Iterator[str]:
     if config.cohort.minimum > size:
         yield (
             f"cohort.minimum: {config.cohort.minimum} is more than the cohort; valid: 1 to "
-            f"cohort.size = {size}"
+            f"{_cohort_key(config)} = {size}"
         )
     left = size - config.lost_per_round
     if left < config.cohort.minimum:
@@ -204,6 +204,11 @@ def _cohort(config: RunSections) -> Iterator[str]:
             f"cohort.dropout_rate: {config.cohort.dropout_rate} leaves {left} of {size} clients; "
             f"cohort.minimum = {config.cohort.minimum} must remain"
         )
+
+
+def _cohort_key(config: RunSections) -> str:
+    """Return the key that says how many clients a round has; of two, the one that was given."""
+    return "task.clients" if config.cohort.size is None else "cohort.size"
 
 
 def _secure_aggregation(config: RunSections) -> Iterator[str]:
@@ -218,11 +223,12 @@ def _secure_aggregation(config: RunSections) -> Iterator[str]:
         return
     size, threshold = config.cohort_size, config.threshold
     if size < 2:
-        yield f"cohort.size: {size} is too small for secure aggregation; valid: at least 2"
+        key = _cohort_key(config)
+        yield f"{key}: {size} is too small for secure aggregation; valid: at least 2"
     if threshold > size:
         yield (
             f"secure_aggregation.threshold: {threshold} is more than the cohort; valid: "
-            f"{section.corrupt + 1} to cohort.size = {size}"
+            f"{section.corrupt + 1} to {_cohort_key(config)} = {size}"
         )
     if threshold < 2:
         yield "secure_aggregation.threshold: 1 would open a single update; valid: at least 2"

@@ -7,9 +7,10 @@ want a run to, and counts.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -27,8 +28,18 @@ _BLOCK: Final = 256
 MOST_THREADS: Final = 4
 """Each may have an image of the largest size in memory."""
 
-KINDS: Final = ("damaged", "repeated", "contradictory", "copies", "few")
-"""What is looked for, by the names of a report's fields."""
+RARE: Final = 10
+"""How many times more examples a class has than one whose name may be a slip for its own."""
+LIKE: Final = 0.8
+"""Share of letters that two names have in common, in order: one swapped or left out of five."""
+
+FAULTS: Final = ("damaged", "repeated", "contradictory")
+"""Images that cannot be opened, test examples that are training examples too, and examples that are
+identical to one of another class."""
+KINDS: Final = (*FAULTS, "copies", "few", "slips")
+"""What is looked for. Beside faults: examples that are identical to another of their side and
+class, classes with fewer than `FEW` training examples, and rare ones whose name is nearly that of
+a larger one."""
 
 Telling = Callable[[int, int], None]
 """Told how many of how many examples have been opened."""
@@ -60,31 +71,26 @@ class FolderReport:
         info: What is known of the data set without its files.
         refusal: The sentence with which a run would refuse the folder; None if it would not.
         dataset: What was read, if it was.
-        damaged: Images that cannot be opened.
-        repeated: Test examples that are identical to a training example.
-        contradictory: Examples that are identical to one of another class.
-        copies: Examples that are identical to another of their side and class.
-        few: Classes with fewer than `FEW` training examples.
+        found: What is remarkable, by `KINDS`; nothing where nothing was read.
     """
 
     info: DatasetInfo
     refusal: str | None
     dataset: Dataset | None
-    damaged: Findings = Findings(0, ())
-    repeated: Findings = Findings(0, ())
-    contradictory: Findings = Findings(0, ())
-    copies: Findings = Findings(0, ())
-    few: Findings = Findings(0, ())
+    found: Mapping[str, Findings] = field(default_factory=dict)
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing is wrong; few examples of a class, and copies, are only remarkable."""
-        faults = (self.damaged, self.repeated, self.contradictory)
-        return self.refusal is None and not any(found.number for found in faults)
+        """Whether nothing is wrong; few examples, copies and like names are only remarkable."""
+        return self.refusal is None and not any(self.of(kind).number for kind in FAULTS)
+
+    def of(self, kind: str) -> Findings:
+        """Return what was found of one of the `KINDS`."""
+        return self.found.get(kind, Findings(0, ()))
 
     def document(self) -> dict[str, Any]:
         """Return all of it as plain data."""
-        found = {name: getattr(self, name) for name in KINDS}
+        found = {kind: self.of(kind) for kind in KINDS}
         return {
             "dataset": self.info.name,
             "sound": self.is_sound,
@@ -119,12 +125,13 @@ def check_folder(name: str, request: DataRequest, tell: Telling) -> FolderReport
         require_every_class(dataset, dataset.train.labels, dataset.classes)
     except DataError as error:
         refusal = str(error)
-    found = {**_examine(dataset, tell), "few": _few(dataset)}
+    sizes = counts(dataset)["train"]["by_class"]
+    found = {**_examine(dataset, tell), "few": _few(sizes), "slips": _slips(sizes)}
     return FolderReport(
         info=info,
         refusal=refusal,
         dataset=dataset,
-        **{name: Findings.of(lines) for name, lines in found.items()},
+        found={kind: Findings.of(lines) for kind, lines in found.items()},
     )
 
 
@@ -155,9 +162,18 @@ def _named(values: np.ndarray[Any, Any], names: Sequence[str]) -> dict[str, int]
     return dict(zip(names, found, strict=True))
 
 
-def _few(dataset: Dataset) -> list[str]:
-    by_class = _named(dataset.train.labels, dataset.classes)
-    return [f"{name} ({number})" for name, number in by_class.items() if number < FEW]
+def _few(sizes: Mapping[str, int]) -> list[str]:
+    return [f"{name} ({number})" for name, number in sizes.items() if number < FEW]
+
+
+def _slips(sizes: Mapping[str, int]) -> list[str]:
+    """Return sentences of rare classes that may be slips of the pen for another."""
+    found = []
+    for name, number in sizes.items():
+        many = [other for other, of in sizes.items() if of > 0 and of >= RARE * number]
+        for like in get_close_matches(name, many, n=1, cutoff=LIKE):
+            found.append(f"{name} ({number}), where {like} has {sizes[like]}")
+    return found
 
 
 class _First(NamedTuple):
@@ -172,7 +188,7 @@ def _examine(dataset: Dataset, tell: Telling) -> dict[str, list[str]]:
     """Return sentences of images that do not open, and pairs of examples that are the same."""
     total, done = dataset.train.num_examples + dataset.test.num_examples, 0
     seen: dict[bytes, _First] = {}
-    found: dict[str, list[str]] = {kind: [] for kind in KINDS if kind != "few"}
+    found: dict[str, list[str]] = {kind: [] for kind in KINDS if kind not in ("few", "slips")}
     tell(0, total)
     for side, split in (("training", dataset.train), ("test", dataset.test)):
         for row, (digest, fault) in enumerate(_opened(split)):

@@ -29,9 +29,10 @@ def _share(settings: Settings) -> DistributedNoise:
 
 def _caveats(circumstances: Circumstances) -> Iterator[str]:
     obeys = "" if circumstances.is_active else "it follows the protocol and "
+    several = "client colludes" if circumstances.corrupt == 1 else "clients collude"
     yield (
         f"distributed_noise: epsilon for server holds if {obeys}at most {circumstances.corrupt} "
-        "clients collude with it"
+        f"{several} with it"
     )
     if circumstances.corrupt < 1:
         yield (

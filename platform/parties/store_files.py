@@ -12,6 +12,8 @@ from platform.config.rules import KINDS_WITH
 from platform.wire.transport import ClientId
 
 STORES: Final = "stores.db"
+SHARED: Final = "clients"
+"""Beside the database: the folder of stores that several runs share."""
 
 
 def client_names(count: int, kind: str = "client") -> tuple[ClientId, ...]:
@@ -35,7 +37,12 @@ def stores_folder(config: RunConfig, run_folder: Path) -> Path:
         # As it was before the split had a seed of its own: the same clients keep their stores.
         del seeds[2]
     text = json.dumps([_dealing(config), seeds], sort_keys=True)
-    return run_folder.parent / "clients" / hashlib.sha256(text.encode()).hexdigest()[:16]
+    return run_folder.parent / SHARED / hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def shared_stores(folder: Path) -> tuple[Path, ...]:
+    """Return the files of stores that several runs share, of the database in this folder."""
+    return tuple(sorted((folder / SHARED).glob(f"*/{STORES}")))
 
 
 def stores_file(config: RunConfig, run_folder: Path) -> Path:

@@ -124,6 +124,14 @@ def describe(config: str, method: str, seed: int, axes: Axes) -> str:
     return f"{config}, {method}, seed {seed}{values}"
 
 
+def for_one_alone(problem: str) -> str:
+    """Return how a sweep sets the method's option that a sentence is about; nothing for others."""
+    key = problem.partition(":")[0]
+    if not key.startswith("method.") or key == "method.name":
+        return ""
+    return f"; of one method alone: --for METHOD:{key}=VALUE"
+
+
 def build_grid(request: SweepRequest, sources: Sources | None = None) -> Grid:
     """Return all cells of a sweep, each of them checked.
 
@@ -249,7 +257,7 @@ class _Builder:
         except ConfigError as error:
             seed = next(text for text in changes if text.startswith("seed="))
             where = describe(name, method, int(seed.removeprefix("seed=")), axes)
-            raise ConfigError(f"cell ({where}): {error}") from error
+            raise ConfigError(f"cell ({where}): {error}{for_one_alone(str(error))}") from error
         if run.method.name != method:
             where = describe(name, method, run.seed, axes)
             raise ConfigError(

@@ -23,6 +23,7 @@ LEFT_OUT = {
 LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)>?[^)]*\)")
 FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 EXTERNAL = re.compile(r"^[a-z][a-z0-9+.-]*:", re.IGNORECASE)
+WIDEST = 120
 # Home folders, and the folders of containers and CI machines.
 MACHINE_PATH = re.compile(r"(?<![\w.~}/])/(?:home/\w|Users/\w|root/|work/|workspace/|mnt/\w)")
 ADR_NAME = re.compile(r"^(\d{4})-[a-z0-9-]+\.md$")
@@ -73,6 +74,12 @@ def broken_links(path: Path) -> list[str]:
     return broken
 
 
+def unwrapped(text: str) -> list[str]:
+    """The lines of prose that are too long to read in a terminal: no code, and no row of a table."""
+    lines = FENCE.sub("", text).splitlines()
+    return [line for line in lines if len(line) > WIDEST and not line.startswith(("|", "    "))]
+
+
 def name_of(path: Path) -> str:
     """The path of a file as a test's name."""
     return str(path.relative_to(ROOT))
@@ -83,6 +90,33 @@ def name_of(path: Path) -> str:
 )
 def test_relative_links_resolve(path):
     assert broken_links(path) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for path in repository_files()
+        # Results are written by benchmarks, with the numbers in their sentences.
+        if path.suffix == ".md" and path.parent != ROOT / "docs" / "results"
+    ],
+    ids=name_of,
+)
+def test_prose_is_wrapped(path):
+    assert unwrapped(path.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("word " * 25, True),
+        ("word " * 20, False),
+        ("| word " * 25, False),
+        ("```\n" + "word " * 25 + "\n```", False),
+    ],
+)
+def test_a_line_that_is_not_wrapped_is_found(text, found):
+    assert bool(unwrapped(text)) is found
 
 
 def test_no_file_names_a_path_of_a_machine():

@@ -201,6 +201,10 @@ def test_sound_log_verifies(sotto: Command, noised_run: Finished) -> None:
         shown = verify(sotto, noised_run, *arguments)
         assert (shown.code, shown.err) == (0, "")
         assert f"{count} entries hold, head {digest}" in shown.out.replace("\n", " ")
+        # Of one run nothing is said of all.
+        assert ("all records agree; that no newer ones are missing, " in shown.out) == (
+            arguments == ()
+        )
     document = verify(sotto, noised_run, *chosen, "--json").document
     run = {"run": noised_run.run_id, "count": int(count), "hash": digest, "problems": []}
     assert document == {"runs": [run], "log": None, "problems": []}

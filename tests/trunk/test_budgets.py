@@ -448,6 +448,8 @@ def test_a_lifetime_is_over_all_runs_of_the_same_client(
         assert one["lifetime"]["runs"] == sorted([first, second])
         assert one["rounds_left"] == fitting
     assert document["forecast"] == {"rounds_to_come": 2, "rounds_left": fitting}
+    told = sotto("budget", "--storage", storage.url).out.replace("\n      ", " ")
+    assert "have left, is said client by client: budget RUN" in told
     assert "python -m platform.client budget" in document["lifetime_covers"]
     # One client over all runs.
     name = document["clients"][2]["pseudonym"]

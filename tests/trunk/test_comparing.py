@@ -34,7 +34,15 @@ def test_runs_side_by_side(sotto: Command, both: tuple[Storage, Finished, Finish
     assert differences["privacy.mechanism"][plain.run_id] == "none"
     assert "task.dataset" not in differences
     assert not [key for key in differences if key.startswith("storage.")]
-    assert "unit" in found["epsilons_differ_in"]
+    assert found["epsilons_differ_in"] == []
+
+
+def test_epsilons_of_two_deltas_are_not_compared(sotto: Command, storage: Storage) -> None:
+    deltas = [f"privacy.target_delta={delta}" for delta in ("1.0e-5", "1.0e-6")]
+    names = [storage.run("rounds=1", delta).run_id for delta in deltas]
+    shown = sotto("compare", *names, "--storage", storage.url)
+    assert "note: these epsilons cannot be compared: runs differ in delta\n" in shown.out
+    assert "nothing protects" not in shown.out
 
 
 def test_for_people(sotto: Command, both: tuple[Storage, Finished, Finished]) -> None:
@@ -43,7 +51,9 @@ def test_for_people(sotto: Command, both: tuple[Storage, Finished, Finished]) ->
     assert shown.code == 0
     row = next(line for line in shown.out.splitlines() if line.startswith(noised.run_id))
     assert row.split()[1:3] == ["finished", f"{noised.summary['final']['accuracy']['mean']:.1%}"]
-    assert "these epsilons cannot be compared: runs differ in unit, relation" in shown.out
+    assert "cannot be compared" not in shown.out
+    said = shown.out.replace("\n      ", " ")
+    assert f"note: {plain.run_id}: mechanism none: nothing protects its clients" in said
     assert next(line.split() for line in shown.out.splitlines() if line.startswith("seed ")) == [
         *("seed", "3", "7")
     ]

@@ -133,7 +133,15 @@ SECURE = "secure_aggregation.enabled=true"
         (
             [SECURE, "secure_aggregation.threshold=11"],
             "secure_aggregation.threshold: 11 is more than the cohort; valid: 1 to "
-            "cohort.size = 10",
+            "task.clients = 10",
+        ),
+        (
+            ["task.clients=1"],
+            "cohort.minimum: 2 is more than the cohort; valid: 1 to task.clients = 1",
+        ),
+        (
+            [SECURE, "task.clients=1", "cohort.minimum=1"],
+            "task.clients: 1 is too small for secure aggregation; valid: at least 2",
         ),
         (
             [SECURE, "cohort.size=5", "secure_aggregation.threshold=6"],

@@ -279,7 +279,7 @@ def test_it_is_listed_checked_and_shown(sotto: Command, tmp_path: Path):
         DataRequest(root=tmp_path, draws=Draws(train_per_class=16, test_per_class=6)),
         lambda done, total: None,
     )
-    assert report.is_sound and not report.copies.number
+    assert report.is_sound and not report.of("copies").number
     listed = {item["name"]: item for item in sotto("datasets", "--json").document}
     assert listed["homonyms"]["classes"] == list(CLASSES)
     path = tmp_path / "run.yaml"

@@ -129,6 +129,39 @@ def test_a_strangers_program_checks_an_export(
     assert "the hashes of tile 1 are not" in stranger("export", tmp_path / "log", key)[1]
 
 
+def test_a_head_is_kept_as_it_was_printed(
+    sotto: Command, noised_run: Finished, tmp_path: Path
+) -> None:
+    """As `audit head > FILE` leaves it, with --json or without; not one whose number is another."""
+    key, log = key_of(noised_run), tmp_path / "log"
+    exported(sotto, noised_run, log)
+    printed = sotto("audit", "head", "--storage", noised_run.storage.url).out
+    asked = sotto("audit", "head", "--storage", noised_run.storage.url, "--json").out
+    head = tmp_path / "head-of-may"
+    for text in (printed, asked):
+        head.write_text(text, "utf-8")
+        code, said = stranger("export", log, key, head)
+        assert (code, said[:9]) == (0, "VERIFIED:"), said
+        assert said.endswith(", 1 kept heads are on the way\n")
+    size = json.loads(asked)["size"]
+    head.write_text(printed.replace(f"\n{size}\n", f"\n{size - 1}\n"), "utf-8")
+    code, said = stranger("export", log, key, head)
+    assert code == 1
+    assert said.startswith(f"NOT VERIFIED: the head in {head} is not what sotto/")
+    assert "no kept head to hold against it" in stranger("export", log, key)[1]
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "no head", "key x\n\nno head\n\n\u2014 a !"])
+def test_a_file_that_is_no_head_is_said_to_be_none(
+    sotto: Command, noised_run: Finished, tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "head").write_text(text, "utf-8")
+    exported(sotto, noised_run, tmp_path / "log")
+    for head in ("head", "missing"):
+        answer = stranger("export", tmp_path / "log", key_of(noised_run), tmp_path / head)
+        assert (answer[0], answer[1][:14], answer[1].count("\n")) == (1, "NOT VERIFIED: ", 1)
+
+
 def test_a_fork_is_seen_by_whoever_kept_a_head(
     sotto: Command, own_copy: Finished, tmp_path: Path
 ) -> None:

@@ -12,6 +12,8 @@ from platform.holder.settings import HolderSettings, load_holder
 from tests.drawn._pictures import write_picture
 from tests.trunk._runs import Answer, Command
 
+QUIET = {"method": {"name": "promptfl"}, "training": {"local_steps": 2, "batch_size": 4}}
+
 
 def draw(root: Path, count: int, *folders: str) -> None:
     for folder in folders:
@@ -55,6 +57,57 @@ def test_a_check_finds_images_that_do_not_decode(sotto: Command, tmp_path: Path)
     (tmp_path / "cat" / "0.png").write_bytes(b"no image")
     answer = check(sotto, tmp_path)
     assert answer.code == 1 and "1 images that cannot be opened" in answer.out
+
+
+def test_a_slip_in_a_rare_class_is_remarked_on(sotto: Command, tmp_path: Path):
+    """Of a list, where it makes a class of its own; names that are alike and common are names."""
+    draw(tmp_path, 16, "mouse", "house")
+    rows = [f"{name}/{n}.png,{name}" for name in ("mouse", "house") for n in range(16)]
+    rows[3] = "mouse/3.png,moues"
+    (tmp_path / "mine.csv").write_text("\n".join(["path,label", *rows]))
+    answer = check(sotto, tmp_path, "--layout", "table")
+    assert answer.code == 0 and answer.out.endswith("all is well\n")
+    assert (
+        "1 classes whose name is nearly that of a larger one (a slip?):\n  moues (1), where mouse"
+    ) in answer.out
+    found = check(sotto, tmp_path, "--layout", "table", "--json").document["slips"]
+    assert found["number"] == 1
+
+
+def test_a_slip_in_a_folder_of_test_images_is_remarked_on(sotto: Command, tmp_path: Path):
+    draw(tmp_path, 3, "train/mouse", "train/seal", "test/muose", "test/seal")
+    answer = check(sotto, tmp_path)
+    assert answer.code == 1 and "images has no training example of 'muose'" in answer.out
+    assert "  muose (0), where mouse has 3\n" in answer.out
+
+
+def test_few_are_counted_without_what_is_held_back(sotto: Command, tmp_path: Path):
+    draw(tmp_path, 4, "train/cat", "train/dog", "val/cat", "test/cat", "test/dog")
+    few = check(sotto, tmp_path, "--json").document["few"]
+    assert few == {"number": 2, "first": ["cat (4)", "dog (4)"]}
+
+
+def test_what_a_check_of_clients_says_is_what_a_run_takes(sotto: Command, tmp_path: Path):
+    draw(tmp_path / "own", 6, "a/cat", "a/dog", "b/cat", "b/dog")
+    answer = check(sotto, tmp_path / "own", "--layout", "client_folders", "--json")
+    said = next(one for one in answer.document["recognised"] if "nothing is dealt out" in one)
+    assert said.endswith(
+        "a run says so with task.clients: 2, task.partition: {kind: domain} and, for all of them, "
+        "task.shots: null"
+    )
+    task = {"dataset": "images", "root": str(tmp_path / "own"), "layout": "client_folders"}
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({"name": "mine", **QUIET, "task": {**task, "clients": 2}}))
+    refused = sotto("datasets", "--show", str(file), "--set", "task.partition={kind: iid}")
+    assert refused.code == 2
+    assert "valid: domain, with no other key of task.partition, and task.clients: 2" in refused.err
+    more = ("--set", "task.partition={kind: domain}", "--set", "task.shots=null")
+    assert sotto("datasets", "--show", str(file), *more).code == 0
+
+
+def test_a_folder_in_place_of_a_name_is_told_how(sotto: Command, tmp_path: Path):
+    answer = sotto("datasets", "--check", str(tmp_path))
+    assert answer.code == 2 and answer.err.endswith(f"--check images --root {tmp_path}\n")
 
 
 def test_a_run_on_ones_own_images_says_first_what_they_are(sotto: Command, tmp_path: Path):

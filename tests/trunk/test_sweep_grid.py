@@ -19,6 +19,7 @@ from platform.sweeping.grid import (
     absolute_storage,
     build_grid,
     describe,
+    for_one_alone,
     identity,
     parse_names,
     parse_seeds,
@@ -230,6 +231,23 @@ def test_a_refused_cell_is_named(
     with pytest.raises(ConfigError) as caught:
         grid_of(*settings, methods=methods)
     assert str(caught.value).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("problem", "hint"),
+    [
+        ("method.experts: 9 is more", "; of one method alone: --for METHOD:method.experts=VALUE"),
+        ("method.name: 'nix' is unknown", ""),
+        ("rounds: 0 is not valid", ""),
+    ],
+)
+def test_an_option_of_one_method_is_told_how(problem: str, hint: str) -> None:
+    assert for_one_alone(problem) == hint
+
+
+def test_a_refused_option_of_another_method_is_told_how() -> None:
+    with pytest.raises(ConfigError, match=r"--for METHOD:method\.experts=VALUE$"):
+        grid_of("method.experts=3", methods=("pfedmoap", "coop"))
 
 
 def test_one_file_under_two_paths_is_one_run(tmp_path: Path) -> None:

@@ -117,7 +117,10 @@ CHECKED_FOLDER: Final = record(
         "refusal": nullable(TEXT),
         "recognised": _TEXTS,
         "counts": nullable(mapping(_COUNTED)),
-        **{name: _FOUND for name in ("damaged", "repeated", "contradictory", "copies", "few")},
+        **{
+            name: _FOUND
+            for name in ("damaged", "repeated", "contradictory", "copies", "few", "slips")
+        },
     },
     about="The exit code is 1 where it is not sound.",
 )

@@ -115,7 +115,8 @@ def _require_partition(name: str, reading: OwnReading, kind: str | None) -> None
     if reading.owners == "clients" and kind not in (None, "domain"):
         raise DataError(
             f"task.partition.kind: {kind} does not fit task.dataset: {name} with "
-            f"{len(reading.groups)} clients, whose images are dealt out already; valid: domain"
+            f"{len(reading.groups)} clients, whose images are dealt out already; valid: domain, "
+            f"with no other key of task.partition, and task.clients: {len(reading.groups)}"
         )
     if kind in _MERGED and any(group.says_tests for group in reading.groups.values()):
         raise DataError(
@@ -258,7 +259,11 @@ def _sentences(
             lines.append(f"and {len(groups) - _MOST_SAID} {reading.owners} more")
         owners = {
             "domains": "domains are no clients: task.partition deals their images out",
-            "clients": "each client holds its own images, and nothing is dealt out",
+            "clients": (
+                "each client holds its own images, and nothing is dealt out: a run says so with "
+                f"task.clients: {len(groups)}, task.partition: {{kind: domain}} and, for all of "
+                "them, task.shots: null"
+            ),
         }[reading.owners]
     images = conjoined([f"{len(rows[use]):,} {WORDS[use]}" for use in WORDS])
     lines.append(f"in all {images} images, {_how(groups)}")

@@ -176,7 +176,10 @@ def test_client_folders_hold_their_own(tmp_path: Path):
     data = task(tmp_path, "task.layout=client_folders", "task.partition.kind=domain")
     assert data.domain_names == ("north", "south")
     assert [len(one.train) for one in data.clients] == [12, 6]
-    assert "each client holds its own images, and nothing is dealt out" in data.dataset.recognised
+    assert (
+        "each client holds its own images, and nothing is dealt out: a run says so with "
+        "task.clients: 2, task.partition: {kind: domain} and, for all of them, task.shots: null"
+    ) in data.dataset.recognised
 
 
 # --- two readings --------------------------------------------------------------------------------
