@@ -75,7 +75,7 @@ def broken_links(path: Path) -> list[str]:
 
 
 def unwrapped(text: str) -> list[str]:
-    """The lines of prose that are too long to read in a terminal: no code, and no row of a table."""
+    """The lines of prose too long for a terminal: neither code nor rows of a table."""
     lines = FENCE.sub("", text).splitlines()
     return [line for line in lines if len(line) > WIDEST and not line.startswith(("|", "    "))]
 
