@@ -116,8 +116,8 @@ test-engines: $(STAMP) $(FLARE_STAMP) $(FLOWER_STAMP)  ## Run the tests over NVI
 
 test-python: $(STAMP)  ## Try another Python: VENV=.venv-3.13 PYTHON=python3.13
 	$(BIN)/python -m pip check
-	$(PYTEST) -q -m "not slow" $(PARALLEL) tests/repository/test_platform_name.py tests/privacy \
-		tests/storage
+	$(BIN)/python -m platform.coordinator
+	$(PYTEST) -q -m "not slow" $(PARALLEL) tests/repository/test_platform_name.py tests/storage
 
 check: $(STAMP)  ## Lint, format, types, layering, house style and documents
 	$(BIN)/ruff check .
