@@ -139,8 +139,8 @@ def _among_many(rows: Sequence[Row], found: Sequence[Claim]) -> list[str]:
         f"{max(means):.0f} points above a client alone. In mean the aim is met at epsilon "
         f"{_listed(met)}; P is below {SURE:g} after Holm at {_listed(sure)}. A client alone has "
         f"{min(alone):.0f} to {max(alone):.0f}%, by seed. Where two senses end in one, as they may "
-        "if none is split, half of the clients are worse off than alone (below). One mean prompt for "
-        f"all senses is of no use to anybody: {spread(one)} at epsilon 8 ({len(one)} seeds)."
+        "if none is split, half of the clients are worse off than alone (below). One mean prompt "
+        f"for all senses is of no use to anybody: {spread(one)} at epsilon 8 ({len(one)} seeds)."
     )
     return textwrap.wrap(text, 88, subsequent_indent="  ", break_on_hyphens=False)
 
