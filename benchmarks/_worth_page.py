@@ -135,13 +135,12 @@ def _among_many(rows: Sequence[Row], found: Sequence[Claim]) -> list[str]:
     text = (
         "- **Among 1,000 clients** noise costs nothing that could be measured at epsilon 8, and "
         "little at 2 and 1. Private experts that are split reach "
-        f"{lowest:.1f}% and more on every seed, in mean {min(means):.0f} to {max(means):.0f} "
-        f"points above a client alone. They have fewer seeds than the other rows: {seeds}. In "
-        f"mean the aim is met at epsilon {_listed(met)}; P is below {SURE:g} after Holm at "
-        f"{_listed(sure)}. What differs by seed is a client alone ({min(alone):.0f} to "
-        f"{max(alone):.0f}%), hardly the experts. Where two senses end in one, as they may if "
-        "none is split, half of the clients are worse off than alone (below). One mean prompt for "
-        f"all senses is of no use to anybody: {spread(one)} at epsilon 8 ({len(one)} seeds)."
+        f"{lowest:.1f}% and more on every seed ({seeds}), in mean {min(means):.0f} to "
+        f"{max(means):.0f} points above a client alone. In mean the aim is met at epsilon "
+        f"{_listed(met)}; P is below {SURE:g} after Holm at {_listed(sure)}. A client alone has "
+        f"{min(alone):.0f} to {max(alone):.0f}%, by seed. Where two senses end in one, as they may "
+        "if none is split, half of the clients are worse off than alone (below). One mean prompt "
+        f"for all senses is of no use to anybody: {spread(one)} at epsilon 8 ({len(one)} seeds)."
     )
     return textwrap.wrap(text, 88, subsequent_indent="  ", break_on_hyphens=False)
 
