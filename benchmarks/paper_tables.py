@@ -280,9 +280,12 @@ def main() -> None:
 def cost(rows: Sequence[Row], wanted: int) -> str:
     """What the runs took together, and the longest of them, and how many there should be."""
     seconds = [float(row["seconds"]) for row in rows] or [0.0]
-    return (
+    some = (
         f"{len(rows)} of {wanted} runs have been made, the first seed of all tables before the "
-        "others; the same command makes those that are missing. They took "
+        "others; the same command makes those that are missing. They"
+    )
+    return (
+        f"{f'All {wanted} runs' if len(rows) == wanted else some} took "
         f"{sum(seconds) / 60:.0f} processor minutes together, {statistics.median(seconds):.1f} s "
         f"in the middle and {max(seconds):.1f} s at most. Encoding images is in the first run of a "
         "seed, and other work on a machine's cores makes such seconds up to twice as many."
