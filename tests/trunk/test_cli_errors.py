@@ -74,7 +74,7 @@ ISSUE: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     ),
     "threshold above cohort": (
         ["secure_aggregation.threshold=6"],
-        ["secure_aggregation.threshold", "6", "1 to", "cohort.size = 5"],
+        ["secure_aggregation.threshold", "6", "1 to", "task.clients = 5"],
     ),
     "cohort above clients": (
         ["cohort.size=6"],
@@ -175,7 +175,7 @@ OTHERS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         ["training.local_epochs=1"],
         ["training", "exactly one", "local_epochs", "local_steps"],
     ),
-    "minimum above cohort": (["cohort.minimum=6"], ["cohort.minimum", "6", "cohort.size = 5"]),
+    "minimum above cohort": (["cohort.minimum=6"], ["cohort.minimum", "6", "task.clients = 5"]),
     "too many dropouts": (
         ["cohort.dropout_rate=0.6"],
         ["cohort.dropout_rate", "0.6", "secure_aggregation.threshold = 3"],
