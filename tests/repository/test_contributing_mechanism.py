@@ -27,7 +27,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         (target / path).write_text(code)
     rule = r"In `([\w/.]+)` import `(\w+)` from `([\w.]+)`, and add `(\w+)` to `(\w+)`"
-    ((path, value, module, added, registry),) = re.findall(rule, steps[1][1])
+    ((path, value, module, added, registry),) = re.findall(rule, " ".join(steps[1][1].split()))
     before = (target / path).read_text("utf-8")
     start = f"{registry} = Mechanisms(("
     assert before.count(start) == 1
