@@ -141,7 +141,8 @@ def test_a_worker_of_celery_runs_a_task(editable_environment: Environment, tmp_p
         "import celery, platform\n"
         "app = celery.Celery(broker='memory://', backend='cache+memory://')\n"
         "app.conf.task_always_eager = True\n"
-        "node = app.task(lambda: platform.node() or 'nameless', name='node')\n"
+        "@app.task(name='node')\n"
+        "def node(): return platform.node() or 'nameless'\n"
         "print(node.delay().get())\n"
     )
     assert editable_environment.run("-c", program, cwd=tmp_path)
