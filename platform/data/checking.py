@@ -188,7 +188,7 @@ def _examine(dataset: Dataset, tell: Telling) -> dict[str, list[str]]:
     """Return sentences of images that do not open, and pairs of examples that are the same."""
     total, done = dataset.train.num_examples + dataset.test.num_examples, 0
     seen: dict[bytes, _First] = {}
-    found: dict[str, list[str]] = {kind: [] for kind in KINDS if kind not in ("few", "slips")}
+    found: dict[str, list[str]] = {kind: [] for kind in (*FAULTS, "copies")}
     tell(0, total)
     for side, split in (("training", dataset.train), ("test", dataset.test)):
         for row, (digest, fault) in enumerate(_opened(split)):

@@ -22,7 +22,7 @@ def marks_of(kind: type[Any]) -> Iterator[tuple[str, object]]:
 
 
 def void_options(config: RunConfig, options: Any, section: str = "method") -> Iterator[str]:
-    """Yield one sentence for each option that was set, or is at its default, for nothing.
+    """Yield one sentence for each option that does nothing, or is more than the run has use for.
 
     Args:
         config: The run's.
