@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from platform.disk.log_files import keep_head, kept_heads, known_key
-from platform.errors import ConfigError, UnknownRun
-from storage import Database, InvalidRecordError, LogBroken, TreeHead, UnitOfWork, open_database
+from platform.errors import ConfigError, RecordsDisagree, UnknownRun
+from storage import (
+    Database,
+    InvalidRecordError,
+    LogBroken,
+    RunRecord,
+    TreeHead,
+    UnitOfWork,
+    open_database,
+)
 from storage.address import EXAMPLE, FOLDER, address_of, names_server, shown
 from storage.database import database_exists, schema_version
 from storage.files import make_folder
@@ -197,3 +206,18 @@ def absolute_url(url: str) -> str:
 def run_folder(url: str, run_id: str) -> Path:
     """Return where a run's files lie: beside the database."""
     return database_file(url).parent / run_id
+
+
+def stored_tree(run: RunRecord) -> dict[str, Any]:
+    """Return the configuration in a run's row, as plain data that nobody has checked.
+
+    Raises:
+        RecordsDisagree: If it is no JSON object.
+    """
+    try:
+        tree = json.loads(run.config_json)
+    except (ValueError, RecursionError):
+        tree = None
+    if not isinstance(tree, dict):
+        raise RecordsDisagree(run.run_id, "the configuration in its row is no JSON object")
+    return tree
