@@ -180,7 +180,7 @@ MECHANISMS = {
 def test_accountants_price_the_rounds_that_the_worst_client_was_drawn_for(
     storage: Storage,
 ) -> None:
-    """A client has a row in rounds that it was not drawn for as well, which peers see nothing of."""
+    """A client has a row in rounds that it was not drawn for as well; peers see nothing of it."""
     run = storage.run(*MECHANISMS["secret_cohorts"], *QUICK, "rounds=5")
     drawn = storage.rows("SELECT sum(cohort_drawn), count(*) FROM ledger GROUP BY pseudonym")
     most = max(count for count, _ in drawn)
@@ -462,7 +462,7 @@ def test_a_lifetime_is_over_all_runs_of_the_same_client(
     assert document["forecast"] == {"rounds_to_come": 2, "rounds_left": fitting}
     told = sotto("budget", "--storage", storage.url).out.replace("\n      ", " ")
     assert "have left, is said client by client: budget RUN" in told
-    assert "python -m platform.client budget" in document["lifetime_covers"]
+    assert document["lifetime_covers"].startswith("all runs of this database on the same data, ")
     # One client over all runs.
     name = document["clients"][2]["pseudonym"]
     answer = sotto("budget", "--client", name, "--storage", storage.url, "--json").document
