@@ -108,6 +108,11 @@ class FolderReading:
         )
 
     @property
+    def uses(self) -> frozenset[Use]:
+        """What it has folders for, empty ones included."""
+        return frozenset(part.use for part in self.parts if part.use is not None)
+
+    @property
     def sentence(self) -> str:
         """What was recognised, for people."""
         empty = [name for name, of in self.counts.items() if not any(of.values())]
@@ -249,7 +254,8 @@ def _part(
     base = root / folder
     names = _folders(base, root) if classes is None else classes
     part = FolderPart(folder, use, {name: _images(base / name, root) for name in names})
-    if not part.num_images:
+    # One image less must not make a folder that cannot be read of one that can.
+    if not part.num_images and use in (None, "train"):
         raise DataError(
             f"task.root: {str(base)!r} holds class folders and no image; valid are {LAYOUTS}"
         )

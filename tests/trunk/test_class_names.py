@@ -110,7 +110,7 @@ def test_a_holder_s_words_are_the_federation_s_classes(root: Path):
     """The list may name classes of others, of which this holder has no image."""
     told(root, f"{WORDS}n9 zebra\n")
     classes = ("zebra", "great white shark", "guinea pig", "dog")
-    data = load_holding(root, classes, test_share=0.0, seed=0)
+    data = load_holding(root, classes, test_share=0.0, key=b"")
     assert data.train.labels.tolist() == [1] * 5 + [2] * 5 + [3] * 5
     with pytest.raises(DataError, match="has a class folder 'n1', which is no class of the fed"):
-        load_holding(root, classes[:3], test_share=0.0, seed=0)
+        load_holding(root, classes[:3], test_share=0.0, key=b"")
