@@ -115,5 +115,5 @@ def _require_installed() -> None:
     except ImportError as error:
         raise ConfigError(
             "--tensorboard: the package tensorboard is not installed; install it with"
-            " `pip install 'sotto[tensorboard]'`"
+            " `.venv/bin/pip install -e '.[tensorboard]'` in the checkout"
         ) from error

@@ -84,7 +84,7 @@ def dask_jobs(settings: Mapping[str, Any], folder: Path) -> Iterator[Jobs]:
     except ImportError as error:
         raise ConfigError(
             f"--on: needs {error.name}, which is not installed; valid after "
-            "`pip install 'sotto[dask]'`"
+            "`.venv/bin/pip install -e '.[dask]'` in the checkout"
         ) from error
     # Its methods carry no types.
     connect: Any = Client

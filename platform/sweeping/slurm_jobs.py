@@ -66,7 +66,7 @@ def slurm_jobs(engine: str, settings: Mapping[str, Any], folder: Path) -> Iterat
     except ImportError as error:
         raise ConfigError(
             f"--on: needs {error.name}, which is not installed; valid after "
-            "`pip install 'sotto[slurm]'`"
+            "`.venv/bin/pip install -e '.[slurm]'` in the checkout"
         ) from error
     try:
         executor = submitit.AutoExecutor(folder, cluster=engine)

@@ -39,7 +39,7 @@ def read_back(file: Path) -> dict[tuple[str, int], float]:
     """Numbers by tag and step, as TensorBoard reads them."""
     loader = pytest.importorskip(
         "tensorboard.backend.event_processing.event_file_loader",
-        reason="tensorboard is not installed (pip: sotto[tensorboard])",
+        reason="tensorboard is not installed (pip install -e '.[tensorboard]')",
     )
     found: dict[tuple[str, int], float] = {}
     for event in loader.LegacyEventFileLoader(str(file)).Load():
@@ -75,7 +75,7 @@ def test_it_is_refused_where_the_package_is_missing(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     answer = asked(sotto, noised_run, tmp_path / "events")
-    assert answer.code == 2 and "sotto[tensorboard]" in answer.err
+    assert answer.code == 2 and ".[tensorboard]" in answer.err
     assert answer.err.count("\n") == 1 and not (tmp_path / "events").exists()
 
 
@@ -93,7 +93,7 @@ def asked(sotto: Callable[..., Answer], run: Finished, folder: Path, *more: str)
 def library() -> Any:
     """TensorBoard, where it is installed."""
     return pytest.importorskip(
-        "tensorboard", reason="tensorboard is not installed (pip: sotto[tensorboard])"
+        "tensorboard", reason="tensorboard is not installed (pip install -e '.[tensorboard]')"
     )
 
 
