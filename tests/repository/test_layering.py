@@ -37,7 +37,6 @@ THIRD_PARTY = {
         "safetensors",
         "scipy",
         "sklearn",
-        "tensorboard",
         "torch",
         "torchvision",
         "typer",
