@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import tarfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, count, product
@@ -19,17 +21,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection
 
 from platform.bootstrap import Surroundings
 from platform.disk.digests import bytes_digest, document_digest, rows_digest
 from storage import open_database
 from tests.trunk._pages import OWN, page_of
 from tests.trunk._runs import Command, Finished, Storage, gaussian_epsilon
+from tests.trunk._tampering import edit
 from tests.trunk.conftest import MakeStorage
 from tests.trunk.test_secret_cohorts import POISSON, TWINLESS
 
 ROUNDS = 8
 SECRET = (*POISSON, "cohort.size=2", "cohort.dropout_rate=0.3", f"rounds={ROUNDS}", "seed=7")
+VECTORS = Path(__file__).resolve().parents[1] / "vectors" / "records"
 DIGEST = re.compile(r"[0-9a-f]{64}")
 MEASURED = ("accuracy", "protocol", "validation")
 """What a simulation's experimenter measures on data that are at hand: no part of any export."""
@@ -219,7 +224,9 @@ def test_the_draws_differ(run: Finished) -> None:
     assert len({one["size"] for one in found}) >= 3 and len({one["lost"] for one in found}) >= 2
 
 
-def test_no_export_tells_who_was_drawn_or_how_many(run: Finished, exports: dict[str, bytes]) -> None:
+def test_no_export_tells_who_was_drawn_or_how_many(
+    run: Finished, exports: dict[str, bytes]
+) -> None:
     truth = Truth.of(run)
     assert told_draws(run, exports) == []
     assert told_sizes(truth, exports) == []
@@ -244,3 +251,65 @@ def test_epsilon_is_that_of_a_client_in_every_round_whoever_was_drawn(run: Finis
     )
     assert len(spent) == 5 * ROUNDS
     assert {(drawn, status) for _, _, drawn, status in spent} == {(1, "released")}
+
+
+def changed(
+    run: Finished, column: str, table: str, change: Callable[[dict[str, Any]], Any]
+) -> None:
+    """Changes the newest document of a table past our code, its digest computed anew."""
+    query = f"SELECT round_number, {column} FROM {table} ORDER BY 1 DESC LIMIT 1"  # noqa: S608
+    ((number, text),) = run.storage.rows(query)
+    document = json.loads(text)
+    change(document)
+
+    def write(connection: Connection) -> None:
+        text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+        where = f"UPDATE {table} SET {column} = ? WHERE round_number = ?"  # noqa: S608
+        assert connection.exec_driver_sql(where, (text, number)).rowcount == 1
+
+    edit(run.storage.file, write)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "field", "value", "found"),
+    [
+        ("attempts", "plan", "cohort", ["client-00000"], "is not the one that audit entry"),
+        ("attempts", "plan", "salt", "00" * 32, "is not the one that audit entry"),
+        ("rounds", "document", "survivors", ["client-00000"], "the SHA-256 of its document is"),
+        ("rounds", "document", "salt", "00" * 32, "the SHA-256 of its document is"),
+    ],
+)
+def test_what_is_sealed_is_still_held_against_the_records(
+    run: Finished,
+    sotto: Command,
+    tmp_path: Path,
+    table: str,
+    column: str,
+    field: str,
+    value: Any,
+    found: str,
+) -> None:
+    shutil.copytree(run.storage.folder, tmp_path / "copy", symlinks=True)
+    copy = Finished(Storage(tmp_path / "copy"), run.run_id, run.summary)
+    changed(copy, column, table, lambda document: document.update({field: value}))
+    answer = sotto("audit", "verify", "--storage", copy.storage.url)
+    assert answer.code == 3 and found in answer.err
+
+
+def test_a_run_of_an_early_version_verifies_and_its_draws_are_withheld(
+    sotto: Command, tmp_path: Path
+) -> None:
+    """Its ledger marks who was drawn, and prices the most drawn client by that."""
+    with tarfile.open(VECTORS / "secret-cohorts.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    place = ("--storage", Storage(tmp_path / "runs").url)
+    verified = sotto("audit", "verify", *place, "--json")
+    assert (verified.code, verified.document["log"]["size"]) == (0, 40)
+    spent = sotto("report", "latest", *place, "--json").document["final"]["epsilon"]
+    # Three rounds, of which one client was drawn into each.
+    assert spent["peers"] == pytest.approx(1.6980496153690625)
+    report = sotto("report", "latest", "--format", "json", *place).out
+    names = sotto("budget", "latest", *place, "--json").document["clients"]
+    assert "Client by client nothing is shown" in report and len(names) == 5
+    budget = report.split('"What each number rests on"')[0]
+    assert not [one["pseudonym"] for one in names if one["pseudonym"] in budget]
