@@ -16,8 +16,8 @@ NAMES = ("round", "cohort", "accuracy", "std", "worst", "epsilon s/p/o", "s/n", 
 def heading(delta: float) -> str:
     """Return the lines above the rounds, which fit into 80 columns."""
     legend = (
-        f"epsilon of server/peers/observer at delta {delta:g}, cumulative; cohort (lost);\n"
-        's/n: signal to noise, 95% interval or "below" detection; bytes a client'
+        f"epsilon of server/peers/observer at delta {delta:g}, for a round fixed beforehand;\n"
+        'cohort (lost); s/n: signal to noise, 95%, or "below" detection; bytes a client'
     )
     return f"{legend}\n{_aligned(NAMES)}"
 

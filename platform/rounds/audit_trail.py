@@ -2,8 +2,8 @@
 
 An entry names pseudonyms, and numbers of a federation's clients, at most; never a pool handle, an
 entry or a digest of one, which experts were served, a vector, a size or a class. What it binds by a
-digest: `platform.disk.digests`. Of a cohort that was drawn in secret it holds commitments alone: the
-salt of each is in the database, in the plan of the attempt and in the document of the round. The
+digest: `platform.disk.digests`. Of a cohort that was drawn in secret it holds commitments alone,
+whose salts are in the database: in the plan of the attempt and in the document of the round. The
 text of an entry must hide the draw by itself, not only its leaf, as chains of hashes are shown.
 """
 
