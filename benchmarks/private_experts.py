@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from _grid import Row, among, read_rows, run_missing, summarise_run
+from _private_mean import PrivateMean
 from _scores import RESULTS, provenance
 from matplotlib.figure import Figure
-
-from privacy import PrivateMean
 
 CONFIG = "private-experts"
 DELTA, ROUNDS = 1e-5, 10

@@ -1,8 +1,6 @@
 """What the log costs: a million events, and the receipts of a hundred clients.
 
-    python benchmarks/records.py [--events 1000000] [--rounds 30] [--url URL]
-
-`--url` names an empty database on a PostgreSQL server, in place of a file, and leaves receipts out.
+    python benchmarks/records.py [--events 1000000] [--rounds 30]
 
 Events are written, queried, proven and verified through the storage as anything else is. Receipts
 are those of a run of 100 clients in this process whose method does not train: what a round takes in
@@ -56,12 +54,11 @@ def timed(spent: dict[str, list[float]], name: str) -> Iterator[None]:
         spent[name].append(time.perf_counter() - started)
 
 
-def many_events(events: int, server: str | None) -> None:
+def many_events(events: int) -> None:
     """Print how fast a log of so many events is written, read and checked."""
     spent: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
-        url = server or f"sqlite:///{folder}/sotto.db"
-        with storage.open_database(url, busy_timeout=60.0) as database:
+        with storage.open_database(f"sqlite:///{folder}/sotto.db", busy_timeout=60.0) as database:
             _fill(database, events, spent)
             with database.unit_of_work(read_only=True) as unit:
                 for name, chosen in QUERIES.items():
@@ -79,8 +76,7 @@ def many_events(events: int, server: str | None) -> None:
             note_readings(spent, database)
             with timed(spent, "verify"):
                 database.verify_log()
-            file = Path(folder, "sotto.db")
-            stored = file.stat().st_size / events if server is None else None
+            stored = Path(folder, "sotto.db").stat().st_size / events
     print(f"| {events:,} events | |\n|---|---|")
     print(f"| written, in transactions of {BATCH:,} | {events / sum(spent['append']):,.0f} /s |")
     for name in QUERIES:
@@ -91,8 +87,7 @@ def many_events(events: int, server: str | None) -> None:
     print(f"| the root | {1000 * spent['root'][0]:.1f} ms |")
     print(f"| verified: chains, leaves, tiles | {events / spent['verify'][0]:,.0f} /s |")
     print(f"| the longest transaction of it | {1000 * max(spent['reading']):.0f} ms |")
-    if stored is not None:
-        print(f"| bytes an event, in all | {stored:.0f} |")
+    print(f"| bytes an event, in all | {stored:.0f} |")
     print()
 
 
@@ -248,12 +243,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--url", help="an empty database on a server, in place of a file")
     chosen = parser.parse_args()
-    if chosen.url is None:
-        receipts(chosen.rounds)
-        print()
-    many_events(chosen.events, chosen.url)
+    receipts(chosen.rounds)
+    print()
+    many_events(chosen.events)
     print("\n".join(provenance()))
 
 

@@ -14,12 +14,11 @@ from functools import cache
 import dp_accounting
 import numpy as np
 from _correlated_noise import best_bands, errors, prefix_sums, square_root
+from _private_mean import PrivateMean
 from _scores import RESULTS, provenance
 from dp_accounting.pld import PLDAccountant
 from matplotlib.figure import Figure
 from scipy.optimize import brentq
-
-from privacy.boundary import PrivateMean
 
 DELTA = 1e-5
 EPSILONS = (1.0, 2.0, 4.0, 8.0)

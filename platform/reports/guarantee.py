@@ -10,7 +10,6 @@ from platform.reports.numbers import of_a_hundred
 from platform.reports.subject import Subject
 from platform.rounds.documents import ADVERSARIES
 from privacy import largest_share_of_right_guesses
-from storage.address import names_server
 
 SEES: Final = {
     "server": "the coordinator: who takes part, the sums, and pool entries as they are uploaded",
@@ -98,14 +97,9 @@ def _odds(subject: Subject) -> Iterator[Block]:
         "known or not. It says nothing about what can be learnt of a person from other people's "
         "data: that a trait is common is learnt with or without that person."
     )
-    claimed = (
-        "About that one nothing is claimed here (disk: not covered), as the database is on a server"
-        if names_server(subject.agreed.config.storage.url)
-        else "About that one only linking is claimed, and no epsilon"
-    )
     yield paragraph(
         "Somebody who has the coordinator's disk after the fact is a fourth one to look: see "
-        f"what is not protected. {claimed}."
+        "what is not protected. About that one only linking is claimed, and no epsilon."
     )
 
 
