@@ -34,8 +34,9 @@ from privacy.facts import MechanismFacts
 from privacy.grids import Grid, SignedGrid
 from privacy.group_counts import GroupCounts
 from privacy.mechanisms import ProtectedUpload
+from privacy.noise_laws import GAUSSIAN, gaussian_of
 from privacy.quantisation import LARGEST_RING
-from privacy.randomness import NoiseSource, require_noise_source
+from privacy.randomness import NO_STATE, NoiseSource, NoiseState, require_noise_source
 from privacy.rounding import (
     LARGEST_NORM,
     charged_after_rounding,
@@ -51,8 +52,7 @@ CENTRAL_NOISE = MechanismFacts(
     is_shared_out=False,
     is_bare_to_server=True,
     may_amplify=True,
-    # No accountant amplifies integer noise by sampling; rows with it may be priced without.
-    on_the_grid="may",
+    keeps_state=False,
 )
 """What `central_noise` means in a ledger: the server sees the sum before its noise."""
 
@@ -120,7 +120,9 @@ class CentralNoise:
         ring = central_ring_bits(self, dimension=dimension, clients=clients)
         return SignedGrid(self.scale, ring, clients)
 
-    def protect(self, vector: NDArray[Any], grid: Grid, noise: NoiseSource) -> ProtectedUpload:
+    def protect(
+        self, vector: NDArray[Any], grid: Grid, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> ProtectedUpload:
         """Clip and round; see `protect_for_centre`."""
         return protect_for_centre(vector, self, ring_bits=ring_of(self, grid), noise=noise)
 
@@ -138,6 +140,7 @@ class CentralNoise:
             standard_deviation=self.standard_deviation,
             clipping_norm=self.rounded_norm(dimension),
             relation=self.relation,
+            law=gaussian_of(self.standard_deviation),
         )
 
     def rounded_norm(self, dimension: int) -> float:
@@ -202,4 +205,4 @@ def noise_for_sum(
     Raises:
         TypeError: `noise` is not a noise source (a bare generator is none).
     """
-    return mechanism.standard_deviation * require_noise_source(noise).standard_normal(dimension)
+    return require_noise_source(noise).draw(GAUSSIAN, mechanism.standard_deviation, dimension)

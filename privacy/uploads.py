@@ -19,7 +19,7 @@ from privacy.events import CohortSampling, Protected, Relation, Release, Release
 from privacy.facts import MechanismFacts
 from privacy.grids import Grid
 from privacy.mechanisms import ProtectedUpload
-from privacy.randomness import NoiseSource, require_noise_source
+from privacy.randomness import NO_STATE, NoiseSource, NoiseState, require_noise_source
 
 
 class ClientMechanism(Protocol):
@@ -63,8 +63,13 @@ class ClientMechanism(Protocol):
         """Return the grid on which so many coordinates of so many clients travel and are summed."""
         ...
 
-    def protect(self, vector: NDArray[Any], grid: Grid, noise: NoiseSource) -> ProtectedUpload:
-        """Clip, add the client's noise, and put the result on the grid."""
+    def protect(
+        self, vector: NDArray[Any], grid: Grid, noise: NoiseSource, state: NoiseState
+    ) -> ProtectedUpload:
+        """Clip, add the client's noise by `noise.draw`, and put the result on the grid.
+
+        The state is what the same client's last upload of the run left, empty before the first.
+        """
         ...
 
     def noise_in_sum(self, clients: int) -> float:
@@ -128,7 +133,12 @@ def grid_of(mechanism: ClientMechanism, dimension: int, *, bits: int, clients: i
 
 
 def protect_upload(
-    vector: NDArray[Any], mechanism: ClientMechanism, grid: Grid, noise: NoiseSource
+    vector: NDArray[Any],
+    mechanism: ClientMechanism,
+    grid: Grid,
+    noise: NoiseSource,
+    *,
+    state: NoiseState = NO_STATE,
 ) -> ProtectedUpload:
     """Apply a mechanism to an upload; what the result may be shown to differs, see `Release`.
 
@@ -138,17 +148,22 @@ def protect_upload(
         mechanism: What to do.
         grid: From `grid_of`, for the same mechanism.
         noise: Where noise and rounding come from.
+        state: What the same client's last upload of the run left; empty before the first.
 
     Raises:
         NonFiniteUpdate: A coordinate is NaN or infinite.
         UploadSaturated: Under `NoProtection` a coordinate is beyond the bound.
         TypeError: `noise` is not a noise source, or `grid` is of another kind.
-        UnknownMechanism: It is no mechanism.
+        UnknownMechanism: It is no mechanism, or one that keeps a state without declaring so.
         ValueError: `grid` has another scale, so the sum would be opened wrongly.
     """
     # Before the mechanism is asked: one that draws no noise itself would not notice.
     require_noise_source(noise)
-    return require_mechanism(mechanism).protect(vector, grid, noise)
+    protected = require_mechanism(mechanism).protect(vector, grid, noise, state)
+    if protected.state and not mechanism.facts.keeps_state:
+        # Nobody would keep it, and each round's noise would be drawn as if it were the first.
+        raise UnknownMechanism(f"{mechanism.facts.name} keeps a state and declares none")
+    return protected
 
 
 def release_of_upload(

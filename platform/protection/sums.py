@@ -20,9 +20,12 @@ from platform.protection.secure_terms import SecureTerms
 from platform.wire.layout import Summed, Totals, UploadLayout
 from platform.wire.vectors import Spec, tensor_at
 from privacy import (
+    NO_STATE,
     ClientMechanism,
     Grid,
     NoiseSource,
+    NoiseState,
+    ProtectedUpload,
     SignalToNoise,
     UploadSaturated,
     grid_of,
@@ -81,13 +84,16 @@ class SumProtection:
         dimension = max(self.layout.protected, 1)
         return grid_of(self.mechanism, dimension, bits=self.bits, clients=self.clients)
 
-    def carry(self, vector: NDArray[np.float64], noise: NoiseSource) -> NDArray[np.uint64]:
+    def carry(
+        self, vector: NDArray[np.float64], noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> ProtectedUpload:
         """Protect a vector, all that is appended included, as levels of the grid.
 
         Raises:
             RunStopped: If a coordinate does not fit where nothing is clipped; names the tensor.
         """
-        return protect(vector, self.mechanism, self.grid(), noise=noise, spec=self.layout.spec)
+        spec = self.layout.spec
+        return protect(vector, self.mechanism, self.grid(), noise=noise, state=state, spec=spec)
 
     def average(self, totals: Totals, planned: int, noise: NoiseSource) -> Summed:
         """Return what becomes of a sum, with the coordinator's noise where that is the mechanism.
@@ -151,15 +157,16 @@ def protect(
     grid: Grid,
     *,
     noise: NoiseSource,
+    state: NoiseState,
     spec: Spec,
-) -> NDArray[np.uint64]:
+) -> ProtectedUpload:
     """Apply a mechanism, and name the tensor of a coordinate that does not fit.
 
     Raises:
         RunStopped: If there is one.
     """
     try:
-        return protect_upload(vector, mechanism, grid, noise).levels
+        return protect_upload(vector, mechanism, grid, noise, state=state)
     except UploadSaturated as error:
         raise RunStopped(
             f"secure_aggregation.value_bound: {error.value_bound:g} is too small for tensor "

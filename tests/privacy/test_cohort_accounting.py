@@ -368,8 +368,8 @@ def test_kinds_that_no_accountant_knows_together_are_charged_in_full() -> None:
 
 
 def test_integer_noise_is_not_amplified() -> None:
-    noise = IntegerNoise(kind="discrete_gaussian", share_deviation=1_000.0, shares=1, dimension=64)
-    ledger = rounds(3, integer_noise=noise)
+    noise = IntegerNoise(name="discrete_gaussian", share_deviation=1_000.0, shares=1, dimension=64)
+    ledger = rounds(3, law=noise)
     with pytest.raises(UnsupportedEvent, match="amplifies integer noise"):
         epsilon(ledger, DELTA)
     result = epsilons(ledger, DELTA)
@@ -428,7 +428,7 @@ def shared_noise(corrupt: int) -> Release:
     noise = IntegerNoise(
         kind="skellam", share_deviation=1_000.0, shares=50, dimension=64, corrupt=corrupt
     )
-    return row(mechanism=FACTS["distributed_noise"], cohort=None, integer_noise=noise)
+    return row(mechanism=FACTS["distributed_noise"], cohort=None, law=noise)
 
 
 def test_shared_noise_claims_against_the_server() -> None:

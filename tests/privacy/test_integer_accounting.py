@@ -46,7 +46,7 @@ def on_the_grid(kind: Any, share: float, shares: int, shift: int, **changes: Any
         "attempt": 0,
         "pseudonym": "a",
         "status": "released",
-        "integer_noise": IntegerNoise(
+        "law": IntegerNoise(
             kind=kind, share_deviation=share, shares=shares, dimension=1, corrupt=1
         ),
     }
@@ -170,7 +170,7 @@ def test_tau_of_two_shares_and_of_one() -> None:
 
 def term(kind: Any, ratio: float, **noise: Any) -> IntegerTerm:
     fields: dict[str, Any] = {"share_deviation": 2.0, "shares": 25, "dimension": 100}
-    return IntegerTerm(1.0 / ratio, IntegerNoise(kind=kind, **fields | noise), 1)
+    return IntegerTerm(1.0 / ratio, IntegerNoise(name=kind, **fields | noise), 1)
 
 
 def test_discrete_gaussian_lines_by_hand() -> None:
@@ -352,7 +352,7 @@ def test_integer_noise_on_a_client_alone_is_a_single_share() -> None:
         kind="discrete_gaussian", share_deviation=1_000.0, shares=1, dimension=512
     )
     upload = dataclasses.replace(
-        row(), mechanism=FACTS["upload_noise"], channel="pool", integer_noise=single
+        row(), mechanism=FACTS["upload_noise"], channel="pool", law=single
     )
     [found] = compose([upload]).integer_terms
     ratio = upload.sensitivity / upload.standard_deviation
@@ -390,7 +390,7 @@ def test_integer_noise_that_means_nothing_is_refused(changes: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"integer_noise": None}, "integer_noise must be given"),
+        ({"law": None}, "integer_noise must be given"),
         ({"mechanism": FACTS["dp_sgd"]}, "must be None under 'dp_sgd'"),
         ({"mechanism": FACTS["none"], "standard_deviation": 0.0}, "must be None under 'none'"),
         ({"channel": "pool"}, "protects sums only"),
@@ -405,7 +405,7 @@ def test_rows_that_contradict_themselves_are_refused(changes: dict[str, Any], me
 
 def test_rows_hold_what_the_mechanism_is() -> None:
     found = row()
-    noise = found.integer_noise
+    noise = found.law
     assert noise is not None
     assert (found.mechanism.name, found.channel, found.status) == (
         "distributed_noise",

@@ -52,7 +52,7 @@ KINDS = (
     dataclasses.replace(
         ROW, mechanism=FACTS["central_noise"], cohort=dataclasses.replace(COHORT, is_drawn=False)
     ),
-    dataclasses.replace(ROW, mechanism=FACTS["distributed_noise"], integer_noise=INTEGER),
+    dataclasses.replace(ROW, mechanism=FACTS["distributed_noise"], law=INTEGER),
 )
 rows = st.builds(
     lambda kind, name, number, attempt, is_free: dataclasses.replace(

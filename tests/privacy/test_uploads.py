@@ -330,7 +330,7 @@ def test_the_row_of_each_by_hand(
     assert (found.run_id, found.round_number, found.attempt) == ("r", 3, 1)
     assert (found.pseudonym, found.channel, found.status) == ("a", "sum", "reserved")
     assert (found.count, found.cohort, found.left_client) == (1, None, True)
-    integer = found.integer_noise
+    integer = found.law
     shares = {INTEGER: 1, DISTRIBUTED: 6 - 2}.get(mechanism)
     assert (None if integer is None else integer.shares) == shares
     if integer is not None:

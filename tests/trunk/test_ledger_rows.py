@@ -90,7 +90,7 @@ def reserved_releases(draw: st.DrawFn) -> Release:
         sampling=sampling,
         sampling_probability=1.0 if sampling == "none" else draw(PROBABILITY),
         count=draw(COUNT),
-        integer_noise=draw(integers),
+        law=draw(integers),
         cohort=cohort,
     )
 
@@ -115,7 +115,7 @@ EXAMPLES: dict[str, Release] = {
         clipping_norm=1.0,
         relation="replace_one",
         status="reserved",
-        integer_noise=IntegerNoise(
+        law=IntegerNoise(
             kind="skellam", share_deviation=40.0, shares=6, dimension=512, corrupt=2
         ),
         **FACTS,
@@ -205,8 +205,8 @@ def test_a_release_of_each_mechanism_is_committed_and_settled(
 
 def test_the_columns_of_a_row_are_worked_by_hand() -> None:
     """A round trip alone would not see two columns that are swapped both ways."""
-    noise = IntegerNoise(kind="skellam", share_deviation=40.0, shares=6, dimension=512, corrupt=2)
-    made = dataclasses.replace(EXAMPLES["central"], integer_noise=noise, count=3)
+    noise = IntegerNoise(name="skellam", share_deviation=40.0, shares=6, dimension=512, corrupt=2)
+    made = dataclasses.replace(EXAMPLES["central"], law=noise, count=3)
     expected: dict[str, Any] = {
         "run_id": "run",
         "round_number": 2,

@@ -70,8 +70,8 @@ def test_one_sampled_step_claims_its_total_variation():
 
 
 def test_integer_noise_claims_the_rows_gaussian_though_its_price_is_higher():
-    noise = IntegerNoise(kind="discrete_gaussian", share_deviation=1e5, shares=4, dimension=64)
-    row = dataclasses.replace(ROW, mechanism=FACTS["distributed_noise"], integer_noise=noise)
+    noise = IntegerNoise(name="discrete_gaussian", share_deviation=1e5, shares=4, dimension=64)
+    row = dataclasses.replace(ROW, mechanism=FACTS["distributed_noise"], law=noise)
     claim = claim_of(row, DELTA)
     assert claim.mu == pytest.approx(1.0, rel=1e-9)
     assert claim.epsilon > gaussian_claim(1.0, DELTA).epsilon
