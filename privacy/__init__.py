@@ -89,6 +89,7 @@ from privacy.noise_laws import (
     IntegerNoise,
     NoiseKind,
     NoiseLaw,
+    gaussian_of,
 )
 from privacy.noised_metric import NoisedMetric
 from privacy.odds import largest_share_of_right_guesses
@@ -196,6 +197,7 @@ __all__ = [
     "default_scale",
     "epsilon",
     "epsilons",
+    "gaussian_of",
     "grid_of",
     "largest_share_of_right_guesses",
     "noise_for_sum",

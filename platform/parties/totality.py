@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -46,7 +46,7 @@ from platform.wire.codec import encode_arrays
 from platform.wire.entries import entry_base
 from platform.wire.envelopes import Attempt
 from platform.wire.experts import encode_experts
-from privacy import NO_STATE, NoiseSource, NoiseState, NonFiniteUpdate
+from privacy import NoiseSource, NoiseState, NonFiniteUpdate
 
 Result = TypeVar("Result")
 Remember = Callable[[str], None]
@@ -75,7 +75,7 @@ class LocalRound:
     broadcast: Arrays
     experts: tuple[Arrays, ...]
     state: PersonalState
-    noise_state: NoiseState = NO_STATE
+    noise_state: NoiseState = field(default_factory=dict, repr=False)
 
     @property
     def noise(self) -> NoiseSource:

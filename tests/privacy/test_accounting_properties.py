@@ -30,7 +30,8 @@ from hypothesis import strategies as st
 from privacy.accounting import Epsilons, epsilons
 from privacy.accounting.composition import Composition, FixedSizeTerm, Term
 from privacy.accounting.headline import price
-from privacy.events import CohortSampling, IntegerNoise, Release
+from privacy.events import CohortSampling, Release
+from privacy.noise_laws import GAUSSIAN, IntegerNoise
 from tests.privacy._rows import FACTS
 
 RDP_TOLERANCE = 1e-6
@@ -168,6 +169,7 @@ def row(kind: str, **changes: Any) -> Release:
     }
     fields: dict[str, Any] = {
         "standard_deviation": 3.0,
+        "law": GAUSSIAN,
         "clipping_norm": 0.5,
         "relation": "replace_one",
         "channel": "sum",
