@@ -248,7 +248,7 @@ class Protection:
             require_one_block(result.update, group, groups.number)
         appended = self.extras.append(vector, validation, group)
         carried = self.sums.carry(appended, noise, _of("sum", state))
-        entry, left = self._protect_entry(result, broadcast, carried, noise, state)
+        entry, left = self._protect_entry(result, broadcast, carried, noise, state=state)
         values = self.sums.grid().dequantise(carried.levels)
         return Prepared(carried.levels, values, entry, self.channels, left)
 
@@ -344,6 +344,7 @@ class Protection:
         broadcast: Arrays,
         carried: ProtectedUpload,
         noise: NoiseSource,
+        *,
         state: NoiseState,
     ) -> tuple[Arrays, NoiseState]:
         if self.pool_spec is None or not self.noises_entry:

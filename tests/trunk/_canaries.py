@@ -76,11 +76,8 @@ def halve_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each client adds half of its share, and states the whole."""
     real = DistributedNoise.protect
 
-    def half(self: DistributedNoise, vector: Any, grid: Any, noise: Any) -> Any:
-        if self.share_deviation < 4.0:
-            # The smallest share that a grid allows has no half, and is nothing anyway.
-            return real(self, vector, grid, noise)
+    def half(self: DistributedNoise, vector: Any, grid: Any, noise: Any, state: Any) -> Any:
         less = dataclasses.replace(self, noise_multiplier=self.noise_multiplier / 2.0)
-        return real(less, vector, grid, noise)
+        return real(less, vector, grid, noise, state)
 
     monkeypatch.setattr(DistributedNoise, "protect", half)
