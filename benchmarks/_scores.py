@@ -23,6 +23,13 @@ from platform.rounds.observing import SilentObserver
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "results"
 HEADER = ("| setting | accuracy | worst client | gain over local |", "|---|---|---|---|")
+OPPONENT = (
+    "The opponent here is a prompt that one client trains alone, **which is not the best that a",
+    "client alone can do**: zero-shot CLIP with a search over words for each name solves",
+    "`homonyms` without any federation. So no number here says what a federation gains;",
+    "comparisons with stronger opponents are being measured.",
+)
+"""What every page says that compares with training alone."""
 
 
 @dataclass(frozen=True)

@@ -94,10 +94,7 @@ def _document() -> Any:
 def remarks() -> Mapping[str, Remark]:
     """What the page says below each table."""
     tables = _document()["tables"]
-    return {
-        name: Remark(" ".join(table.get("why", "").split()), table.get("omitted", {}))
-        for name, table in tables.items()
-    }
+    return {name: Remark(table.get("omitted", {})) for name, table in tables.items()}
 
 
 def left_out() -> Mapping[str, str]:

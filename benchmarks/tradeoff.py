@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from _grid import Row, among, created_run, run_missing, summarise_run
-from _scores import RESULTS, provenance
+from _scores import OPPONENT, RESULTS, provenance
 
 from platform.experiment.evaluation import examine, over_clients
 from platform.parties.scoring import LOCAL
@@ -251,8 +251,8 @@ def report(rows: Sequence[dict[str, Any]], seeds: Sequence[int], jobs: int) -> s
         f"seeds {', '.join(map(str, seeds))}. Accuracy in percent of all test images by twenty",
         "clients drawn at random, gain over local training in points. Rate and steps are those",
         "chosen for `distributed_noise` with four tokens on other seeds",
-        "([worth of sharing](worth-of-sharing.md)), for `dp_sgd` the best of three settings on one",
-        "other seed; `upload_noise` and one token take over the former.",
+        "([beside one trained alone](worth-of-sharing.md)), for `dp_sgd` the best of three",
+        "settings on one other seed; `upload_noise` and one token take over the former.",
         "",
         "The three mechanisms do not promise the same: `dp_sgd` protects one *image* of a client",
         "that is added or removed, the other two a whole *client* that is replaced. Epsilons are",
@@ -269,6 +269,8 @@ def report(rows: Sequence[dict[str, Any]], seeds: Sequence[int], jobs: int) -> s
         "- A difference that is smaller than the standard deviations beside it says nothing.",
         "- The local twin has no noise under the two client-unit mechanisms and the same noise",
         "  under `dp_sgd`, so gains compare within a mechanism only.",
+        "",
+        *OPPONENT,
         "",
         *itertools.chain.from_iterable(table(rows, tokens) for tokens in TOKENS),
         *provenance(),

@@ -1,4 +1,4 @@
-"""What sharing is worth under privacy: federations against the best that a client does alone.
+"""One prompt for all under privacy, beside a prompt that a client trains alone.
 
 Clients hold sixteen images of `homonyms` each (`configs/sharing.yaml`): whatever their class, of
 two classes each, or in four senses, where private experts take the place of one prompt. Both sides

@@ -22,6 +22,7 @@ from privacy.accounting import (
     claimed_epsilon,
     epsilon,
     epsilons,
+    filter_of,
     require_affordable,
     support_table,
 )
@@ -197,6 +198,7 @@ __all__ = [
     "default_scale",
     "epsilon",
     "epsilons",
+    "filter_of",
     "gaussian_of",
     "grid_of",
     "largest_share_of_right_guesses",

@@ -6,7 +6,19 @@ nothing is claimed. Against whoever gets the sum only after the noise it is the 
 
 Clipped updates are rounded to the integer grid on the condition that their norm stays bounded, so
 that quantisation cannot lengthen what was clipped: the bound of the ledger is the one that holds
-after rounding. The noise is floating-point, as no accountant amplifies integer noise by sampling.
+after rounding. Where no mask hides them, the coordinator clips uploads to that bound once more, as
+integers: a peer may send anything.
+
+**The noise is Gaussian, rounded to the grid, and added modulo the ring before anything is decoded
+or checked.** An accountant prices the Gaussian mechanism x + z on the integer vector x of the sum,
+with z of deviation sigma x scale steps. For integers round(x + z) = x + round(z), so what is added
+here is x + z after a function that knows no data: post-processing, at the same price. (Integer laws
+have no accountant that amplifies by sampling.) So is the reduction modulo the ring, and all that
+follows from the noised ring element: decoding, a check of its norm, a refusal, the next model. A
+malicious peer adds a constant c to x and chooses where x + c + z wraps around; that moves the
+result by a multiple of the ring as a function of the noised element, which epsilon covers. (With
+noise after decoding, a peer that sends nearly half of the ring turns one client's sign into a
+difference of the whole ring; with a check before the noise, an abort tells that sign.)
 
 Where cohorts are drawn in secret, sum and noise are divided by the *planned* size of a cohort. The
 size that came out would tell whether somebody was drawn.
@@ -33,7 +45,7 @@ from privacy.events import RELATIONS, Protected, Relation
 from privacy.facts import MechanismFacts
 from privacy.grids import Grid, SignedGrid
 from privacy.group_counts import GroupCounts
-from privacy.mechanisms import ProtectedUpload
+from privacy.mechanisms import ProtectedUpload, noise_reach
 from privacy.noise_laws import GAUSSIAN, gaussian_of
 from privacy.quantisation import LARGEST_RING
 from privacy.randomness import NO_STATE, NoiseSource, NoiseState, require_noise_source
@@ -116,9 +128,15 @@ class CentralNoise:
         return dataclasses.replace(self, clipping_norm=clipping_norm, scale=scale)
 
     def grid(self, dimension: int, *, bits: int, clients: int) -> Grid:
-        """Return the integer grid, in a ring that holds the clipped updates."""
+        """Return the integer grid, in a ring that holds the clipped updates and the noise."""
         ring = central_ring_bits(self, dimension=dimension, clients=clients)
-        return SignedGrid(self.scale, ring, clients)
+        counts, rounded = self.counts, dimension
+        if counts is not None:
+            rounded -= counts.groups
+        longest = squared_norm_after_rounding(self.scaled_norm, max(rounded, 1))
+        if counts is not None:
+            longest += counts.steps(self.scaled_norm) ** 2
+        return SignedGrid(self.scale, ring, clients, longest)
 
     def protect(
         self, vector: NDArray[Any], grid: Grid, noise: NoiseSource, state: NoiseState = NO_STATE
@@ -130,7 +148,7 @@ class CentralNoise:
         """Return the coordinator's noise, whoever is in the sum."""
         return self.standard_deviation
 
-    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> NDArray[np.float64]:
+    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> NDArray[np.int64]:
         """Return what the coordinator adds; see the function of this name."""
         return noise_for_sum(self, dimension, noise)
 
@@ -176,7 +194,11 @@ def protect_for_centre(
 
 
 def central_ring_bits(mechanism: CentralNoise, *, dimension: int, clients: int) -> int:
-    """Return the smallest ring that holds any sum of so many clipped updates, 16 to 64 bits.
+    """Return the smallest ring that holds any noised sum of so many clipped updates, 16 to 64 bits.
+
+    A coordinate of honest clients' sum wraps around with probability below 2^-40, over all
+    coordinates: their updates may all lie in it, and the noise is bounded as by `noise_reach`.
+    Where one wraps around, accuracy is lost and never privacy.
 
     Raises:
         CalibrationError: Even 64 bits would wrap around.
@@ -184,18 +206,17 @@ def central_ring_bits(mechanism: CentralNoise, *, dimension: int, clients: int) 
     """
     require_positive(dimension=dimension, clients=clients)
     longest = math.sqrt(squared_norm_after_rounding(mechanism.scaled_norm, dimension))
-    bits = ring_for(clients * longest)
+    noise = noise_reach(dimension) * mechanism.standard_deviation * mechanism.scale
+    bits = ring_for(clients * longest + noise + 1.0)
     if bits <= LARGEST_RING:
         return bits
     raise CalibrationError(
-        f"the sum of {clients} clients wraps around a ring of 64 bits; lower scale"
+        f"the noised sum of {clients} clients wraps around a ring of 64 bits; lower scale"
     )
 
 
-def noise_for_sum(
-    mechanism: CentralNoise, dimension: int, noise: NoiseSource
-) -> NDArray[np.float64]:
-    """Return what the coordinator adds to the sum of a round, fresh at each call.
+def noise_for_sum(mechanism: CentralNoise, dimension: int, noise: NoiseSource) -> NDArray[np.int64]:
+    """Return the steps that the coordinator adds to the sum of a round, fresh at each call.
 
     Args:
         mechanism: Of the run.
@@ -205,4 +226,6 @@ def noise_for_sum(
     Raises:
         TypeError: `noise` is not a noise source (a bare generator is none).
     """
-    return require_noise_source(noise).draw(GAUSSIAN, mechanism.standard_deviation, dimension)
+    steps = mechanism.standard_deviation * mechanism.scale
+    drawn = require_noise_source(noise).draw(GAUSSIAN, steps, dimension)
+    return np.asarray(np.rint(drawn).astype(np.int64))

@@ -47,7 +47,8 @@ class CohortSampling:
             all choices equally likely.
         size: Clients of a round, on average under "poisson"; from 1 to `population`.
         population: Clients that are drawn from.
-        is_drawn: Whether this client was.
+        is_drawn: Whether this client was. Who prices a draw whose outcome must not be told charges
+            all clients as if they were.
     """
 
     kind: CohortKind

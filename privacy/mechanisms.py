@@ -206,17 +206,12 @@ class UploadNoise:
         return dataclasses.replace(self, clipping_norm=clipping_norm)
 
     def reach(self, dimension: int) -> float:
-        """Return as far as a noised coordinate may reach: C + k standard deviations.
-
-        A clipped coordinate is within C. By the union bound over coordinates the noise passes k
-        standard deviations with probability at most 2 n Phi(-k); k makes that 2^-40 / 2.
+        """Return as far as a noised coordinate may reach: C and the reach of the noise.
 
         Args:
             dimension: n, coordinates of the upload, at least 1.
         """
-        require_positive(dimension=dimension)
-        headroom = -float(ndtri(_SATURATION_PROBABILITY / (2.0 * dimension)))
-        return self.clipping_norm + headroom * self.standard_deviation
+        return self.clipping_norm + noise_reach(dimension) * self.standard_deviation
 
     def grid(self, dimension: int, *, bits: int, clients: int) -> Grid:
         """Return evenly spaced levels, as the noise is on the reals."""
@@ -269,6 +264,19 @@ FloatMechanism = NoProtection | UploadNoise
 """What is done to an upload on the reals, before it is quantised."""
 
 
+def noise_reach(dimension: int) -> float:
+    """Return the standard deviations that no Gaussian of n passes but with probability 2^-41.
+
+    By the union bound over coordinates some noise passes k of them with probability at most
+    2 n Phi(-k).
+
+    Args:
+        dimension: n, at least 1.
+    """
+    require_positive(dimension=dimension)
+    return -float(ndtri(_SATURATION_PROBABILITY / (2.0 * dimension)))
+
+
 def wrong_grid(mechanism: object, grid: Grid) -> TypeError:
     """Return the error that a grid is not one of this mechanism's."""
     return TypeError(f"a {type(grid).__name__} is not the grid of {type(mechanism).__name__}")
@@ -291,11 +299,9 @@ def _carry(vector: NDArray[np.float64], quantiser: Quantiser, *, cuts: bool) -> 
     if quantised.saturated and not cuts:
         worst = int(np.abs(vector).argmax())
         raise UploadSaturated(
-            f"{quantised.saturated} of {vector.size} coordinates are beyond "
-            f"secure_aggregation.value_bound {quantiser.value_bound:g}, the worst at {worst}; "
+            f"a coordinate is beyond secure_aggregation.value_bound {quantiser.value_bound:g}; "
             "raise the bound",
             index=worst,
-            saturated=quantised.saturated,
             value_bound=quantiser.value_bound,
         )
     return ProtectedUpload(

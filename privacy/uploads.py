@@ -76,8 +76,11 @@ class ClientMechanism(Protocol):
         """Return the deviation of all noise on a coordinate of a finished sum of so many."""
         ...
 
-    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> NDArray[np.float64] | None:
-        """Return what the coordinator adds to a sum; None where it adds nothing."""
+    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> NDArray[np.int64] | None:
+        """Return the steps of the grid that the coordinator adds to a sum, None where it adds none.
+
+        They are added in the ring, before the sum is decoded or checked.
+        """
         ...
 
     def protected(self, dimension: int) -> Protected:

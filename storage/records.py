@@ -95,7 +95,8 @@ class LedgerRow:
             None where they were not.
         cohort_size: Clients of a round; from 1 to ``cohort_population``.
         cohort_population: Clients that were drawn from.
-        cohort_drawn: Whether this client was.
+        cohort_drawn: Whether this client is charged as if it was drawn. Only rows of early
+            versions say no; they tell who was drawn.
     """
 
     run_id: str

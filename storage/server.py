@@ -128,7 +128,7 @@ def make_server_engine(address: Address, *, busy_timeout: float, read_only: bool
     except ModuleNotFoundError as error:
         raise InvalidRecordError(
             f"storage.url names a PostgreSQL server, which needs {error.name}, which is not"
-            " installed; valid after `pip install 'sotto[postgres]'`"
+            " installed; valid after `.venv/bin/pip install -e '.[postgres]'` in the checkout"
         ) from error
     return _set_up(engine, address, read_only=read_only)
 

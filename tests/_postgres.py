@@ -72,7 +72,7 @@ class Server:
 def reason_against() -> str | None:
     """Why no server can be started here, None if one can."""
     if importlib.util.find_spec("psycopg") is None:
-        return "psycopg is not installed (pip install 'sotto[postgres]')"
+        return "psycopg is not installed (pip install -e '.[postgres]')"
     if _binaries() is None:
         return "PostgreSQL's server is not installed (apt-get install postgresql)"
     if os.getuid() == 0 and (_owner() is None or shutil.which("setpriv") is None):

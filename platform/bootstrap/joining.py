@@ -7,6 +7,7 @@ on a machine, this machine's own stands.
 from __future__ import annotations
 
 import dataclasses
+import hmac
 import json
 import secrets
 import threading
@@ -51,8 +52,8 @@ from privacy.secure_aggregation import Credentials
 from privacy.transparency import NoteKey
 from storage import ClientStore, open_client_store
 
-SPLIT_SEED: Final = 0
-"""Of which images test or validate, where no folder says: for good, whatever run asks."""
+_SPLIT: Final = b"which records test and validate"
+"""What the store's secret is hashed with; no handle or receipt is made of these bytes."""
 
 
 def host_of(
@@ -170,15 +171,18 @@ def client_of(
     """
     config = own_config(settings, offer.config, surroundings)
     require_within(settings, config)
+    # Where no folder says which images test or validate: for good, whatever run asks, and nobody
+    # else can tell.
+    key = hmac.digest(store.identity.handle_secret, _SPLIT, "sha256")
     images = load_holding(
         settings.data.root,
         section_of(config).classes,
         test_share=TEST_SHARE,
-        seed=SPLIT_SEED,
+        key=key,
         hints=own_hints(settings),
     )
     share = config.task.validation_share
-    data = task_of_one(images, only_client(images, validation_share=share, seed=SPLIT_SEED))
+    data = task_of_one(images, only_client(images, validation_share=share, key=key))
     terms, facts, device, backbone = build_terms(config, data, surroundings)
     _require_same(facts, offer.facts)
     method, protection = terms.method, terms.protection

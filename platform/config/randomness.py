@@ -15,6 +15,9 @@ import numpy as np
 
 def stream(seed: int, *purpose: str | int) -> np.random.Generator:
     """Return the generator of one purpose, e.g. `stream(seed, "batches", client, round_number)`."""
-    text = json.dumps([seed, *purpose])
-    digest = hashlib.sha256(text.encode()).digest()
-    return np.random.default_rng(np.frombuffer(digest, "<u4"))
+    return np.random.default_rng(np.frombuffer(key_of(seed, *purpose), "<u4"))
+
+
+def key_of(seed: int, *purpose: str | int) -> bytes:
+    """Return the 32 bytes of one purpose: a stream's seed, or the key of draws by a hash."""
+    return hashlib.sha256(json.dumps([seed, *purpose]).encode()).digest()

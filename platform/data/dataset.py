@@ -61,6 +61,8 @@ class Dataset:
         train: Examples that are shared out to clients.
         test: Examples that no client trains on.
         validation: Rows of `train` that files hold back: who has them validates with them.
+        holds_back: Indices of the domains whose files have a place for validation images, whether
+            or not any lies there: who has one of these validates with nothing else.
         recognised: What was made of files whose layout nobody told, a sentence each.
         superclasses: Of each class, in label order, which of its superclasses it belongs to; none
             where the data set has none.
@@ -72,6 +74,7 @@ class Dataset:
     train: Split
     test: Split
     validation: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
+    holds_back: tuple[int, ...] = ()
     recognised: tuple[str, ...] = ()
     superclasses: tuple[int, ...] = ()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from platform.config.randomness import stream
+from platform.config.randomness import key_of, stream
 from platform.config.run import RunConfig
 from platform.data.balanced import Portion
 from platform.data.dataset import Dataset, Split
@@ -19,9 +19,12 @@ from platform.data.partition import (
     merged_partition,
     partition,
     pooled_partition,
+    require_asked_classes,
+    require_images,
 )
 from platform.data.shared_ratio import SharedRatio
 from platform.data.soundness import require_every_class
+from platform.data.validation import places_of
 from platform.errors import ConfigError
 
 DEALS_BY_DOMAIN = ("domain", "domain_dirichlet")
@@ -97,6 +100,8 @@ def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> Hands:
     rows = [_dealt_rows(split, dealt) for split in sides]
     # What files hold back for validation is nobody's to train on.
     rows[0] = np.setdiff1d(rows[0], dataset.validation)
+    if config.task.partition.kind == "domain":
+        return _with_new(config, _own(config, dataset, dealt, rows), len(dealt.domains))
     if config.task.partition.kind == "shared_ratio":
         # One pool, which rows of both sides are of.
         rows[1] = rows[0]
@@ -118,9 +123,7 @@ def deal(config: RunConfig, dataset: Dataset, dealt: Dealt) -> Hands:
     else:
         shares = partition(plan, train, test, **rngs)
     clients = [ClientIndices(rows[0][c.train], rows[1][c.test]) for c in shares]
-    if plan.kind == "domain":
-        clients = _with_held_back(dataset, dealt, clients)
-    elif len(dataset.validation):
+    if len(dataset.validation):
         clients = _with_shared_out(config, dataset, dealt, clients)
     return _with_new(config, clients, len(dealt.domains))
 
@@ -200,16 +203,36 @@ def _keys(config: RunConfig, split: Split, rows: Indices, dealt: Dealt) -> Indic
     return positions * len(dealt.classes) + labels
 
 
-def _with_held_back(
-    dataset: Dataset, dealt: Dealt, clients: Sequence[ClientIndices]
+def _own(
+    config: RunConfig, dataset: Dataset, dealt: Dealt, rows: Sequence[Indices]
 ) -> list[ClientIndices]:
-    """Give each client what files hold back of its domain; nothing where they hold nothing back."""
-    rows = np.intersect1d(dataset.validation, _dealt_rows(dataset.train, dealt))
-    domains = dataset.train.domains[rows]
-    return [
-        replace(client, validation=rows[domains == domain])
-        for client, domain in zip(clients, dealt.domains, strict=True)
-    ]
+    """Give each client its own domain; what another domain holds enters nowhere.
+
+    A client may lack classes, test images and validation images. Of each class it trains on the
+    shots whose keyed hashes are lowest, so that one image more in its folder displaces one other.
+    """
+    train, test = dataset.train, dataset.test
+    held_back = np.intersect1d(dataset.validation, _dealt_rows(train, dealt))
+    clients, shots = [], config.task.shots
+    for domain in dealt.domains:
+        own = rows[0][train.domains[rows[0]] == domain]
+        key = key_of(config.seed_of("shots"), "shots", dataset.domains[domain])
+        for label in np.unique(train.labels[own]) if shots is not None else ():
+            of_class = own[train.labels[own] == label]
+            if len(of_class) > shots:
+                order = np.argsort(places_of(train, of_class, key, "shots"), kind="stable")
+                own = np.setdiff1d(own, of_class[order[shots:]])
+        clients.append(
+            ClientIndices(
+                own,
+                rows[1][test.domains[rows[1]] == domain],
+                held_back[train.domains[held_back] == domain],
+            )
+        )
+    require_images(clients, may_lack_tests=True)
+    if (asked := config.task.partition.fewest_classes) is not None:
+        require_asked_classes(asked, [train.labels[client.train] for client in clients])
+    return clients
 
 
 def _with_shared_out(

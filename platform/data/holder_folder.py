@@ -108,6 +108,11 @@ class FolderReading:
         )
 
     @property
+    def uses(self) -> frozenset[Use]:
+        """What it has folders for, empty ones included."""
+        return frozenset(part.use for part in self.parts if part.use is not None)
+
+    @property
     def sentence(self) -> str:
         """What was recognised, for people."""
         empty = [name for name, of in self.counts.items() if not any(of.values())]

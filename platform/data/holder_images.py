@@ -1,13 +1,12 @@
 """A data holder's images, labelled by the federation's classes and split once and for all.
 
-Where folders split the images, that split holds. Where they do not, each image's own bytes say on
-which side it is: what is added or removed later, and what a file or its folder is called, moves no
-other image from testing to training or back.
+Where folders split the images, that split holds. Where they do not, each image's own bytes and a
+secret of the holder say on which side it is (`platform.data.validation`): what is added or removed
+later, and what a file or its folder is called, moves no other image from one side to another.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -15,16 +14,15 @@ from typing import Final
 import numpy as np
 
 from platform.config.federation_rules import HELD
-from platform.config.randomness import stream
 from platform.data.catalogue import Hints
 from platform.data.dataset import Dataset
 from platform.data.holder_folder import folded
-from platform.data.images import ImageFiles, image_digests
+from platform.data.images import image_digests
 from platform.data.loaders._files import image_split
 from platform.data.own_layouts import recognise_own
 from platform.data.own_reading import Group, Use
 from platform.data.partition import ClientIndices
-from platform.data.validation import carve
+from platform.data.validation import carve, places
 from platform.errors import DataError
 
 DOMAIN: Final = "own"
@@ -41,7 +39,7 @@ def load_holding(
     classes: Sequence[str],
     *,
     test_share: float,
-    seed: int,
+    key: bytes,
     hints: Hints | None = None,
 ) -> Dataset:
     """Return one data holder's images, which stay in their files.
@@ -51,39 +49,40 @@ def load_holding(
         classes: The federation's, in label order; the holder need not have images of all.
         test_share: Of the images that no folder says the use of, each one's chance to be for
             testing, in [0, 1); files are read once for that.
-        seed: Decides which; another seed is another split.
+        key: Decides which; a secret of the holder, always the same.
         hints: What the holder says of the folder; None for nothing.
 
     Raises:
         DataError: If the folder is refused, a class folder is none of the classes, a file cannot
-            be read, or nothing is left to train on.
+            be read.
     """
     reading = recognise_own(root, hints or Hints(), one_holder=True)
     (group,) = reading.groups.values()
     labels = labels_of(reading.root, reading.words, classes)
-    rows = holder_rows(group, labels, test_share=test_share, seed=seed)
+    rows = holder_rows(group, labels, test_share=test_share, key=key)
     return dataset_of(
         HELD,
-        group.root,
+        (group,),
         rows,
         classes=tuple(classes),
         domains=(DOMAIN,),
         recognised=(f"{str(reading.root)!r}: {group.sentence}", *reading.remarks),
-        files=reading.files,
     )
 
 
-def only_client(dataset: Dataset, *, validation_share: float = 0.0, seed: int = 0) -> ClientIndices:
+def only_client(
+    dataset: Dataset, *, validation_share: float = 0.0, key: bytes = b""
+) -> ClientIndices:
     """Return all rows of a data set, as those of the one client that it belongs to.
 
     Args:
         dataset: The client's.
-        validation_share: Of its training images, class by class, where no folder of its own says
-            which are for validation.
-        seed: Draws those.
+        validation_share: Of its training images, where it has no folder for validation: each one's
+            chance to be for validation.
+        key: Decides which; a secret of the holder, always the same.
 
     Raises:
-        ConfigError: If the share is less than one image.
+        DataError: If an image cannot be read.
     """
     train = np.arange(dataset.train.num_examples)
     client = ClientIndices(
@@ -91,9 +90,9 @@ def only_client(dataset: Dataset, *, validation_share: float = 0.0, seed: int = 
         np.arange(dataset.test.num_examples),
         dataset.validation,
     )
-    if not validation_share or len(client.validation):
+    if not validation_share or dataset.holds_back:
         return client
-    return carve(client, dataset.train.labels, validation_share, stream(seed, "validation"))
+    return carve(client, dataset.train, validation_share, key)
 
 
 def labels_of(root: Path, words: Mapping[str, str], classes: Sequence[str]) -> dict[str, int]:
@@ -125,49 +124,42 @@ def labels_of(root: Path, words: Mapping[str, str], classes: Sequence[str]) -> d
 
 
 def holder_rows(
-    group: Group, labels: Mapping[str, int], *, test_share: float, seed: int, domain: int = 0
+    group: Group, labels: Mapping[str, int], *, test_share: float, key: bytes, domain: int = 0
 ) -> dict[Use, list[Row]]:
-    """Return a holder's images by what they are for, by label and path.
+    """Return a holder's images by what they are for, by label and path; none may be for training.
 
     Args:
         group: Its images.
         labels: Of its classes.
         test_share: As `load_holding` takes it.
-        seed: As `load_holding` takes it.
+        key: As `load_holding` takes it.
         domain: Of all of them.
 
     Raises:
-        DataError: If a file cannot be read, or nothing is left to train on.
+        DataError: If a file cannot be read.
     """
     rows: dict[Use, list[Row]] = {"train": [], "validation": [], "test": []}
     left = [image for image in group.listed if image.use != "validation"]
     drawn: frozenset[str] = frozenset()
     if not group.says_tests:
-        drawn = _drawn(group, [image.path for image in left], test_share, seed)
+        drawn = _drawn(group, [image.path for image in left], test_share, key)
     for image in group.listed:
         use: Use = "test" if image.path in drawn else image.use or "train"
         rows[use].append((domain, labels[image.name], image.path))
-    if not rows["train"]:
-        raise DataError(
-            f"task.root: {group.place} has no training image, as all of its "
-            f"{len(rows['test'])} images are drawn for testing; valid are more images, or train/ "
-            "and test/ folders"
-        )
     return {use: sorted(found) for use, found in rows.items()}
 
 
 def dataset_of(
     name: str,
-    root: Path,
+    groups: Sequence[Group],
     rows: Mapping[Use, Sequence[Row]],
     *,
     classes: tuple[str, ...],
     domains: tuple[str, ...],
     recognised: tuple[str, ...],
-    files: type[ImageFiles] = ImageFiles,
 ) -> Dataset:
-    """Return images by what they are for as a data set; validation rows follow training rows."""
-    trained = len(rows["train"])
+    """Return the images of all domains by what they are for; validation follows training rows."""
+    trained, root, files = len(rows["train"]), groups[0].root, groups[0].files
     return Dataset(
         name=name,
         classes=classes,
@@ -175,17 +167,13 @@ def dataset_of(
         train=image_split(root, [*rows["train"], *rows["validation"]], files),
         test=image_split(root, rows["test"], files),
         validation=np.arange(trained, trained + len(rows["validation"])),
+        holds_back=tuple(i for i, group in enumerate(groups) if "validation" in group.parts),
         recognised=recognised,
     )
 
 
-def _drawn(group: Group, paths: Sequence[str], share: float, seed: int) -> frozenset[str]:
+def _drawn(group: Group, paths: Sequence[str], share: float, key: bytes) -> frozenset[str]:
     """Return which images are for testing: each by its own bytes, whatever the others are."""
     digests = image_digests(group.files(group.root, tuple(paths)), np.arange(len(paths)))
-    most = int(share * 2**64)
-    key = f"test images {seed}\0".encode()
-    return frozenset(
-        path
-        for path, digest in zip(paths, digests, strict=True)
-        if int.from_bytes(hashlib.sha256(key + digest).digest()[:8]) < most
-    )
+    falls = places(digests, key, "test")
+    return frozenset(path for path, place in zip(paths, falls, strict=True) if place < share)

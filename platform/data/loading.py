@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from platform.config.randomness import stream
+from platform.config.randomness import key_of
 from platform.config.run import RunConfig
 from platform.config.sections import TaskConfig
 from platform.data.catalogue import (
@@ -101,7 +101,7 @@ def load_task_data(config: RunConfig, images: Stream = Stream.FEDERATION) -> Tas
     hands = deal(config, dataset, dealt)
     everybody: Sequence[ClientIndices] = (*hands.clients, *hands.new_clients)
     if config.task.validation_share:
-        everybody = _with_validation(config, everybody, dataset.train.labels)
+        everybody = _with_validation(config, everybody, dataset, dealt)
     senses = senses_of_clients(len(everybody)) if config.task.senses == BY_CLIENT else ()
     if senses:
         dataset = in_senses_of_holders(made, request, everybody, senses, merged=merged)
@@ -178,18 +178,21 @@ def _owners(config: RunConfig, classes: int, domains: int) -> int:
 
 
 def _with_validation(
-    config: RunConfig, clients: Sequence[ClientIndices], labels: Indices
+    config: RunConfig, clients: Sequence[ClientIndices], dataset: Dataset, dealt: Dealt
 ) -> list[ClientIndices]:
     seed, share = config.seed_of("validation"), config.task.validation_share
-    if config.task.partition.images_per_client is not None:
-        # One or two images of a class leave nothing to hold back class by class.
-        labels = np.zeros_like(labels)
+    owners: list[tuple[str | int, bool]]
+    if config.task.partition.kind == "domain":
+        owners = [(dataset.domains[d], d in dataset.holds_back) for d in dealt.domains]
+    else:
+        # A client of a pool is who it is dealt to be.
+        owners = [(position, bool(dataset.holds_back)) for position in range(len(clients))]
     return [
         # What its own files hold back is its choice.
         client
-        if len(client.validation)
-        else carve(client, labels, share, stream(seed, "validation", position))
-        for position, client in enumerate(clients)
+        if holds_back
+        else carve(client, dataset.train, share, key_of(seed, "validation", owner))
+        for client, (owner, holds_back) in zip(clients, owners, strict=True)
     ]
 
 

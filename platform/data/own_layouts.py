@@ -199,7 +199,13 @@ def _by_folders(root: Path, files: Sequence[str]) -> OwnReading:
     # Lists and what else may lie beside folders is read elsewhere, and all other files refused.
     strange = {name for name in files if _list_layout(name) is None}
     found = recognise(root, beside=set(listed(root, root)[1]) - strange)
-    group = Group(root=root, place=repr(str(root)), listed=found.listed(), sentence=found.sentence)
+    group = Group(
+        root=root,
+        place=repr(str(root)),
+        listed=found.listed(),
+        sentence=found.sentence,
+        parts=found.uses,
+    )
     return OwnReading(
         root=root,
         layout=found.kind,
@@ -238,6 +244,7 @@ def _groups(root: Path, layout: Layout, folders: Sequence[str]) -> OwnReading:
             place=repr(str(reading.root)),
             listed=reading.listed(f"{name}/"),
             sentence=reading.sentence,
+            parts=reading.uses,
         )
         for name, reading in found.items()
     }
@@ -259,8 +266,14 @@ def _named(reading: OwnReading, root: Path, hints: Hints, *, one_holder: bool) -
         return replace(reading, words=_plain_words(names, root), remarks=_remarks(reading))
     path, words = found
     said = f"the words for its classes are from {str(path)!r}"
-    known = words_of(names, path, words, more=one_holder)
-    return replace(reading, words=known, remarks=(*reading.remarks, said))
+    # Where folders are clients' own, the file is the list of classes, whoever has images of them.
+    is_list = reading.owners == "clients"
+    known = words_of(names, path, words, more=one_holder or is_list)
+    if is_list:
+        known = {**dict(sorted(words.items())), **known}
+    return replace(
+        reading, words=known, has_class_list=is_list, remarks=(*reading.remarks, said)
+    )
 
 
 def _plain_words(names: Sequence[str], root: Path) -> dict[str, str]:

@@ -55,6 +55,8 @@ class Group:
         place: Where they lie, for errors.
         listed: All of them.
         sentence: What was recognised, for people.
+        parts: What its layout has places for, whether or not an image lies there: one image more or
+            less must not decide what becomes of the others.
         files: How they are read.
     """
 
@@ -62,12 +64,13 @@ class Group:
     place: str
     listed: tuple[Listed, ...]
     sentence: str
+    parts: frozenset[Use] = frozenset()
     files: type[ImageFiles] = ImageFiles
 
     @property
     def says_tests(self) -> bool:
         """Whether the files say which images are for testing."""
-        return any(image.use == "test" for image in self.listed)
+        return "test" in self.parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,8 @@ class OwnReading:
         words: In which words each class is spoken of, by its name in the files; in label order.
         owners: What its groups are.
         groups: Images of each domain or client; of nobody a single group with an empty name.
+        has_class_list: Whether a file lists the classes of all clients, so that none of them
+            follows from what lies in a client's folder.
         remarks: What else is to be said of it.
     """
 
@@ -88,6 +93,7 @@ class OwnReading:
     words: Mapping[str, str]
     owners: Owners
     groups: Mapping[str, Group]
+    has_class_list: bool = False
     remarks: tuple[str, ...] = field(default=())
 
     @property

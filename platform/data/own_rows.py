@@ -55,6 +55,8 @@ class Source:
         root: Folder that paths are relative to, links followed.
         layout: Which layout it is.
         place: The file or folder, for errors and people.
+        parts: The parts that it has files for; empty where a column says the part of an image, and
+            so may say any.
         files: How its images are read.
         remarks: What is to be said of it.
     """
@@ -62,6 +64,7 @@ class Source:
     root: Path
     layout: Layout
     place: str
+    parts: tuple[str, ...] = ()
     files: type[ImageFiles] = ImageFiles
     remarks: tuple[str, ...] = ()
 
@@ -83,10 +86,13 @@ def reading_of_rows(source: Source, rows: Sequence[Row], names: Sequence[str]) -
     require_distinct((row.path for row in rows), source.place)
     for column in COLUMNS:
         _require_in_all(source, rows, column)
-    uses = {split: _use(source, split) for split in sorted({row.split for row in rows})}
+    told = sorted({row.split for row in rows} - {""})
+    uses: dict[str, Use | None] = {"": None, **{split: _use(source, split) for split in told}}
     owners: Owners = "nobody"
     if rows[0].client or rows[0].domain:
         owners = "clients" if rows[0].client else "domains"
+    places = (source.parts or WORDS) if rows[0].split else ()
+    parts = frozenset(_use(source, part) for part in places)
     groups: dict[str, list[Listed]] = {}
     for row in rows:
         group = {"nobody": "", "domains": row.domain, "clients": row.client}[owners]
@@ -100,7 +106,7 @@ def reading_of_rows(source: Source, rows: Sequence[Row], names: Sequence[str]) -
         layout=source.layout,
         words={name: name for name in names},
         owners=owners,
-        groups={name: _group(source, groups[name]) for name in sorted(groups)},
+        groups={name: _group(source, groups[name], parts) for name in sorted(groups)},
         remarks=(*source.remarks, *([remark] if both else ())),
     )
 
@@ -118,26 +124,25 @@ def require_class_name(place: str, name: str) -> None:
         )
 
 
-def _group(source: Source, listed: Sequence[Listed]) -> Group:
+def _group(source: Source, listed: Sequence[Listed], parts: frozenset[Use]) -> Group:
     counts = count_uses(listed)
     classes = number(len({image.name for image in listed}), "class", "classes")
-    parts = [f"{counts[use]:,} {WORDS[use]}" for use in WORDS if counts.get(use)]
+    told = [f"{counts[use]:,} {WORDS[use]}" for use in WORDS if counts.get(use)]
     images = number(len(listed), "image", "images")
-    if parts:
-        images = f"{conjoined(parts)} {'image' if len(listed) == 1 else 'images'}"
-    unsplit = "" if parts else ", not split into training and test images"
+    if told:
+        images = f"{conjoined(told)} {'image' if len(listed) == 1 else 'images'}"
+    unsplit = "" if told else ", not split into training and test images"
     return Group(
         root=source.root,
         place=source.place,
         listed=tuple(listed),
         sentence=f"{classes}, {images}{unsplit}",
+        parts=parts,
         files=source.files,
     )
 
 
-def _use(source: Source, split: str) -> Use | None:
-    if not split:
-        return None
+def _use(source: Source, split: str) -> Use:
     if split.strip().casefold() not in SPLIT_NAMES:
         raise DataError(
             f"task.root: {source.place} has the split {split[:80]!r}; valid: "

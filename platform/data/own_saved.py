@@ -107,7 +107,8 @@ def read_saved(root: Path) -> OwnReading:
     """
     rows: list[Row] = []
     names: tuple[str, ...] | None = None
-    for split in _splits(root):
+    splits = _splits(root)
+    for split in splits:
         folder = root / split if split else root
         found, classes = _read(root, folder, split)
         if names not in (None, classes):
@@ -116,7 +117,13 @@ def read_saved(root: Path) -> OwnReading:
                 "the same in all splits"
             )
         rows, names = rows + found, classes
-    source = Source(root=root, layout="saved", place=repr(str(root)), files=SavedImages)
+    source = Source(
+        root=root,
+        layout="saved",
+        place=repr(str(root)),
+        parts=tuple(filter(None, splits)),
+        files=SavedImages,
+    )
     return reading_of_rows(source, rows, names or sorted({row.name for row in rows}))
 
 
@@ -221,7 +228,7 @@ def _table(path: Path) -> Any:
     except ImportError as error:
         raise DataError(
             "task.root: saved data sets of Hugging Face are read with pyarrow, which is not "
-            "installed; valid: pip install 'sotto[hf]'"
+            "installed; valid after `.venv/bin/pip install -e '.[hf]'` in the checkout"
         ) from error
     try:
         table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()

@@ -68,6 +68,7 @@ def read_tables(root: Path, names: Sequence[str]) -> OwnReading:
         root=_base(root, [row.path for row in rows], place),
         layout="table",
         place=place,
+        parts=tuple(Path(name).stem for name in names) if len(names) > 1 else (),
         remarks=(said,) if remarks else (),
     )
     return reading_of_rows(source, rows, labels)

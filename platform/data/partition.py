@@ -48,8 +48,8 @@ class PartitionPlan:
     Attributes:
         kind: As in `task.partition.kind`.
         clients: Number of clients.
-        classes: Number of classes; under `domain` and `domain_dirichlet`, of pairs of domain and
-            class, by domain.
+        classes: Number of classes; under `domain_dirichlet`, of pairs of domain and class, by
+            domain.
         shots: Training images per owned class and client, fewer where a class has fewer; per class
             in all where clients get random shares, under `shared_ratio` training and test images
             together. None takes all there are, or what `portion` says.
@@ -86,9 +86,6 @@ def class_map(plan: PartitionPlan, rng: np.random.Generator) -> tuple[tuple[int,
     """
     if plan.kind == "iid":
         return tuple(tuple(range(plan.classes)) for _ in range(plan.clients))
-    if plan.kind == "domain":
-        # A domain's classes are neighbours, so that uncut order gives each client one domain.
-        return _slices(np.arange(plan.classes), plan.clients)
     if plan.portion.classes is not None:
         return balanced_classes(plan.classes, plan.portion.classes, plan.clients, rng=rng)
     shared = _shared(plan)
@@ -110,7 +107,8 @@ def partition(
     """Deal out the images; no image goes to two clients.
 
     Args:
-        plan: Who gets how many; of any kind but `shared_ratio` and `hierarchical_dirichlet`.
+        plan: Who gets how many; of any kind but `domain`, `shared_ratio` and
+            `hierarchical_dirichlet`.
         train_labels: Class of each training image, (n,), below `plan.classes`.
         test_labels: Class of each test image, (m,).
         class_rng: Draws how many images of each class a client gets.
@@ -133,7 +131,7 @@ def partition(
         _deal(shot_rng.permutation(train_rows[label]), train_counts[label], train)
         _deal(shot_rng.permutation(test_rows[label]), test_counts[label], test)
     clients = tuple(ClientIndices(_join(a), _join(b)) for a, b in zip(train, test, strict=True))
-    _require_images(plan, clients)
+    require_images(clients, may_lack_tests=plan.portion.may_lack_tests)
     _require_few_shot_classes(plan, [train_labels[client.train] for client in clients])
     return clients
 
@@ -204,7 +202,7 @@ def pooled_partition(
     clients = tuple(
         ClientIndices(rows[rows < first], rows[rows >= first] - first) for rows in map(_join, hands)
     )
-    _require_images(plan, clients)
+    require_images(clients, may_lack_tests=plan.portion.may_lack_tests)
     _require_few_shot_classes(plan, [train_labels[client.train] for client in clients])
     return clients
 
@@ -354,10 +352,15 @@ def _require_shots(plan: PartitionPlan, most: Counts, whose: str) -> None:
     )
 
 
-def _require_images(plan: PartitionPlan, clients: Sequence[ClientIndices]) -> None:
+def require_images(clients: Sequence[ClientIndices], *, may_lack_tests: bool) -> None:
+    """Refuse a client without a training image, or without a test image where it may not lack one.
+
+    Raises:
+        ConfigError: If there is one.
+    """
     for client, indices in enumerate(clients):
         for rows, what in ((indices.train, "training"), (indices.test, "test")):
-            if not len(rows) and not (what == "test" and plan.portion.may_lack_tests):
+            if not len(rows) and not (what == "test" and may_lack_tests):
                 raise ConfigError(
                     f"task.clients: client {client} of {len(clients)} would have no {what} image; "
                     "use fewer clients"
@@ -367,7 +370,7 @@ def _require_images(plan: PartitionPlan, clients: Sequence[ClientIndices]) -> No
 def _require_few_shot_classes(plan: PartitionPlan, held: Sequence[Indices]) -> None:
     asked = plan.portion.fewest_classes
     if asked is not None:
-        _require_asked_classes(asked, held)
+        require_asked_classes(asked, held)
         return
     few, name = plan.shots, "task.shots"
     use = "fewer clients, or null for all images"
@@ -385,7 +388,16 @@ def _require_few_shot_classes(plan: PartitionPlan, held: Sequence[Indices]) -> N
             )
 
 
-def _require_asked_classes(asked: int, held: Sequence[Indices]) -> None:
+def require_asked_classes(asked: int, held: Sequence[Indices]) -> None:
+    """Refuse a client with training images of fewer classes than the configuration asks for.
+
+    Args:
+        asked: The number of classes.
+        held: Labels of each client's training images.
+
+    Raises:
+        ConfigError: If there is one.
+    """
     for client, labels in enumerate(held):
         if (found := len(np.unique(labels))) < asked:
             raise ConfigError(

@@ -332,7 +332,8 @@ class Client:
         layout.require_weight(weight)
         if secure is None:
             sent = weight if layout.weighted else 1
-            return Upload(envelope, b"", prepared.vector, sent), session
+            vector = prepared.vector if prepared.levels is None else prepared.levels
+            return Upload(envelope, b"", vector, sent), session
         if not isinstance(secure, ReadyToMask) or prepared.levels is None:
             # Else what should be masked would leave in the clear.
             raise ProtocolError("message: there is nothing to mask with")

@@ -15,6 +15,7 @@ from typing import Any
 
 from methods import Arrays
 from platform.config.randomness import stream
+from platform.disk.digests import salted
 from platform.errors import RoundAborted, RunStopped
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
@@ -126,12 +127,14 @@ class Attempts:
                 # Of later rounds it is kept with the round before. Found again on another machine
                 # it may be another one: signs of singular vectors flip.
                 fixed["start"] = encode_arrays(progress.state).hex()
+            if self.run.terms.cohort_kind is not None:
+                fixed = salted(fixed)
             uow.attempts.open(plan.run_id, round_number, attempt, fixed)
             if ahead is not None:
                 # With the attempt: whoever goes on with it must open it in the same way.
                 blob = encode_keys(ahead.keys)
                 uow.attempts.add_stage(plan.run_id, round_number, attempt, stage=AHEAD, blob=blob)
-            AuditTrail(uow.audit, plan.run_id).round_opened(plan)
+            AuditTrail(uow.audit, plan.run_id).round_opened(plan, fixed)
             self.spending.follow(uow)
         return plan
 

@@ -2,7 +2,9 @@
 
 An entry names pseudonyms, and numbers of a federation's clients, at most; never a pool handle, an
 entry or a digest of one, which experts were served, a vector, a size or a class. What it binds by a
-digest: `platform.disk.digests`.
+digest: `platform.disk.digests`. Of a cohort that was drawn in secret it holds commitments alone,
+whose salts are in the database: in the plan of the attempt and in the document of the round. The
+text of an entry must hide the draw by itself, not only its leaf, as chains of hashes are shown.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from platform.disk.digests import bytes_digest, document_digest, rows_digest
+from platform.disk.digests import SALT, bytes_digest, document_digest, rows_digest
 from platform.errors import RoundAborted
 from platform.protection.ledger_rows import as_row
 from platform.rounds.plan import RoundOutcome, RoundPlan
@@ -102,9 +104,11 @@ class AuditTrail:
                 detail=reserved_detail(of_channel),
             )
 
-    def round_opened(self, plan: RoundPlan) -> None:
-        """Invitations are about to go out."""
-        detail = {"attempt": plan.attempt, "cohort": len(plan.cohort)}
+    def round_opened(self, plan: RoundPlan, fixed: Mapping[str, Any]) -> None:
+        """Note that invitations are about to go out; `fixed` is the attempt's plan as stored."""
+        detail: dict[str, Any] = {"attempt": plan.attempt, "cohort": len(plan.cohort)}
+        if SALT in fixed:
+            detail = {"attempt": plan.attempt, "plan_sha256": document_digest(fixed)}
         self._append("round.opened", round_number=plan.round_number, detail=detail)
 
     def round_aborted(self, plan: RoundPlan, error: RoundAborted) -> None:
@@ -133,9 +137,9 @@ class AuditTrail:
             state: The state's blob, as it is stored; None where the round leaves it as it was.
         """
         number, attempt = plan.round_number, plan.attempt
-        survivors = len(outcome.survivors)
-        kept = _digests(document, state)
-        detail: dict[str, Any] = {"attempt": attempt, "survivors": survivors, **kept}
+        detail: dict[str, Any] = {"attempt": attempt, **_digests(document, state)}
+        if SALT not in document:
+            detail["survivors"] = len(outcome.survivors)
         channel = "pool" if plan.facts.collects else "sum"
         self._append("round.committed", round_number=number, channel=channel, detail=detail)
         if outcome.entries:

@@ -7,7 +7,7 @@ what was committed stays, and the interrupted attempt is continued where it was,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from methods import Arrays
 from platform.config.randomness import stream
+from platform.disk.digests import salted
 from platform.errors import RoundAborted, RunStopped, TooFewLeft
 from platform.protection.uploads import Protection
 from platform.rounds.aggregating import aggregate_of
@@ -257,12 +258,15 @@ class Federation:
     ) -> None:
         run, run_id = self._run, self._run.run_id
         number, attempt = plan.round_number, plan.attempt
-        settled = self._settled(plan, outcome)
-        pseudonyms = [run.roll.pseudonyms[client] for client in settled]
         channels = run.terms.protection.in_round(number).channels
         # A collection leaves the state as it was; the first round's row is where it is found again.
         blob = None if plan.facts.collects and number > 1 else encode_arrays(state)
         stored = {**document, "survivors": list(outcome.survivors)}
+        settled: Iterable[ClientId] = outcome.survivors
+        if run.terms.cohort_kind is not None:
+            # Of a secret draw all rows are final: one that stays open would tell who was lost.
+            stored, settled = salted(stored), run.roll.pseudonyms
+        pseudonyms = [run.roll.pseudonyms[client] for client in settled]
         with run.records.write() as uow:
             if blob is not None:
                 uow.states.save(run_id, number, blob)
@@ -278,16 +282,6 @@ class Federation:
             else:
                 trail.round_lost(plan, document["lost"], document=stored, state=blob)
             self._spending.follow(uow)
-
-    def _settled(self, plan: RoundPlan, outcome: RoundOutcome) -> list[ClientId]:
-        """Return whose rows are final.
-
-        The survivors' and, where all are charged, who was not drawn.
-        """
-        if self._run.terms.cohort_kind is None:
-            return list(outcome.survivors)
-        lost = set(plan.cohort) - set(outcome.survivors)
-        return [client for client in self._run.roll.pseudonyms if client not in lost]
 
     def _commit_pool(
         self, uow: UnitOfWork, round_number: int, entries: Sequence[tuple[bytes, Arrays]]

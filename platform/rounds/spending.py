@@ -129,11 +129,11 @@ class Spending:
 
     def _releases(self, plan: RoundPlan, protection: Protection) -> list[Release]:
         run, roll = self.run, self.run.roll
-        # What a secret draw costs does not depend on how it came out, so all have a row.
+        # What a secret draw costs does not depend on how it came out, so all are charged as if they
+        # were drawn: rows, prices and the round in which a budget ends the run tell nothing of it.
         charged = [client for client in plan.cohort if client not in plan.quorum.empty]
         if run.terms.cohort_kind is not None:
             charged = list(roll.pseudonyms)
-        drawn = frozenset(plan.cohort)
         return [
             release
             for client in charged
@@ -144,11 +144,11 @@ class Spending:
                     attempt=plan.attempt,
                     pseudonym=run.roll.pseudonyms[client],
                 ),
-                self._sampling(is_drawn=client in drawn),
+                self._sampling(),
             )
         ]
 
-    def _sampling(self, *, is_drawn: bool) -> CohortSampling | None:
+    def _sampling(self) -> CohortSampling | None:
         terms = self.run.terms
         if terms.cohort_kind is None:
             return None
@@ -156,5 +156,5 @@ class Spending:
             kind=terms.cohort_kind,
             size=terms.config.cohort_size,
             population=terms.config.task.clients,
-            is_drawn=is_drawn,
+            is_drawn=True,
         )

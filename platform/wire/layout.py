@@ -21,10 +21,23 @@ from numpy.typing import NDArray
 from methods import Weighting
 from platform.errors import ProtocolError
 from platform.wire.vectors import Spec, vector_length
-from privacy import Grid
+from privacy import Grid, ProtocolViolation
 
 LARGEST_WEIGHT = 1 << 20
 """Most examples that a client of any run may claim."""
+
+
+@dataclass(frozen=True, eq=False)
+class NoisedSum:
+    """A round's sum in the ring with all its noise in: the only sum that is decoded or checked.
+
+    Attributes:
+        levels: uint64 of shape (length,), the sum of all (weighted) levels modulo the ring.
+        clients: How many vectors were summed.
+    """
+
+    levels: NDArray[np.uint64]
+    clients: int
 
 
 @dataclass(frozen=True)
@@ -119,19 +132,29 @@ class UploadLayout:
         factors = np.where(self._by_examples(), np.uint64(weight), np.uint64(1))
         return np.append(levels * factors, np.uint64(weight))
 
-    def open_sum(self, total: NDArray[np.uint64], clients: int, grid: Grid) -> Totals:
-        """Return the result of a secure sum over this many clients."""
-        levels = total[: self.protected]
+    def open_sum(self, noised: NoisedSum, grid: Grid) -> Totals:
+        """Return what a sum of levels stands for.
+
+        Raises:
+            ProtocolViolation: If no clients of this run can have such weights together.
+        """
+        clients, levels = noised.clients, noised.levels[: self.protected]
         if not self.weighted:
             return Totals(grid.dequantise_sum(levels, clients), clients, clients)
-        weight, mask = int(total[-1]), self._by_examples()
+        weight, mask = int(noised.levels[-1]), self._by_examples()
+        if not clients <= weight <= clients * self.largest_weight:
+            raise ProtocolViolation("the sum of all weights is not one that these clients can have")
         sums = np.empty(self.coordinates)
         sums[mask] = grid.dequantise_sum(levels[mask], weight)
         sums[~mask] = grid.dequantise_sum(levels[~mask], clients)
         return Totals(sums, clients, weight)
 
     def sum_plain(self, vectors: Sequence[NDArray[np.float64]], weights: Sequence[int]) -> Totals:
-        """Return the same from vectors in the clear, in the order given."""
+        """Return the sum of vectors that travel exactly, as numbers, in the order given.
+
+        Their floating-point sum is rounded as a peer likes: only of vectors of which nothing is
+        claimed, or that are noised each by itself.
+        """
         used = list(weights) if self.weighted else [1] * len(vectors)
         factors = self._by_examples() if self.weighted else np.zeros(self.protected, np.bool_)
         sums = np.zeros(self.protected)
@@ -147,9 +170,7 @@ class UploadLayout:
         """
         clients, weight = totals.clients, totals.weight
         if weight < 1 or clients < 1:
-            raise ProtocolError(
-                f"weight: the clients' total of {weight} is not valid; it must be at least 1"
-            )
+            raise ProtocolError("weight: the clients' total is not valid; it must be at least 1")
         vector = totals.sums[: self.coordinates] / self.divisors(clients, weight)
         means = totals.sums[self.coordinates :] / clients
         extras = dict(zip(self.extras, means.tolist(), strict=True))

@@ -121,7 +121,7 @@ def test_what_is_not_installed_is_named(sotto: Command, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "platform.page.server", raising=False)
     answer = sotto("serve")
-    assert answer.code == 2 and "pip install 'sotto[serve]'" in answer.err
+    assert answer.code == 2 and "pip install -e '.[serve]'" in answer.err
 
 
 def test_a_page_that_is_open_keeps_no_snapshot(

@@ -4,7 +4,9 @@ Read are `<name>/<domain>/<class>/<image>` (as in TRIP's code), and what Dassl u
 k-fold lists, VLCS and Office-Home with a folder for each part, DomainNet with its official lists.
 Labels are in the ASCII order of the classes' folders (capitals first), and "_" in a class's name
 becomes " ". Where files tell no split, a fifth of the images of each class and domain, drawn by
-`seeds.split`, are test images (80/20 in TRIP); parts for validation are not used (see
+`seeds.split`, are test images (80/20 in TRIP), or under the partition `domain`, where a domain is
+one client's own, each image with a chance of a fifth, by its path below the domain's name, so that
+one image more changes the side of no other; parts for validation are not used (see
 `task.validation_share`). Of a held-out domain all images are test images, those of the validation
 parts included.
 
@@ -15,12 +17,13 @@ like it. Lists may leave a class out of a domain's training images, as DomainNet
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from platform.config.randomness import stream
+from platform.config.randomness import key_of, stream
 from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset
 from platform.data.holder_folder import require_no_split_folders
@@ -39,6 +42,7 @@ from platform.data.loaders._files import (
     subfolders,
 )
 from platform.data.loaders._raw_files import MOST_CLASSES
+from platform.data.validation import places
 from platform.errors import DataError
 
 Row = tuple[int, int, str]
@@ -270,8 +274,9 @@ def _rows(
     """Return the training and the test images, by domain, label and path."""
     sides: dict[Use, list[Row]] = {"train": [], "test": [], "unused": []}
     for index, (domain, images) in enumerate(found.items()):
-        held_out = domain == request.held_out_domain
-        drawn = frozenset() if held_out else _drawn(domain, images, request.split_seed)
+        held_out, seed = domain == request.held_out_domain, request.split_seed
+        drawing = _drawn_by_path if request.hints.partition == "domain" else _drawn
+        drawn = frozenset() if held_out else drawing(domain, images, seed)
         for image in images:
             use: Use = "test" if held_out or image.path in drawn else image.use
             row = (index, labels[image.folder], image.path)
@@ -295,6 +300,14 @@ def _drawn(domain: str, images: Sequence[Found], seed: int) -> frozenset[str]:
         order = stream(seed, "test images", domain, folder).permutation(len(paths))
         drawn += [paths[i] for i in order[:size]]
     return frozenset(drawn)
+
+
+def _drawn_by_path(domain: str, images: Sequence[Found], seed: int) -> frozenset[str]:
+    """Return about a fifth of the images that files put into no split, each by its path alone."""
+    paths = [image.path for image in images if image.use == "unsplit"]
+    digests = [hashlib.sha256(path.encode()).digest() for path in paths]
+    falls = places(digests, key_of(seed, "split", domain), "test")
+    return frozenset(path for path, place in zip(paths, falls, strict=True) if place < TEST_PART)
 
 
 def _require_rows(

@@ -7,9 +7,11 @@ each class (of each domain) is set aside by `seeds.split`; copies of an image st
 
 Clients are the domains of the data set, in the ASCII order of their names, so that the partition
 `domain` gives each client what is its own. A held-out domain's or client's images are all test
-images. The data set `client_folders` is the layout of that name, for a consortium in one folder:
-where a client's folder does not say which are its test images, they are those that its own machine
-would draw, each by its bytes.
+images. The data set `client_folders` is the layout of that name, for a consortium in one folder.
+
+Where the images of a group are a client's own, nothing that becomes of them may depend on another
+client's: which are for testing follows for each image from its bytes, `seeds.split` and the
+client's name, as on the client's own machine it follows from a secret in its store.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from platform.config.randomness import stream
+from platform.config.randomness import key_of, stream
 from platform.data.catalogue import DataRequest, DatasetInfo
 from platform.data.dataset import Dataset
 from platform.data.holder_folder import folded
@@ -79,7 +81,7 @@ def load(name: str, request: DataRequest) -> Dataset:
     """Recognise a folder, and list its images.
 
     Files are read where copies may be among images that are set aside for testing, and all of a
-    client's where its folder does not say which are.
+    client's where its files do not say which are.
 
     Raises:
         ConfigError: If the folder is refused, has nothing to train on or to test, a domain or
@@ -96,18 +98,20 @@ def load(name: str, request: DataRequest) -> Dataset:
     groups = [reading.groups["" if reading.owners == "nobody" else one] for one in domains]
     classes, labels = _classes(reading, groups)
     rows: dict[Use, list[Row]] = {"train": [], "validation": [], "test": []}
-    splitting = _split_by_bytes if name == _CLIENTS else _split
+    is_own = reading.owners == "clients" or hints.partition == "domain"
+    splitting = _split_by_bytes if is_own else _split
     for index, own in enumerate(splitting(groups, domains, labels, request)):
         for use, found in own.items():
             rows["test" if domains[index] == request.held_out_domain else use] += found
     return dataset_of(
         name,
-        groups[0].root,
+        groups,
         {use: sorted(found) for use, found in rows.items()},
         classes=classes,
         domains=domains,
-        recognised=_sentences(name, reading, dict(zip(domains, groups, strict=True)), rows),
-        files=reading.files,
+        recognised=_sentences(
+            name, reading, dict(zip(domains, groups, strict=True)), rows, is_own=is_own
+        ),
     )
 
 
@@ -130,10 +134,10 @@ def _classes(
 ) -> tuple[tuple[str, ...], Mapping[str, int]]:
     """Return the words of the classes by label, and the label of each name in the files.
 
-    A class that only domains have which are not asked for is none.
+    A class that only domains have which are not asked for is none, unless a file lists it.
     """
     present = {folded(image.name) for group in groups for image in group.listed}
-    chosen = len(groups) < len(reading.groups)
+    chosen = len(groups) < len(reading.groups) and not reading.has_class_list
     kept = [name for name in reading.words if not chosen or folded(name) in present]
     classes = tuple(dict.fromkeys(reading.words[name] for name in kept))
     return classes, {name: classes.index(reading.words[name]) for name in kept}
@@ -145,12 +149,11 @@ def _split_by_bytes(
     labels: Mapping[str, int],
     request: DataRequest,
 ) -> Iterator[dict[Use, list[Row]]]:
-    """Yield each client's images by what they are for, as on a machine of its own."""
-    for index, group in enumerate(groups):
-        seed = request.split_seed
-        own = holder_rows(group, labels, test_share=TEST_SHARE, seed=seed, domain=index)
-        _require_tests(own, group)
-        yield own
+    """Yield each client's images by what they are for, whatever other clients have."""
+    for index, (domain, group) in enumerate(zip(domains, groups, strict=True)):
+        share = 0.0 if domain == request.held_out_domain else TEST_SHARE
+        key = key_of(request.split_seed, "split", domain)
+        yield holder_rows(group, labels, test_share=share, key=key, domain=index)
 
 
 def _split(
@@ -174,15 +177,6 @@ def _split(
             use: Use = "test" if image.path in drawn else image.use or "train"
             own[use].append((index, labels[image.name], image.path))
         yield own
-
-
-def _require_tests(own: Mapping[Use, list[Row]], group: Group) -> None:
-    if not own["test"]:
-        raise DataError(
-            f"task.root: {group.place} has no test image, as all of its {len(own['train'])} images "
-            "are drawn for training; valid are more images, train/ and test/ folders, or another "
-            "seeds.split"
-        )
 
 
 def _drawn(groups: Mapping[str, Group], seed: int) -> frozenset[str]:
@@ -242,6 +236,8 @@ def _sentences(
     reading: OwnReading,
     groups: Mapping[str, Group],
     rows: Mapping[Use, Sequence[Row]],
+    *,
+    is_own: bool,
 ) -> tuple[str, ...]:
     """Return what was recognised and what it means."""
     if name == _CLIENTS:
@@ -266,17 +262,18 @@ def _sentences(
             ),
         }[reading.owners]
     images = conjoined([f"{len(rows[use]):,} {WORDS[use]}" for use in WORDS])
-    lines.append(f"in all {images} images, {_how(groups)}")
+    lines.append(f"in all {images} images, {_how(groups, is_own=is_own)}")
     return (*lines, owners, *reading.remarks)
 
 
-def _how(groups: Mapping[str, Group]) -> str:
+def _how(groups: Mapping[str, Group], *, is_own: bool) -> str:
     """Return how test images were found."""
     unsaid = [name for name, group in groups.items() if not group.says_tests]
     if not unsaid:
         return "as the files say"
     which = "" if len(unsaid) == len(groups) else f" of {some(unsaid)}"
+    share = "about a fifth, each drawn by its bytes and" if is_own else "a fifth of each class, drawn by"
     return (
-        f"the test images{which} being a fifth of each class, drawn by seeds.split and never "
-        "trained on, as no file says which are"
+        f"the test images{which} being {share} seeds.split and never trained on, as no file says "
+        "which are"
     )
