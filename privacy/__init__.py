@@ -80,6 +80,7 @@ from privacy.mechanisms import (
     UPLOAD_NOISE,
     NoProtection,
     ProtectedUpload,
+    SumNoise,
     UploadNoise,
 )
 from privacy.noise_laws import (
@@ -180,6 +181,7 @@ __all__ = [
     "SignalToNoise",
     "SignedGrid",
     "Status",
+    "SumNoise",
     "Support",
     "SystemNoise",
     "ThresholdNotMet",

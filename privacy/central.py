@@ -45,7 +45,7 @@ from privacy.events import RELATIONS, Protected, Relation
 from privacy.facts import MechanismFacts
 from privacy.grids import Grid, SignedGrid
 from privacy.group_counts import GroupCounts
-from privacy.mechanisms import ProtectedUpload, noise_reach
+from privacy.mechanisms import ProtectedUpload, SumNoise, noise_reach
 from privacy.noise_laws import GAUSSIAN, gaussian_of
 from privacy.quantisation import LARGEST_RING
 from privacy.randomness import NO_STATE, NoiseSource, NoiseState, require_noise_source
@@ -148,9 +148,11 @@ class CentralNoise:
         """Return the coordinator's noise, whoever is in the sum."""
         return self.standard_deviation
 
-    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> NDArray[np.int64]:
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> SumNoise:
         """Return what the coordinator adds; see the function of this name."""
-        return noise_for_sum(self, dimension, noise)
+        return SumNoise(noise_for_sum(self, dimension, noise))
 
     def protected(self, dimension: int) -> Protected:
         """Return the sum's noise and the bound after rounding."""

@@ -177,7 +177,9 @@ class DistributedNoise:
         """Return the shares of all who are in the sum, together."""
         return self.share_deviation / self.scale * math.sqrt(clients)
 
-    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> None:
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> None:
         """Nobody adds anything: the shares are in."""
         return None
 

@@ -99,7 +99,9 @@ class IntegerUploadNoise:
         """Return all clients' noise together."""
         return self.standard_deviation * math.sqrt(clients)
 
-    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> None:
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> None:
         """Nobody adds anything: all of the noise is in."""
         return None
 

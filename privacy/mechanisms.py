@@ -82,6 +82,20 @@ class ProtectedUpload:
     state: NoiseState = field(default_factory=dict, repr=False)
 
 
+@dataclass(frozen=True, eq=False)
+class SumNoise:
+    """What the coordinator adds to a sum.
+
+    Attributes:
+        steps: int64 of shape (n,), in steps of the grid.
+        state: What its noise of the run's next sum goes on from. Secret; empty unless the mechanism
+            declares `keeps_state`.
+    """
+
+    steps: NDArray[np.int64]
+    state: NoiseState = field(default_factory=dict, repr=False)
+
+
 @dataclass(frozen=True)
 class NoProtection:
     """Mechanism `none`: the upload is quantised as it is, and epsilon is infinite.
@@ -152,7 +166,9 @@ class NoProtection:
         """Return 0."""
         return 0.0
 
-    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> None:
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> None:
         """Nobody adds anything."""
         return None
 
@@ -246,7 +262,9 @@ class UploadNoise:
         """Return all clients' noise together."""
         return self.standard_deviation * math.sqrt(clients)
 
-    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> None:
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> None:
         """Nobody adds anything: all of the noise is in."""
         return None
 

@@ -10,7 +10,6 @@ from collections.abc import Hashable
 from functools import cache, lru_cache
 from typing import Any, Literal, Protocol, Self, cast
 
-import numpy as np
 from numpy.typing import NDArray
 
 from privacy._validate import require_positive
@@ -18,7 +17,7 @@ from privacy.errors import UnknownMechanism
 from privacy.events import CohortSampling, Protected, Relation, Release, ReleaseKey, reserved
 from privacy.facts import MechanismFacts
 from privacy.grids import Grid
-from privacy.mechanisms import ProtectedUpload
+from privacy.mechanisms import ProtectedUpload, SumNoise
 from privacy.randomness import NO_STATE, NoiseSource, NoiseState, require_noise_source
 
 
@@ -76,10 +75,13 @@ class ClientMechanism(Protocol):
         """Return the deviation of all noise on a coordinate of a finished sum of so many."""
         ...
 
-    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> NDArray[np.int64] | None:
-        """Return the steps of the grid that the coordinator adds to a sum, None where it adds none.
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState
+    ) -> SumNoise | None:
+        """Return what the coordinator adds to a sum, None where it adds nothing.
 
-        They are added in the ring, before the sum is decoded or checked.
+        It is added in the ring, before the sum is decoded or checked. The state is what the noise
+        of the run's last committed sum left, empty before the first.
         """
         ...
 

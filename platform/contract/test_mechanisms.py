@@ -259,7 +259,8 @@ def test_noise_is_that_of_the_ledger(
     drawn: list[NDArray[Any]] = []
     while sum(map(len, drawn)) < SAMPLES:
         if mechanism.facts.is_bare_to_server:
-            runner = RoundRunner(InProcessTransport({}), protection, lambda *attempt: noise)
+            nobody = InProcessTransport(handlers={}, losses=lambda *attempt: frozenset())
+            runner = RoundRunner(nobody, protection, lambda *attempt: noise)
             summed = runner.noise_alone(stage.plan()).summed
             drawn.append(summed.vector * layout.divisors(planned, planned))
         else:

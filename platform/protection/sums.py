@@ -109,18 +109,26 @@ class SumProtection:
             total += levels
         return total & self._modulus(len(uploads))
 
-    def noised(self, total: NDArray[np.uint64], clients: int, noise: NoiseSource) -> NoisedSum:
+    def noised(
+        self,
+        total: NDArray[np.uint64],
+        clients: int,
+        noise: NoiseSource,
+        state: NoiseState = NO_STATE,
+    ) -> NoisedSum:
         """Return a sum with the coordinator's noise, where that is the mechanism.
 
         Args:
             total: Of the levels of that many clients, modulo the ring.
             clients: How many were summed.
             noise: Where the coordinator's noise comes from.
+            state: What that of the last committed sum left.
         """
-        added = self.mechanism.noise_for_sum(self.layout.protected, noise)
-        if added is not None:
-            total = (total + added.astype(np.uint64)) & self._modulus(clients)
-        return NoisedSum(total, clients)
+        added = self.mechanism.noise_for_sum(self.layout.protected, noise, state)
+        if added is None:
+            return NoisedSum(total, clients, state)
+        total = (total + added.steps.astype(np.uint64)) & self._modulus(clients)
+        return NoisedSum(total, clients, added.state)
 
     def open(self, noised: NoisedSum) -> Totals:
         """Return what a sum with all its noise stands for.
@@ -132,7 +140,7 @@ class SumProtection:
         totals = self.layout.open_sum(noised, self.grid())
         if self.masked:
             self.require_plausible(totals)
-        return totals
+        return dataclasses.replace(totals, noise_state=noised.noise_state)
 
     def average(self, totals: Totals, planned: int) -> Summed:
         """Return what becomes of a sum.

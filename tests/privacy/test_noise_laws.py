@@ -36,6 +36,7 @@ from privacy import (
     claimed_epsilon,
     epsilon,
     epsilons,
+    filter_of,
     require_affordable,
 )
 from privacy.accounting.composition import compose
@@ -83,6 +84,7 @@ PRICING: dict[str, Callable[[Release], Any]] = {
         f"claimed, {name}": lambda r, n=name: claimed_epsilon([r], DELTA, n) for name in ACCOUNTANTS
     },
     "composition": lambda r: compose([r]),
+    "filter": lambda r: filter_of([r]),
     "table of all, prv included": lambda r: accountant_table([r], DELTA),
     "running": lambda r: RunningLedger([r]).epsilons(DELTA),
     "running, of each": lambda r: RunningLedger([r]).epsilons_of_each(DELTA),

@@ -1,4 +1,6 @@
-"""A mechanism whose noise is correlated over rounds, in one file: z_t - z_(t-1) / 2 on each client.
+"""A mechanism whose noise is correlated over rounds, in one file: z_t - z_(t-1) / 2.
+
+Each client adds it, or the coordinator adds it to the sum.
 
 No accountant here prices such noise. So as `correlated` it claims nothing, and a run with it costs
 infinity; with `claiming` it states its law and is refused.
@@ -21,6 +23,7 @@ from privacy import (
     Protected,
     ProtectedUpload,
     Quantiser,
+    SumNoise,
     clip,
 )
 
@@ -37,6 +40,8 @@ CLAIMING = dataclasses.replace(FACTS, name="claiming", unit="client")
 LAW = NoiseLaw("anticorrelated")
 PREVIOUS = "previous"
 DEVIATION = 0.01
+STEPS = 200.0
+"""Of the coordinator's draws, in steps of the grid."""
 
 Calls = list[tuple[Any, Any]]
 """For each upload the draw that it goes on from, None where it is a client's first, and its own."""
@@ -48,6 +53,7 @@ class Correlated:
 
     Attributes:
         calls: What was drawn, for tests to read.
+        at_centre: Whether the coordinator adds the noise.
     """
 
     value_bound: float
@@ -55,11 +61,12 @@ class Correlated:
     relation: str
     facts: MechanismFacts
     calls: Calls = field(compare=False, repr=False)
+    at_centre: bool = False
     divides_by: str = "survivors"
 
     @property
     def client_deviation(self) -> float:
-        return DEVIATION
+        return 0.0 if self.at_centre else DEVIATION
 
     def around(self, clipping_norm: float) -> Correlated:
         return dataclasses.replace(self, clipping_norm=clipping_norm)
@@ -71,6 +78,8 @@ class Correlated:
         update = np.asarray(vector, np.float64)
         if self.clipping_norm is not None:
             update = clip(update, self.clipping_norm).vector
+        if self.at_centre:
+            return ProtectedUpload(grid.quantise(update).levels, 0.0, False, 0)
         drawn, previous = noise.draw(GAUSSIAN, DEVIATION, update.size), state.get(PREVIOUS)
         self.calls.append((previous, drawn))
         added = drawn if previous is None else drawn - previous / 2.0
@@ -81,8 +90,13 @@ class Correlated:
     def noise_in_sum(self, clients: int) -> float:
         return 0.0
 
-    def noise_for_sum(self, dimension: int, noise: Any) -> None:
-        return None
+    def noise_for_sum(self, dimension: int, noise: Any, state: Any) -> SumNoise | None:
+        if not self.at_centre:
+            return None
+        drawn, previous = noise.draw(GAUSSIAN, STEPS, dimension), state.get(PREVIOUS)
+        self.calls.append((previous, drawn))
+        added = drawn if previous is None else drawn - previous / 2.0
+        return SumNoise(np.rint(added).astype(np.int64), {PREVIOUS: drawn})
 
     def protected(self, dimension: int) -> Protected:
         if not self.facts.claims or self.clipping_norm is None:
@@ -97,12 +111,15 @@ class Correlated:
         )
 
 
-def correlated(calls: Calls, facts: MechanismFacts = FACTS) -> Mechanism:
+def correlated(
+    calls: Calls, facts: MechanismFacts = FACTS, *, at_centre: bool = False
+) -> Mechanism:
     """The mechanism, which notes what it draws."""
 
     def build(settings: Settings) -> Correlated:
         norm = settings.clipping_norm
-        return Correlated(settings.value_bound, norm, settings.relation, facts, calls)
+        relation, bound = settings.relation, settings.value_bound
+        return Correlated(bound, norm, relation, facts, calls, at_centre)
 
     return Mechanism(
         facts=facts,

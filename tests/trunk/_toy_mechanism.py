@@ -66,7 +66,7 @@ class ToyNoise:
     def noise_in_sum(self, clients: int) -> float:
         return self.client_deviation * math.sqrt(clients)
 
-    def noise_for_sum(self, dimension: int, noise: Any) -> None:
+    def noise_for_sum(self, dimension: int, noise: Any, state: Any) -> None:
         return None
 
     def protected(self, dimension: int) -> Protected:

@@ -18,6 +18,7 @@ from platform.mechanisms import BUILT_IN
 from platform.parties.client import Client
 from platform.rounds.loop import Federation
 from platform.rounds.observing import SilentObserver
+from platform.rounds.progress import decode_state
 from platform.wire.codec import decode_arrays
 from platform.wire.transport import InProcessTransport
 from privacy import Quantiser, SeededNoise, UnknownMechanism, protect_upload
@@ -30,6 +31,7 @@ from tests.trunk._correlated_mechanism import (
     correlated,
 )
 from tests.trunk._runs import (
+    ADVERSARIES,
     FIXED,
     NO_POOL,
     SMALL,
@@ -51,15 +53,16 @@ ASKED = (
 )
 
 
-def known(calls: Calls) -> Surroundings:
-    return Surroundings(sources=Sources(mechanisms=BUILT_IN.adding(correlated(calls))))
+def known(calls: Calls, *, at_centre: bool = False) -> Surroundings:
+    mechanism = correlated(calls, at_centre=at_centre)
+    return Surroundings(sources=Sources(mechanisms=BUILT_IN.adding(mechanism)))
 
 
-def created(folder: Path, calls: Calls, *overrides: str) -> Simulation:
+def created(folder: Path, calls: Calls, *overrides: str, at_centre: bool = False) -> Simulation:
     folder.mkdir(exist_ok=True)
     tree = {**yaml.safe_load(SMALL), "storage": {"url": Storage(folder).url}}
     tree["privacy"] = {"noise_source": "seeded"}
-    surroundings = known(calls)
+    surroundings = known(calls, at_centre=at_centre)
     config = parse_config(tree, (*ASKED, *overrides), surroundings.sources)
     return create_run(config, SilentObserver(), surroundings)
 
@@ -70,9 +73,9 @@ def finished(folder: Path, simulation: Simulation) -> Finished:
     return Finished(Storage(folder), simulation.run_id, summary)
 
 
-def resumed(folder: Path, run_id: str, calls: Calls) -> Finished:
-    url = Storage(folder).url
-    return finished(folder, reopen_run(run_id, url, SilentObserver(), known(calls)))
+def resumed(folder: Path, run_id: str, calls: Calls, *, at_centre: bool = False) -> Finished:
+    url, surroundings = Storage(folder).url, known(calls, at_centre=at_centre)
+    return finished(folder, reopen_run(run_id, url, SilentObserver(), surroundings))
 
 
 def crashed(simulation: Simulation) -> None:
@@ -86,8 +89,15 @@ def kept(run: Finished) -> dict[str, np.ndarray]:
     return {client: decode_arrays(blob)[f"sum/{PREVIOUS}"] for client, ((blob,),) in found.items()}
 
 
+def state_of(run: Finished) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The server state after the last round, and that of the coordinator's noise."""
+    query = "SELECT blob FROM states ORDER BY round_number DESC LIMIT 1"
+    ((blob,),) = run.storage.rows(query)
+    return decode_state(blob)
+
+
 def same(first: Finished, second: Finished) -> bool:
-    one, other = first.state(), second.state()
+    one, other = state_of(first)[0], state_of(second)[0]
     return all(np.array_equal(one[name], other[name]) for name in one)
 
 
@@ -117,7 +127,7 @@ def test_each_round_goes_on_from_the_noise_of_the_one_before(whole: tuple[Finish
     assert sorted(chains(calls)) == [0] * CLIENTS + [1] * CLIENTS * (ROUNDS - 1)
     last = {drawn.tobytes() for _, drawn in calls[-CLIENTS:]}
     assert {state.tobytes() for state in kept(run).values()} == last
-    assert run.summary["final"]["epsilon"] == dict.fromkeys(("server", "peers", "observer"))
+    assert run.summary["final"]["epsilon"] == dict.fromkeys(ADVERSARIES, "inf")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +155,7 @@ def test_an_attempt_that_is_lost_does_not_rewind_the_noise(tmp_path: Path) -> No
     simulation = created(tmp_path, calls, "cohort.retries=1", "secure_aggregation.threshold=4")
     within = simulation.run.transport
     lost = InProcessTransport(
-        within.handlers,
+        handlers=within.handlers,
         losses=lambda number, attempt, cohort: frozenset(
             cohort[:2] if (number, attempt) == (2, 1) else ()
         ),
@@ -157,6 +167,43 @@ def test_an_attempt_that_is_lost_does_not_rewind_the_noise(tmp_path: Path) -> No
     # None is gone on from twice, in whatever attempt.
     assert max(chains(calls)) == 1
     assert chains(calls).count(0) == CLIENTS
+
+
+# --- noise of the coordinator ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def central(tmp_path_factory: pytest.TempPathFactory) -> tuple[Finished, Calls]:
+    """A run whose sums the coordinator noises, which nothing interrupts."""
+    calls: Calls = []
+    folder = tmp_path_factory.mktemp("central")
+    return finished(folder, created(folder, calls, at_centre=True)), calls
+
+
+def test_the_coordinator_goes_on_from_its_own_noise(central: tuple[Finished, Calls]) -> None:
+    run, calls = central
+    assert chains(calls) == [1] * (ROUNDS - 1) + [0]
+    state, noise = state_of(run)
+    np.testing.assert_array_equal(noise[PREVIOUS], calls[-1][1])
+    # It is beside the state that methods and clients are shown, and no part of it.
+    assert PREVIOUS not in state
+    assert of_clients(run.folder, "SELECT client, state FROM noise") == {}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before its commit", "between two rounds"])
+def test_a_coordinator_that_is_killed_goes_on_with_the_same_noise(
+    central: tuple[Finished, Calls], tmp_path: Path, monkeypatch, after: bool
+) -> None:
+    calls: Calls = []
+    simulation = created(tmp_path, calls, at_centre=True)
+    with monkeypatch.context() as patch:
+        crash_at(patch, Federation, "_commit", 2, after=after)
+        crashed(simulation)
+    run = resumed(tmp_path, simulation.run_id, calls, at_centre=True)
+    assert same(run, central[0])
+    # What was drawn for a sum is kept with it, so that no attempt draws twice.
+    assert len(calls) == ROUNDS
+    assert chains(calls) == [1] * (ROUNDS - 1) + [0]
 
 
 def test_where_it_claims_anything_its_law_is_refused(storage: Storage) -> None:
