@@ -45,9 +45,10 @@ from privacy.events import RELATIONS, Protected, Relation
 from privacy.facts import MechanismFacts
 from privacy.grids import Grid, SignedGrid
 from privacy.group_counts import GroupCounts
-from privacy.mechanisms import ProtectedUpload, noise_reach
+from privacy.mechanisms import ProtectedUpload, SumNoise, noise_reach
+from privacy.noise_laws import GAUSSIAN, gaussian_of
 from privacy.quantisation import LARGEST_RING
-from privacy.randomness import NoiseSource, require_noise_source
+from privacy.randomness import NO_STATE, NoiseSource, NoiseState, require_noise_source
 from privacy.rounding import (
     LARGEST_NORM,
     charged_after_rounding,
@@ -63,8 +64,7 @@ CENTRAL_NOISE = MechanismFacts(
     is_shared_out=False,
     is_bare_to_server=True,
     may_amplify=True,
-    # No accountant amplifies integer noise by sampling; rows with it may be priced without.
-    on_the_grid="may",
+    keeps_state=False,
 )
 """What `central_noise` means in a ledger: the server sees the sum before its noise."""
 
@@ -138,7 +138,9 @@ class CentralNoise:
             longest += counts.steps(self.scaled_norm) ** 2
         return SignedGrid(self.scale, ring, clients, longest)
 
-    def protect(self, vector: NDArray[Any], grid: Grid, noise: NoiseSource) -> ProtectedUpload:
+    def protect(
+        self, vector: NDArray[Any], grid: Grid, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> ProtectedUpload:
         """Clip and round; see `protect_for_centre`."""
         return protect_for_centre(vector, self, ring_bits=ring_of(self, grid), noise=noise)
 
@@ -146,9 +148,11 @@ class CentralNoise:
         """Return the coordinator's noise, whoever is in the sum."""
         return self.standard_deviation
 
-    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> NDArray[np.int64]:
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> SumNoise:
         """Return what the coordinator adds; see the function of this name."""
-        return noise_for_sum(self, dimension, noise)
+        return SumNoise(noise_for_sum(self, dimension, noise))
 
     def protected(self, dimension: int) -> Protected:
         """Return the sum's noise and the bound after rounding."""
@@ -156,6 +160,7 @@ class CentralNoise:
             standard_deviation=self.standard_deviation,
             clipping_norm=self.rounded_norm(dimension),
             relation=self.relation,
+            law=gaussian_of(self.standard_deviation),
         )
 
     def rounded_norm(self, dimension: int) -> float:
@@ -224,5 +229,5 @@ def noise_for_sum(mechanism: CentralNoise, dimension: int, noise: NoiseSource) -
         TypeError: `noise` is not a noise source (a bare generator is none).
     """
     steps = mechanism.standard_deviation * mechanism.scale
-    drawn = steps * require_noise_source(noise).standard_normal(dimension)
+    drawn = require_noise_source(noise).draw(GAUSSIAN, steps, dimension)
     return np.asarray(np.rint(drawn).astype(np.int64))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -33,8 +33,9 @@ from privacy.errors import UnknownMechanism, UploadSaturated
 from privacy.events import RELATIONS, Protected, Relation
 from privacy.facts import MechanismFacts
 from privacy.grids import Grid
+from privacy.noise_laws import GAUSSIAN, NO_NOISE, gaussian_of
 from privacy.quantisation import Quantiser
-from privacy.randomness import NoiseSource, require_noise_source
+from privacy.randomness import NO_STATE, NoiseSource, NoiseState, require_noise_source
 
 _SATURATION_PROBABILITY = 2.0**-41
 
@@ -45,7 +46,7 @@ NONE = MechanismFacts(
     is_shared_out=False,
     is_bare_to_server=False,
     may_amplify=False,
-    on_the_grid="never",
+    keeps_state=False,
 )
 """What `none` means in a ledger: something left, and nothing bounds what it tells."""
 
@@ -56,7 +57,7 @@ UPLOAD_NOISE = MechanismFacts(
     is_shared_out=False,
     is_bare_to_server=False,
     may_amplify=False,
-    on_the_grid="may",
+    keeps_state=False,
 )
 """What `upload_noise` means in a ledger: all of the noise is in what one client sends."""
 
@@ -70,12 +71,29 @@ class ProtectedUpload:
         norm: L2 norm before clipping. Private.
         was_clipped: Whether the update was scaled. Private.
         saturated: How many noised coordinates lay beyond the quantiser's bound. Private.
+        state: What the client's next upload of the run is protected with. Secret; empty unless the
+            mechanism declares `keeps_state`.
     """
 
     levels: NDArray[np.uint64]
     norm: float
     was_clipped: bool
     saturated: int
+    state: NoiseState = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class SumNoise:
+    """What the coordinator adds to a sum.
+
+    Attributes:
+        steps: int64 of shape (n,), in steps of the grid.
+        state: What its noise of the run's next sum goes on from. Secret; empty unless the mechanism
+            declares `keeps_state`.
+    """
+
+    steps: NDArray[np.int64]
+    state: NoiseState = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -129,7 +147,11 @@ class NoProtection:
         return Quantiser(self.reach(dimension), bits)
 
     def protect(
-        self, vector: NDArray[Any], grid: Grid, noise: NoiseSource | None
+        self,
+        vector: NDArray[Any],
+        grid: Grid,
+        noise: NoiseSource | None,
+        state: NoiseState = NO_STATE,
     ) -> ProtectedUpload:
         """Quantise; see `privacy.protect_upload`.
 
@@ -144,13 +166,17 @@ class NoProtection:
         """Return 0."""
         return 0.0
 
-    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> None:
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> None:
         """Nobody adds anything."""
         return None
 
     def protected(self, dimension: int) -> Protected:
         """Return that there is neither noise nor bound."""
-        return Protected(standard_deviation=0.0, clipping_norm=0.0, relation=self.relation)
+        return Protected(
+            standard_deviation=0.0, clipping_norm=0.0, relation=self.relation, law=NO_NOISE
+        )
 
 
 @dataclass(frozen=True)
@@ -208,7 +234,11 @@ class UploadNoise:
         return Quantiser(self.reach(dimension), bits)
 
     def protect(
-        self, vector: NDArray[Any], grid: Grid, noise: NoiseSource | None
+        self,
+        vector: NDArray[Any],
+        grid: Grid,
+        noise: NoiseSource | None,
+        state: NoiseState = NO_STATE,
     ) -> ProtectedUpload:
         """Clip, add noise and quantise, in the order that the guarantee needs.
 
@@ -232,7 +262,9 @@ class UploadNoise:
         """Return all clients' noise together."""
         return self.standard_deviation * math.sqrt(clients)
 
-    def noise_for_sum(self, dimension: int, noise: NoiseSource) -> None:
+    def noise_for_sum(
+        self, dimension: int, noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> None:
         """Nobody adds anything: all of the noise is in."""
         return None
 
@@ -242,6 +274,7 @@ class UploadNoise:
             standard_deviation=self.standard_deviation,
             clipping_norm=self.clipping_norm,
             relation=self.relation,
+            law=gaussian_of(self.standard_deviation),
         )
 
 
@@ -276,7 +309,7 @@ def _quantiser(mechanism: FloatMechanism, grid: Grid) -> Quantiser:
 def _draw(standard_deviation: float, size: int, noise: NoiseSource | None) -> NDArray[np.float64]:
     if standard_deviation == 0.0:
         return np.zeros(size)
-    return standard_deviation * require_noise_source(noise).standard_normal(size)
+    return require_noise_source(noise).draw(GAUSSIAN, standard_deviation, size)
 
 
 def _carry(vector: NDArray[np.float64], quantiser: Quantiser, *, cuts: bool) -> ProtectedUpload:

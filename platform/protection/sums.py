@@ -25,9 +25,12 @@ from platform.protection.secure_terms import SecureTerms
 from platform.wire.layout import NoisedSum, Summed, Totals, UploadLayout
 from platform.wire.vectors import Spec, tensor_at
 from privacy import (
+    NO_STATE,
     ClientMechanism,
     Grid,
     NoiseSource,
+    NoiseState,
+    ProtectedUpload,
     SignalToNoise,
     UploadSaturated,
     grid_of,
@@ -87,13 +90,16 @@ class SumProtection:
         dimension = max(self.layout.protected, 1)
         return grid_of(self.mechanism, dimension, bits=self.bits, clients=self.clients)
 
-    def carry(self, vector: NDArray[np.float64], noise: NoiseSource) -> NDArray[np.uint64]:
+    def carry(
+        self, vector: NDArray[np.float64], noise: NoiseSource, state: NoiseState = NO_STATE
+    ) -> ProtectedUpload:
         """Protect a vector, all that is appended included, as levels of the grid.
 
         Raises:
             RunStopped: If a coordinate does not fit where nothing is clipped; names the tensor.
         """
-        return protect(vector, self.mechanism, self.grid(), noise=noise, spec=self.layout.spec)
+        spec = self.layout.spec
+        return protect(vector, self.mechanism, self.grid(), noise=noise, state=state, spec=spec)
 
     def add_up(self, uploads: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
         """Return the sum of the levels of some clients, as a secure sum yields it."""
@@ -103,18 +109,26 @@ class SumProtection:
             total += levels
         return total & self._modulus(len(uploads))
 
-    def noised(self, total: NDArray[np.uint64], clients: int, noise: NoiseSource) -> NoisedSum:
+    def noised(
+        self,
+        total: NDArray[np.uint64],
+        clients: int,
+        noise: NoiseSource,
+        state: NoiseState = NO_STATE,
+    ) -> NoisedSum:
         """Return a sum with the coordinator's noise, where that is the mechanism.
 
         Args:
             total: Of the levels of that many clients, modulo the ring.
             clients: How many were summed.
             noise: Where the coordinator's noise comes from.
+            state: What that of the last committed sum left.
         """
-        added = self.mechanism.noise_for_sum(self.layout.protected, noise)
-        if added is not None:
-            total = (total + added.astype(np.uint64)) & self._modulus(clients)
-        return NoisedSum(total, clients)
+        added = self.mechanism.noise_for_sum(self.layout.protected, noise, state)
+        if added is None:
+            return NoisedSum(total, clients, state)
+        total = (total + added.steps.astype(np.uint64)) & self._modulus(clients)
+        return NoisedSum(total, clients, added.state)
 
     def open(self, noised: NoisedSum) -> Totals:
         """Return what a sum with all its noise stands for.
@@ -126,7 +140,7 @@ class SumProtection:
         totals = self.layout.open_sum(noised, self.grid())
         if self.masked:
             self.require_plausible(totals)
-        return totals
+        return dataclasses.replace(totals, noise_state=noised.noise_state)
 
     def average(self, totals: Totals, planned: int) -> Summed:
         """Return what becomes of a sum.
@@ -194,15 +208,16 @@ def protect(
     grid: Grid,
     *,
     noise: NoiseSource,
+    state: NoiseState,
     spec: Spec,
-) -> NDArray[np.uint64]:
+) -> ProtectedUpload:
     """Apply a mechanism, and name the tensor of a coordinate that does not fit.
 
     Raises:
         RunStopped: If there is one.
     """
     try:
-        return protect_upload(vector, mechanism, grid, noise).levels
+        return protect_upload(vector, mechanism, grid, noise, state=state)
     except UploadSaturated as error:
         raise RunStopped(
             f"secure_aggregation.value_bound: {error.value_bound:g} is too small for tensor "

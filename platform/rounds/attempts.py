@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -238,7 +238,8 @@ class Attempts:
         )
 
     def _attempt(self, plan: RoundPlan, progress: Progress) -> RoundOutcome:
-        run, method, runner = self.run, self.run.terms.method, self._runner
+        run, method = self.run, self.run.terms.method
+        runner = replace(self._runner, noise_state=progress.noise_state)
         is_secret = run.terms.config.has_secret_cohorts and not plan.facts.collects
         journal = DatabaseJournal(run.records, plan.run_id, plan.round_number, plan.attempt)
         if is_secret and not plan.cohort:

@@ -18,7 +18,7 @@ from platform.disk.digests import SALT, bytes_digest, document_digest, rows_dige
 from platform.errors import RoundAborted
 from platform.protection.ledger_rows import as_row
 from platform.rounds.plan import RoundOutcome, RoundPlan
-from privacy import Release
+from privacy import GAUSSIAN, NO_NOISE, IntegerNoise, Release
 from storage import AuditEntry
 from storage.audit import AuditRepository
 
@@ -259,8 +259,10 @@ def _particulars(release: Release) -> dict[str, Any]:
         found["count"] = release.count
     if release.sampling != "none":
         found |= {"sampling": release.sampling, "probability": release.sampling_probability}
-    if release.integer_noise is not None:
-        found |= {"noise": release.integer_noise.kind, "shares": release.integer_noise.shares}
+    if release.law not in (GAUSSIAN, NO_NOISE):
+        found["noise"] = release.law.name
+    if isinstance(release.law, IntegerNoise):
+        found["shares"] = release.law.shares
     if release.cohort is not None:
         found |= {"cohorts": release.cohort.kind, "size": release.cohort.size}
     return found

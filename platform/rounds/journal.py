@@ -17,7 +17,7 @@ from typing import Final, Literal, Protocol
 
 from platform.disk.transactions import Records
 from platform.errors import ProtocolError
-from platform.wire.codec import Frame, decode_frame, encode_frame
+from platform.wire.codec import Frame, decode_arrays, decode_frame, encode_arrays, encode_frame
 from platform.wire.layout import NoisedSum
 from platform.wire.messages import Stage
 from platform.wire.transport import ClientId
@@ -154,7 +154,9 @@ def decode_keys(data: bytes) -> dict[ClientId, bytes]:
 
 def encode_noised(noised: NoisedSum) -> bytes:
     """Return a sum with all its noise, as bytes."""
-    return encode_frame(Frame("noised", {"clients": noised.clients}, {"levels": noised.levels}, {}))
+    state = {"state": encode_arrays(noised.noise_state)}
+    fields = {"clients": noised.clients}
+    return encode_frame(Frame("noised", fields, {"levels": noised.levels}, state))
 
 
 def decode_noised(data: bytes) -> NoisedSum:
@@ -166,4 +168,5 @@ def decode_noised(data: bytes) -> NoisedSum:
     frame = decode_frame(data)
     if frame.kind != "noised":
         raise ProtocolError("message: the stored sum is not valid")
-    return NoisedSum(frame.arrays["levels"], frame.fields["clients"])
+    state = decode_arrays(frame.blobs["state"]) if frame.blobs else {}
+    return NoisedSum(frame.arrays["levels"], frame.fields["clients"], state)

@@ -25,10 +25,9 @@ from platform.rounds.documents import round_document
 from platform.rounds.garbage import only_of_rounds
 from platform.rounds.observing import Observer
 from platform.rounds.plan import RoundOutcome, RoundPlan
-from platform.rounds.progress import Progress
+from platform.rounds.progress import Progress, decode_state, encode_state
 from platform.rounds.run import Run
 from platform.rounds.spending import Spending
-from platform.wire.codec import decode_arrays, encode_arrays
 from platform.wire.envelopes import Attempt
 from platform.wire.experts import encode_entry
 from platform.wire.layout import Summed
@@ -110,11 +109,12 @@ class Federation:
         for row in rounds:
             survivors = row.document["survivors"]
             committed.update(dict.fromkeys(survivors, (row.round_number, row.attempt)))
-        last = rounds[-1]
+        last, (state, noise_state) = rounds[-1], decode_state(latest.blob)
         return Progress(
             completed=last.round_number,
             committed=committed,
-            state=decode_arrays(latest.blob),
+            state=state,
+            noise_state=noise_state,
             clipping_norm=last.document["next_clipping_norm"],
             # What a run says at its end must not depend on whether it was interrupted before.
             ended_early=last.document.get("ended_early"),
@@ -130,7 +130,8 @@ class Federation:
         entries = self._open_entries(protection, outcome, progress.state)
         state = self._server_update(round_number, progress.state, outcome, [e for _, e in entries])
         norm = protection.extras.next_clipping_norm(outcome.readings.clipped_fraction)
-        after = replace(progress, state=state, clipping_norm=norm)
+        noise_state = outcome.noise_state or progress.noise_state
+        after = replace(progress, state=state, clipping_norm=norm, noise_state=noise_state)
         return self._keep(plan, outcome, after, entries, started=started)
 
     def _opening(self, number: int, progress: Progress) -> Progress:
@@ -205,7 +206,7 @@ class Federation:
             "uncollected": after.uncollected,
             "lost": lost,
         }
-        self._commit(plan, outcome, after.state, entries, document=kept)
+        self._commit(plan, outcome, after, entries, document=kept)
         self._observer.round_finished(document)
         return after
 
@@ -251,7 +252,7 @@ class Federation:
         self,
         plan: RoundPlan,
         outcome: RoundOutcome,
-        state: Arrays,
+        after: Progress,
         entries: Sequence[tuple[bytes, Arrays]],
         *,
         document: Mapping[str, Any],
@@ -260,7 +261,8 @@ class Federation:
         number, attempt = plan.round_number, plan.attempt
         channels = run.terms.protection.in_round(number).channels
         # A collection leaves the state as it was; the first round's row is where it is found again.
-        blob = None if plan.facts.collects and number > 1 else encode_arrays(state)
+        made = not plan.facts.collects or number == 1
+        blob = encode_state(after.state, after.noise_state) if made else None
         stored = {**document, "survivors": list(outcome.survivors)}
         settled: Iterable[ClientId] = outcome.survivors
         if run.terms.cohort_kind is not None:

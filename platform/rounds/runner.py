@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,14 @@ from platform.wire.messages import (
     decode_upload,
 )
 from platform.wire.transport import ClientId, Transport
-from privacy import NoiseSource, PrivacyError, ProtocolViolation, SystemNoise, ThresholdNotMet
+from privacy import (
+    NoiseSource,
+    NoiseState,
+    PrivacyError,
+    ProtocolViolation,
+    SystemNoise,
+    ThresholdNotMet,
+)
 from privacy.secure_aggregation import CollectingConfirmations
 
 Experts = Callable[[Sequence[Sequence[bytes]]], Sequence[tuple[Arrays, ...]]]
@@ -60,12 +67,14 @@ class RoundRunner:
         protection: How uploads are protected.
         noise_of: Where the coordinator's own noise of a round and attempt comes from.
         deadline: Seconds to wait for each stage, None for as long as it takes.
+        noise_state: What the coordinator's noise of the last committed sum left.
     """
 
     transport: Transport
     protection: Protection
     noise_of: Callable[[int, int], NoiseSource] = lambda number, attempt: SystemNoise()
     deadline: float | None = None
+    noise_state: NoiseState = field(default_factory=dict, repr=False)
 
     def run(
         self,
@@ -223,6 +232,7 @@ class RoundRunner:
         return RoundOutcome(
             survivors=survivors,
             summed=summed,
+            noise_state=totals.noise_state,
             individual=individual,
             entries=uploads,
             entries_void=void,
@@ -248,9 +258,10 @@ class RoundRunner:
 
         def draw() -> NoisedSum:
             noise = self.noise_of(plan.round_number, plan.attempt)
-            return sums.noised(total, len(survivors), noise)
+            return sums.noised(total, len(survivors), noise, self.noise_state)
 
-        if not sums.mechanism.facts.is_bare_to_server:
+        facts = sums.mechanism.facts
+        if not (facts.is_bare_to_server or facts.keeps_state):
             return sums.open(draw())
         kept = exchange.settled("unmask", lambda: StageResult(state=encode_noised(draw())))
         return sums.open(decode_noised(kept.state))

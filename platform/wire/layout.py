@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from methods import Weighting
 from platform.errors import ProtocolError
 from platform.wire.vectors import Spec, vector_length
-from privacy import Grid, ProtocolViolation
+from privacy import Grid, NoiseState, ProtocolViolation
 
 LARGEST_WEIGHT = 1 << 20
 """Most examples that a client of any run may claim."""
@@ -34,10 +34,12 @@ class NoisedSum:
     Attributes:
         levels: uint64 of shape (length,), the sum of all (weighted) levels modulo the ring.
         clients: How many vectors were summed.
+        noise_state: What the coordinator's noise of the run's next sum goes on from.
     """
 
     levels: NDArray[np.uint64]
     clients: int
+    noise_state: NoiseState = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,13 @@ class Totals:
         sums: The sum of the (weighted) vectors, extra coordinates included.
         clients: How many were summed.
         weight: Sum of the weights; equals `clients` where they are uniform.
+        noise_state: As in `NoisedSum`.
     """
 
     sums: NDArray[np.float64]
     clients: int
     weight: int
+    noise_state: NoiseState = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from privacy.accounting.composition import compose, no_cohort
 from privacy.accounting.headline import ACCOUNTANTS, Accountant, EpsilonResult, price
 from privacy.errors import UnsupportedEvent
 from privacy.events import Release
+from privacy.noise_laws import IntegerNoise
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ def _bares_to_peers(release: Release) -> bool:
     if not release.mechanism.is_shared_out:
         return False
     # A peer knows its own share; without a row of shares nothing says that others are enough.
-    return release.integer_noise is None or release.integer_noise.corrupt < 1
+    return not isinstance(release.law, IntegerNoise) or release.law.corrupt < 1
 
 
 def _observed(

@@ -118,7 +118,7 @@ class RunningLedger:
         facts = (
             *(release.run_id, release.mechanism, *size, release.relation, release.channel),
             *(release.sampling, release.sampling_probability, release.charged),
-            *(release.integer_noise, release.cohort),
+            *(release.law, release.cohort),
         )
         if facts not in self._samples:
             self._samples[facts] = release

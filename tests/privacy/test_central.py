@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from privacy import (
+    GAUSSIAN,
     CalibrationError,
     CentralNoise,
     CohortSampling,
@@ -173,7 +174,7 @@ def test_the_row_by_hand() -> None:
         "sum",
         "reserved",
     )
-    assert (found.standard_deviation, found.integer_noise, found.cohort) == (3.0, None, None)
+    assert (found.standard_deviation, found.law, found.cohort) == (3.0, GAUSSIAN, None)
     assert (found.run_id, found.round_number, found.attempt, found.pseudonym) == ("r", 3, 1, "a")
     single = row(dataclasses.replace(how, relation="add_or_remove_one"), status="released")
     assert single.sensitivity == single.clipping_norm == found.clipping_norm

@@ -15,11 +15,14 @@ from scipy import stats
 
 import privacy
 from privacy import (
+    GAUSSIAN,
+    NO_NOISE,
     CalibrationError,
     CentralNoise,
     ClientMechanism,
     CohortSampling,
     DistributedNoise,
+    IntegerNoise,
     IntegerUploadNoise,
     NonFiniteUpdate,
     NoProtection,
@@ -30,7 +33,6 @@ from privacy import (
     UnknownMechanism,
     UploadNoise,
     UploadSaturated,
-    WithoutShare,
     clip,
     default_scale,
     epsilon,
@@ -97,8 +99,7 @@ def test_the_mechanisms_tested_here_are_all_there_are() -> None:
     public = (getattr(privacy, name) for name in privacy.__all__)
     # A field without a default is no attribute of its class, so a method decides.
     found = {one for one in public if isinstance(one, type) and hasattr(one, "noise_for_sum")}
-    # What leaves its share out has tests of its own, with the canaries that do so.
-    assert {type(mechanism) for mechanism in EVERY} == found - {ClientMechanism, WithoutShare}
+    assert {type(mechanism) for mechanism in EVERY} == found - {ClientMechanism}
 
 
 # -------------------------------------------------------------------------------- through the door
@@ -330,10 +331,13 @@ def test_the_row_of_each_by_hand(
     assert (found.run_id, found.round_number, found.attempt) == ("r", 3, 1)
     assert (found.pseudonym, found.channel, found.status) == ("a", "sum", "reserved")
     assert (found.count, found.cohort, found.left_client) == (1, None, True)
-    integer = found.integer_noise
+    integer = found.law
     shares = {INTEGER: 1, DISTRIBUTED: 6 - 2}.get(mechanism)
-    assert (None if integer is None else integer.shares) == shares
-    if integer is not None:
+    if shares is None:
+        assert integer == (NO_NOISE if mechanism is NONE else GAUSSIAN)
+    else:
+        assert isinstance(integer, IntegerNoise)
+        assert integer.shares == shares
         # The shares' noise together is the row's, and the grid's step is what it was made on.
         together = integer.share_deviation * math.sqrt(integer.shares) / 4_096.0
         assert together == pytest.approx(deviation)

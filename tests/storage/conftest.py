@@ -91,5 +91,6 @@ def make_row() -> Callable[..., storage.LedgerRow]:
         clipping_norm=0.3,
         relation="replace_one",
         sampling="none",
+        noise_kind="gaussian",
     )
     return lambda **changes: replace(row, **changes)

@@ -83,7 +83,7 @@ def test_everything_is_one_leaf_in_its_order(database: storage.Database) -> None
         "count": 1,
         "dimension": None,
         "mechanism": "upload_noise",
-        "noise_kind": None,
+        "noise_kind": "gaussian",
         "pseudonym": "p0",
         "relation": "replace_one",
         "round_number": 1,
