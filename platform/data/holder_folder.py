@@ -254,7 +254,8 @@ def _part(
     base = root / folder
     names = _folders(base, root) if classes is None else classes
     part = FolderPart(folder, use, {name: _images(base / name, root) for name in names})
-    if not part.num_images:
+    # One image less must not make a folder that cannot be read of one that can.
+    if not part.num_images and use in (None, "train"):
         raise DataError(
             f"task.root: {str(base)!r} holds class folders and no image; valid are {LAYOUTS}"
         )

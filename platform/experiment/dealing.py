@@ -127,9 +127,11 @@ def own_examples(
     (rows,), dataset = data.clients, data.dataset
     learnt, measured = _rows_of([rows.train, rows.validation]), _rows_of([rows.test])
     require_one_label(dataset, learnt, measured)
-    held = _Held.of(method, dataset.train, learnt, encoders)
-    # Of no test image nothing is encoded; none of the training examples has the same shapes.
-    shown = _Held.of(method, dataset.test, measured, encoders) if len(measured) else held
+    # Of no image nothing is encoded: a blank one has the same shapes.
+    nothing = np.zeros(1, np.int64)
+    blank = Split(np.zeros((1, 16, 16, 3), np.uint8), nothing, nothing), nothing
+    parts = [(dataset.train, learnt), (dataset.test, measured)]
+    held, shown = (_Held.of(method, *(p if len(p[1]) else blank), encoders) for p in parts)
     validation = held.select(rows.validation) if len(rows.validation) else None
     return held.select(rows.train), shown.select(rows.test), validation
 

@@ -228,8 +228,8 @@ def _work(local: LocalRound) -> Ready:
 def _validate(local: LocalRound) -> float | None:
     """Return the model after the last round on the own validation images, if that is released.
 
-    Without such images it is a half, whose coordinate is zero: that a client has none must not cost
-    its update. The experts are those of the last round, as for every measurement between two rounds.
+    Without such images it is a half, whose coordinate is zero, so that a client without any keeps
+    its update. The experts are those of the last round, as for all measurements between rounds.
     """
     images = local.profile.measured.own.get(VALIDATION)
     if local.protection.extras.metric is None:

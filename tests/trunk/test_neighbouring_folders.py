@@ -195,7 +195,7 @@ def loaded(layout: Layout, folders: Folders, *overrides: str) -> dict[str, list[
 
 
 def numbers(low: int, high: int) -> st.SearchStrategy[set[int]]:
-    return st.sets(st.integers(0, 10**6), min_size=low, max_size=high)
+    return st.sets(st.integers(0, 10**6 - 1), min_size=low, max_size=high)
 
 
 @st.composite

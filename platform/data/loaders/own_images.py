@@ -272,7 +272,11 @@ def _how(groups: Mapping[str, Group], *, is_own: bool) -> str:
     if not unsaid:
         return "as the files say"
     which = "" if len(unsaid) == len(groups) else f" of {some(unsaid)}"
-    share = "about a fifth, each drawn by its bytes and" if is_own else "a fifth of each class, drawn by"
+    share = (
+        "about a fifth, each drawn by its bytes and"
+        if is_own
+        else "a fifth of each class, drawn by"
+    )
     return (
         f"the test images{which} being {share} seeds.split and never trained on, as no file says "
         "which are"
