@@ -66,8 +66,8 @@ def halve_central_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordinator draws what it should, and adds half of it."""
     real = CentralNoise.noise_for_sum
 
-    def half(self: CentralNoise, dimension: int, noise: NoiseSource) -> NDArray[np.float64]:
-        return np.asarray(real(self, dimension, noise)) / 2.0
+    def half(self: CentralNoise, dimension: int, noise: NoiseSource) -> NDArray[np.int64]:
+        return np.asarray(real(self, dimension, noise)) // 2
 
     monkeypatch.setattr(CentralNoise, "noise_for_sum", half)
 
