@@ -93,7 +93,7 @@ def test_at_the_boundary_the_real_code_has_as_much_signal_as_noise():
     signal = np.linalg.norm(total[:dimension]) / members
     found = []
     for _ in range(2000):
-        noised = total + noise_for_sum(mechanism, length, noise)
+        noised = total + noise_for_sum(mechanism, length, noise) / mechanism.scale
         count = max(noised[-groups] / counts.bound(norm_bound), members / 2)
         step = noised[:dimension] / count
         found.append(np.linalg.norm(step - total[:dimension] / count) * count / members)

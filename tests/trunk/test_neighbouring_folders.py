@@ -10,27 +10,22 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from platform.bootstrap import Surroundings
 from platform.config import parse_config
 from platform.data.loading import TaskData, load_task_data
-from platform.errors import ConfigError
 from tests.drawn._pictures import write_picture
-from tests.trunk._runs import NONE, RECORDS, Storage
 
 CLIENTS = ("ash", "birch", "cedar")
 CLASSES = ("cat", "dog", "emu")
