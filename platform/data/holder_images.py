@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -43,8 +45,11 @@ def load_holding(
     test_share: float,
     seed: int,
     hints: Hints | None = None,
-) -> Dataset:
-    """Return one data holder's images, which stay in their files.
+) -> tuple[Dataset, tuple[str, ...]]:
+    """Return one data holder's images, which stay in their files, and which classes are left out.
+
+    A class folder that is none of the federation's classes is left out alone, and files are not
+    opened but to draw test images: what is wrong with one image changes nothing of the others.
 
     Args:
         root: Its folder, of a layout that `recognise_own` knows.
@@ -54,15 +59,25 @@ def load_holding(
         seed: Decides which; another seed is another split.
         hints: What the holder says of the folder; None for nothing.
 
+    Returns:
+        The images, and one sentence for each class folder that is left out.
+
     Raises:
-        DataError: If the folder is refused, a class folder is none of the classes, a file cannot
-            be read, or nothing is left to train on.
+        DataError: If the folder is refused, or nothing is left to train on.
     """
     reading = recognise_own(root, hints or Hints(), one_holder=True)
     (group,) = reading.groups.values()
-    labels = labels_of(reading.root, reading.words, classes)
+    labels: dict[str, int] = {}
+    left_out = []
+    for name, called in reading.words.items():
+        try:
+            labels |= labels_of(reading.root, {name: called}, classes)
+        except DataError as error:
+            left_out.append(str(error))
+    fitting = tuple(image for image in group.listed if image.name in labels)
+    group = replace(group, listed=fitting)
     rows = holder_rows(group, labels, test_share=test_share, seed=seed)
-    return dataset_of(
+    dataset = dataset_of(
         HELD,
         group.root,
         rows,
@@ -71,6 +86,7 @@ def load_holding(
         recognised=(f"{str(reading.root)!r}: {group.sentence}", *reading.remarks),
         files=reading.files,
     )
+    return dataset, tuple(left_out)
 
 
 def only_client(dataset: Dataset, *, validation_share: float = 0.0, seed: int = 0) -> ClientIndices:
@@ -137,7 +153,7 @@ def holder_rows(
         domain: Of all of them.
 
     Raises:
-        DataError: If a file cannot be read, or nothing is left to train on.
+        DataError: If nothing is left to train on.
     """
     rows: dict[Use, list[Row]] = {"train": [], "validation": [], "test": []}
     left = [image for image in group.listed if image.use != "validation"]
@@ -180,12 +196,16 @@ def dataset_of(
 
 
 def _drawn(group: Group, paths: Sequence[str], share: float, seed: int) -> frozenset[str]:
-    """Return which images are for testing: each by its own bytes, whatever the others are."""
-    digests = image_digests(group.files(group.root, tuple(paths)), np.arange(len(paths)))
-    most = int(share * 2**64)
+    """Return which images are for testing: each by its own bytes, whatever the others are.
+
+    One that cannot be read is none of them: who needs its pixels finds out.
+    """
+    files, most = group.files(group.root, tuple(paths)), int(share * 2**64)
     key = f"test images {seed}\0".encode()
-    return frozenset(
-        path
-        for path, digest in zip(paths, digests, strict=True)
-        if int.from_bytes(hashlib.sha256(key + digest).digest()[:8]) < most
-    )
+    drawn = set()
+    for row, path in enumerate(paths):
+        with suppress(DataError):
+            (digest,) = image_digests(files, np.array([row]))
+            if int.from_bytes(hashlib.sha256(key + digest).digest()[:8]) < most:
+                drawn.add(path)
+    return frozenset(drawn)

@@ -73,9 +73,7 @@ def hostile_offers(offer: Offer) -> dict[str, Offer]:
         tree[section][key] = value
         run_id = f"{offer.envelope.run_id}-{number}"
         config = json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()
-        offers[f"{path} = {value}"] = replace(
-            offer, envelope=Envelope(run_id, 0, 0), config=config
-        )
+        offers[f"{path} = {value}"] = replace(offer, envelope=Envelope(run_id, 0, 0), config=config)
     return offers
 
 
