@@ -357,7 +357,7 @@ def _lifetime(
     left = left_of(section.lifetime_budget, cost)
     holds = None
     if runs and math.isfinite(cost):
-        holds = HOLDS[filter_of(as_releases((*rows, *abroad), agreed.config.mechanisms))]
+        holds = HOLDS[filter_of(life.releases_of(name))]
     return life, Lifetime(epsilon=cost, problem=None, left=left, runs=runs, holds=holds)
 
 

@@ -8,6 +8,8 @@ later, and what a file or its folder is called, moves no other image from one si
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -41,8 +43,11 @@ def load_holding(
     test_share: float,
     key: bytes,
     hints: Hints | None = None,
-) -> Dataset:
-    """Return one data holder's images, which stay in their files.
+) -> tuple[Dataset, tuple[str, ...]]:
+    """Return one data holder's images, which stay in their files, and which classes are left out.
+
+    A class folder that is none of the federation's classes is left out alone, and files are not
+    opened but to draw test images: what is wrong with one image changes nothing of the others.
 
     Args:
         root: Its folder, of a layout that `recognise_own` knows.
@@ -52,15 +57,25 @@ def load_holding(
         key: Decides which; a secret of the holder, always the same.
         hints: What the holder says of the folder; None for nothing.
 
+    Returns:
+        The images, and one sentence for each class folder that is left out.
+
     Raises:
-        DataError: If the folder is refused, a class folder is none of the classes, a file cannot
-            be read.
+        DataError: If the folder is refused, or nothing is left to train on.
     """
     reading = recognise_own(root, hints or Hints(), one_holder=True)
     (group,) = reading.groups.values()
-    labels = labels_of(reading.root, reading.words, classes)
+    labels: dict[str, int] = {}
+    left_out = []
+    for name, called in reading.words.items():
+        try:
+            labels |= labels_of(reading.root, {name: called}, classes)
+        except DataError as error:
+            left_out.append(str(error))
+    fitting = tuple(image for image in group.listed if image.name in labels)
+    group = replace(group, listed=fitting)
     rows = holder_rows(group, labels, test_share=test_share, key=key)
-    return dataset_of(
+    dataset = dataset_of(
         HELD,
         (group,),
         rows,
@@ -68,6 +83,7 @@ def load_holding(
         domains=(DOMAIN,),
         recognised=(f"{str(reading.root)!r}: {group.sentence}", *reading.remarks),
     )
+    return dataset, tuple(left_out)
 
 
 def only_client(
@@ -136,7 +152,7 @@ def holder_rows(
         domain: Of all of them.
 
     Raises:
-        DataError: If a file cannot be read.
+        DataError: If nothing is left to train on.
     """
     rows: dict[Use, list[Row]] = {"train": [], "validation": [], "test": []}
     left = [image for image in group.listed if image.use != "validation"]
@@ -173,7 +189,15 @@ def dataset_of(
 
 
 def _drawn(group: Group, paths: Sequence[str], share: float, key: bytes) -> frozenset[str]:
-    """Return which images are for testing: each by its own bytes, whatever the others are."""
-    digests = image_digests(group.files(group.root, tuple(paths)), np.arange(len(paths)))
-    falls = places(digests, key, "test")
-    return frozenset(path for path, place in zip(paths, falls, strict=True) if place < share)
+    """Return which images are for testing: each by its own bytes, whatever the others are.
+
+    One that cannot be read is none of them: who needs its pixels finds out.
+    """
+    files = group.files(group.root, tuple(paths))
+    drawn = set()
+    for row, path in enumerate(paths):
+        with suppress(DataError):
+            (place,) = places(image_digests(files, np.array([row])), key, "test")
+            if place < share:
+                drawn.add(path)
+    return frozenset(drawn)

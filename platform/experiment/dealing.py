@@ -13,10 +13,12 @@ from platform.config.randomness import stream
 from platform.config.run import RunConfig
 from platform.data.dataset import Split
 from platform.data.duplicates import require_one_label
+from platform.data.images import ImageFiles
 from platform.data.loading import CommonRows, TaskData
-from platform.data.preparing import Encoders, prepared_arrays
+from platform.data.preparing import CHUNK, Encoders, prepared_arrays
 from platform.data.public import public_rows
 from platform.data.rows import Rows
+from platform.errors import DataError
 from platform.experiment.evaluation import EvaluationPlan, NewClient, Panel
 from platform.parties.scoring import EvaluationSet
 from platform.parties.store_files import client_names
@@ -111,29 +113,81 @@ def deal_examples(
     return train, plan
 
 
-def own_examples(
-    data: TaskData, method: Method, encoders: Encoders
-) -> tuple[Examples, Examples, Examples | None]:
-    """Return a client's own training, test and validation examples, of the last None without any.
+@dataclass(frozen=True)
+class OwnExamples:
+    """What a client in a process of its own learns with and is measured on.
+
+    Attributes:
+        train: Its training examples.
+        test: Its test examples.
+        validation: Its validation examples.
+        left_out: One sentence for each of its examples that nothing could be made of.
+    """
+
+    train: Examples
+    test: Examples
+    validation: Examples
+    left_out: tuple[str, ...] = ()
+
+
+def own_examples(data: TaskData, method: Method, cached: Encoders, plain: Encoders) -> OwnExamples:
+    """Return a client's own examples, whatever some of its images are: each stands for itself.
+
+    An image that cannot be read or encoded is left out alone, so that it changes nothing of what
+    is made of all others; and a cache that cannot be written only takes time.
 
     Args:
-        data: The task as the one client knows it.
+        data: The task as the one client knows it; it may have no image.
         method: Says what it needs, and what it keeps of that.
-        encoders: From images to arrays.
+        cached: From images to arrays.
+        plain: The same without a cache.
 
     Raises:
-        DataError: If an image cannot be read, or two examples that are the same have two labels.
+        ConfigError: If the method does not work with any image.
     """
-    (rows,), dataset = data.clients, data.dataset
-    learnt, measured = _rows_of([rows.train, rows.validation]), _rows_of([rows.test])
-    require_one_label(dataset, learnt, measured)
-    # Of no image nothing is encoded: a blank one has the same shapes.
-    nothing = np.zeros(1, np.int64)
-    blank = Split(np.zeros((1, 16, 16, 3), np.uint8), nothing, nothing), nothing
-    parts = [(dataset.train, learnt), (dataset.test, measured)]
-    held, shown = (_Held.of(method, *(p if len(p[1]) else blank), encoders) for p in parts)
-    validation = held.select(rows.validation) if len(rows.validation) else None
-    return held.select(rows.train), shown.select(rows.test), validation
+    (rows,), dataset, left_out = data.clients, data.dataset, list[str]()
+    zero, one = np.zeros(1, np.int64), np.arange(1)
+    # A black image shows the names, types and shapes of what comes of any.
+    black = Split(np.zeros((1, 8, 8, 3), np.uint8), zero, zero)
+    nothing = _Held.of(method, black, one, plain).select(one[:0])
+
+    def read(split: Split, rows: Indices) -> list[Examples]:
+        """Return what can be read; what fails together is tried by halves."""
+        for encoders in (cached, plain):
+            try:
+                return [_alike(_Held.of(method, split, rows, encoders).select(rows), nothing)]
+            # Decoders and encoders raise what they like at an image that is made for it.
+            except Exception as error:
+                failed = f"{_place(split, rows)}: {type(error).__name__}: {error}"
+        if len(rows) == 1:
+            left_out.append(failed)
+            return []
+        half = len(rows) // 2
+        return read(split, rows[:half]) + read(split, rows[half:])
+
+    def chosen(split: Split, rows: Indices) -> Examples:
+        starts = range(0, len(rows), CHUNK)
+        parts = [nothing, *(p for i in starts for p in read(split, rows[i : i + CHUNK]))]
+        names = nothing.arrays
+        return Examples({n: np.concatenate([part.arrays[n] for part in parts]) for n in names})
+
+    train, validation = (chosen(dataset.train, part) for part in (rows.train, rows.validation))
+    return OwnExamples(train, chosen(dataset.test, rows.test), validation, tuple(left_out))
+
+
+def _alike(examples: Examples, nothing: Examples) -> Examples:
+    """Return examples that have the arrays of any; what has others would spoil all of them."""
+    for name, array in nothing.arrays.items():
+        found = examples.arrays[name]
+        if (found.shape[1:], found.dtype) != (array.shape[1:], array.dtype):
+            raise DataError(f"task.root: {name!r} of an image has another shape or type than any")
+    return examples
+
+
+def _place(split: Split, rows: Indices) -> str:
+    """Return where the first of some images lies."""
+    first = int(rows[0])
+    return split.images.paths[first] if isinstance(split.images, ImageFiles) else str(first)
 
 
 def measuring_of(config: RunConfig) -> Measuring | None:

@@ -116,7 +116,7 @@ def test_a_client_alone_has_the_same_as_among_others(root: Path):
     """What the simulation deals to a client is what its own machine would make of its folder."""
     data = task(root, "seeds.split=5")
     for index, client in enumerate(data.dataset.domains):
-        alone = load_holding(root / client, CLASSES, test_share=0.2, seed=5)
+        alone, _ = load_holding(root / client, CLASSES, test_share=0.2, seed=5)
         own = only_client(alone)
         rows = data.clients[index]
         for split, whole, mine, theirs in (
