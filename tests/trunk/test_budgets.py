@@ -177,6 +177,18 @@ MECHANISMS = {
 }
 
 
+def test_accountants_price_the_rounds_that_the_worst_client_was_drawn_for(
+    storage: Storage,
+) -> None:
+    """A client has a row in rounds that it was not drawn for as well, which peers see nothing of."""
+    run = storage.run(*MECHANISMS["secret_cohorts"], *QUICK, "rounds=5")
+    drawn = storage.rows("SELECT sum(cohort_drawn), count(*) FROM ledger GROUP BY pseudonym")
+    most = max(count for count, _ in drawn)
+    assert 0 < most < 5 and {rows for _, rows in drawn} == {5}
+    exact = run.summary["accountants"]["exact"]
+    assert exact == pytest.approx(gaussian_epsilon(4.0, most), rel=1e-6)
+
+
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_is_stated_as_its_report_states_it(
     sotto: Command, storage: Storage, name: str

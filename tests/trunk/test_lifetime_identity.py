@@ -6,12 +6,29 @@ dealt out, named, drawn or found otherwise: nothing more may leave a client.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from platform.config.federation_rules import HELD
+from platform.data.catalogue import dataset_infos
+from platform.experiment.finishing import execute
+from platform.protection.lifetimes import FILELESS, Source
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
 from tests.drawn._pictures import write_picture
-from tests.trunk._runs import FIXED, NO_POOL, Finished, Storage, gaussian_epsilon
+from tests.trunk._runs import (
+    FIXED,
+    NO_POOL,
+    Command,
+    Crash,
+    Finished,
+    Storage,
+    crash_at,
+    gaussian_epsilon,
+    opened,
+)
 
 TWO_ROUNDS = (
     *(*NO_POOL, *FIXED, "rounds=2", "cohort.dropout_rate=0", "evaluation.local_twins=false"),
@@ -106,3 +123,83 @@ def test_a_folder_is_the_same_however_it_is_found_and_read(
     ):
         assert rounds_of(storage.run(*other)) == 0, other
     assert charged_runs(storage) == [first.run_id]
+
+
+def test_other_folders_are_other_clients(storage: Storage, photos: Path) -> None:
+    storage.run(*own(photos))
+    others = photos.rename(photos.with_name("others"))
+    assert rounds_of(storage.run(*own(others))) == 2
+
+
+def test_what_a_run_without_a_limit_has_spent_is_spent(storage: Storage) -> None:
+    storage.run(*TWO_ROUNDS, "privacy.lifetime_budget=null")
+    assert rounds_of(storage.run(*TWO_ROUNDS, "seed=4")) == 0
+
+
+def test_each_client_is_charged_what_another_run_charged_its_worst_client(
+    storage: Storage, sotto: Command
+) -> None:
+    """Cohorts of three of five: some client was in all rounds of the first run, or in most."""
+    life = (*TWO_ROUNDS, "privacy.lifetime_budget=1000.0", "cohort.size=3")
+    first = storage.run(*life, "rounds=4")
+    most = max(
+        count
+        for (count,) in storage.rows(
+            "SELECT count(*) FROM ledger WHERE run_id = ? GROUP BY pseudonym", first.run_id
+        )
+    )
+    second = storage.run(*life, "seed=4", "rounds=1")
+    clients = sotto("budget", second.run_id, "--storage", storage.url, "--json").document["clients"]
+    assert len(clients) == 3 and 4 * 3 / 5 < most
+    for one in clients:
+        spent = gaussian_epsilon(4.0, most + 1)
+        assert one["lifetime"]["spent"] == pytest.approx(spent, rel=1e-6)
+        assert one["lifetime"]["runs"] == sorted([first.run_id, second.run_id])
+
+
+def test_a_database_of_an_earlier_version_goes_on_and_is_charged(
+    storage: Storage, sotto: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stores lie under a digest of the task and the seeds."""
+    simulation = storage.create(*TWO_ROUNDS)
+    with opened(simulation), monkeypatch.context() as patch, pytest.raises(Crash):
+        crash_at(patch, Federation, "_commit", 1, after=True)
+        execute(simulation, SilentObserver())
+    (folder,) = (storage.folder / "clients").iterdir()
+    folder.rename(folder.with_name("0123456789abcdef"))
+    assert rounds_of(storage.resume(simulation.run_id)) == 2
+    assert rounds_of(storage.run(*TWO_ROUNDS, "seed=4")) == 0
+    assert charged_runs(storage) == [simulation.run_id]
+    assert len(list((storage.folder / "clients").iterdir())) == 2
+    for command in (("audit", "verify"), ("report", simulation.run_id)):
+        answer = sotto(*command, "--storage", storage.url)
+        assert (answer.code, answer.err) == (0, "")
+
+
+def test_a_source_is_a_name_or_a_folder(tmp_path: Path) -> None:
+    inside, other = tmp_path / "data" / "pacs", tmp_path / "other"
+    link = tmp_path / "link"
+    inside.mkdir(parents=True)
+    link.symlink_to(inside)
+    named, data = partial(Source.of, "pacs"), str(tmp_path / "data")
+    same = [
+        (named(data), named(str(other))),
+        (named(data), Source.of("folders", str(inside))),
+        (named(data), Source.of("images", str(link))),
+        (Source.of("images", data), Source.of("client_folders", f"{inside}/..")),
+        (Source.of("shapes", data), Source.of("shapes", str(other))),
+    ]
+    apart = [
+        (named(data), Source.of("dtd", data)),
+        (named(data), Source.of("images", str(other))),
+        (Source.of("shapes", data), Source.of("images", data)),
+        (Source.of("shapes", data), Source.of("homonyms", data)),
+        (Source.of("images", f"{data}-2"), Source.of("images", data)),
+    ]
+    for one, two in (*same, *apart):
+        assert one.overlaps(two) is two.overlaps(one) is ((one, two) in same)
+
+
+def test_data_sets_that_read_no_folder_are_known() -> None:
+    read_nothing = {info.name for info in dataset_infos() if not info.layout}
+    assert read_nothing == {*FILELESS, HELD}
