@@ -19,7 +19,7 @@ from platform.config.federation_rules import HELD
 from platform.data.catalogue import Hints
 from platform.data.dataset import Dataset
 from platform.data.holder_folder import folded
-from platform.data.images import image_digests
+from platform.data.images import ImageFiles, image_digests
 from platform.data.loaders._files import image_split
 from platform.data.own_layouts import recognise_own
 from platform.data.own_reading import Group, Use
@@ -77,11 +77,13 @@ def load_holding(
     rows = holder_rows(group, labels, test_share=test_share, key=key)
     dataset = dataset_of(
         HELD,
-        (group,),
+        group.root,
         rows,
         classes=tuple(classes),
         domains=(DOMAIN,),
         recognised=(f"{str(reading.root)!r}: {group.sentence}", *reading.remarks),
+        files=reading.files,
+        holds_back=(0,) if "validation" in group.parts else (),
     )
     return dataset, tuple(left_out)
 
@@ -167,15 +169,17 @@ def holder_rows(
 
 def dataset_of(
     name: str,
-    groups: Sequence[Group],
+    root: Path,
     rows: Mapping[Use, Sequence[Row]],
     *,
     classes: tuple[str, ...],
     domains: tuple[str, ...],
     recognised: tuple[str, ...],
+    files: type[ImageFiles] = ImageFiles,
+    holds_back: tuple[int, ...] = (),
 ) -> Dataset:
-    """Return the images of all domains by what they are for; validation follows training rows."""
-    trained, root, files = len(rows["train"]), groups[0].root, groups[0].files
+    """Return images by what they are for as a data set; validation rows follow training rows."""
+    trained = len(rows["train"])
     return Dataset(
         name=name,
         classes=classes,
@@ -183,7 +187,7 @@ def dataset_of(
         train=image_split(root, [*rows["train"], *rows["validation"]], files),
         test=image_split(root, rows["test"], files),
         validation=np.arange(trained, trained + len(rows["validation"])),
-        holds_back=tuple(i for i, group in enumerate(groups) if "validation" in group.parts),
+        holds_back=holds_back,
         recognised=recognised,
     )
 

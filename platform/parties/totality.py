@@ -229,7 +229,7 @@ def _validate(local: LocalRound) -> float | None:
     """Return the model after the last round on the own validation images, if that is released.
 
     The experts are those of the last round, as for every measurement between two rounds. A client
-    without such images says a half, whose coordinate is zero, so that it keeps its update.
+    without such images says a half, whose coordinate is 0 as in a failed round.
     """
     if local.protection.extras.metric is None:
         return None

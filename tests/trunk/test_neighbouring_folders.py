@@ -441,7 +441,8 @@ def test_who_trains_on_what_is_the_holder_s_secret(tmp_path: Path):
 def test_a_holder_without_validation_images_keeps_its_update(tmp_path: Path):
     found = holders(tmp_path)
     shutil.rmtree(tmp_path / "west" / "images")
-    write_picture(tmp_path / "west" / "images" / "train" / SHAPES[0] / "0.png", 0, 0, size=16)
+    for part in ("train", "test"):
+        write_picture(tmp_path / "west" / "images" / part / SHAPES[0] / "0.png", 0, 0, size=16)
     (tmp_path / "west" / "images" / "val" / SHAPES[0]).mkdir(parents=True)
     noised = (
         *("privacy.mechanism=upload_noise", "privacy.clipping_norm=0.1"),

@@ -105,13 +105,15 @@ def load(name: str, request: DataRequest) -> Dataset:
             rows["test" if domains[index] == request.held_out_domain else use] += found
     return dataset_of(
         name,
-        groups,
+        groups[0].root,
         {use: sorted(found) for use, found in rows.items()},
         classes=classes,
         domains=domains,
         recognised=_sentences(
             name, reading, dict(zip(domains, groups, strict=True)), rows, is_own=is_own
         ),
+        files=reading.files,
+        holds_back=tuple(i for i, group in enumerate(groups) if "validation" in group.parts),
     )
 
 
