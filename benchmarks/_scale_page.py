@@ -15,8 +15,9 @@ from benchmarks._scale_formulas import (
 )
 from benchmarks._scale_primitives import THRESHOLD
 from benchmarks._scores import provenance
+from benchmarks._sizes import place
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "scale.md"
+PAGE = place(Path(__file__).resolve().parents[1] / "docs" / "scale.md")
 LENGTH = 8_192
 SIZES = tuple(10**power for power in range(2, 6))
 Costs = Mapping[str, float]

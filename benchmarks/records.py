@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from _scores import provenance
+from _sizes import sized
 
 import storage
 from methods import Registry
@@ -40,8 +41,9 @@ from platform.rounds.uploads_received import UploadsReceived
 from storage.leaves import NewLeaves
 
 BATCH = 1000
-PROOFS = 200
-CLIENTS = 100
+PROOFS = sized(200, 10)
+CLIENTS, SHOWN = sized((100, 100), (10, 10))
+"""Clients of a run, and rows that a query of the log shows."""
 
 
 @contextmanager
@@ -63,8 +65,8 @@ def many_events(events: int) -> None:
             with database.unit_of_work(read_only=True) as unit:
                 for name, chosen in QUERIES.items():
                     with timed(spent, name):
-                        found = unit.audit.query(**chosen, limit=100)
-                    if len(found) != 100:
+                        found = unit.audit.query(**chosen, limit=SHOWN)
+                    if len(found) != SHOWN:
                         raise SystemExit(f"{name}: {len(found)} rows")
                 tree, size = unit.log.tree(), unit.log.size()
                 with timed(spent, "root"):
@@ -80,7 +82,7 @@ def many_events(events: int) -> None:
     print(f"| {events:,} events | |\n|---|---|")
     print(f"| written, in transactions of {BATCH:,} | {events / sum(spent['append']):,.0f} /s |")
     for name in QUERIES:
-        print(f"| first 100 rows by {name} | {1000 * spent[name][0]:.1f} ms |")
+        print(f"| first {SHOWN} rows by {name} | {1000 * spent[name][0]:.1f} ms |")
     proofs = sorted(spent["proof"])
     print(f"| a proof, median and longest of {PROOFS} | {1000 * statistics.median(proofs):.1f} ms,"
           f" {1000 * proofs[-1]:.1f} ms |")  # fmt: skip
@@ -201,7 +203,7 @@ def receipts(rounds: int) -> None:
                 "clipping_norm": 1.0,
                 "noise_multiplier": 100.0,
             },
-            "evaluation": {"every": 10**6, "local_twins": False},
+            "evaluation": {"every": 10**5, "local_twins": False},
             "storage": {"url": f"sqlite:///{folder}/sotto.db"},
         }
         watch = Watch(spent)
@@ -241,8 +243,8 @@ LABELS = {
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--events", type=int, default=sized(1_000_000, 2_000))
+    parser.add_argument("--rounds", type=int, default=sized(30, 3))
     chosen = parser.parse_args()
     receipts(chosen.rounds)
     print()

@@ -111,9 +111,8 @@ def _source_of(run: RunRecord) -> Source:
     tree = stored_tree(run)
     if tree.get("federation") is not None:
         return Source(f"federation of run {run.run_id}", None)
-    task = tree.get("task")
     try:
-        return Source.of(task["dataset"], task["root"])
+        return Source.of(tree["task"]["dataset"], tree["task"]["root"])
     except (TypeError, KeyError) as error:
         raise RecordsDisagree(
             run.run_id, "the configuration in its row names no data set"

@@ -180,7 +180,7 @@ MECHANISMS = {
 def test_accountants_price_the_rounds_that_the_worst_client_was_drawn_for(
     storage: Storage,
 ) -> None:
-    """A client has a row in rounds that it was not drawn for as well, which peers see nothing of."""
+    """A client has a row also in rounds that did not draw it, which peers see nothing of."""
     run = storage.run(*MECHANISMS["secret_cohorts"], *QUICK, "rounds=5")
     drawn = storage.rows("SELECT sum(cohort_drawn), count(*) FROM ledger GROUP BY pseudonym")
     most = max(count for count, _ in drawn)

@@ -42,7 +42,7 @@ def draw(root: Path, *folders: str, count: int = 3, ending: str = ".png") -> Pat
 
 
 def load(root: Path, share: float = 0.5, seed: int = 0) -> Dataset:
-    data, left_out = load_holding(root, CLASSES, test_share=share, seed=seed)
+    data, left_out = load_holding(root, CLASSES, test_share=share, key=bytes([seed]))
     assert left_out == ()
     return data
 
@@ -163,7 +163,7 @@ def test_odd_names(tmp_path: Path):
     write_picture(tmp_path / "guinea  pig " / "a\nb c.JpEg", 1, 1)
     reading = recognise(tmp_path)
     assert reading.counts == {"Große Äpfel": {None: 3}, "guinea  pig ": {None: 4}}
-    data, _ = load_holding(tmp_path, ("große äpfel", "guinea pig"), test_share=0.0, seed=0)
+    data, _ = load_holding(tmp_path, ("große äpfel", "guinea pig"), test_share=0.0, key=b"holder")
     assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 1, 1]
     assert paths(data.train)[-1] == "guinea  pig /a\nb c.JpEg"
     assert len(data.train.images[np.array([6])]) == 1
@@ -366,7 +366,7 @@ def test_a_folder_of_no_class_is_left_out_and_named_with_the_valid_ones(tmp_path
     alone = load(draw(tmp_path, "cat", count=20))
     draw(tmp_path, "dgo", count=count)
     (tmp_path / "dgo").mkdir(exist_ok=True)
-    data, (text,) = load_holding(tmp_path, CLASSES, test_share=0.5, seed=0)
+    data, (text,) = load_holding(tmp_path, CLASSES, test_share=0.5, key=b"holder")
     assert "'dgo', which is no class of the federation" in text
     assert text.endswith("valid: 'cat', 'dog', 'guinea pig'")
     assert (paths(data.train), paths(data.test)) == (paths(alone.train), paths(alone.test))
@@ -507,9 +507,9 @@ def test_a_file_that_goes_before_it_is_read_moves_no_other(tmp_path: Path):
     reading = reading_of(tmp_path, "cat", "dog")
     labels = {"cat": 0, "dog": 1}
     group = Group(root=reading.root, place="'own'", listed=reading.listed(), sentence="")
-    before = holder_rows(group, labels, test_share=0.5, seed=0)
+    before = holder_rows(group, labels, test_share=0.5, key=b"holder")
     (tmp_path / "cat" / "0.png").unlink()
-    after = holder_rows(group, labels, test_share=0.5, seed=0)
+    after = holder_rows(group, labels, test_share=0.5, key=b"holder")
     gone = (0, 0, "cat/0.png")
     assert gone in after["train"]
     assert [row for row in after["train"] if row != gone] == [
@@ -551,11 +551,11 @@ def test_a_share_for_validation_where_no_folder_says(tmp_path: Path):
     """Of 20 images of each class a quarter is five, none of them trained or tested on."""
     draw(tmp_path / "a", "cat", "dog", count=20)
     data = load(tmp_path / "a", share=0.0)
-    client = only_client(data, validation_share=0.25, seed=3)
+    client = only_client(data, validation_share=0.25, key=b"3")
     assert np.bincount(data.train.labels[client.validation]).tolist() == [5, 5]
     assert sorted([*client.train, *client.validation]) == list(range(40))
-    again = only_client(data, validation_share=0.25, seed=3)
-    other = only_client(data, validation_share=0.25, seed=4)
+    again = only_client(data, validation_share=0.25, key=b"3")
+    other = only_client(data, validation_share=0.25, key=b"4")
     assert client.validation.tolist() == again.validation.tolist() != other.validation.tolist()
 
 
