@@ -39,7 +39,7 @@ def _what_is_seen(subject: Subject) -> Iterator[str]:
         )
     who = (
         "who was drawn is the coordinator's secret, and the observer's epsilon counts on it"
-        if subject.hides_draws
+        if any(row.cohort_kind is not None for row in subject.rows)
         else "who takes part in which round is known to the server, and partly to others"
     )
     yield f"Participation: {who}. Patterns of it over rounds may single somebody out."

@@ -92,9 +92,8 @@ class Spending:
             releases = as_releases(uow.ledger.rows(run.source), self._mechanisms)
         ledgers: dict[str, list[Release]] = {}
         for release in releases:
-            if release.cohort is None or release.cohort.is_drawn:
-                bare = dataclasses.replace(release, cohort=None)
-                ledgers.setdefault(release.pseudonym, []).append(bare)
+            bare = dataclasses.replace(release, cohort=None)
+            ledgers.setdefault(release.pseudonym, []).append(bare)
         worst = max(
             ledgers.values(),
             key=lambda ledger: claimed_epsilon(ledger, budget.delta, budget.accountant).epsilon,
