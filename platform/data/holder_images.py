@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -46,10 +45,10 @@ def load_holding(
     seed: int,
     hints: Hints | None = None,
 ) -> tuple[Dataset, tuple[str, ...]]:
-    """Return one data holder's images, which stay in their files, and which classes are left out.
+    """Return one data holder's images, which stay in their files, and what of them is left out.
 
-    A class folder that is none of the federation's classes is left out alone, and files are not
-    opened but to draw test images: what is wrong with one image changes nothing of the others.
+    A class folder that is none of the federation's classes is left out alone, and so is a file that
+    cannot be read: what is wrong with one image changes nothing of the others.
 
     Args:
         root: Its folder, of a layout that `recognise_own` knows.
@@ -60,7 +59,7 @@ def load_holding(
         hints: What the holder says of the folder; None for nothing.
 
     Returns:
-        The images, and one sentence for each class folder that is left out.
+        The images, and one sentence for each folder or file that is left out.
 
     Raises:
         DataError: If the folder is refused, or nothing is left to train on.
@@ -74,8 +73,15 @@ def load_holding(
             labels |= labels_of(reading.root, {name: called}, classes)
         except DataError as error:
             left_out.append(str(error))
-    fitting = tuple(image for image in group.listed if image.name in labels)
-    group = replace(group, listed=fitting)
+    group = replace(group, listed=tuple(i for i in group.listed if i.name in labels))
+    files, readable = group.files(group.root, tuple(i.path for i in group.listed)), []
+    for row, image in enumerate(group.listed):
+        try:
+            files.bytes_of(row)
+            readable.append(image)
+        except DataError as error:
+            left_out.append(str(error))
+    group = replace(group, listed=tuple(readable))
     rows = holder_rows(group, labels, test_share=test_share, seed=seed)
     dataset = dataset_of(
         HELD,
@@ -153,7 +159,7 @@ def holder_rows(
         domain: Of all of them.
 
     Raises:
-        DataError: If nothing is left to train on.
+        DataError: If a file cannot be read, or nothing is left to train on.
     """
     rows: dict[Use, list[Row]] = {"train": [], "validation": [], "test": []}
     left = [image for image in group.listed if image.use != "validation"]
@@ -196,16 +202,12 @@ def dataset_of(
 
 
 def _drawn(group: Group, paths: Sequence[str], share: float, seed: int) -> frozenset[str]:
-    """Return which images are for testing: each by its own bytes, whatever the others are.
-
-    One that cannot be read is none of them: who needs its pixels finds out.
-    """
-    files, most = group.files(group.root, tuple(paths)), int(share * 2**64)
+    """Return which images are for testing: each by its own bytes, whatever the others are."""
+    digests = image_digests(group.files(group.root, tuple(paths)), np.arange(len(paths)))
+    most = int(share * 2**64)
     key = f"test images {seed}\0".encode()
-    drawn = set()
-    for row, path in enumerate(paths):
-        with suppress(DataError):
-            (digest,) = image_digests(files, np.array([row]))
-            if int.from_bytes(hashlib.sha256(key + digest).digest()[:8]) < most:
-                drawn.add(path)
-    return frozenset(drawn)
+    return frozenset(
+        path
+        for path, digest in zip(paths, digests, strict=True)
+        if int.from_bytes(hashlib.sha256(key + digest).digest()[:8]) < most
+    )
