@@ -8,7 +8,6 @@ later, and what a file or its folder is called, moves no other image from one si
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -44,10 +43,10 @@ def load_holding(
     key: bytes,
     hints: Hints | None = None,
 ) -> tuple[Dataset, tuple[str, ...]]:
-    """Return one data holder's images, which stay in their files, and which classes are left out.
+    """Return one data holder's images, which stay in their files, and what of them is left out.
 
-    A class folder that is none of the federation's classes is left out alone, and files are not
-    opened but to draw test images: what is wrong with one image changes nothing of the others.
+    A class folder that is none of the federation's classes is left out alone, and so is a file that
+    cannot be read: what is wrong with one image changes nothing of the others.
 
     Args:
         root: Its folder, of a layout that `recognise_own` knows.
@@ -58,7 +57,7 @@ def load_holding(
         hints: What the holder says of the folder; None for nothing.
 
     Returns:
-        The images, and one sentence for each class folder that is left out.
+        The images, and one sentence for each folder or file that is left out.
 
     Raises:
         DataError: If the folder is refused, or nothing is left to train on.
@@ -72,8 +71,15 @@ def load_holding(
             labels |= labels_of(reading.root, {name: called}, classes)
         except DataError as error:
             left_out.append(str(error))
-    fitting = tuple(image for image in group.listed if image.name in labels)
-    group = replace(group, listed=fitting)
+    group = replace(group, listed=tuple(i for i in group.listed if i.name in labels))
+    files, readable = group.files(group.root, tuple(i.path for i in group.listed)), []
+    for row, image in enumerate(group.listed):
+        try:
+            files.bytes_of(row)
+            readable.append(image)
+        except DataError as error:
+            left_out.append(str(error))
+    group = replace(group, listed=tuple(readable))
     rows = holder_rows(group, labels, test_share=test_share, key=key)
     dataset = dataset_of(
         HELD,
@@ -154,7 +160,7 @@ def holder_rows(
         domain: Of all of them.
 
     Raises:
-        DataError: If nothing is left to train on.
+        DataError: If a file cannot be read, or nothing is left to train on.
     """
     rows: dict[Use, list[Row]] = {"train": [], "validation": [], "test": []}
     left = [image for image in group.listed if image.use != "validation"]
@@ -193,15 +199,7 @@ def dataset_of(
 
 
 def _drawn(group: Group, paths: Sequence[str], share: float, key: bytes) -> frozenset[str]:
-    """Return which images are for testing: each by its own bytes, whatever the others are.
-
-    One that cannot be read is none of them: who needs its pixels finds out.
-    """
-    files = group.files(group.root, tuple(paths))
-    drawn = set()
-    for row, path in enumerate(paths):
-        with suppress(DataError):
-            (place,) = places(image_digests(files, np.array([row])), key, "test")
-            if place < share:
-                drawn.add(path)
-    return frozenset(drawn)
+    """Return which images are for testing: each by its own bytes, whatever the others are."""
+    digests = image_digests(group.files(group.root, tuple(paths)), np.arange(len(paths)))
+    falls = places(digests, key, "test")
+    return frozenset(path for path, place in zip(paths, falls, strict=True) if place < share)

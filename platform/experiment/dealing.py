@@ -18,7 +18,6 @@ from platform.data.loading import CommonRows, TaskData
 from platform.data.preparing import CHUNK, Encoders, prepared_arrays
 from platform.data.public import public_rows
 from platform.data.rows import Rows
-from platform.errors import DataError
 from platform.experiment.evaluation import EvaluationPlan, NewClient, Panel
 from platform.parties.scoring import EvaluationSet
 from platform.parties.store_files import client_names
@@ -151,43 +150,32 @@ def own_examples(data: TaskData, method: Method, cached: Encoders, plain: Encode
     black = Split(np.zeros((1, 8, 8, 3), np.uint8), zero, zero)
     nothing = _Held.of(method, black, one, plain).select(one[:0])
 
-    def read(split: Split, rows: Indices) -> list[Examples]:
-        """Return what can be read; what fails together is tried by halves."""
-        for encoders in (cached, plain):
-            try:
-                return [_alike(_Held.of(method, split, rows, encoders).select(rows), nothing)]
-            # Decoders and encoders raise what they like at an image that is made for it.
-            except Exception as error:
-                failed = f"{_place(split, rows)}: {type(error).__name__}: {error}"
-        if len(rows) == 1:
-            left_out.append(failed)
-            return []
-        half = len(rows) // 2
-        return read(split, rows[:half]) + read(split, rows[half:])
-
-    def chosen(split: Split, rows: Indices) -> Examples:
-        starts = range(0, len(rows), CHUNK)
-        parts = [nothing, *(p for i in starts for p in read(split, rows[i : i + CHUNK]))]
+    def joined(parts: Sequence[Examples]) -> Examples:
         names = nothing.arrays
         return Examples({n: np.concatenate([part.arrays[n] for part in parts]) for n in names})
 
+    def read(split: Split, rows: Indices) -> Examples:
+        """Return what can be read; what fails together is tried by halves."""
+        for encoders in (cached, plain):
+            try:
+                return joined([nothing, _Held.of(method, split, rows, encoders).select(rows)])
+            # Decoders and encoders raise what they like at an image that is made for it.
+            except Exception as error:
+                failed = f"{type(error).__name__}: {error}"
+        if len(rows) == 1:
+            files = split.images
+            where = files.paths[int(rows[0])] if isinstance(files, ImageFiles) else "an image"
+            left_out.append(f"{where}: {failed}")
+            return nothing
+        half = len(rows) // 2
+        return joined([read(split, rows[:half]), read(split, rows[half:])])
+
+    def chosen(split: Split, rows: Indices) -> Examples:
+        starts = range(0, len(rows), CHUNK)
+        return joined([nothing, *(read(split, rows[i : i + CHUNK]) for i in starts)])
+
     train, validation = (chosen(dataset.train, part) for part in (rows.train, rows.validation))
     return OwnExamples(train, chosen(dataset.test, rows.test), validation, tuple(left_out))
-
-
-def _alike(examples: Examples, nothing: Examples) -> Examples:
-    """Return examples that have the arrays of any; what has others would spoil all of them."""
-    for name, array in nothing.arrays.items():
-        found = examples.arrays[name]
-        if (found.shape[1:], found.dtype) != (array.shape[1:], array.dtype):
-            raise DataError(f"task.root: {name!r} of an image has another shape or type than any")
-    return examples
-
-
-def _place(split: Split, rows: Indices) -> str:
-    """Return where the first of some images lies."""
-    first = int(rows[0])
-    return split.images.paths[first] if isinstance(split.images, ImageFiles) else str(first)
 
 
 def measuring_of(config: RunConfig) -> Measuring | None:

@@ -237,7 +237,8 @@ def test_a_holder_in_many_runs_forgets_none(folder):
         answer = host.handle(encode_offer(Offer(Envelope(run_id, 0, 0), b"{}", facts)))
         assert decode_acceptance(answer).reasons == ()
     call = [encode_roll_call(RollCall(Envelope(run_id, 0, 0))) for run_id in runs]
-    assert [host.handle(message) for message in call] == call
+    assert made == []
+    assert [host.handle(message) for message in call * 2] == call * 2
     assert len(made) > len(runs)
     with pytest.raises(ProtocolError, match="no run that was accepted"):
         host.handle(encode_roll_call(RollCall(Envelope("another", 0, 0))))

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from platform.config import parse_config
+from platform.config.randomness import key_of
 from platform.data.dataset import Split
 from platform.data.holder_images import load_holding, only_client
 from platform.data.images import ImageFiles
