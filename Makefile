@@ -50,7 +50,7 @@ export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock nvflare flower demo test test-slow test-engines test-python check docs sbom audit-dependencies methods tables split sharing federation tradeoff pretrain machine clean
+.PHONY: help install lock nvflare flower demo test test-slow bench-smallest test-engines test-python check docs sbom audit-dependencies methods tables split sharing federation tradeoff pretrain machine clean
 
 help:  ## Print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' \
@@ -118,8 +118,11 @@ demo: $(STAMP)  ## Run the quickstart: one private federated run
 test: $(STAMP)  ## Run the tests without the slow ones; COVERAGE=1 measures what they cover
 	$(PYTEST) -m "not slow" $(PARALLEL) $(if $(COVERAGE),--cov --cov-report=term:skip-covered)
 
-test-slow: $(STAMP)  ## Run the slow tests, and all that a quick run does not draw
-	$(PYTEST) -m slow $(PARALLEL)
+test-slow: $(STAMP)  ## Run the slow tests, and all that a quick run does not draw; SHARD=K runs one shard of them
+	$(PYTEST) -m slow $(PARALLEL) $(if $(SHARD),--shard $(SHARD))
+
+bench-smallest: $(STAMP)  ## Run every benchmark at its smallest size; nothing is written into the repository
+	$(PYTEST) benchmarks/test_smallest.py $(PARALLEL)
 
 test-engines: $(STAMP) $(FLARE_STAMP) $(FLOWER_STAMP)  ## Run the tests over NVIDIA FLARE and Flower
 	$(PYTEST) tests/engines

@@ -26,9 +26,20 @@ from typing import Any
 
 import numpy as np
 import yaml
-from _grid import Row, among, key_of, read_rows, run_missing, shared_folder, summarise_run, workers
+from _grid import (
+    Row,
+    among,
+    key_of,
+    one_of_each,
+    read_rows,
+    run_missing,
+    shared_folder,
+    summarise_run,
+    workers,
+)
 from _paper_tables_page import Remark, Result, page
-from _scores import RESULTS, provenance
+from _scores import provenance
+from _sizes import RESULTS, sized
 
 OUTPUT = RESULTS / "paper-tables.csv"
 NUMBERS = Path(__file__).resolve().parents[1] / "docs" / "papers" / "numbers"
@@ -261,6 +272,7 @@ def main() -> None:
     lines = read_lines([])
     if not options.page:
         runs = wanted(read_lines(options.tables), options.seeds)
+        runs = sized(runs, one_of_each(runs, "config")[::4])
         run_missing(OUTPUT, runs, measure, key=KEY, jobs=options.jobs)
     rows, every = read_rows(OUTPUT), wanted(lines, options.seeds)
     text = "\n".join(

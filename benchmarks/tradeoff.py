@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _grid import Row, among, created_run, run_missing, summarise_run
-from _scores import OPPONENT, RESULTS, provenance
+from _grid import Row, among, created_run, one_of_each, run_missing, summarise_run
+from _scores import OPPONENT, provenance
+from _sizes import RESULTS, sized
 
 from platform.experiment.evaluation import examine, over_clients
 from platform.parties.scoring import LOCAL
@@ -50,8 +51,10 @@ MECHANISMS = {
         "privacy.mechanism=distributed_noise",
         f"privacy.clipping_norm={CLIPPING_NORM}",
         "secure_aggregation.enabled=true",
-        "secure_aggregation.corrupt=5",
-        "secure_aggregation.threshold=95",
+        *sized(
+            ("secure_aggregation.corrupt=5", "secure_aggregation.threshold=95"),
+            ("secure_aggregation.corrupt=1", "secure_aggregation.threshold=19"),
+        ),
     ],
 }
 LABELS = {
@@ -84,7 +87,7 @@ class Setting:
         changes = [f"seed={self.seed}", f"method.context_tokens={self.tokens}"]
         if math.isfinite(self.target):
             changes.append(f"privacy.target_epsilon={self.target}")
-        return [*MECHANISMS[self.mechanism], *changes]
+        return [*MECHANISMS[self.mechanism], *changes, *sized((), ("task.clients=20",))]
 
 
 FIELDS = (
@@ -280,7 +283,7 @@ def report(rows: Sequence[dict[str, Any]], seeds: Sequence[int], jobs: int) -> s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=sized([0, 1, 2], [0]))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--fresh", action="store_true", help="measure everything anew")
     parser.add_argument("--output", type=Path, default=RESULTS / "tradeoff.csv")
@@ -288,7 +291,8 @@ def main() -> None:
     if options.fresh:
         options.output.unlink(missing_ok=True)
     wanted = [dataclasses.asdict(setting) for setting in settings(options.seeds)]
-    measured = run_missing(options.output, wanted, measure, key=KEY, jobs=options.jobs)
+    asked = sized(wanted, one_of_each(wanted, "mechanism"))
+    measured = run_missing(options.output, asked, measure, key=KEY, jobs=options.jobs)
     rows = among(measured, wanted, KEY)
     plot(rows, options.output.with_suffix(".svg"))
     text = report(rows, options.seeds, options.jobs)

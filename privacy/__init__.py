@@ -27,7 +27,6 @@ from privacy.accounting import (
     support_table,
 )
 from privacy.adaptive_clipping import AdaptiveClipping
-from privacy.boundary import PrivateMean
 from privacy.central import CENTRAL_NOISE, CentralNoise, noise_for_sum
 from privacy.clipping import ClippedUpdate, clip
 from privacy.distributed import (
@@ -165,7 +164,6 @@ __all__ = [
     "NoisedMetric",
     "NonFiniteUpdate",
     "PrivacyError",
-    "PrivateMean",
     "Protected",
     "ProtectedUpload",
     "ProtocolViolation",

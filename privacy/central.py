@@ -209,7 +209,8 @@ def central_ring_bits(mechanism: CentralNoise, *, dimension: int, clients: int) 
     require_positive(dimension=dimension, clients=clients)
     longest = math.sqrt(squared_norm_after_rounding(mechanism.scaled_norm, dimension))
     noise = noise_reach(dimension) * mechanism.standard_deviation * mechanism.scale
-    bits = ring_for(clients * longest + noise + 1.0)
+    # Rounding the noise to the grid moves it by half a step.
+    bits = ring_for(clients * longest + noise + 0.5)
     if bits <= LARGEST_RING:
         return bits
     raise CalibrationError(

@@ -5,9 +5,9 @@ See `methods.interface.subspace`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from methods.interface.method import Penalty
+
+_NEEDED: Final = (
+    "privacy.subspace: noised steps within it need fits of all that is shared, at one learning "
+    "rate and without corrections; valid: none"
+)
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,12 @@ class _Unfolded:
         return (names - self.spec.keys()) | {COORDINATES}
 
     def encode(self, parameters: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return what the base's encoder makes at that point."""
-        return self.base.encode(self.at(parameters))
+        """Return what the base's encoder makes at that point.
+
+        An encoder that reads nothing that is trained runs once, before there are coordinates.
+        """
+        moves = COORDINATES in self.encoder_parameters
+        return self.base.encode(self.at(parameters) if moves else parameters)
 
     def losses(
         self,
@@ -60,6 +69,22 @@ class _Unfolded:
         moved = shaped(parameters[COORDINATES] @ parameters[BASIS], self.spec)
         rest = {n: t for n, t in parameters.items() if n not in (COORDINATES, BASIS)}
         return {**rest, **{name: rest[name] + moved[name] for name in self.spec}}
+
+
+@dataclass(frozen=True)
+class _OutOfReach(Mapping[str, Any]):
+    """The tensors after a step that moved coordinates in their place: it can move none of them."""
+
+    names: Collection[str]
+
+    def __getitem__(self, name: str) -> NoReturn:
+        raise MethodError(_NEEDED)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
 
 
 @dataclass(frozen=True)
@@ -119,16 +144,15 @@ class InCoordinates:
     ) -> Mapping[str, NDArray[Any]]:
         """Train coordinates in place of the tensors, from zero; see `Trainer.fit`.
 
+        What a method does after a step it does here as well, if it needs no tensor for that.
+
         Raises:
             MethodError: If a fit trains other tensors, by several rates, or corrects its steps.
         """
         trained = {name for group in groups for name in group.names}
         rates = {group.learning_rate for group in groups}
-        if trained != self.spec.keys() or len(rates) != 1 or after_step is not None:
-            raise MethodError(
-                "privacy.subspace: noised steps within it need fits of all that is shared, at one "
-                "learning rate and without corrections"
-            )
+        if trained != self.spec.keys() or len(rates) != 1:
+            raise MethodError(_NEEDED)
         unfolded = _Unfolded(objective, self.spec)
         start = {
             **parameters,
@@ -146,6 +170,7 @@ class InCoordinates:
             rng=rng,
             steps=steps,
             penalty=inside,
+            after_step=None if after_step is None else lambda _: after_step(_OutOfReach(self.spec)),
         )
         self.fits.append(found[COORDINATES])
         moved = shaped(found[COORDINATES].astype(np.float64) @ self.basis, self.spec)

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from platform.agreement.checking import require_agreement
@@ -27,6 +28,7 @@ from platform.agreement.reading import Agreed
 from platform.errors import ConfigError, listed
 from platform.mechanisms import BUILT_IN, Mechanisms
 from platform.protection.ledger_rows import as_releases
+from platform.protection.lifetimes import charged_elsewhere, is_by_source, rows_that_count
 from privacy import (
     Epsilons,
     RunningLedger,
@@ -184,10 +186,9 @@ def read_budget(
         require_known_client(only, names, f"run {run_id}")
     chosen = names if only is None else (only,)
     with database.unit_of_work(read_only=True) as uow:
-        others = {row.run_id for row in uow.ledger.rows_of(chosen)}
-    others.discard(agreed.spending.run_id)
-    ledgers = (require_agreement(database, other, mechanisms).records.ledger for other in others)
-    elsewhere = [row for ledger in ledgers for row in ledger if row.pseudonym in set(chosen)]
+        elsewhere = rows_that_count(uow, agreed.config, agreed.spending.run_id, chosen)
+    for other in sorted({row.run_id for row in elsewhere}):
+        require_agreement(database, other, mechanisms)
     return budget_of(agreed, elsewhere, only)
 
 
@@ -208,22 +209,18 @@ def budget_of(agreed: Agreed, elsewhere: Sequence[LedgerRow], only: str | None =
 
     Args:
         agreed: The run.
-        elsewhere: What the same clients were charged for in other runs of the database.
+        elsewhere: What `rows_that_count` gave of other runs.
         only: State this client alone; the largest epsilons are of all clients nevertheless.
 
     Raises:
         UnsupportedEvent: If the run's releases cannot be priced together.
     """
-    pricing = _Pricing.of(agreed)
     section = agreed.config.privacy
     names = pseudonyms_of(agreed) if only is None else (only,)
+    pricing = _Pricing.of(agreed, elsewhere, names)
     attempts = fruitless_attempts(agreed.spending)
     coming = rounds_to_come(agreed)
-    abroad = _by_client(elsewhere)
-    clients = [
-        _client(pricing, name, abroad.get(name, ()), attempts=attempts, coming=coming)
-        for name in names
-    ]
+    clients = [_client(pricing, name, attempts=attempts, coming=coming) for name in names]
     costs = [(one, pricing.cost_of(one.place, names)) for one in attempts]
     return RunBudget(
         agreed=agreed,
@@ -240,26 +237,43 @@ def _place(one: ClientBudget) -> tuple[int, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pricing:
-    """One run's ledger, as the run prices it."""
+    """One run's ledger, as the run prices it, and what other runs add to lifetimes."""
 
     agreed: Agreed
+    names: Collection[str]
+    abroad: Sequence[LedgerRow]
     rows: Mapping[str, Sequence[LedgerRow]]
     whole: RunningLedger
     numbers: Mapping[str, int]
     gone: Collection[str]
 
     @classmethod
-    def of(cls, agreed: Agreed) -> _Pricing:
+    def of(cls, agreed: Agreed, abroad: Sequence[LedgerRow], names: Collection[str]) -> _Pricing:
         ledger = agreed.spending.ledger
         whole = RunningLedger(as_releases(ledger, agreed.config.mechanisms))
         told, left = agreed.spending.entries("client.joined"), agreed.spending.entries(*GONE)
         return cls(
             agreed=agreed,
+            names=names,
+            abroad=abroad,
             rows=_by_client(ledger),
             whole=whole,
             numbers={str(i.detail.get("pseudonym")): int(i.detail["client"]) for i in told},
             gone={str(item.detail.get("pseudonym")) for item in left},
         )
+
+    @cached_property
+    def elsewhere(self) -> RunningLedger:
+        """What the clients are charged for other runs."""
+        return charged_elsewhere(self.agreed.config, self.abroad, self.names)
+
+    @cached_property
+    def runs_abroad(self) -> Mapping[str, frozenset[str]]:
+        """The other runs that charged each client."""
+        charged = [row for row in self.abroad if is_charged(row)]
+        if is_by_source(self.agreed.config):
+            return dict.fromkeys(self.names, frozenset(row.run_id for row in charged))
+        return {n: frozenset(row.run_id for row in o) for n, o in _by_client(charged).items()}
 
     def claimed(self, rows: Iterable[LedgerRow]) -> float:
         """Return what these rows of one client cost against whom anything is claimed."""
@@ -290,7 +304,6 @@ class _Pricing:
 def _client(
     pricing: _Pricing,
     name: str,
-    abroad: Sequence[LedgerRow],
     *,
     attempts: Sequence[Fruitless],
     coming: Coming | None,
@@ -300,7 +313,7 @@ def _client(
     # Of the whole run it keeps which draws were thrown away.
     own = RunningLedger.joined((pricing.whole,), [name])
     spent = own.epsilons(section.target_delta, section.accountant)
-    life, lifetime = _lifetime(agreed, own, rows=rows, abroad=abroad)
+    life, lifetime = _lifetime(pricing, own, name)
     member = Member(pseudonym=name, number=pricing.numbers.get(name), gone=name in pricing.gone)
     rounds_left = None
     if coming is not None and not member.gone:
@@ -330,25 +343,21 @@ def _reserved(
 
 
 def _lifetime(
-    agreed: Agreed,
-    own: RunningLedger,
-    *,
-    rows: Sequence[LedgerRow],
-    abroad: Sequence[LedgerRow],
+    pricing: _Pricing, own: RunningLedger, name: str
 ) -> tuple[RunningLedger | None, Lifetime]:
     """Return what a client has spent in all runs, as a ledger where it can be priced."""
-    section, nothing = agreed.config.privacy, ()
-    runs = tuple(sorted({row.run_id for row in (*rows, *abroad) if is_charged(row)}))
+    section, nothing = pricing.agreed.config.privacy, ()
+    here = {row.run_id for row in pricing.rows.get(name, ()) if is_charged(row)}
+    runs = tuple(sorted(here | pricing.runs_abroad.get(name, frozenset())))
     try:
-        elsewhere = RunningLedger(as_releases(abroad, agreed.config.mechanisms))
-        life = RunningLedger.joined((own, elsewhere)) if abroad else own
+        life = RunningLedger.joined((own, pricing.elsewhere), [name])
         cost = life.claimed_with(nothing, section.target_delta, section.accountant).epsilon
     except (UnsupportedEvent, UnknownMechanism) as error:
         return None, Lifetime(epsilon=None, problem=str(error), left=None, runs=runs)
     left = left_of(section.lifetime_budget, cost)
     holds = None
     if runs and math.isfinite(cost):
-        holds = HOLDS[filter_of(as_releases((*rows, *abroad), agreed.config.mechanisms))]
+        holds = HOLDS[filter_of(life.releases_of(name))]
     return life, Lifetime(epsilon=cost, problem=None, left=left, runs=runs, holds=holds)
 
 

@@ -11,25 +11,18 @@ provided that the stop followed from what was released and from nothing else of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from platform.agreement.fruitless import is_charged, place_of
 from platform.config import RunConfig
 from platform.protection.ledger_rows import as_releases
-from platform.rounds.documents import ADVERSARIES, epsilon_document
+from platform.rounds.documents import epsilon_document
 from privacy import Release, RunningLedger
 from storage import LedgerRow
 
-ENDS: Mapping[bool | None, str] = {
-    True: "the end was planned: epsilon is that of a number of rounds that was fixed beforehand",
-    False: "the end was not planned: epsilon is that of all planned attempts, which holds at every "
-    "end that followed from what was released (post-processing: Dwork and Roth 2014, Proposition "
-    "2.1)",
-    None: "there were more attempts than were planned: every epsilon is for a number of attempts "
-    "that is fixed beforehand, and none holds at an end that followed from what was released",
-}
+THEOREM: Final = "(post-processing: Dwork and Roth 2014, Proposition 2.1)"
 
 
 def stopping_document(
@@ -63,31 +56,36 @@ def stopping_document(
                 replace(release, pseudonym=name, count=release.count * (planned - done))
                 for name, done in attempts.items()
             )
-    known = whole.epsilons(section.target_delta, section.accountant)
+    known = epsilon_document(whole.epsilons(section.target_delta, section.accountant))
     return {
         "as_planned": charged == planned,
         "attempts": charged,
         "planned_attempts": planned,
-        "epsilon": None if charged > planned else epsilon_document(known),
-        "holds": ENDS[None if charged > planned else charged == planned],
+        "epsilon": None if charged > planned else known,
+        "holds": _holds(charged, planned, known),
     }
 
 
-def stopping_warnings(found: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield what must be said where a run's end was not planned."""
-    if found is None or found["as_planned"]:
-        return
-    if found["epsilon"] is None:
-        yield ENDS[None]
-        return
-    numbers = (found["epsilon"][name] for name in ADVERSARIES)
-    stated = "/".join(n if isinstance(n, str) else f"{n:.2f}" for n in numbers)
-    yield (
-        f"{found['attempts']} of {found['planned_attempts']} planned attempts were charged: the "
-        "epsilon of a round is for one that was fixed beforehand; whichever released numbers ended "
-        f"the run, epsilon for {'/'.join(ADVERSARIES)} is at most {stated}, that of all planned "
-        "attempts (post-processing: Dwork and Roth 2014, Proposition 2.1)"
+def _holds(charged: int, planned: int, known: Mapping[str, float | str]) -> str:
+    if charged == planned:
+        return "the end was planned: epsilon is for rounds whose number was fixed beforehand"
+    if charged > planned:
+        return (
+            f"{charged} attempts were charged and {planned} were planned: every epsilon is for a "
+            "number of attempts that is fixed beforehand, and none holds where released numbers "
+            "ended the run"
+        )
+    stated = "/".join(n if isinstance(n, str) else f"{n:.2f}" for n in known.values())
+    return (
+        f"{charged} of {planned} planned attempts were charged: the epsilon of a round is for one "
+        "that was fixed beforehand; whichever released numbers ended the run, epsilon for "
+        f"{'/'.join(known)} is at most {stated}, that of all planned attempts {THEOREM}"
     )
+
+
+def stopping_warnings(found: Mapping[str, Any] | None) -> list[str]:
+    """Return what must be said where a run's end was not planned."""
+    return [] if found is None or found["as_planned"] else [found["holds"]]
 
 
 def releases_of_a_round(

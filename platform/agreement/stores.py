@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from platform.agreement.clients import OwnLedger
 from platform.config import RunConfig, Sources, parse_config
+from platform.disk.opening import stored_tree
 from platform.errors import ConfigError, RecordsDisagree
 from platform.mechanisms import Mechanisms
 from platform.parties.store_files import client_names, stores_file
 from storage import RunRecord, open_client_stores
-
-
-def stored_tree(run: RunRecord) -> dict[str, Any]:
-    """Return the configuration in a run's row, as plain data that nobody has checked.
-
-    Raises:
-        RecordsDisagree: If it is no JSON object.
-    """
-    try:
-        tree = json.loads(run.config_json)
-    except (ValueError, RecursionError):
-        tree = None
-    if not isinstance(tree, dict):
-        raise RecordsDisagree(run.run_id, "the configuration in its row is no JSON object")
-    return tree
 
 
 def config_of(run: RunRecord, mechanisms: Mechanisms) -> RunConfig:

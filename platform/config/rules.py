@@ -14,7 +14,7 @@ from platform.config.privacy_rules import privacy_problems, unknown_mechanism
 from platform.config.schema import RunSections
 from platform.config.training_rules import training_problems
 from storage import InvalidRecordError
-from storage.address import require_no_password
+from storage.address import file_of
 
 _RANDOM = ("dirichlet", "domain_dirichlet", "shared_ratio")
 KINDS_WITH = {
@@ -52,6 +52,7 @@ def _problems(config: RunSections) -> Iterator[str]:
     yield from federation_problems(config)
     yield from _own_images(config)
     yield from _partition(config)
+    yield from _shots_of_records(config)
     yield from _senses(config)
     yield from _protocol(config)
     yield from training_problems(config)
@@ -64,7 +65,7 @@ def _problems(config: RunSections) -> Iterator[str]:
 
 def _storage(config: RunSections) -> Iterator[str]:
     try:
-        require_no_password(config.storage.url)
+        file_of(config.storage.url)
     except InvalidRecordError as error:
         yield str(error)
 
@@ -117,6 +118,18 @@ def _partition(config: RunSections) -> Iterator[str]:
     for name in domains:
         if domains.count(name) > 1:
             yield f"task.domains: {name!r} is listed twice; valid: each domain once"
+
+
+def _shots_of_records(config: RunSections) -> Iterator[str]:
+    task, facts = config.task, config.mechanism.facts
+    # What is made from the seed has as many records as are asked for.
+    is_own = task.partition.kind == "domain" and task.dataset not in MADE
+    if facts.unit == "record" and is_own and task.shots is not None and config.federation is None:
+        yield (
+            f"task.shots: {task.shots} of each class does not fit privacy.mechanism = "
+            f"{facts.name}, whose epsilon is about one record: of a fixed number one record more "
+            "displaces another; valid with task.partition.kind = domain: null"
+        )
 
 
 def _many_clients(config: RunSections) -> Iterator[str]:

@@ -177,12 +177,14 @@ class TaskConfig(Section):
     `domain_dirichlet` per class (of each domain) **in all**, shared out among the clients, so that
     the volume is that of `pathological`; under `shared_ratio` per class in all, training and test
     images together. A number that no class can serve is refused, and so are clients with shots of a
-    single class, unless `task.partition.fewest_classes` is 1. `null` with
-    `task.partition.images_per_client`.
+    single class, unless `task.partition.fewest_classes` is 1; not under `domain`, where clients
+    have what their own folders hold, and where mechanisms that count records need `null`, as one
+    record more would displace another. `null` with `task.partition.images_per_client`.
     """
     validation_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Share of every client's training images, class by class, that it does not train on but
-    validates with; a client whose own folders hold validation images has those instead.
+    """Each training image's chance to be for validation, by a keyed hash of its bytes, so that one
+    image more moves no other; a client whose folder has a place for validation images has those
+    instead.
     """
     test_per_class: Rendered = 60
     """Test images per class, over all domains (`shapes`, `homonyms` and `headlines` only)."""

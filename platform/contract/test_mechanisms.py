@@ -6,6 +6,7 @@ Both lists are open: a method that is added is tried under all mechanisms, and t
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -14,7 +15,9 @@ import pytest
 from numpy.typing import NDArray
 
 from methods import Method, Task, Weighting
+from methods.interface.directions import BASIS
 from methods.interface.method import Need
+from methods.interface.subspace import InSubspace
 from platform.contract.cases import Case
 from platform.contract.driving import RUN, CheckedMethod, pool_of_rounds
 from platform.contract.examples import draw_examples, handed_out
@@ -143,6 +146,35 @@ def test_a_round_is_right_or_refused(
         stage.state(), stage.aggregate(outcome), (), np.random.default_rng(0)
     )
     assert all(np.isfinite(value).all() for value in after.values())
+
+
+@pytest.mark.parametrize("name", ["upload_noise, bare", "dp_sgd, bare"])
+def test_coordinates_in_a_subspace_are_right_or_refused(
+    case: Case, name: str, *, task: Task, method: Method, stores: Path
+) -> None:
+    """In two directions a round gives the sum of the projected updates, clipped after that."""
+    asked = next(a for a in ASKED if a.name == name)
+    if why_refused(case, method, asked) is not None:
+        return
+    config = configure(case, asked, "privacy.subspace=random", "privacy.rank=2")
+    try:
+        built = cast(InSubspace, build(case, config, task))
+    except ConfigError as refused:
+        assert str(refused).startswith("privacy.subspace: ")
+        assert "; valid: " in str(refused)
+        return
+    base = CheckedMethod(built.base)
+    data = {n: draw_examples(method, i, SIZES[i]) for i, n in enumerate(NAMES)}
+    stage = set_stage(config, replace(built, base=cast(Method, base)), data, stores)
+    outcome = stage.play(handed_out(method))
+    assert outcome.survivors == NAMES
+    whole, directions = built.base.shared_spec(), stage.state()[BASIS].astype(np.float64)
+    vectors = [directions @ flatten(result.update, whole) for result in base.results]
+    expected = expected_sum(built, asked, vectors)
+    error = np.abs(outcome.summed.vector - expected)
+    rounding = len(NAMES) * max(STEP, GRID_STEP)
+    assert (error <= rounding + 7 * deviation_of_sum(asked)).all()
+    assert np.abs(expected).max() > 4 * rounding, "the comparison would pass on nothing"
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=lambda asked: asked.name)

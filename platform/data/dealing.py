@@ -213,15 +213,12 @@ def _own(
     """
     train, test = dataset.train, dataset.test
     held_back = np.intersect1d(dataset.validation, _dealt_rows(train, dealt))
-    clients, shots = [], config.task.shots
+    clients, shots = list[ClientIndices](), config.task.shots
     for domain in dealt.domains:
         own = rows[0][train.domains[rows[0]] == domain]
-        key = key_of(config.seed_of("shots"), "shots", dataset.domains[domain])
-        for label in np.unique(train.labels[own]) if shots is not None else ():
-            of_class = own[train.labels[own] == label]
-            if len(of_class) > shots:
-                order = np.argsort(places_of(train, of_class, key, "shots"), kind="stable")
-                own = np.setdiff1d(own, of_class[order[shots:]])
+        if shots is not None:
+            key = key_of(config.seed_of("shots"), "shots", dataset.domains[domain])
+            own = _few_shots(train, own, shots, key)
         clients.append(
             ClientIndices(
                 own,
@@ -233,6 +230,16 @@ def _own(
     if (asked := config.task.partition.fewest_classes) is not None:
         require_asked_classes(asked, [train.labels[client.train] for client in clients])
     return clients
+
+
+def _few_shots(train: Split, own: Indices, shots: int, key: bytes) -> Indices:
+    """Return so many of a client's rows of each class, those whose keyed hashes are lowest."""
+    for label, count in enumerate(np.bincount(train.labels[own])):
+        if count > shots:
+            of_class = own[train.labels[own] == label]
+            order = np.argsort(places_of(train, of_class, key, "shots"), kind="stable")
+            own = np.setdiff1d(own, of_class[order[shots:]])
+    return own
 
 
 def _with_shared_out(

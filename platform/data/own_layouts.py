@@ -267,13 +267,11 @@ def _named(reading: OwnReading, root: Path, hints: Hints, *, one_holder: bool) -
     path, words = found
     said = f"the words for its classes are from {str(path)!r}"
     # Where folders are clients' own, the file is the list of classes, whoever has images of them.
-    is_list = reading.owners == "clients"
+    is_list = reading.owners == "clients" or hints.partition == "domain"
     known = words_of(names, path, words, more=one_holder or is_list)
     if is_list:
         known = {**dict(sorted(words.items())), **known}
-    return replace(
-        reading, words=known, has_class_list=is_list, remarks=(*reading.remarks, said)
-    )
+    return replace(reading, words=known, has_class_list=is_list, remarks=(*reading.remarks, said))
 
 
 def _plain_words(names: Sequence[str], root: Path) -> dict[str, str]:

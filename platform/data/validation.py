@@ -49,10 +49,18 @@ def places_of(split: Split, rows: Indices, key: bytes, draw: Draw) -> NDArray[np
     Raises:
         DataError: If an image cannot be read.
     """
+    return places(content_digests(split, rows), key, draw)
+
+
+def content_digests(split: Split, rows: Indices) -> list[bytes]:
+    """Return what tells the content of these rows from all other content: SHA-256, 32 bytes each.
+
+    Raises:
+        DataError: If an image cannot be read.
+    """
     if split.texts is None:
-        return places(image_digests(split.images, rows), key, draw)
-    texts = [split.texts[row] for row in rows.tolist()]
-    return places([hashlib.sha256(text.encode()).digest() for text in texts], key, draw)
+        return image_digests(split.images, rows)
+    return [hashlib.sha256(split.texts[row].encode()).digest() for row in rows.tolist()]
 
 
 def carve(client: ClientIndices, split: Split, share: float, key: bytes) -> ClientIndices:

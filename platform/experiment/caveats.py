@@ -8,13 +8,14 @@ from typing import Any, Final
 
 from methods.interface.subspace import subspace_of
 from platform.config import RunConfig
+from platform.config.rules import OWN
+from platform.data.catalogue import dataset_info
 from platform.experiment.canary_notes import canary_notes, canary_warnings
 from platform.experiment.selection import best_on_validation
 from platform.mechanisms import Circumstances
 from platform.rounds.departures import LEFT, departures
 from platform.rounds.phases import has_collection
 from platform.rounds.run import Run
-from storage.address import names_server
 
 OF_RUN: Final = "the run "
 ENDED_EARLY: Final = f"{OF_RUN}ended before round "
@@ -138,6 +139,8 @@ def privacy_warnings(config: RunConfig) -> Iterator[str]:
     if not facts.claims:
         yield f"mechanism {facts.name}: epsilon is infinite; nothing bounds what an upload reveals"
         return
+    if config.federation is None:
+        yield from _unit_in_simulation(config)
     if section.noise_source == "seeded":
         yield "noise_source seeded: the noise can be recomputed from the seed; it protects nobody"
     if facts.unit == "client" and section.target_delta > 1 / clients:
@@ -145,6 +148,29 @@ def privacy_warnings(config: RunConfig) -> Iterator[str]:
     if config.noise_distribution == "gaussian":
         yield (
             f"{facts.name} draws floating-point noise: attacks on its lowest bits are not covered"
+        )
+
+
+def _unit_in_simulation(config: RunConfig) -> Iterator[str]:
+    """Yield what the unit is before a client has it, and what must be fixed for it to be one."""
+    task, unit = config.task, config.mechanism.facts.unit
+    if task.partition.kind != "domain":
+        yield (
+            f"task.partition.kind {task.partition.kind} deals out one pool of examples: epsilon is "
+            f"about a {unit} as it was dealt out and split, not about an example of the pool, one "
+            "of which more may change what many clients hold"
+        )
+        return
+    info, open_keys = dataset_info(task.dataset), []
+    if not info.domains and task.domains is None:
+        open_keys.append("who the clients are (task.domains fixes it)")
+    if not info.classes and task.class_names is None:
+        fixes = "task.class_names fixes them" if task.dataset in OWN else "no key fixes them"
+        open_keys.append(f"which classes there are ({fixes})")
+    if open_keys:
+        yield (
+            f"the clients' folders say {' and '.join(open_keys)}: epsilon holds if that was known "
+            "beforehand and no client's folder could have changed it"
         )
 
 
@@ -224,11 +250,6 @@ def _pool(run: Run, documents: Sequence[Mapping[str, Any]], *, is_made: bool) ->
     if rules is None or (rules.policy.fixed and not _was_collected(run, documents)):
         return
     yield "expert pool: against server and peers its entries are linkable; only epsilon bounds them"
-    if names_server(run.terms.config.storage.url):
-        yield (
-            "expert pool: disk is not covered, as the database is on a server, which keeps what was"
-            " deleted, and when"
-        )
     if rules.policy.fixed:
         yield from _fixed_pool(run, opens=rules.policy.opens, is_made=is_made)
         return

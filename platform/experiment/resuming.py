@@ -8,6 +8,7 @@ from pathlib import Path
 from platform.agreement import Agreed, require_agreement
 from platform.errors import RunStopped
 from platform.protection.ledger_rows import as_row
+from platform.protection.lifetimes import rows_that_count
 from platform.protection.uploads import Protection
 from platform.rounds.run import Run
 from privacy import ReleaseKey
@@ -86,8 +87,9 @@ def require_spent_elsewhere(run: Run, database: Database) -> None:
     if run.terms.budget.lifetime_budget is None:
         return
     with run.records.read() as uow:
-        rows = uow.ledger.rows_of(tuple(run.roll.pseudonyms.values()))
-    for run_id in sorted({row.run_id for row in rows} - {run.run_id}):
+        everybody = tuple(run.roll.pseudonyms.values())
+        rows = rows_that_count(uow, run.terms.config, run.source, everybody)
+    for run_id in sorted({row.run_id for row in rows}):
         require_agreement(database, run_id, run.terms.config.mechanisms)
 
 

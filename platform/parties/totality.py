@@ -228,12 +228,12 @@ def _work(local: LocalRound) -> Ready:
 def _validate(local: LocalRound) -> float | None:
     """Return the model after the last round on the own validation images, if that is released.
 
-    Without such images it is a half, whose coordinate is zero: that a client has none must not cost
-    its update. The experts are those of the last round, as for every measurement between two rounds.
+    The experts are those of the last round, as for every measurement between two rounds. A client
+    without such images says a half, whose coordinate is 0 as in a failed round.
     """
-    images = local.profile.measured.own.get(VALIDATION)
     if local.protection.extras.metric is None:
         return None
+    images = local.profile.measured.own.get(VALIDATION)
     if images is None or not images.examples.num_examples:
         return 0.5
     view = as_sent(local.profile, view_of(local.broadcast, local.state))

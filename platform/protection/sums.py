@@ -22,7 +22,7 @@ from platform.errors import RunStopped
 from platform.protection.extras import Extras, around
 from platform.protection.group_choice import GroupReading
 from platform.protection.secure_terms import SecureTerms
-from platform.wire.layout import NoisedSum, Summed, Totals, UploadLayout
+from platform.wire.layout import Summed, Totals, UploadLayout
 from platform.wire.vectors import Spec, tensor_at
 from privacy import (
     NO_STATE,
@@ -39,6 +39,21 @@ from privacy import (
     signal_to_noise,
 )
 from privacy.secure_aggregation import largest_norm, require_plausible_norm
+
+
+@dataclass(frozen=True, eq=False)
+class NoisedSum:
+    """A round's sum in the ring with all its noise: the only sum that is decoded or checked.
+
+    Attributes:
+        levels: uint64 of shape (length,), the sum of all (weighted) levels modulo the ring.
+        clients: How many vectors were summed.
+        noise_state: What the coordinator's noise of the run's next sum goes on from.
+    """
+
+    levels: NDArray[np.uint64]
+    clients: int
+    noise_state: NoiseState = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +154,7 @@ class SumProtection:
             ProtocolViolation: If it was taken under masks and clipped updates cannot have made it.
                 Whether it is depends on the noised sum alone.
         """
-        totals = self.layout.open_sum(noised, self.grid())
+        totals = self.layout.open_sum(noised.levels, noised.clients, self.grid())
         if self.masked:
             self.require_plausible(totals)
         return dataclasses.replace(totals, noise_state=noised.noise_state)

@@ -70,13 +70,7 @@ def _run(subject: Subject) -> Iterator[Block]:
 def _stopping(subject: Subject) -> Words:
     """Return what holds of a run that ends because of what was released."""
     found = stopping_of(subject.agreed.spending, subject.agreed.config)
-    if found is None or found["epsilon"] is None:
-        return words("nothing is claimed" if found is None else found["holds"])
-    basis = subject.basis(
-        "the ledger rows of one client, once for each planned attempt", subject.rows
-    )
-    spent = {name: float(found["epsilon"][name]) for name in ADVERSARIES}
-    return (*by_adversary(spent, basis), f": {found['holds']}")
+    return words("nothing was charged that is claimed" if found is None else found["holds"])
 
 
 def _limit(subject: Subject, key: str, limit: float | None) -> Words:

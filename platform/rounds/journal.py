@@ -17,8 +17,8 @@ from typing import Final, Literal, Protocol
 
 from platform.disk.transactions import Records
 from platform.errors import ProtocolError
+from platform.protection.sums import NoisedSum
 from platform.wire.codec import Frame, decode_arrays, decode_frame, encode_arrays, encode_frame
-from platform.wire.layout import NoisedSum
 from platform.wire.messages import Stage
 from platform.wire.transport import ClientId
 

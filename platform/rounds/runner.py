@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from methods import Arrays, MethodError
 from platform.errors import PlatformError, RoundAborted
-from platform.protection.sums import SumProtection
+from platform.protection.sums import NoisedSum, SumProtection
 from platform.protection.uploads import Protection
 from platform.rounds.exchange import Exchange
 from platform.rounds.joining import join
@@ -33,7 +33,7 @@ from platform.rounds.masked_sum import MaskedSum
 from platform.rounds.plan import PoolUpload, Readings, RoundOutcome, RoundPlan
 from platform.rounds.telling import assignments, last_relays
 from platform.wire.entries import LARGEST_COORDINATE
-from platform.wire.layout import NoisedSum, Summed, Totals
+from platform.wire.layout import Summed, Totals
 from platform.wire.messages import (
     Disclosure,
     Upload,

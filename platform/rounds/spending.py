@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from platform.mechanisms import Mechanisms
 from platform.protection.ledger_rows import as_releases, as_row
+from platform.protection.lifetimes import charged_elsewhere, rows_that_count
 from platform.protection.uploads import Protection
 from platform.rounds.audit_trail import AuditTrail
 from platform.rounds.plan import RoundPlan
@@ -91,9 +92,8 @@ class Spending:
             releases = as_releases(uow.ledger.rows(run.source), self._mechanisms)
         ledgers: dict[str, list[Release]] = {}
         for release in releases:
-            if release.cohort is None or release.cohort.is_drawn:
-                bare = dataclasses.replace(release, cohort=None)
-                ledgers.setdefault(release.pseudonym, []).append(bare)
+            bare = dataclasses.replace(release, cohort=None)
+            ledgers.setdefault(release.pseudonym, []).append(bare)
         worst = max(
             ledgers.values(),
             key=lambda ledger: claimed_epsilon(ledger, budget.delta, budget.accountant).epsilon,
@@ -118,12 +118,13 @@ class Spending:
     ) -> RunningLedger:
         if self.run.terms.budget.lifetime_budget is None:
             return spent
-        source, everybody = self.run.source, self.run.roll.pseudonyms.values()
+        config, source = self.run.terms.config, self.run.source
         ends = uow.audit.heads()
         ends.pop(source, None)
         if self._elsewhere is None or ends != self._ends:
-            rows = [row for row in uow.ledger.rows_of(everybody) if row.run_id != source]
-            self._elsewhere = RunningLedger(as_releases(rows, self._mechanisms))
+            everybody = tuple(self.run.roll.pseudonyms.values())
+            rows = rows_that_count(uow, config, source, everybody)
+            self._elsewhere = charged_elsewhere(config, rows, everybody)
             self._ends = ends
         return RunningLedger.joined((self._elsewhere, spent), pseudonyms)
 

@@ -27,21 +27,6 @@ LARGEST_WEIGHT = 1 << 20
 """Most examples that a client of any run may claim."""
 
 
-@dataclass(frozen=True, eq=False)
-class NoisedSum:
-    """A round's sum in the ring with all its noise in: the only sum that is decoded or checked.
-
-    Attributes:
-        levels: uint64 of shape (length,), the sum of all (weighted) levels modulo the ring.
-        clients: How many vectors were summed.
-        noise_state: What the coordinator's noise of the run's next sum goes on from.
-    """
-
-    levels: NDArray[np.uint64]
-    clients: int
-    noise_state: NoiseState = field(default_factory=dict, repr=False)
-
-
 @dataclass(frozen=True)
 class Totals:
     """A round's sum, before it is divided by anything.
@@ -136,16 +121,16 @@ class UploadLayout:
         factors = np.where(self._by_examples(), np.uint64(weight), np.uint64(1))
         return np.append(levels * factors, np.uint64(weight))
 
-    def open_sum(self, noised: NoisedSum, grid: Grid) -> Totals:
-        """Return what a sum of levels stands for.
+    def open_sum(self, total: NDArray[np.uint64], clients: int, grid: Grid) -> Totals:
+        """Return the result of a secure sum over this many clients.
 
         Raises:
             ProtocolViolation: If no clients of this run can have such weights together.
         """
-        clients, levels = noised.clients, noised.levels[: self.protected]
+        levels = total[: self.protected]
         if not self.weighted:
             return Totals(grid.dequantise_sum(levels, clients), clients, clients)
-        weight, mask = int(noised.levels[-1]), self._by_examples()
+        weight, mask = int(total[-1]), self._by_examples()
         if not clients <= weight <= clients * self.largest_weight:
             raise ProtocolViolation("the sum of all weights is not one that these clients can have")
         sums = np.empty(self.coordinates)

@@ -3,10 +3,11 @@
 A limit also holds for releases that are chosen one by one by what earlier ones gave where it is a
 *filter*, a limit on one number that adds up. For plain Gaussian releases epsilon at a fixed delta
 grows with mu alone, so a limit on it is one on the sum of mu^2, and what is composed fully
-adaptively under such a limit costs what that mu costs (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023;
-for Renyi divergences of one order Feldman and Zrnic 2021). Of equal releases a limit allows a
-certain number, and fewer of them are a part of that many. For mixed kinds epsilon is minimised over
-orders, or computed from a whole distribution, and no theorem here makes a limit on it a filter.
+adaptively under such a limit costs what that mu costs (Smith and Thakurta 2022; Koskela, Tobaben
+and Honkela 2023; for Renyi divergences of one order Feldman and Zrnic 2021). Of equal releases a
+limit allows a certain number, and fewer of them are a part of that many. For mixed kinds epsilon is
+minimised over orders, or computed from a whole distribution, and no theorem here makes a limit on
+it a filter.
 """
 
 from __future__ import annotations

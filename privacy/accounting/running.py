@@ -64,6 +64,26 @@ class RunningLedger:
                     found._clients[name].update(ledger._clients[name])
         return found
 
+    def charged_to_all(self, pseudonyms: Iterable[str]) -> RunningLedger:
+        """Return what clients are charged each of whom may be any one client of each run here.
+
+        A kind of row names its run, so the most that one client was charged for each kind bounds
+        what any of them was charged: a ledger with more rows is never priced lower.
+
+        Args:
+            pseudonyms: Who is charged.
+        """
+        most: Counter[_Facts] = Counter()
+        for ledger in self._clients.values():
+            most |= ledger
+        found = RunningLedger.joined((self,), ())
+        found._clients.update({name: Counter(most) for name in pseudonyms})
+        return found
+
+    def releases_of(self, pseudonym: str) -> list[Release]:
+        """Return what one client was charged for: a row of each kind, with how often."""
+        return [self._row(*kind) for kind in self._clients.get(pseudonym, Counter()).items()]
+
     def epsilons(self, delta: float, accountant: Accountant = "auto") -> Epsilons:
         """Return what `epsilons` says of all rows.
 

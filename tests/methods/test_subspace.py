@@ -12,6 +12,7 @@ from methods import (
     Aggregate,
     ClientView,
     MethodError,
+    ParameterGroup,
     Task,
     fedotp,
     pfedmoap,
@@ -28,6 +29,7 @@ from methods.interface.subspace import (
     top_directions,
 )
 from methods.interface.subspace import in_subspace as subspace_of
+from methods.interface.subspace_training import InCoordinates
 from methods.prompts.prompt import CONTEXT, build_encoder
 from privacy.training.per_sample import per_sample_gradients
 from tests.methods._double import double_backbone, to_double
@@ -203,6 +205,40 @@ def test_under_noised_steps_each_examples_gradient_is_projected_before_its_clip(
     whole = per_sample_gradients(plain.training_objective(), at, batch, trained={CONTEXT})
     expected = whole.gradients[CONTEXT].flatten(1).numpy() @ basis.T
     np.testing.assert_allclose(mine.gradients[COORDINATES], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_after_a_noised_step_a_method_may_do_what_moves_no_tensor(task, examples, reads):
+    inside = InCoordinates(Noised(), np.eye(3, WHOLE), base(task).shared_spec())
+    steps = []
+
+    def after_step(trained):
+        steps.append(len(trained))
+        if reads:
+            trained[CONTEXT].mul_(2.0)
+
+    def fit():
+        start, groups = base(task).init_server(rng(1)), (ParameterGroup((CONTEXT,)),)
+        options = {"groups": groups, "rng": rng(), "after_step": after_step}
+        inside.fit(base(task).training_objective(), start, examples.arrays, **options)
+
+    if reads:
+        with pytest.raises(MethodError, match="without corrections"):
+            fit()
+    else:
+        fit()
+    assert steps == [1]
+
+
+class Noised:
+    """Takes one step, to ones."""
+
+    learning_rate, charged_steps = 0.1, 1
+
+    def fit(self, objective, parameters, arrays, *, after_step, **options):
+        found = {**parameters, COORDINATES: np.ones_like(parameters[COORDINATES])}
+        after_step({COORDINATES: torch.tensor(found[COORDINATES])})
+        return found
 
 
 def test_a_direction_that_is_no_number_is_not_trained_with(task, examples):

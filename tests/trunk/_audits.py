@@ -110,7 +110,8 @@ def repeat_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         return stream(seed, *(purpose[:-1] if purpose[0] == "noise" else purpose))
 
     def always(mechanism: Any, dimension: int, noise: Any) -> Any:
-        return mechanism.standard_deviation * np.random.default_rng(0).standard_normal(dimension)
+        steps = mechanism.standard_deviation * mechanism.scale
+        return np.rint(steps * np.random.default_rng(0).standard_normal(dimension)).astype(np.int64)
 
     monkeypatch.setattr(platform.parties.profile, "stream", forgetful)
     monkeypatch.setattr(privacy.central, "noise_for_sum", always)

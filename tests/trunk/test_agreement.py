@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from platform.agreement import require_agreement
+from platform.agreement import read_records, require_agreement
+from platform.agreement.clients import client_disagreements
+from platform.agreement.stores import read_own_ledgers
 from platform.errors import RunStopped
 from platform.experiment.finishing import execute as run_through
 from platform.rounds.loop import Federation
@@ -206,6 +209,35 @@ def test_run_with_edited_records_does_not_go_on(
     assert answer.err.count("\n") == 1
     after = storage.rows("SELECT count(*) FROM audit"), storage.rows("SELECT * FROM ledger")
     assert after == before
+
+
+@pytest.mark.parametrize("status", ["reserved", "released"])
+def test_what_a_client_sent_is_free_in_no_ledger(begun: tuple[Storage, str], status: str) -> None:
+    """An aborted row is charged to nobody, so it may be no upload that a client had made."""
+    storage, run_id = begun
+    with open_database(storage.url, read_only=True) as database:
+        with database.unit_of_work(read_only=True) as uow:
+            records = read_records(uow, run_id)
+        config = require_agreement(database, run_id).config
+    own = [
+        replace(one, rows=tuple(replace(row, status=status) for row in one.rows))
+        for one in read_own_ledgers(config, storage.folder / run_id)
+    ]
+    client = next(one for one in own if any(row.round_number == 3 for row in one.rows))
+
+    def told(row_status: str) -> list[str]:
+        ledger = [
+            replace(row, status=row_status) if row.round_number == 3 else row
+            for row in records.ledger
+        ]
+        found = client_disagreements(replace(records, ledger=tuple(ledger)), own, records.rounds)
+        return [text for text in found if "round 3" in text and f"of {client.client}'s" in text]
+
+    assert (
+        "is aborted in the coordinator's, though the client had made its upload"
+        in told("aborted")[0]
+    )
+    assert not any("is aborted" in text for text in told("reserved"))
 
 
 def test_epsilon_cannot_be_lowered_by_what_the_coordinator_alone_keeps(

@@ -14,7 +14,6 @@ from platform.data.balanced import Portion, balanced_classes, random_counts
 from platform.data.loading import TaskData, load_task_data
 from platform.data.partition import PartitionPlan, partition
 from platform.errors import ConfigError
-from platform.parties.store_files import stores_folder
 
 MINIMAL = {
     "name": "run",
@@ -256,16 +255,3 @@ def test_classes_that_cannot_be_met_are_refused():
         "teach nothing about any other; use 2 or more"
     )
     assert refused(*SHARED, f"{CLASSES}=0").startswith(f"{CLASSES}: ")
-
-
-def test_who_is_dealt_otherwise_is_another_client(tmp_path):
-    limited = ("privacy.mechanism=upload_noise", "privacy.clipping_norm=1.0")
-    limited += ("privacy.noise_multiplier=1.0", "privacy.lifetime_budget=9.0")
-    folders = {
-        stores_folder(parse_config(MINIMAL, (*limited, *setting)), tmp_path / "run")
-        for setting in (
-            *(DRAWN, (*DRAWN, f"{IMAGES}=20"), SHARED, (*SHARED, f"{CLASSES}=3")),
-            ("task.clients=50", "task.shots=8"),
-        )
-    }
-    assert len(folders) == 5

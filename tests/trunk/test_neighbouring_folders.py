@@ -13,24 +13,33 @@ import hashlib
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from platform.bootstrap import Surroundings
+from platform.bootstrap import Surroundings, create_run
+from platform.bootstrap.joining import host_of
 from platform.config import parse_config
 from platform.data.loading import TaskData, load_task_data
 from platform.errors import ConfigError
+from platform.experiment.caveats import privacy_warnings
+from platform.experiment.finishing import execute
+from platform.holder.settings import load_holder
+from platform.privacy_auditing.folders import changed_records
+from platform.rounds.observing import SilentObserver
+from platform.wire.transport import InProcessTransport
+from storage import open_client_store
 from tests.drawn._pictures import write_picture
-from tests.trunk._runs import NONE, RECORDS, Storage
+from tests.trunk._ahead import Overheard
+from tests.trunk._federations import NAMES, SHAPES, Holders, federation, hold, within
+from tests.trunk._runs import NONE, RECORDS, opened
 
 CLIENTS = ("ash", "birch", "cedar")
 CLASSES = ("cat", "dog", "emu")
@@ -125,9 +134,7 @@ LAYOUTS = {
     "images as client_folders": Layout(plain_folders, (IMAGES, "task.layout=client_folders")),
     "images as a table": Layout(table, (IMAGES,)),
     "images as a split table": Layout(split_table, (IMAGES,), True),
-    "images as domain_folders": Layout(
-        plain_folders, (IMAGES, "task.layout=domain_folders"), lists_classes=False
-    ),
+    "images as domain_folders": Layout(plain_folders, (IMAGES, "task.layout=domain_folders")),
     "folders": Layout(plain_folders, ("task.dataset=folders",), lists_classes=False),
 }
 of_layouts = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
@@ -195,7 +202,7 @@ def loaded(layout: Layout, folders: Folders, *overrides: str) -> dict[str, list[
 
 
 def numbers(low: int, high: int) -> st.SearchStrategy[set[int]]:
-    return st.sets(st.integers(0, 10**6), min_size=low, max_size=high)
+    return st.sets(st.integers(0, 10**6 - 1), min_size=low, max_size=high)
 
 
 @st.composite
@@ -272,3 +279,242 @@ def test_one_image_changes_the_side_of_no_other_image(layout: Layout, data: st.D
         moved.subtract(after[client])
         total = sum(abs(count) for count in moved.values())
         assert total == (changed if client == one else 0)
+
+
+# --- whole runs ----------------------------------------------------------------------------------
+
+
+def folder(each: int, start: int = 0) -> Folder:
+    """So many images of each class, of numbers that no other start has."""
+    return frozenset(
+        Image(label, start + 1000 * label + n) for label in range(len(CLASSES)) for n in range(each)
+    )
+
+
+FORTY = {client: folder(40, 10_000 * place) for place, client in enumerate(CLIENTS)}
+
+
+def uploads(layout: Layout, folders: Folders, *overrides: str) -> dict[str, bytes]:
+    """What each client answered in the training of round one, but for the run's name."""
+    with tempfile.TemporaryDirectory() as place, written(layout, folders) as places:
+        ears: list[Overheard] = []
+
+        def carry(inner: InProcessTransport) -> Overheard:
+            ears.append(Overheard(inner))
+            return ears[-1]
+
+        url = f"storage.url=sqlite:///{place}/sotto.db"
+        config = parse_config(TREE, (*places, url, *overrides))
+        with opened(create_run(config, SilentObserver(), Surroundings(carry=carry))) as simulation:
+            execute(simulation, SilentObserver())
+            run_id = simulation.run_id.encode()
+        answers = {
+            client: reply
+            for (stage, client), (_, reply) in ears[0].seen.items()
+            if stage == "train"
+        }
+    return {
+        CLIENTS[int(client.rpartition("-")[2])]: reply.replace(run_id, b"")
+        for client, reply in answers.items()
+    }
+
+
+FEW = "task.shots=16"
+
+
+@pytest.mark.parametrize("other", [folder(20), folder(5, 77_000)], ids=["fewer", "others"])
+def test_the_others_send_the_same_bytes(other: Folder):
+    """Before, a generator drew the shots of all clients in turn: 20 of 48 images were others'."""
+    layout = LAYOUTS["client_folders"]
+    before, after = (
+        uploads(layout, folders, FEW, NONE) for folders in (FORTY, {**FORTY, "ash": other})
+    )
+    assert {client for client in CLIENTS if before[client] != after[client]} == {"ash"}
+
+
+@pytest.mark.parametrize("extra", range(3))
+def test_a_share_for_validation_moves_nothing_else(extra: int):
+    """Before, an image more permuted its class: 9 to 37 training records were others."""
+    layout, more = LAYOUTS["images as client_folders"], {Image(extra, 77_777)}
+    before, after = (
+        Counter(loaded(layout, {**FORTY, "ash": own}, "task.validation_share=0.3")["ash"])
+        for own in (FORTY["ash"], FORTY["ash"] | more)
+    )
+    assert (before - after).total() == 0 and (after - before).total() == 1
+
+
+def test_a_client_may_be_left_without_validation_images():
+    """Of the few images that it trains on, none falls below the share, or all do."""
+    sides = {
+        share: Counter(
+            record.side
+            for records in loaded(
+                LAYOUTS["client_folders"],
+                {**FORTY, "birch": frozenset({Image(0, n) for n in range(3)})},
+                f"task.validation_share={share}",
+            ).values()
+            for record in records
+        )
+        for share in (0.001, 0.999)
+    }
+    assert sides[0.001]["train"] > sides[0.999]["train"]
+    assert sides[0.001]["validation"] < sides[0.999]["validation"]
+
+
+def test_copies_of_an_image_fall_on_one_side(tmp_path: Path):
+    for number in range(30):
+        write_image(tmp_path / "ash" / "cat" / f"{number}.png", Image(0, number))
+        copy = tmp_path / "ash" / "cat" / f"copy-of-{number}.png"
+        copy.write_bytes((tmp_path / "ash" / "cat" / f"{number}.png").read_bytes())
+    where = ("task.dataset=client_folders", f"task.root={tmp_path}", "task.domains=[ash]")
+    alone = ("task.clients=1", "cohort.minimum=1", "task.validation_share=0.3")
+    records = held(load_task_data(parse_config(TREE, (*where, *alone))))["ash"]
+    assert set(Counter(record.side for record in records)) == {"train", "validation", "test"}
+    assert set(Counter(records).values()) == {2}
+
+
+# --- a federation --------------------------------------------------------------------------------
+
+
+class Hosts(Holders):
+    """Data holders whose clients can be asked what they hold."""
+
+    def held_in_a_run(self, *overrides: str) -> dict[str, Counter[bytes]]:
+        """Hold a run, and count what each client trains on."""
+        hosts = {
+            name: host_of(
+                load_holder(self.folder / name / "client.yaml"),
+                self.surroundings,
+                self.lines[name].append,
+            )
+            for name in self.lines
+        }
+        config = federation(self.folder, "rounds=1", *overrides)
+        summary = hold(config, within({name: host.handle for name, host in hosts.items()}))
+        found = {}
+        for name, host in hosts.items():
+            data = host.client_of(summary["run_id"]).profile.data
+            columns = [data.arrays[key] for key in sorted(data.arrays)]
+            found[name] = Counter(
+                b"".join(np.ascontiguousarray(column[row]).tobytes() for column in columns)
+                for row in range(data.num_examples)
+            )
+        return found
+
+
+def holders(place: Path, each: int = 12) -> Hosts:
+    """Four holders with images in class folders that nothing splits."""
+    made = Hosts.written(place)
+    for number, name in enumerate(NAMES):
+        shutil.rmtree(place / name / "images")
+        for label, shape in enumerate(SHAPES):
+            for image in range(each):
+                path = place / name / "images" / shape / f"{image}.png"
+                write_picture(path, label, 1000 * number + image, size=16)
+    return made
+
+
+def test_one_image_more_at_a_holder_changes_what_depends_on_it_only(tmp_path: Path):
+    """Before, up to a class's validation images were others; who splits is the store's secret."""
+    found, images = holders(tmp_path), tmp_path / "north" / "images"
+    share = "task.validation_share=0.3"
+    before = found.held_in_a_run(share)
+    for number in range(6):
+        write_picture(images / SHAPES[number % 3] / f"new-{number}.png", 0, 50_000 + number, 16)
+        after = found.held_in_a_run(share)
+        for name in NAMES:
+            moved = (before[name] - after[name]) + (after[name] - before[name])
+            assert moved.total() <= (1 if name == "north" else 0)
+        before = after
+
+
+def test_who_trains_on_what_is_the_holder_s_secret(tmp_path: Path):
+    """Two holders of the same images, of which no public seed says which ones each trains on."""
+    found = holders(tmp_path)
+    shutil.rmtree(tmp_path / "east" / "images")
+    shutil.copytree(tmp_path / "north" / "images", tmp_path / "east" / "images")
+    counts = found.held_in_a_run()
+    assert counts["east"] != counts["north"]
+    assert counts == found.held_in_a_run()
+
+
+def test_a_holder_without_validation_images_keeps_its_update(tmp_path: Path):
+    found = holders(tmp_path)
+    shutil.rmtree(tmp_path / "west" / "images")
+    for part in ("train", "test"):
+        write_picture(tmp_path / "west" / "images" / part / SHAPES[0] / "0.png", 0, 0, size=16)
+    (tmp_path / "west" / "images" / "val" / SHAPES[0]).mkdir(parents=True)
+    noised = (
+        *("privacy.mechanism=upload_noise", "privacy.clipping_norm=0.1"),
+        *("privacy.target_epsilon=8.0", "evaluation.release=noised", "task.validation_share=0.25"),
+        "secure_aggregation={enabled: true, threshold: 2}",
+    )
+    summary = hold(federation(tmp_path, *noised), within(found.handlers()))
+    assert [(r["cohort"], r["dropped"]) for r in summary["rounds"]] == [(4, 0), (4, 0)]
+    store = open_client_store(tmp_path / "west" / "store" / "client.db", read_only=True)
+    assert store.failures(summary["run_id"]) == ()
+
+
+# --- what a configuration has to fix -------------------------------------------------------------
+
+
+RECORD = tuple(one for one in RECORDS if "clipping_norm=null" not in one)
+OWN = ("task.dataset=client_folders", "task.root=x")
+
+
+def test_shots_of_a_class_are_no_record_s_own():
+    """One image more displaces another, which epsilon of single records does not cover."""
+    with pytest.raises(ConfigError) as caught:
+        parse_config(TREE, (*OWN, *RECORD, "task.shots=16"))
+    assert str(caught.value) == (
+        "task.shots: 16 of each class does not fit privacy.mechanism = dp_sgd, whose epsilon is "
+        "about one record: of a fixed number one record more displaces another; valid with "
+        "task.partition.kind = domain: null"
+    )
+    assert parse_config(TREE, (*OWN, *RECORD)).task.shots is None
+
+
+@pytest.mark.parametrize("shots", [1, 3])
+def test_one_image_more_displaces_one_shot(shots: int):
+    layout, fewer = LAYOUTS["client_folders"], f"task.shots={shots}"
+    for number in range(5):
+        own = FORTY["ash"] | {Image(number % 3, 88_000 + number)}
+        before, after = (
+            Counter(r for r in loaded(layout, folders, fewer)["ash"] if r.side == "train")
+            for folders in (FORTY, {**FORTY, "ash": own})
+        )
+        assert (before - after).total() == (after - before).total() <= 1
+
+
+def notes(*overrides: str) -> str:
+    return " ".join(privacy_warnings(parse_config(TREE, overrides)))
+
+
+def test_a_report_says_that_a_pool_makes_units_after_dealing():
+    dealt = ("task.dataset=digits", "task.domains=null", *RECORD)
+    for kind in ("iid", "dirichlet", "pathological"):
+        said = notes(*dealt, f"task.partition.kind={kind}", "task.shots=4")
+        assert f"task.partition.kind {kind} deals out one pool of examples" in said
+        assert "about a record as it was dealt out and split" in said
+    assert "pool" not in notes(*OWN, *RECORD)
+
+
+def test_a_report_says_what_clients_folders_would_fix():
+    fixed = notes(*OWN, *RECORD, "task.class_names=names.txt")
+    assert "folders say" not in fixed
+    said = notes(*OWN, *RECORD, "task.domains=null")
+    assert "who the clients are (task.domains fixes it) and which classes there are" in said
+    assert "epsilon holds if that was known beforehand" in said
+
+
+# --- where an audit begins -----------------------------------------------------------------------
+
+
+def test_an_audit_sees_which_clients_change(tmp_path: Path):
+    layout, less = LAYOUTS["client_folders"], {**FORTY, "cedar": folder(20, 20_000)}
+    plain_folders(tmp_path, less)
+    with written(layout, FORTY) as places:
+        config = parse_config(TREE, (*places, "task.validation_share=0.3"))
+        assert changed_records(config, Path(config.task.root)) == {}
+        changed = changed_records(config, tmp_path)
+    assert list(changed) == ["cedar"] and changed["cedar"].total() == 60

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from platform.config.sections import PartitionConfig
 from platform.errors import ConfigError
-from platform.parties.store_files import stores_folder
 from platform.sweeping.grid import identity
 from tests.trunk._runs import NO_POOL, NONE, Storage, opened
 
@@ -38,23 +34,3 @@ def test_runs_of_before_keep_their_identity(storage: Storage) -> None:
     for key in ("fewest_classes", "minimum_test", "slices"):
         del before["task"]["partition"][key]
     assert identity(tree) == identity(before)
-
-
-LIMITED = (*NO_POOL, "privacy.lifetime_budget=20.0")
-
-
-def test_whoever_is_dealt_otherwise_is_another_client(storage: Storage, tmp_path: Path) -> None:
-    """Of every key of a partition, so that no lifetime budget is that of other data."""
-    random = "task.partition.kind=dirichlet"
-    changes = (
-        *(("task.partition.slices=rounded",), (ALONE,), ("task.partition.shared_classes=0.5",)),
-        *((random,), (random, "task.partition.minimum_test=3"), (random, ALONE)),
-        *((random, "task.partition.minimum=3"), (random, "task.partition.alpha=2.0")),
-        ("task.partition.kind=iid", "task.shots=null", "task.partition.images_per_client=4"),
-        ("task.partition.classes_per_client=4",),
-        ("task.partition.kind=shared_ratio", "task.partition.shared_ratio=0.2"),
-    )
-    folders = [stores_folder(storage.config(*LIMITED, *keys), tmp_path) for keys in changes]
-    assert len({stores_folder(storage.config(*LIMITED), tmp_path), *folders}) == len(folders) + 1
-    named = {text.split("=")[0].rpartition(".")[2] for keys in changes for text in keys}
-    assert set(PartitionConfig.model_fields) <= named | {"kind"}

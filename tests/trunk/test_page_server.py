@@ -106,7 +106,7 @@ def test_a_port_that_is_taken_is_named(
         ),
         (("--name", "example.org"), "--name: 'example.org' is reached by others"),
         (("--token-file", "nowhere"), "--token-file: 'nowhere' cannot be read"),
-        (("--storage", "postgres://x"), "storage.url 'postgres://x' begins with postgres;"),
+        (("--storage", "postgres://x"), "storage.url: 'postgres://x' is not valid"),
     ],
 )
 def test_what_would_not_be_safe_is_refused_before_anything_is_served(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,6 @@ from platform.data.shapes import CLASSES
 from platform.errors import ConfigError
 from platform.experiment.evaluation import harmonic_mean
 from platform.experiment.finishing import execute
-from platform.parties.store_files import stores_folder
 from platform.rounds.observing import SilentObserver
 from platform.rounds.progress import Progress
 from tests.trunk._runs import NO_POOL, NONE, SMALL, Command, Finished, Storage, opened
@@ -314,32 +312,6 @@ def test_a_method_that_refuses_novel_classes_is_refused_before_anything_is_writt
     with pytest.raises(ConfigError, match=r"evaluation\.protocol: base_to_novel .* 'base'"):
         create_run(storage.config(*overrides), SilentObserver(), Surroundings())
     assert not storage.file.exists()
-
-
-def test_stores_are_apart_where_other_images_are_dealt(storage: Storage) -> None:
-    """A client of a lifetime budget is who holds the same images; a protocol may hold some back."""
-    budget = ("privacy.lifetime_budget=9.0",)
-    dirichlet = "task.partition.kind=dirichlet"
-    settings = [
-        (),
-        TO_NOVEL,
-        (dirichlet,),
-        (dirichlet, "task.partition.alpha=0.3"),
-        ("privacy.noise_source=os",),
-        (dirichlet, "task.partition.alpha=0.5", "task.partition.minimum=2"),
-        ("task.dataset=homonyms",),
-        ("task.dataset=homonyms", "task.senses=clients"),
-        ("task.dataset=homonyms", "task.senses=kitchen"),
-    ]
-    folders = [stores_folder(storage.config(*budget, *s), storage.folder / "run") for s in settings]
-    assert len(set(folders)) == 7
-    assert folders[0] == folders[4] and folders[2] == folders[5]
-    # As before the newer keys were known, so that no client starts anew after an update.
-    text = (
-        '[{"clients": 5, "dataset": "shapes", "domains": ["real"], "partition": '
-        '{"kind": "pathological"}, "shots": 1, "test_per_class": 6}, [3, 3]]'
-    )
-    assert folders[0].name == hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def test_execute_measures_twins_by_the_same_protocol(

@@ -22,7 +22,6 @@ from platform.parties.client import Client
 from platform.parties.outside_rounds import KINDS
 from platform.parties.scoring import VALIDATION as HELD
 from platform.parties.scoring import EvaluationSet, accuracy
-from platform.parties.store_files import stores_folder
 from platform.protection.extras import FLAG, VALIDATION, Extras
 from platform.protection.sums import SumProtection
 from platform.protection.uploads import Protection
@@ -267,16 +266,6 @@ def test_an_interrupted_run_chooses_alike(
     resumed = storage.resume(simulation.run_id)
     assert comparable(resumed.summary) == comparable(whole.summary)
     assert resumed.summary["best_on_validation"] is not None
-
-
-def test_validation_images_make_nobody_another_client(storage: Storage) -> None:
-    budget, run = "privacy.lifetime_budget=9.0", storage.folder / "run"
-    folders = {
-        stores_folder(storage.config(budget, *more), run)
-        for more in ([], ["task.validation_share=0.25"], ["seeds.validation=9"])
-    }
-    assert len(folders) == 1
-    assert stores_folder(storage.config(budget, "task.new_clients=1"), run) not in folders
 
 
 # --- what an upload carries -----------------------------------------------------------------------

@@ -120,8 +120,10 @@ def test_a_hostile_basis_moves_no_upload_past_its_bound(storage: Storage, monkey
     assert np.linalg.norm(done.state()["context"]) < 100.0
 
 
-def test_records_can_be_the_unit(storage: Storage):
-    done = storage.run(*DRAWN, *RECORDS, "secure_aggregation.enabled=false")
+@pytest.mark.parametrize("method", ["method.name=promptfl", "method={name: trip_lite}"])
+def test_records_can_be_the_unit(storage: Storage, method: str):
+    """Also of a method whose encoder reads nothing that is trained, so that it runs once."""
+    done = storage.run(*DRAWN, method, *RECORDS, "secure_aggregation.enabled=false")
     assert done.summary["unit"] == "record"
     assert done.summary["subspace"]["rank"] == RANK
 

@@ -32,7 +32,15 @@ def folder() -> Iterator[Path]:
 
 def limited(client: Client, run_id: str, budget: float) -> Client:
     """The same client with the same store, in another run."""
-    limits = Limits(delta=DELTA, accountant="auto", lifetime_budget=budget)
+    return within(client, run_id, Limits(delta=DELTA, accountant="auto", lifetime_budget=budget))
+
+
+def aimed(client: Client, run_id: str, target: float) -> Client:
+    """The same client with a limit of the one run."""
+    return within(client, run_id, Limits(delta=DELTA, accountant="auto", target_epsilon=target))
+
+
+def within(client: Client, run_id: str, limits: Limits) -> Client:
     guarded = dataclasses.replace(client.profile.safeguards, limits=limits)
     profile = dataclasses.replace(client.profile, run=RunNames(run_id), safeguards=guarded)
     return Client(profile, client._store, client._make_trainer)
@@ -43,12 +51,22 @@ def spent(client: Client) -> float:
     return life.claimed_with((), DELTA).epsilon
 
 
-def invitation(run_id: str) -> bytes:
-    return messages.encode_invitation(Invitation(Envelope(run_id, 1, 1), (), None))
+def spent_after(client: Client, rounds: int) -> float:
+    """What so many rounds cost that are charged as its one round was."""
+    rows = [
+        dataclasses.replace(row, round_number=number)
+        for number in range(1, rounds + 1)
+        for row in client._store.rows()
+    ]
+    return RunningLedger(as_releases(rows, BUILT_IN)).claimed_with((), DELTA).epsilon
 
 
-def assignment(run_id: str) -> bytes:
-    mine = dataclasses.replace(good(), envelope=Envelope(run_id, 1, 1))
+def invitation(run_id: str, number: int = 1) -> bytes:
+    return messages.encode_invitation(Invitation(Envelope(run_id, number, 1), (), None))
+
+
+def assignment(run_id: str, number: int = 1) -> bytes:
+    mine = dataclasses.replace(good(), envelope=Envelope(run_id, number, 1))
     return messages.encode_assignment(mine)
 
 
@@ -98,3 +116,22 @@ def test_a_lifetime_is_not_read_anew_in_every_round(folder, monkeypatch):
     assert (None, None) in read
     life = client._spending._life(client._spending._counted)
     assert life.claimed_with((), DELTA).epsilon == spent(client)
+
+
+def test_what_another_process_was_charged_in_the_run_is_counted(folder):
+    """Two processes answer for one client in turn, so that neither makes all of its releases."""
+    one = limited(client_of(AnyMethod(), folder / "one"), "run", 1e9)
+    for asked in (invitation, assignment):
+        one.handle(asked("run"))
+    target = 0.999 * spent_after(one, 3)
+    client = client_of(AnyMethod(), folder / "two")
+    first, second = (aimed(client, "run", target) for _ in range(2))
+    first.handle(invitation("run"))
+    second.handle(assignment("run"))
+    second.handle(invitation("run", 2))
+    first.handle(assignment("run", 2))
+    before = client._store.rows()
+    assert len({row.round_number for row in before}) == 2
+    with pytest.raises(BudgetExhausted, match="target_epsilon"):
+        first.handle(invitation("run", 3))
+    assert client._store.rows() == before

@@ -105,13 +105,15 @@ def load(name: str, request: DataRequest) -> Dataset:
             rows["test" if domains[index] == request.held_out_domain else use] += found
     return dataset_of(
         name,
-        groups,
+        groups[0].root,
         {use: sorted(found) for use, found in rows.items()},
         classes=classes,
         domains=domains,
         recognised=_sentences(
             name, reading, dict(zip(domains, groups, strict=True)), rows, is_own=is_own
         ),
+        files=reading.files,
+        holds_back=tuple(i for i, group in enumerate(groups) if "validation" in group.parts),
     )
 
 
@@ -272,7 +274,11 @@ def _how(groups: Mapping[str, Group], *, is_own: bool) -> str:
     if not unsaid:
         return "as the files say"
     which = "" if len(unsaid) == len(groups) else f" of {some(unsaid)}"
-    share = "about a fifth, each drawn by its bytes and" if is_own else "a fifth of each class, drawn by"
+    share = (
+        "about a fifth, each drawn by its bytes and"
+        if is_own
+        else "a fifth of each class, drawn by"
+    )
     return (
         f"the test images{which} being {share} seeds.split and never trained on, as no file says "
         "which are"

@@ -141,6 +141,17 @@ def test_a_key_or_name_is_never_used_twice(change):
         change(enrolment)
 
 
+def test_serials_have_63_bits():
+    """The last one is valid, and there is none after it."""
+    last = Enrolment(2**63 - 1)
+    assert decode_enrolment(last.encode(), newest_serial=2**63 - 1) == last
+    for serial in (2**63, -1, True, 1.0, "1"):
+        with pytest.raises(ValueError, match=r"valid are 0 to 2\^63 - 1"):
+            Enrolment(serial)
+    with pytest.raises(ValueError, match="serial is 9223372036854775808"):
+        last.enrol("a", A)
+
+
 def test_the_file_reads_back_and_is_canonical():
     enrolment = Enrolment().enrol("b", B).enrol("a", A).rotate("a", C).revoke("b")
     data = enrolment.encode()

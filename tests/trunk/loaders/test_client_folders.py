@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from platform.config import parse_config
+from platform.config.randomness import key_of
 from platform.data.dataset import Split
 from platform.data.holder_images import load_holding, only_client
 from platform.data.images import ImageFiles
@@ -116,7 +117,8 @@ def test_a_client_alone_has_the_same_as_among_others(root: Path):
     """What the simulation deals to a client is what its own machine would make of its folder."""
     data = task(root, "seeds.split=5")
     for index, client in enumerate(data.dataset.domains):
-        alone = load_holding(root / client, CLASSES, test_share=0.2, seed=5)
+        key = key_of(5, "split", client)
+        alone, _ = load_holding(root / client, CLASSES, test_share=0.2, key=key)
         own = only_client(alone)
         rows = data.clients[index]
         for split, whole, mine, theirs in (

@@ -1,0 +1,205 @@
+"""The same data are the same clients: no key of the task opens an empty lifetime ledger.
+
+Each test spends a lifetime budget in one run, then asks for another run on the same data that is
+dealt out, named, drawn or found otherwise: nothing more may leave a client.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from platform.config.federation_rules import HELD
+from platform.data.catalogue import dataset_infos
+from platform.experiment.finishing import execute
+from platform.protection.lifetimes import FILELESS, Source
+from platform.rounds.loop import Federation
+from platform.rounds.observing import SilentObserver
+from tests.drawn._pictures import write_picture
+from tests.trunk._runs import (
+    FIXED,
+    NO_POOL,
+    Command,
+    Crash,
+    Finished,
+    Storage,
+    crash_at,
+    gaussian_epsilon,
+    opened,
+)
+
+TWO_ROUNDS = (
+    *(*NO_POOL, *FIXED, "rounds=2", "cohort.dropout_rate=0", "evaluation.local_twins=false"),
+    f"privacy.lifetime_budget={gaussian_epsilon(4.0, 2) + 1e-3}",
+)
+IID = "task.partition.kind=iid"
+DIRICHLET = "task.partition.kind=dirichlet"
+DEALT_OTHERWISE = {
+    "shots": ("task.shots=15",),
+    "test images": ("task.test_per_class=7",),
+    "seed": ("seed=4",),
+    "seed of the shots": ("seeds.shots=9",),
+    "fewer clients": ("task.clients=4",),
+    "more clients": ("task.clients=6",),
+    "new clients": ("task.new_clients=1",),
+    "validation": ("task.validation_share=0.25", "task.shots=4"),
+    "domains": ("task.domains=[real, sketch]",),
+    "iid": (IID,),
+    "dirichlet": (DIRICHLET, "task.shots=8"),
+    "protocol": ("evaluation.protocol=base_to_novel",),
+    "name": ("name=another",),
+    "another method": ("method.name=prompt_fedprox",),
+}
+
+
+def rounds_of(run: Finished) -> int:
+    return len(run.summary["rounds"])
+
+
+def charged_runs(storage: Storage) -> list[str]:
+    return [name for (name,) in storage.rows("SELECT DISTINCT run_id FROM ledger ORDER BY 1")]
+
+
+@pytest.fixture(scope="module")
+def spent(make_storage) -> Finished:
+    """A run that has spent its clients' lifetime budget; what is refused after it adds no row."""
+    run = make_storage("spent").run(*TWO_ROUNDS)
+    assert rounds_of(run) == 2
+    return run
+
+
+@pytest.mark.parametrize("name", DEALT_OTHERWISE)
+def test_data_that_are_dealt_otherwise_have_spent_their_budget(spent: Finished, name: str) -> None:
+    refused = spent.storage.run(*TWO_ROUNDS, *DEALT_OTHERWISE[name])
+    assert rounds_of(refused) == 0
+    assert any("privacy.lifetime_budget" in text for text in refused.summary["warnings"])
+    assert charged_runs(spent.storage) == [spent.run_id]
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Three clients' folders with five photos of each of two classes."""
+    root = tmp_path / "photos"
+    for client in ("north", "south", "west"):
+        for label, one in enumerate(("apple", "pear")):
+            for number in range(5):
+                write_picture(root / client / one / f"{number}.png", label, number)
+    return root
+
+
+def own(root: Path | str, *more: str, dataset: str = "client_folders") -> tuple[str, ...]:
+    deal = "task.partition.kind=domain" if dataset == "client_folders" else IID
+    return (
+        *(*TWO_ROUNDS, "task.domains=null", f"task.dataset={dataset}", f"task.root={root}"),
+        *("task.clients=3", "task.shots=2", deal, *more),
+    )
+
+
+def test_a_folder_is_the_same_however_it_is_found_and_read(
+    storage: Storage, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = storage.run(*own(photos))
+    assert rounds_of(first) == 2
+    link = photos.with_name("link")
+    link.symlink_to(photos, target_is_directory=True)
+    monkeypatch.chdir(photos.parent)
+    for other in (
+        *(own(link), own("photos"), own(f"{photos}/"), own(f"{photos}/../photos")),
+        own(
+            photos, "task.domains=[north, west]", "task.clients=2", "secure_aggregation.threshold=2"
+        ),
+        own(photos, dataset="folders"),
+        # A part of the folder, and the folder that it is part of.
+        own(
+            photos / "north",
+            "task.clients=2",
+            "secure_aggregation.threshold=2",
+            "task.shots=1",
+            dataset="images",
+        ),
+        own(photos, "task.layout=client_folders", "task.partition.kind=domain", dataset="images"),
+    ):
+        assert rounds_of(storage.run(*other)) == 0, other
+    assert charged_runs(storage) == [first.run_id]
+
+
+def test_other_folders_are_other_clients(storage: Storage, photos: Path) -> None:
+    storage.run(*own(photos))
+    others = photos.rename(photos.with_name("others"))
+    assert rounds_of(storage.run(*own(others))) == 2
+
+
+def test_what_a_run_without_a_limit_has_spent_is_spent(storage: Storage) -> None:
+    storage.run(*TWO_ROUNDS, "privacy.lifetime_budget=null")
+    assert rounds_of(storage.run(*TWO_ROUNDS, "seed=4")) == 0
+
+
+def test_each_client_is_charged_what_another_run_charged_its_worst_client(
+    storage: Storage, sotto: Command
+) -> None:
+    """Cohorts of three of five: some client was in all rounds of the first run, or in most."""
+    life = (*TWO_ROUNDS, "privacy.lifetime_budget=1000.0", "cohort.size=3")
+    first = storage.run(*life, "rounds=4")
+    most = max(
+        count
+        for (count,) in storage.rows(
+            "SELECT count(*) FROM ledger WHERE run_id = ? GROUP BY pseudonym", first.run_id
+        )
+    )
+    second = storage.run(*life, "seed=4", "rounds=1")
+    clients = sotto("budget", second.run_id, "--storage", storage.url, "--json").document["clients"]
+    assert len(clients) == 3 and 4 * 3 / 5 < most
+    for one in clients:
+        spent = gaussian_epsilon(4.0, most + 1)
+        assert one["lifetime"]["spent"] == pytest.approx(spent, rel=1e-6)
+        assert one["lifetime"]["runs"] == sorted([first.run_id, second.run_id])
+
+
+def test_a_database_of_an_earlier_version_goes_on_and_is_charged(
+    storage: Storage, sotto: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stores lie under a digest of the task and the seeds."""
+    simulation = storage.create(*TWO_ROUNDS)
+    with opened(simulation), monkeypatch.context() as patch, pytest.raises(Crash):
+        crash_at(patch, Federation, "_commit", 1, after=True)
+        execute(simulation, SilentObserver())
+    (folder,) = (storage.folder / "clients").iterdir()
+    folder.rename(folder.with_name("0123456789abcdef"))
+    assert rounds_of(storage.resume(simulation.run_id)) == 2
+    assert rounds_of(storage.run(*TWO_ROUNDS, "seed=4")) == 0
+    assert charged_runs(storage) == [simulation.run_id]
+    assert len(list((storage.folder / "clients").iterdir())) == 2
+    for command in (("audit", "verify"), ("report", simulation.run_id)):
+        answer = sotto(*command, "--storage", storage.url)
+        assert (answer.code, answer.err) == (0, "")
+
+
+def test_a_source_is_a_name_or_a_folder(tmp_path: Path) -> None:
+    inside, other = tmp_path / "data" / "pacs", tmp_path / "other"
+    link = tmp_path / "link"
+    inside.mkdir(parents=True)
+    link.symlink_to(inside)
+    named, data = partial(Source.of, "pacs"), str(tmp_path / "data")
+    same = [
+        (named(data), named(str(other))),
+        (named(data), Source.of("folders", str(inside))),
+        (named(data), Source.of("images", str(link))),
+        (Source.of("images", data), Source.of("client_folders", f"{inside}/..")),
+        (Source.of("shapes", data), Source.of("shapes", str(other))),
+    ]
+    apart = [
+        (named(data), Source.of("dtd", data)),
+        (named(data), Source.of("images", str(other))),
+        (Source.of("shapes", data), Source.of("images", data)),
+        (Source.of("shapes", data), Source.of("homonyms", data)),
+        (Source.of("images", f"{data}-2"), Source.of("images", data)),
+    ]
+    for one, two in (*same, *apart):
+        assert one.overlaps(two) is two.overlaps(one) is ((one, two) in same)
+
+
+def test_data_sets_that_read_no_folder_are_known() -> None:
+    read_nothing = {info.name for info in dataset_infos() if not info.layout}
+    assert read_nothing == {*FILELESS, HELD}
