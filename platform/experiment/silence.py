@@ -34,7 +34,7 @@ from platform.wire.entries import entry_base
 from platform.wire.experts import encode_entry
 from platform.wire.layout import Summed, Totals
 from platform.wire.transport import ClientId
-from privacy import NoiseSource, SeededNoise
+from privacy import NO_STATE, NoiseSource, NoiseState, SeededNoise
 from storage import PoolEntry
 
 
@@ -100,6 +100,7 @@ class _Silent:
         pool: All living entries.
         served: The same as they are served, None before there are any.
         states: What each client keeps, by name, where it has taken part.
+        noise_states: What the noise of each client, and of the server, goes on from.
     """
 
     simulation: Simulation
@@ -108,6 +109,7 @@ class _Silent:
     pool: list[PoolEntry] = field(default_factory=list)
     served: ResidentPool | None = None
     states: dict[ClientId, PersonalState] = field(default_factory=dict)
+    noise_states: dict[str, NoiseState] = field(default_factory=dict)
 
     def play(self, observer: Observer) -> Measured:
         """Return all clients' accuracy once its rounds are over."""
@@ -180,7 +182,11 @@ class _Silent:
     ) -> Prepared:
         """Return zeros as they leave a client, and its entry: the broadcast, as it leaves one."""
         if self.noised:
-            return protection.prepare_nothing(broadcast, self._noise("upload", *whose))
+            name, noise = whose[0], self._noise("upload", *whose)
+            before = self.noise_states.get(name, NO_STATE)
+            prepared = protection.prepare_nothing(broadcast, noise, before)
+            self.noise_states[name] = prepared.state
+            return prepared
         entry = {} if protection.pool_spec is None else entry_base(broadcast, protection.pool_spec)
         return Prepared(None, np.zeros(protection.layout.protected), entry, ())
 
@@ -198,7 +204,10 @@ class _Silent:
         total = sums.add_up([one.levels for one in sent if one.levels is not None])
         noise = self._noise("sum", "server", document["round"])
         planned = self.simulation.run.terms.config.cohort_size
-        return sums.average(sums.open(sums.noised(total, len(sent), noise)), planned)
+        before = self.noise_states.get("server", NO_STATE)
+        noised = sums.noised(total, len(sent), noise, before)
+        self.noise_states["server"] = noised.noise_state
+        return sums.average(sums.open(noised), planned)
 
     def _keep_pool(self, number: int, entries: Mapping[ClientId, Arrays]) -> None:
         rules = self.simulation.run.terms.pool_rules

@@ -142,8 +142,10 @@ class SumProtection:
         added = self.mechanism.noise_for_sum(self.layout.protected, noise, state)
         if added is None:
             return NoisedSum(total, clients, state)
-        total = (total + added.steps.astype(np.uint64)) & self._modulus(clients)
-        return NoisedSum(total, clients, added.state)
+        # The sum of the clients' weights, where they weigh, follows what is protected.
+        noised = total.copy()
+        noised[: added.steps.size] += added.steps.astype(np.uint64)
+        return NoisedSum(noised & self._modulus(clients), clients, added.state)
 
     def open(self, noised: NoisedSum) -> Totals:
         """Return what a sum with all its noise stands for.
