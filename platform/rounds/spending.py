@@ -100,6 +100,14 @@ class Spending:
         )
         return accountant_table(worst, budget.delta)
 
+    def _spent(self, uow: UnitOfWork) -> RunningLedger:
+        source, head = self.run.source, uow.audit.head(self.run.source)
+        if self._counted is None or self._head != head:
+            rows = uow.ledger.rows(source)
+            self._counted = RunningLedger(as_releases(rows, self.run.terms.config.mechanisms))
+            self._head = head
+        return self._counted
+
     def _spent_in_life(
         self, uow: UnitOfWork, pseudonyms: Sequence[str], spent: RunningLedger
     ) -> RunningLedger:
